@@ -1,0 +1,146 @@
+"""The Transformer (section 3, figure 1).
+
+Shapes: B sentences, S source, T target, K beams, D d_model, W vocabulary. Masks: True = may attend.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from model.attention import KERNELS, Attention
+from model.config import ModelConfig
+from model.decoding import DecoderState, LayerCache
+from model.dropout import Dropout
+from model.embedding import Embedding
+from model.layers import DecoderLayer, EncoderLayer, final_norm
+from model.masks import blocking_bias
+from model.positional import POSITIONAL
+
+
+class Stack(nn.Module):
+    """What encoder and decoder share: positions and dropout below their layers, perhaps a LayerNorm above."""
+
+    def __init__(self, config: ModelConfig, layer: type[nn.Module]) -> None:
+        super().__init__()
+        self.positions = POSITIONAL[config.positions](config)
+        self.dropout = Dropout(config.dropout)
+        self.layers = nn.ModuleList(layer(config) for _ in range(config.num_layers))
+        self.final_norm = final_norm(config)
+
+
+class Encoder(Stack):
+    def forward(self, x_BSD: Tensor, source_bias: Tensor | None) -> Tensor:
+        x_BSD = self.dropout(self.positions(x_BSD))
+        for layer in self.layers:
+            x_BSD = layer(x_BSD, source_bias)
+        memory_BSD: Tensor = self.final_norm(x_BSD)
+        return memory_BSD
+
+
+class Decoder(Stack):
+    layers: nn.ModuleList
+
+    def forward(self, x_BTD: Tensor, memory_BSD: Tensor, source_bias: Tensor | None) -> Tensor:
+        x_BTD = self.dropout(self.positions(x_BTD))
+        for layer in self.layers:
+            x_BTD = layer(x_BTD, memory_BSD, source_bias)
+        hidden_BTD: Tensor = self.final_norm(x_BTD)
+        return hidden_BTD
+
+    def step(self, x_BKD: Tensor, state: DecoderState, ancestor_bias: Tensor | None) -> Tensor:
+        # Beams stand where positions stand in `forward`, all at the same position.
+        x_BKD = self.dropout(self.positions(x_BKD.flatten(0, 1).unsqueeze(1), first=state.step).view_as(x_BKD))
+        for layer, cache in zip(self.layers, state.layers, strict=True):
+            assert isinstance(layer, DecoderLayer)
+            x_BKD = layer.step(x_BKD, cache, state.step, ancestor_bias, state.source_bias)
+        hidden_BKD: Tensor = self.final_norm(x_BKD)
+        return hidden_BKD
+
+
+class Transformer(nn.Module):
+    """Pieces in, hidden states out; `logits` turns those into scores of the next piece.
+
+    Built by factory.build_model, which draws the weights. With a shared vocabulary one matrix serves source, target
+    and softmax; otherwise target and softmax share one. It is registered once, so a state_dict holds it once.
+    """
+
+    def __init__(self, config: ModelConfig, vocab_size: int) -> None:
+        super().__init__()
+        self.config = config
+        self.vocab_size = vocab_size
+        self._roles = ("shared", "shared") if config.shared_vocabulary else ("source", "target")
+        self.embeddings = nn.ModuleDict({r: Embedding(vocab_size, config.d_model) for r in sorted(set(self._roles))})
+        self.encoder = Encoder(config, EncoderLayer)
+        self.decoder = Decoder(config, DecoderLayer)
+
+    @property
+    def source_embedding(self) -> Embedding:
+        return self._embedding(self._roles[0])
+
+    @property
+    def target_embedding(self) -> Embedding:
+        return self._embedding(self._roles[1])
+
+    def _embedding(self, role: str) -> Embedding:
+        embedding = self.embeddings[role]
+        assert isinstance(embedding, Embedding)
+        return embedding
+
+    @property
+    def output_weight(self) -> nn.Parameter:
+        """The softmax's matrix, (rows, D); rows beyond vocab_size are filling."""
+        return self.target_embedding.weight
+
+    def forward(self, source_BS: Tensor, source_mask_BS: Tensor | None, target_BT: Tensor) -> Tensor:
+        """Hidden states (B, T, D): at each position what predicts the piece after it (teacher forcing)."""
+        return self.decode(target_BT, self.encode(source_BS, source_mask_BS), source_mask_BS)
+
+    def encode(self, source_BS: Tensor, source_mask_BS: Tensor | None = None) -> Tensor:
+        """Memory (B, S, D). The mask is False at padding; None says that there is none, and is quicker."""
+        x_BSD = self.source_embedding(source_BS)
+        memory_BSD: Tensor = self.encoder(x_BSD, _source_bias(source_mask_BS, x_BSD.dtype))
+        return memory_BSD
+
+    def decode(self, target_BT: Tensor, memory_BSD: Tensor, source_mask_BS: Tensor | None = None) -> Tensor:
+        """Hidden states (B, T, D) of target_BT, which starts with BOS. Padding at its end needs no mask: it is late."""
+        x_BTD = self.target_embedding(target_BT)
+        hidden_BTD: Tensor = self.decoder(x_BTD, memory_BSD, _source_bias(source_mask_BS, x_BTD.dtype))
+        return hidden_BTD
+
+    def logits(self, hidden_D: Tensor) -> Tensor:
+        """(…, D) → (…, W), W = vocab_size. In training, call it for real target positions only."""
+        return self.target_embedding.logits(hidden_D)
+
+    def start_decoding(
+        self, memory_BSD: Tensor, source_mask_BS: Tensor | None, beam_size: int, max_steps: int
+    ) -> DecoderState:
+        """Caches for up to max_steps calls of `decode_step`. Use under torch.inference_mode(), in eval mode."""
+        layers = [layer for layer in self.decoder.layers if isinstance(layer, DecoderLayer)]
+        caches = [
+            LayerCache.start(*layer.cross_attention.keys_values(memory_BSD), beam_size, max_steps) for layer in layers
+        ]
+        return DecoderState(caches, _source_bias(source_mask_BS, memory_BSD.dtype), beam_size, max_steps)
+
+    def decode_step(self, tokens_BK: Tensor, state: DecoderState, visible_BKTK: Tensor | None = None) -> Tensor:
+        """Hidden states (B, K, D) after reading one more piece per beam, at time t = state.step; then step is t + 1.
+
+        visible_BKTK: bool (B, K, t + 1, K), for each beam which (time, beam) slots are its own past, its own slot
+        (t, k) among them; a single beam may leave it out. Raises ValueError for another shape, and beyond max_steps.
+        """
+        if state.step >= state.max_steps:
+            raise ValueError(f"step {state.step} of a search that was started with max_steps = {state.max_steps}")
+        hidden_BKD = self.decoder.step(self.target_embedding(tokens_BK), state, state.ancestor_bias(visible_BKTK))
+        state.step += 1
+        return hidden_BKD
+
+    def set_attention_kernel(self, name: str) -> None:
+        """Which kernel of attention.KERNELS computes equation 1; "auto" (at first) chooses by the device."""
+        if name not in (known := ["auto", *KERNELS]):
+            raise ValueError(f"no attention kernel {name!r}; there are: {', '.join(known)}")
+        for module in self.modules():
+            if isinstance(module, Attention):
+                module.kernel = name
+
+
+def _source_bias(source_mask_BS: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """(B, 1, 1, S), for every head and query alike."""
+    return None if source_mask_BS is None else blocking_bias(source_mask_BS[:, None, None, :], dtype)
