@@ -1,0 +1,189 @@
+"""A run's configuration and its two identities. Imports no torch.
+
+`run_id` names a training, `eval_id` one decode and scoring of its weights (see `run_identity`, `eval_identity`).
+The defaults are the paper's base and are frozen: changing one would rename every run of every store.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+
+from model.config import ModelConfig
+
+
+class Section(BaseModel):
+    """A group of settings: frozen, typed strictly, unknown names refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+def _words(value: Any) -> Any:
+    """A list of names may be written as one text with commas: `--set evaluation.sets=dev,test`."""
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_words), Field(strict=False)]
+
+
+class DataConfig(Section):
+    """Which corpus, and how text becomes pieces."""
+
+    corpus: str = Field("builtin", description='"builtin" (generated) or a folder with train.<lang>, dev.<lang> …')
+    source: str | None = Field(None, description="source language; seen from the file names if unset")
+    target: str | None = Field(None, description="target language; seen from the file names if unset")
+    train: Names = Field((), description="names of the training files without the language, joined")
+    dev: Names = Field((), description="the same for the development set")
+    test: Names = Field((), description="test sets to know; every test* file if unset")
+    vocab_size: int = Field(37000, ge=16, description="pieces of the BPE vocabulary, special symbols included")
+    max_pieces: int = Field(
+        256, ge=2, description="training pairs with a longer side (EOS counted) are dropped and counted"
+    )
+    builtin_pairs: int = Field(20000, ge=1, description="training pairs that the built-in corpus generates")
+
+    @field_validator("corpus")
+    @classmethod
+    def _found_from_anywhere(cls, corpus: str) -> str:
+        """A folder's path is made absolute: whoever works the queue may stand in another folder."""
+        return corpus if corpus == "builtin" else str(Path(corpus).expanduser().absolute())
+
+
+class TrainingConfig(Section):
+    """Section 5 of the paper. A step is one optimizer update."""
+
+    train_steps: int = Field(100_000, ge=0, description="optimizer updates; 0 leaves the model as initialised")
+    warmup_steps: int = Field(4000, ge=1, description="steps of linear warm-up (section 5.3)")
+    learning_rate_scale: float = Field(1.0, gt=0, description="factor on the paper's schedule; 1 in the paper")
+    tokens_per_batch: int = Field(
+        25000, ge=1, description="cap on source and on target pieces of a step, padding left out"
+    )
+    label_smoothing: float = Field(0.1, ge=0, lt=1, description="epsilon_ls (section 5.4)")
+    adam_beta1: float = Field(0.9, ge=0, lt=1)
+    adam_beta2: float = Field(0.98, ge=0, lt=1)
+    adam_epsilon: float = Field(1e-9, gt=0)
+    clip_norm: float = Field(0.0, ge=0, description="gradient norm is clipped to this; 0: never, as in the paper")
+    weight_decay: float = Field(0.0, ge=0, description="decoupled weight decay; 0 in the paper")
+    precision: Literal["auto", "fp32", "bf16"] = Field(
+        "auto", description="arithmetic of the forward and backward pass; auto: bf16 where the device has it"
+    )
+    checkpoint_steps: int = Field(1000, ge=1, description="a checkpoint every so many steps, and one at the end")
+    keep_checkpoints: int = Field(2, ge=1, description="checkpoints kept while running; averaging uses these")
+    eval_steps: int = Field(0, ge=0, description="dev perplexity every so many steps; 0: only in evaluation")
+
+
+class EvaluationConfig(Section):
+    """How finished weights are decoded and scored (section 6.1). Enters eval_id only."""
+
+    sets: Names = Field(("dev",), description='"dev" and names of test sets; "test": all of them')
+    checkpoint: str = Field(
+        "last", pattern=r"^(last|best|average:[1-9][0-9]*)$", description="last, best (on dev) or average:K"
+    )
+    beam_size: int = Field(4, ge=1)
+    length_penalty: float = Field(0.6, ge=0, description="alpha of ((5 + |Y|) / 6)^alpha")
+    max_extra_length: int = Field(50, ge=0, description="output is at most this many pieces longer than the input")
+    precision: Literal["auto", "fp32", "bf16"] = Field(
+        "fp32", description="arithmetic of scoring and decoding; fp32 compares rows whatever they were trained in"
+    )
+
+
+class RunConfig(Section):
+    """One training of one variation with one seed, and how it is evaluated."""
+
+    task: str = "translation"
+    model: ModelConfig = ModelConfig()
+    data: DataConfig = DataConfig()
+    training: TrainingConfig = TrainingConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    seed: int = Field(1, ge=0)
+
+    @model_validator(mode="after")
+    def _checkpoints_suffice(self) -> Self:
+        kind, _, count = self.evaluation.checkpoint.partition(":")
+        if kind == "average" and int(count) > self.training.keep_checkpoints:
+            raise ValueError(
+                f"evaluation.checkpoint averages {count} checkpoints, and training.keep_checkpoints keeps "
+                f"{self.training.keep_checkpoints}: set it to {count} or more"
+            )
+        return self
+
+
+@dataclass(frozen=True)
+class DeviceSpec:
+    """The devices a child was given. `kind` is "cpu" or "cuda"; CUDA_VISIBLE_DEVICES is set before it starts."""
+
+    kind: str = "cpu"
+    threads: int = 1
+    memory_gb: float | None = None  # cap, where a GPU is shared
+
+
+# Named by what the inputs' digests say instead (data files), or scored apart from training (evaluation).
+# Checkpoints and evaluations during training leave its numbers alone; their spacing enters eval_id where it matters.
+NOT_IN_RUN_ID = (
+    "seed",
+    "task",
+    "evaluation.",
+    "data.corpus",
+    "data.source",
+    "data.target",
+    "data.train",
+    "data.dev",
+    "data.test",
+    "data.builtin_pairs",
+    "training.checkpoint_steps",
+    "training.keep_checkpoints",
+    "training.eval_steps",
+)
+# What two trainings may differ in and still be one longer training of the same schedule.
+NOT_IN_LINEAGE = ("training.train_steps",)
+
+
+def flatten(config: BaseModel | Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield ("model.d_model", 512) … for every setting, JSON types only."""
+    values = config.model_dump(mode="json") if isinstance(config, BaseModel) else config
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def difference(config: BaseModel, other: BaseModel) -> dict[str, Any]:
+    """The settings of `config` that differ from `other`'s, by dotted name."""
+    theirs = dict(flatten(other))
+    return {key: value for key, value in flatten(config) if key not in theirs or theirs[key] != value}
+
+
+def digest(payload: Any) -> str:
+    """16 hex digits of the SHA-256 of canonical JSON (sorted keys, no spaces)."""
+    text = json.dumps(payload, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def run_identity(config: RunConfig, inputs: Mapping[str, str]) -> str:
+    """The run_id: what training computes is a function of these and of the code, nothing else.
+
+    `inputs` are digests of what training reads (the task's `inputs`): a corpus's recipe or content.
+    """
+    return digest(_training_payload(config, inputs))
+
+
+def lineage(config: RunConfig, inputs: Mapping[str, str]) -> str:
+    """Equal for runs that differ only in train_steps: the longer may continue the shorter."""
+    payload = _training_payload(config, inputs)
+    payload["settings"] = {k: v for k, v in payload["settings"].items() if k not in NOT_IN_LINEAGE}
+    return digest(payload)
+
+
+def _training_payload(config: RunConfig, inputs: Mapping[str, str]) -> dict[str, Any]:
+    changed = difference(config, type(config)())
+    settings = {k: v for k, v in changed.items() if not k.startswith(NOT_IN_RUN_ID)}
+    return {"task": config.task, "seed": config.seed, "settings": settings, "inputs": dict(inputs)}
+
+
+def eval_identity(run_id: str, settings: Mapping[str, Any], inputs: Mapping[str, str]) -> str:
+    """The eval_id: a run's weights, the decoding settings in full, digests of the set that is decoded."""
+    return digest({"run_id": run_id, "settings": dict(settings), "inputs": dict(inputs)})

@@ -1,0 +1,21 @@
+"""The errors that cross rooms."""
+
+
+class UserError(Exception):
+    """A mistake of the user's: what is wrong, where, and what to do, in one paragraph. Exit code 2."""
+
+
+class Preempted(Exception):  # noqa: N818 - an outcome, not an error
+    """The task saved its state and stopped because it was asked to."""
+
+    def __init__(self, step: int | None = None) -> None:
+        super().__init__(f"stopped at step {step}" if step is not None else "stopped")
+        self.step = step
+
+
+class Diverged(Exception):  # noqa: N818
+    """The loss is NaN or infinite: training again would only repeat it."""
+
+
+class OutOfMemory(Exception):  # noqa: N818
+    """The device's memory did not suffice; a smaller micro-batch may."""

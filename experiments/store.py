@@ -1,0 +1,252 @@
+"""The store's layout, version, locks and durable writes.
+
+    store.json                       {"version": 1}
+    queue.db  mlflow.db              (in --state-dir if one is given)
+    artifacts/                       MLflow's
+    corpora/<digest>/                tokenizer and encoded arrays, made once
+    runs/<run_id>/config.json        the resolved configuration and the inputs' digests
+                 /attempts/0001/     events.jsonl, log.txt, checkpoints/, final/: one try, the only place it writes
+                 /result.json        written once a try has trained to the end; names that attempt
+                 /evaluations/<eval_id>/result.json, translations
+
+No absolute path is kept inside, so a store can be moved. Imports no torch.
+"""
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import re
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+from experiments.errors import UserError
+
+VERSION = 1
+_IDENTITY = re.compile(r"[0-9a-f]{16}")
+
+
+class Store:
+    """A folder of runs. `open` checks it; every path inside comes from here."""
+
+    def __init__(self, root: Path, state_dir: Path | None = None) -> None:
+        self.root = root
+        self.state_dir = state_dir or root
+
+    @classmethod
+    def open(cls, root: Path | str, state_dir: Path | str | None = None, *, create: bool = True) -> "Store":
+        """Open a store, making it if there is none. With `create=False` a missing store reads as an empty one.
+
+        Raises UserError for a store of another version, and for a folder that cannot be written when `create`.
+        """
+        store = cls(Path(root).absolute(), Path(state_dir).absolute() if state_dir else None)
+        marker = store.root / "store.json"
+        if marker.exists():
+            _check_version(marker)
+        elif create:
+            _refuse_foreign(store.root)
+            with explain_os_errors(f"make the store {store.root}"):
+                store.root.mkdir(parents=True, exist_ok=True)
+                write_json(marker, {"version": VERSION})
+        if create:
+            with explain_os_errors(f"write to the store {store.root}"):
+                for folder in (store.state_dir, store.artifacts, store.corpora, store.runs):
+                    folder.mkdir(parents=True, exist_ok=True)
+                with tempfile.TemporaryFile(dir=store.root):
+                    pass
+        return store
+
+    @property
+    def queue_db(self) -> Path:
+        return self.state_dir / "queue.db"
+
+    @property
+    def mlflow_db(self) -> Path:
+        return self.state_dir / "mlflow.db"
+
+    @property
+    def artifacts(self) -> Path:
+        return self.root / "artifacts"
+
+    @property
+    def corpora(self) -> Path:
+        return self.root / "corpora"
+
+    @property
+    def runs(self) -> Path:
+        return self.root / "runs"
+
+    def run_folder(self, run_id: str) -> Path:
+        return self.runs / _checked(run_id)
+
+    def attempt_folder(self, run_id: str, attempt: int) -> Path:
+        return self.run_folder(run_id) / "attempts" / f"{attempt:04d}"
+
+    def evaluation_folder(self, run_id: str, eval_id: str) -> Path:
+        return self.run_folder(run_id) / "evaluations" / _checked(eval_id)
+
+    def attempts(self, run_id: str) -> list[int]:
+        """Numbers of the attempts so far, oldest first."""
+        folder = self.run_folder(run_id) / "attempts"
+        return sorted(int(p.name) for p in folder.glob("[0-9]*") if p.name.isdigit()) if folder.is_dir() else []
+
+    def new_attempt(self, run_id: str) -> tuple[int, Path]:
+        """The next free attempt and its folder, made here: mkdir decides between two who want the same number."""
+        number = max(self.attempts(run_id), default=0) + 1
+        while True:
+            folder = self.attempt_folder(run_id, number)
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                folder.mkdir()
+            except FileExistsError:
+                number += 1
+            else:
+                return number, folder
+
+    def result(self, run_id: str) -> dict[str, Any] | None:
+        """What the finished training recorded, or None."""
+        return read_json(self.run_folder(run_id) / "result.json")
+
+    def evaluation(self, run_id: str, eval_id: str) -> dict[str, Any] | None:
+        """What a finished evaluation recorded, or None."""
+        return read_json(self.evaluation_folder(run_id, eval_id) / "result.json")
+
+    def weights_folder(self, run_id: str) -> Path | None:
+        """The folder of the attempt that trained to the end, or None."""
+        result = self.result(run_id)
+        return self.attempt_folder(run_id, int(result["attempt"])) if result else None
+
+    @staticmethod
+    def write_json(path: Path, value: Any) -> None:
+        write_json(path, value)
+
+    @contextlib.contextmanager
+    def coordinator_lock(self) -> Iterator[None]:
+        """Held by the one process that owns the store's work; raises UserError naming the other holder.
+
+        An flock: the kernel lets go when the holder dies, however it dies.
+        """
+        path = self.state_dir / "coordinator.lock"
+        with explain_os_errors(f"lock the store {self.root}"):
+            file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                    raise
+                holder = os.read(file, 200).decode(errors="replace").strip() or "another process"
+                raise UserError(
+                    f"The store {self.root} is already worked on by {holder}. One coordinator at a time owns a store: "
+                    "wait for it or stop it; `ablations queue` adds runs at any time, `ablations status` watches."
+                ) from None
+            os.ftruncate(file, 0)
+            os.write(file, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+            yield
+        finally:
+            os.close(file)
+
+
+def _checked(identity: str) -> str:
+    """An identity becomes a folder's name: nothing but 16 hex digits may."""
+    if not _IDENTITY.fullmatch(identity):
+        raise ValueError(f"not an identity of 16 hex digits: {identity!r}")
+    return identity
+
+
+def _check_version(marker: Path) -> None:
+    try:
+        version = json.loads(marker.read_text(encoding="utf-8"))["version"]
+    except (ValueError, KeyError, TypeError):
+        raise UserError(
+            f"{marker} is damaged: it should say which version of the store this is. If the folder is a store, write "
+            f'{{"version": {VERSION}}} into it; if not, name another folder with --store.'
+        ) from None
+    except OSError as error:
+        raise UserError(f"{marker} cannot be read: {error.strerror}. Check its permissions.") from None
+    if version != VERSION:
+        raise UserError(
+            f"The store {marker.parent} was written by another version of this program (store version {version}; this "
+            f"program reads {VERSION}). Use that version, or another folder with --store. Nothing was changed."
+        )
+
+
+def _refuse_foreign(root: Path) -> None:
+    """A folder full of somebody's files is not made a store by a slip of --store."""
+    if root.exists() and not root.is_dir():
+        raise UserError(f"--store {root} is a file. Name a folder: it is made if it does not exist.")
+    if root.is_dir() and any(root.iterdir()):
+        raise UserError(
+            f"{root} is neither empty nor a store (it has no store.json). Name an empty or new folder with --store."
+        )
+
+
+@contextlib.contextmanager
+def explain_os_errors(doing: str) -> Iterator[None]:
+    """Turn "no space", "read-only" and "no permission" into one paragraph; other errors pass."""
+    remedies = {
+        errno.ENOSPC: "there is no space left on the disk: free some, or name another place with --store",
+        errno.EDQUOT: "your disk quota is used up: free some space, or name another place with --store",
+        errno.EROFS: "the disk is read-only: name another place with --store",
+        errno.EACCES: "permission is denied: check the folder's owner and mode, or name another place with --store",
+        errno.EPERM: "the operation is not permitted: check the folder's owner and mode, or name another place",
+        errno.ENOTDIR: "a part of the path is a file, not a folder: name another place with --store",
+    }
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in remedies:
+            raise
+        raise UserError(f"Could not {doing}: {remedies[error.errno]}. Nothing that was finished is lost.") from error
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write durably: a temporary name beside, fsync, rename, fsync of the folder. Readers see old or new."""
+    write_bytes(path, (json.dumps(value, indent=1, ensure_ascii=False, sort_keys=True) + "\n").encode())
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """As write_json, for bytes."""
+    file, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(file, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    fsync_folder(path.parent)
+
+
+def fsync_folder(folder: Path) -> None:
+    """Make the names in a folder survive a power cut."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """A JSON object, or None if there is no such file."""
+    try:
+        return cast("dict[str, Any]", json.loads(path.read_text(encoding="utf-8")))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except ValueError as error:
+        raise UserError(
+            f"{path} is damaged ({error}). Restore it from a backup, or delete it to redo this part."
+        ) from None
+
+
+def remove_folder(folder: Path) -> None:
+    """Delete a folder that may be half gone."""
+    shutil.rmtree(folder, ignore_errors=True)
