@@ -1,0 +1,70 @@
+"""The wording of users' mistakes: names near a misspelt one, and pydantic's findings in plain words."""
+
+import difflib
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+# pydantic's error types and what we say instead; {…} are pydantic's own context values.
+_PLAIN = {
+    "missing": "it is missing",
+    "int_type": "a whole number is wanted",
+    "int_from_float": "a whole number is wanted",
+    "float_type": "a number is wanted",
+    "finite_number": "a finite number is wanted",
+    "string_type": 'text is wanted, in quotes: "…"',
+    "bool_type": "true or false is wanted",
+    "tuple_type": 'a list is wanted, such as ["dev"]',
+    "list_type": "a list is wanted, in square brackets",
+    "dict_type": "a table is wanted: a [heading] with entries under it, or entries in braces",
+    "model_type": "a table is wanted: a [heading] with entries under it, or entries in braces",
+    "literal_error": "it must be {expected}",
+    "greater_than_equal": "it must be at least {ge}",
+    "greater_than": "it must be more than {gt}",
+    "less_than_equal": "it must be at most {le}",
+    "less_than": "it must be less than {lt}",
+    "string_pattern_mismatch": "it must match {pattern}",
+    "string_too_short": "it is empty",
+    "string_too_long": "it may have at most {max_length} characters",
+    "too_short": "it is empty",
+}
+
+
+def plain(error: Mapping[str, Any]) -> str:
+    """One of pydantic's errors as what is wanted: "it must be at least 1"."""
+    context = error.get("ctx") or {}
+    if error["type"] == "value_error":
+        return str(context["error"])
+    wording = _PLAIN.get(error["type"])
+    return wording.format(**context) if wording else str(error["msg"])
+
+
+def show(value: Any) -> str:
+    """A value as it is written in TOML, near enough to be found again; long ones are cut."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 80 else f"{text[:77]}…"
+
+
+def nearest(name: str, options: Iterable[str], count: int = 3) -> list[str]:
+    """The options most like `name`, best first: by last part ("d_k" finds "model.d_k"), then by spelling."""
+    options = list(options)
+    by_lower = {option.lower(): option for option in options}
+    last = name.rpartition(".")[2].lower()
+    found = [option for option in options if option.rpartition(".")[2].lower() == last]
+    found += [by_lower[o] for o in difflib.get_close_matches(name.lower(), by_lower, count, 0.6)]
+    parts = {option.rpartition(".")[2].lower(): option for option in options}
+    found += [parts[o] for o in difflib.get_close_matches(last, parts, count, 0.75)]
+    found += [option for option in options if len(last) > 2 and last in option.lower()]
+    return list(dict.fromkeys(found))[:count]
+
+
+def suggestion(name: str, options: Iterable[str], what: str) -> str:
+    """ "Nearest settings: a, b." or, with nothing near, "The settings are: …"."""
+    options = list(options)
+    near = nearest(name, options)
+    if near:
+        return f"Nearest {what}: {', '.join(near)}."
+    if not options:
+        return f"There are no {what}."
+    listed = ", ".join(options[:40]) + (", …" if len(options) > 40 else "")
+    return f"The {what} are: {listed}."

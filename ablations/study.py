@@ -1,0 +1,156 @@
+"""A study: which table a paper will print, as data. `load_study` reads a built-in one by name, or a user's by path."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat, model_validator
+
+from ablations.messages import suggestion
+from ablations.overrides import Overrides, dotted
+from ablations.study_file import builtin_names, read_study
+from experiments.errors import UserError
+
+
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("it holds a control character or a line break; labels are one line of printable text")
+    return text
+
+
+# Keys become labels, tags of MLflow and words on a command line (--rows a,b); never a path.
+Key = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=64)]
+Text = Annotated[str, AfterValidator(_printable)]
+Settings = Annotated[Overrides, BeforeValidator(dotted)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class Part(BaseModel):
+    """A piece of a study file: frozen, typed strictly, unknown names refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Scale(Part):
+    """Ratios to the sizes that base and rows declare (which settings: ablations/scale.py)."""
+
+    width: FiniteFloat = Field(1.0, gt=0, description="of d_model, d_ff, d_k, d_v; heads and rates stay")
+    depth: FiniteFloat = Field(1.0, gt=0, description="of num_layers")
+    steps: FiniteFloat = Field(1.0, gt=0, description="of train_steps and warmup_steps")
+
+
+class Profile(Part):
+    """A size of the whole table."""
+
+    description: Text = ""
+    scale: Scale = Scale()
+    set: Settings = Field({}, description="after scaling, in every row; replaces what a row's `set` says")
+
+
+class Variation(Part):
+    """A row: base plus `set` (at the paper's sizes: profiles scale and replace it) plus `fixed` (in every profile)."""
+
+    key: Key
+    group: Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?$", max_length=64)] = ""
+    label: Text = Field("", description="printed instead of the settings, such as a row's description in words")
+    set: Settings = {}
+    fixed: Settings = {}
+    paper: dict[str, FiniteFloat] = Field({}, description="published numbers: perplexity, bleu, params (millions)")
+    seeds: Count | None = Field(None, description="of this row, where it differs from the study's")
+    seed_offset: int = Field(0, ge=0, description="the row's seeds are offset + 1 … offset + N")
+    note: Text = Field("", description="a footnote to the row")
+
+    @property
+    def declared(self) -> Overrides:
+        """Everything in which this row may differ from base."""
+        return {**self.set, **self.fixed}
+
+    @model_validator(mode="after")
+    def _declared_once(self) -> Self:
+        both = [name for name in self.set if name in self.fixed]
+        if both:
+            raise ValueError(f"{', '.join(both)} is in both `set` and `fixed`; keep one")
+        return self
+
+
+class Study(Part):
+    """A table. Attributes differ from the file's words where one entry stands for many: [profile.x], [[variation]]."""
+
+    name: Key
+    title: Text
+    task: Annotated[str, Field(min_length=1)] = "translation"
+    default_profile: str = Field("", description="the first one declared, if unset")
+    seeds: Count = 1
+    base: Settings = {}
+    profiles: dict[Key, Profile] = Field({}, alias="profile")
+    variations: tuple[Variation, ...] = Field((), alias="variation", strict=False)
+    columns: Annotated[dict[str, Text], BeforeValidator(dotted)] = Field(
+        {}, description="settings that the table prints as columns, with their heads; all that rows set, if unset"
+    )
+    notes: tuple[Text, ...] = Field((), strict=False, description="printed under the table")
+    origin: str = Field("", description="where it was read from, for messages")
+    folder: Path | None = Field(None, description="where it lies; None for a built-in study")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_profile_at_least(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        profiles = data.get("profile") or {"exact": {"description": "Sizes and steps as the study writes them."}}
+        if not isinstance(profiles, dict):
+            return data
+        return {**data, "profile": profiles, "default_profile": data.get("default_profile") or next(iter(profiles))}
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if not self.variations:
+            raise ValueError('the study has no rows: add at least one [[variation]] with key = "…"')
+        twice = _repeated(row.key for row in self.variations)
+        if twice:
+            raise ValueError(f"the row {twice} is there twice; every row needs a key of its own")
+        if self.default_profile not in self.profiles:
+            raise ValueError(
+                f'default_profile = "{self.default_profile}" is not declared. '
+                f"{suggestion(self.default_profile, self.profiles, 'profiles')}"
+            )
+        return self
+
+    @property
+    def base_row(self) -> Variation | None:
+        """The row that is base itself, if the table prints it: changes are counted from it."""
+        return next((row for row in self.variations if not row.declared and not row.seed_offset), None)
+
+    @property
+    def factors(self) -> dict[str, str]:
+        """Settings that the table prints as columns, with their heads."""
+        names = dict.fromkeys(name for row in self.variations for name in row.declared)
+        return self.columns or {name: name.rpartition(".")[2] for name in names}
+
+    def profile_named(self, name: str | None) -> tuple[str, Profile]:
+        """A profile with its name; the default one for None. Raises UserError listing the nearest."""
+        chosen = self.default_profile if name is None else name
+        if chosen not in self.profiles:
+            raise UserError(
+                f"{self.origin}: the study {self.name} has no profile {chosen!r}. "
+                f"{suggestion(chosen, self.profiles, 'profiles')}"
+            )
+        return chosen, self.profiles[chosen]
+
+
+def _repeated(keys: Iterable[str]) -> str | None:
+    seen: set[str] = set()
+    for key in keys:
+        if key in seen:
+            return key
+        seen.add(key)
+    return None
+
+
+def builtin_studies() -> list[str]:
+    """Names of the studies that come with the program."""
+    return builtin_names()
+
+
+def load_study(name_or_path: str) -> Study:
+    """A built-in study by name, or the user's own by path (`*.toml`). Raises UserError."""
+    return read_study(name_or_path, Study)

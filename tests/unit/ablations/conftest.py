@@ -1,0 +1,103 @@
+"""A task that trains nothing, and shorthands for studies written in a test."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ablations.plan import Plan, plan_study
+from ablations.resolve import PlannedRow, resolve
+from ablations.selectors import selection
+from ablations.study import Study, load_study
+from experiments.config import RunConfig
+from experiments.errors import UserError
+from experiments.tasks.base import Column, EvaluationSpec, Task
+
+HEAD = 'name = "mine"\ntitle = "A study of mine"\n'
+
+
+class FakeTask(Task):
+    """Translation's planning half with a corpus that is a digest of zeros; counts how often it is asked."""
+
+    name = "translation"
+    columns = (
+        Column("ppl", "dev", "perplexity", "PPL", "lower", 2, "perplexity"),
+        Column("bleu", "dev", "bleu", "BLEU", "higher", 1, "bleu"),
+    )
+
+    def __init__(self) -> None:
+        self.asked_inputs: list[str] = []
+
+    def inputs(self, config: RunConfig, store: Path) -> dict[str, str]:
+        self.asked_inputs.append(config.data.corpus)
+        return {"corpus": "0" * 16 if config.data.corpus == "builtin" else "1" * 16}
+
+    def evaluations(self, config: RunConfig, store: Path) -> list[EvaluationSpec]:
+        settings = config.evaluation.model_dump(mode="json", exclude={"sets"})
+        return [EvaluationSpec(name, settings, {"set": name}) for name in config.evaluation.sets]
+
+    def num_params(self, config: RunConfig) -> int:
+        return config.model.d_model
+
+    def cost(self, config: RunConfig) -> float:
+        return float(config.model.d_model * config.training.train_steps)
+
+    def prepare(self, *arguments: Any) -> dict[str, Any]:
+        raise AssertionError("planning prepares nothing")
+
+    def train(self, *arguments: Any) -> dict[str, Any]:
+        raise AssertionError("planning trains nothing")
+
+    def evaluate(self, *arguments: Any) -> dict[str, Any]:
+        raise AssertionError("planning evaluates nothing")
+
+
+@pytest.fixture
+def task() -> FakeTask:
+    return FakeTask()
+
+
+@pytest.fixture
+def own_study(tmp_path: Path) -> Callable[[str], Study]:
+    """A study from the text of its file; name and title are added."""
+
+    def write(text: str) -> Study:
+        path = tmp_path / "mine.toml"
+        path.write_text(HEAD + text, encoding="utf-8")
+        return load_study(str(path))
+
+    return write
+
+
+@pytest.fixture
+def rows_of(task: FakeTask) -> Callable[..., dict[str, PlannedRow]]:
+    """Resolved rows by key; keywords are the command line's options."""
+
+    def rows(study: Study, **options: Any) -> dict[str, PlannedRow]:
+        return {row.variation.key: row for row in resolve(study, selection(**options), task)}
+
+    return rows
+
+
+@pytest.fixture
+def plan_of(task: FakeTask) -> Callable[..., Plan]:
+    def plan(study: Study, **options: Any) -> Plan:
+        return plan_study(study, selection(**options), task, Path("unused"), lambda run_id, eval_ids: "missing")
+
+    return plan
+
+
+@pytest.fixture
+def mistake() -> Callable[..., str]:
+    """The message of the UserError that a call raises: one paragraph."""
+
+    def call(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> str:
+        with pytest.raises(UserError) as caught:
+            function(*arguments, **keywords)
+        text = str(caught.value)
+        assert "\n" not in text
+        assert "  " not in text
+        return text
+
+    return call

@@ -1,0 +1,72 @@
+"""Settings by dotted name: reading, checking, and the words of what is wrong."""
+
+import pytest
+
+from ablations.messages import nearest
+from ablations.overrides import dotted, parse_set, setting_names
+from experiments.config import RunConfig, flatten
+
+
+@pytest.mark.parametrize(
+    ("item", "value"),
+    [
+        ("training.train_steps=400", 400),
+        ("training.train_steps=100_000", 100_000),
+        ("model.dropout=0.0", 0.0),
+        ("model.shared_vocabulary=false", False),
+        ("model.positions=learned", "learned"),
+        ('model.positions="learned"', "learned"),
+        ("data.corpus=../some/where", "../some/where"),
+        ("data.corpus=a=b", "a=b"),
+        ('evaluation.sets=["dev", "test"]', ["dev", "test"]),
+        ("data.corpus=1\ny = 2", "1\ny = 2"),
+        (" model.d_k = 3 ", 3),
+    ],
+)
+def test_values_are_toml_and_bare_words_text(item, value):
+    (found,) = parse_set([item]).values()
+    assert found == value
+    assert type(found) is type(value)
+
+
+def test_the_last_of_a_key_wins_and_tables_open_up():
+    assert parse_set(["model.d_k=1", "model.d_k=2", "model={d_v=3}"]) == {"model.d_k": 2, "model.d_v": 3}
+
+
+@pytest.mark.parametrize("item", ["model.d_k", "=3", "model.d_k=", " = "])
+def test_set_without_key_or_value(item, mistake):
+    assert f"--set {item.strip()}: write key=value" in mistake(parse_set, [item])
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
+def test_numbers_must_be_finite(number, mistake):
+    assert "a finite number is wanted" in mistake(parse_set, [f"model.dropout={number}"])
+
+
+def test_names_are_those_of_the_configuration_without_seed_and_task():
+    everything = [name for name, _ in flatten(RunConfig())]
+    assert sorted(setting_names(RunConfig)) == sorted(set(everything) - {"seed", "task"})
+
+
+def test_dotted_keeps_the_order_written():
+    table = {"training": {"train_steps": 1}, "model": {"d_v": 2, "d_k": 3}}
+    assert list(dotted(table)) == ["training.train_steps", "model.d_v", "model.d_k"]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("d_k", "model.d_k"),
+        ("dropout", "model.dropout"),
+        ("model.num_head", "model.num_heads"),
+        ("trainning.train_step", "training.train_steps"),
+        ("warmup", "training.warmup_steps"),
+        ("MODEL.D_MODEL", "model.d_model"),
+    ],
+)
+def test_nearest_finds_what_was_meant(name, expected):
+    assert nearest(name, setting_names(RunConfig))[0] == expected
+
+
+def test_nothing_is_near_to_nonsense():
+    assert nearest("qqqqqqq", setting_names(RunConfig)) == []

@@ -1,0 +1,130 @@
+"""The plan: identities that hold still, what is said aloud, and the contract of `plan --json`."""
+
+import json
+from pathlib import Path
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ablations.plan import plan_as_json, plan_study
+from ablations.selectors import Selection
+from ablations.study import Study, load_study
+from experiments.config import run_identity
+
+TABLE3 = load_study("table3")
+BASE = '[[variation]]\nkey = "base"\n'
+
+
+def test_run_id_of_base_is_frozen(plan_of):
+    (run,) = plan_of(TABLE3, profile="paper", rows="base").runs
+    assert run.run_id == "c83167f3deb05984", (
+        "The identity of the paper's base has changed: a default of RunConfig or the way identities are made is not "
+        "what it was. Every run of every store that users have would be trained again. Undo that; a new setting takes "
+        "a default under which nothing changes."
+    )
+
+
+def test_same_run_is_one_run_whatever_the_study_calls_it(own_study, plan_of):
+    mine = own_study(
+        "[[variation]]\nkey = 'four'\ngroup = 'G'\nlabel = 'x'\n"
+        "set = {model.d_v = 128, model.d_k = 128, model.num_heads = 4}\n"
+    )
+    (ours,), (theirs,) = plan_of(mine).runs, plan_of(TABLE3, profile="paper", rows="A-h4").runs
+    assert (ours.run_id, ours.eval_ids) == (theirs.run_id, theirs.eval_ids)
+
+
+def test_all_identities_of_the_table_differ(plan_of):
+    for profile in TABLE3.profiles:
+        runs = plan_of(TABLE3, profile=profile, seeds=3).runs
+        assert len({run.run_id for run in runs}) == len(runs) == 60
+        assert len({e for run in runs for e in run.eval_ids}) == 60
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(order=st.permutations(TABLE3.variations))
+def test_order_of_rows_changes_no_identity(task, order):
+    def ids(study: Study) -> dict[tuple[str, int], str]:
+        plan = plan_study(study, Selection(seeds=2), task, Path("unused"), lambda *_: "missing")
+        return {(run.row, run.seed): run.run_id for run in plan.runs}
+
+    assert ids(TABLE3.model_copy(update={"variations": tuple(order)})) == ids(TABLE3)
+
+
+def test_seeds_differ_in_nothing_but_the_seed(plan_of):
+    first, second = plan_of(TABLE3, rows="A-h4", seeds=2).runs
+    assert (first.seed, second.seed) == (first.config.seed, second.config.seed) == (1, 2)
+    assert first.config.model_copy(update={"seed": 2}) == second.config
+    assert first.run_id != second.run_id
+
+
+def test_run_id_is_that_of_its_configuration(plan_of):
+    for run in plan_of(TABLE3, seeds=2, rows="A,base").runs:
+        assert run.run_id == run_identity(run.config, run.inputs)
+
+
+def test_rows_that_differ_in_decoding_share_one_training(own_study, plan_of):
+    study = own_study("".join(f"[[variation]]\nkey = 'b{k}'\nset = {{evaluation.beam_size = {k}}}\n" for k in (1, 4)))
+    one, four = plan_of(study).runs
+    assert one.run_id == four.run_id
+    assert one.eval_ids != four.eval_ids
+
+
+def test_another_corpus_is_another_run(plan_of):
+    here, there = (plan_of(TABLE3, rows="base", corpus=c).runs[0] for c in ("builtin", "/x"))
+    assert here.run_id != there.run_id
+
+
+def test_inputs_are_asked_once_per_corpus(own_study, plan_of, task):
+    plan_of(TABLE3, seeds=3)
+    assert task.asked_inputs == ["builtin"]
+    plan_of(own_study(BASE + "[[variation]]\nkey = 'x'\nset = {data.corpus = '/x'}\n"), seeds=3)
+    assert task.asked_inputs[1:] == ["builtin", "/x"]
+
+
+def test_replaced_values_are_said(plan_of):
+    (note,) = plan_of(TABLE3, profile="demo").notes
+    assert 'profile "demo" sets training.train_steps = ' in note
+    assert note.endswith("in every row, also in big (declares 300000).")
+    assert plan_of(TABLE3, profile="paper").notes == ()
+    (note,) = plan_of(TABLE3, profile="paper", rows="base,A", sets=["model.num_heads=2"]).notes
+    assert note == (
+        "--set sets model.num_heads = 2 in every row, also in A-h1 (declares 1), A-h4 (declares 4), "
+        "A-h16 (declares 16), A-h32 (declares 32)."
+    )
+
+
+def test_value_replaced_by_itself_is_not_worth_a_note(plan_of):
+    assert plan_of(TABLE3, profile="paper", rows="base,A-h4", sets=["model.num_heads=4"]).notes == ()
+
+
+def test_rows_that_differ_in_nothing_that_counts_are_refused(own_study, plan_of, mistake):
+    study = own_study(BASE + "[[variation]]\nkey = 'x'\nset = {training.checkpoint_steps = 7}\n")
+    text = mistake(plan_of, study)
+    assert 'the rows "base" and "x" are one and the same run' in text
+    assert "training.checkpoint_steps" in text
+
+
+def test_state_is_looked_up_by_run_and_its_evaluations(task):
+    asked = []
+
+    def state_of(run_id: str, eval_ids: list[str]) -> str:
+        asked.append((run_id, eval_ids))
+        return "stale"
+
+    chosen = Selection(rows=("base",), overrides={"evaluation.sets": ["dev", "test2016"]})
+    (run,) = plan_study(TABLE3, chosen, task, Path("unused"), state_of).runs
+    assert run.state == "stale"
+    assert asked == [(run.run_id, run.eval_ids)]
+    assert [e.spec.set for e in run.evaluations] == ["dev", "test2016"]
+    assert len(set(run.eval_ids)) == 2
+
+
+def test_json_is_the_contract(plan_of):
+    entries = json.loads(json.dumps(plan_as_json(plan_of(TABLE3, rows="base,A-h1", profile="paper")), allow_nan=False))
+    assert {"row", "group", "seed", "run_id", "num_params", "overrides", "paper", "state"} <= set(entries[0])
+    base, one_head = entries
+    assert base["paper"] == {"perplexity": 4.92, "bleu": 25.8, "params": 65}
+    assert one_head["paper"] == {"perplexity": 5.29, "bleu": 24.9, "params": None}
+    assert one_head["overrides"] == {"model.num_heads": 1, "model.d_k": 512, "model.d_v": 512}
+    assert (one_head["row"], one_head["group"], one_head["seed"], one_head["state"]) == ("A-h1", "A", 1, "missing")
+    assert one_head["num_params"] == 512

@@ -1,0 +1,55 @@
+"""What a command line selects: rows, groups, seeds, corpus."""
+
+import pytest
+
+from ablations.selectors import Selection, selection
+from ablations.study import load_study
+
+BASE = '[[variation]]\nkey = "base"\n'
+
+
+def keys(rows):
+    return list(rows)
+
+
+def test_rows_by_key_and_group_keep_the_tables_order(rows_of):
+    table3 = load_study("table3")
+    assert keys(rows_of(table3, rows="B")) == ["B-dk16", "B-dk32"]
+    assert keys(rows_of(table3, rows="big, B ,base,B-dk16")) == ["base", "B-dk16", "B-dk32", "big"]
+    assert len(rows_of(table3)) == 20
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ("A-h2", "no row or group 'A-h2'. Nearest rows and groups: A-h"),
+        ("a", "no row or group 'a'. Nearest rows and groups: A."),
+        ("base,bigg", "no row or group 'bigg'. Nearest rows and groups: big."),
+        ("qqq", "no row or group 'qqq'. The rows and groups are: base, A-h1,"),
+        ("A,,B", "names an empty row"),
+        ("", "names an empty row"),
+    ],
+)
+def test_unknown_rows_list_the_nearest(rows_of, mistake, rows, expected):
+    assert expected in mistake(rows_of, load_study("table3"), rows=rows)
+
+
+def test_seeds_of_command_line_row_and_study(own_study, rows_of):
+    study = own_study("seeds = 2\n" + BASE + "seeds = 4\n[[variation]]\nkey = 'x'\nset = {model.d_k = 8}\n")
+    assert {k: r.seeds for k, r in rows_of(study).items()} == {"base": (1, 2, 3, 4), "x": (1, 2)}
+    assert {k: r.seeds for k, r in rows_of(study, seeds=3).items()} == {"base": (1, 2, 3), "x": (1, 2, 3)}
+
+
+@pytest.mark.parametrize("seeds", [0, -1])
+def test_seeds_must_be_positive(mistake, seeds):
+    assert f"--seeds {seeds}: it must be at least 1" in mistake(selection, seeds=seeds)
+
+
+def test_corpus_given_twice(mistake):
+    assert "name different corpora" in mistake(selection, corpus="builtin", sets=["data.corpus=/x"])
+    assert selection(corpus="/x", sets=["data.corpus=/x"]).forced == {"data.corpus": ("/x", "--corpus")}
+
+
+def test_nothing_given_forces_nothing():
+    assert selection() == Selection()
+    assert Selection().forced == {}
