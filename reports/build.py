@@ -1,0 +1,126 @@
+"""From a plan and a store to the table."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ablations.plan import Plan
+from ablations.study import Study
+from experiments.tasks.base import Column
+from reports import compare, notes, settings
+from reports.results import Outcome, Results, collect
+from reports.table import Measure, Row, Table
+
+
+def build_table(plan: Plan, store: Results, columns: Sequence[Column]) -> Table:
+    """The table of a plan's rows, from what the store holds now; `columns` are the task's."""
+    grouped: dict[str, list[Outcome]] = {}
+    for outcome in collect(plan, store):
+        grouped.setdefault(outcome.run.row, []).append(outcome)
+    base = _base_key(plan.study, grouped)
+    resolved = _columns(columns, grouped)
+    rows = _rows(grouped, base, resolved, plan.paper_keys)
+    rows = _mark_best(_with_changes(rows, base, resolved), resolved)
+    of_base = list(grouped).index(base) if base else None
+    shown = [(row.label, row.settings) for number, row in enumerate(rows) if number != of_base]
+    heads = settings.columns(shown, plan.study.factors, always=plan.study.columns)
+    table = Table(plan.study.name, plan.study.title, heads, resolved, rows, base)
+    return replace(table, footnotes=notes.footnotes(table, plan), warnings=notes.warnings(table))
+
+
+def _base_key(study: Study, grouped: Mapping[str, Any]) -> str | None:
+    """The study's base row, else its first; None if that row is not among the planned: there is no change then."""
+    row = study.base_row or study.variations[0]
+    return row.key if row.key in grouped else None
+
+
+def _columns(columns: Sequence[Column], grouped: Mapping[str, list[Outcome]]) -> tuple[Column, ...]:
+    """Replace set "*" by one column per evaluated set that no other column names."""
+    sets = dict.fromkeys(name for outcomes in grouped.values() for o in outcomes for name in o.scored)
+    named = {column.set for column in columns}
+    resolved = []
+    for column in columns:
+        if column.set == "*":
+            resolved += [_for_set(column, name) for name in sets if name not in named]
+        else:
+            resolved.append(column)
+    return tuple(resolved)
+
+
+def _for_set(column: Column, name: str) -> Column:
+    key = column.key.replace("*", name) if "*" in column.key else f"{column.key}_{name}"
+    header = column.header.replace("*", name) if "*" in column.header else f"{column.header} ({name})"
+    return replace(column, key=key, set=name, header=header)
+
+
+def _rows(
+    grouped: Mapping[str, list[Outcome]], base: str | None, columns: Sequence[Column], paper_keys: Sequence[str]
+) -> tuple[Row, ...]:
+    first = [outcomes[0].run for outcomes in grouped.values()]
+    shown = settings.changes(first, grouped[base][0].run if base else None)
+    return tuple(
+        Row(
+            key=run.row,
+            group=run.group,
+            label=run.label,
+            settings=change,
+            measures={column.key: _measure(outcomes, column) for column in columns},
+            num_params=run.num_params,
+            paper={key: run.paper.get(key) for key in paper_keys},
+            outcomes=tuple(outcomes),
+        )
+        for run, change, outcomes in zip(first, shown, grouped.values(), strict=True)
+    )
+
+
+def _measure(outcomes: Sequence[Outcome], column: Column) -> Measure:
+    asked = [o for o in outcomes if column.set in o.scored]
+    found = [(o, o.measured(column.set, column.metric)) for o in asked]
+    return Measure(
+        values=tuple(value for _, value in found if value is not None),
+        asked=len(asked),
+        lacking=tuple(_why(o, column) for o, value in found if value is None),
+        reported=(outcomes[0].run.paper).get(column.paper) if column.paper else None,
+    )
+
+
+def _why(outcome: Outcome, column: Column) -> str:
+    record = outcome.scored[column.set].record
+    if outcome.record is not None and record is not None:
+        return "nan" if column.metric in record.get("metrics", {}) else ""
+    state = outcome.run.state
+    return state if state in ("failed", "running", "waiting") else ""
+
+
+def _with_changes(rows: tuple[Row, ...], base: str | None, columns: Sequence[Column]) -> tuple[Row, ...]:
+    reference = next((row for row in rows if row.key == base), None)
+    if reference is None:
+        return rows
+    changed = []
+    for row in rows:
+        measures = {
+            column.key: replace(
+                row.measures[column.key],
+                change=compare.change(row, reference, column),
+                reported_change=compare.reported_change(row, reference, column),
+            )
+            for column in columns
+        }
+        changed.append(row if row is reference else replace(row, measures=measures))
+    return tuple(changed)
+
+
+def _mark_best(rows: tuple[Row, ...], columns: Sequence[Column]) -> tuple[Row, ...]:
+    for column in columns:
+        means = {row.key: row.measures[column.key].mean for row in rows if row.measures[column.key].asked}
+        known = {key: round(mean, column.digits) for key, mean in means.items() if mean is not None}
+        if len(known) < 2 or len(known) < len(means) or not compare.one_basis(rows, column):
+            continue
+        best = min(known.values()) if column.better == "lower" else max(known.values())
+        rows = tuple(
+            replace(row, measures={**row.measures, column.key: replace(row.measures[column.key], best=True)})
+            if known.get(row.key) == best
+            else row
+            for row in rows
+        )
+    return rows

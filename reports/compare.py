@@ -1,0 +1,74 @@
+"""Which numbers may be compared, and the change of a row from base.
+
+Perplexities count per word-piece: over another tokenizer they are other quantities. BLEU of other sentences, or under
+another signature, likewise. Such a change is not printed at all.
+"""
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from experiments.config import flatten
+from experiments.tasks.base import Column
+from reports.results import Outcome, look_up
+from reports.table import Row
+
+PER_TOKEN = ("perplexity",)  # metrics whose unit is the tokenizer's piece
+LOGARITHMIC = ("perplexity",)  # metrics whose change is a difference of natural logarithms: the paper's and ours
+# then share a scale, though their tokenizers do not
+
+
+def basis(outcome: Outcome, column: Column) -> tuple[Any, ...]:
+    """What must be equal between two values of a column for their difference to mean something."""
+    scored = outcome.scored[column.set]
+    parts: list[Any] = [sorted(scored.spec.inputs.items()), look_up(scored.record, "signature", column.metric)]
+    if column.metric in PER_TOKEN:
+        parts.append(tokenizer(outcome))
+    return tuple(parts)
+
+
+def tokenizer(outcome: Outcome) -> tuple[str, int | None]:
+    """The digests of the tokenizers that the run trained with ("" if it recorded none), and the size it asked for."""
+    sums = look_up(outcome.record, "data", "tokenizer", "sha256") or {}
+    asked = dict(flatten(outcome.run.config))
+    return " ".join(sorted({str(digest)[:10] for digest in sums.values()})), asked.get("data.vocab_size")
+
+
+def _bases(rows: Iterable[Row], column: Column) -> set[str]:
+    """Over the outcomes that have a value; written out, since parts may be lists."""
+    outcomes = [o for row in rows for o in row.outcomes if o.measured(column.set, column.metric) is not None]
+    return {repr(basis(o, column)) for o in outcomes}
+
+
+def one_basis(rows: Iterable[Row], column: Column) -> bool:
+    return len(_bases(rows, column)) <= 1
+
+
+def change(row: Row, base: Row, column: Column) -> float | None:
+    """Mean over seeds minus base's; of logarithms for perplexity. None where incomplete or not comparable."""
+    ours, theirs = row.measures[column.key], base.measures[column.key]
+    if row is base or not (ours.complete and theirs.complete and one_basis((row, base), column)):
+        return None
+    return _difference(ours.values, theirs.values, column)
+
+
+def reported_change(row: Row, base: Row, column: Column) -> float | None:
+    """The same between the paper's values."""
+    ours, theirs = row.measures[column.key].reported, base.measures[column.key].reported
+    if row is base or ours is None or theirs is None:
+        return None
+    return _difference([ours], [theirs], column)
+
+
+def _difference(ours: Sequence[float], theirs: Sequence[float], column: Column) -> float | None:
+    if column.metric not in LOGARITHMIC:
+        return statistics.fmean(ours) - statistics.fmean(theirs)
+    if min(*ours, *theirs) <= 0:
+        return None  # no perplexity: whatever wrote it, it has no logarithm
+    return statistics.fmean(map(math.log, ours)) - statistics.fmean(map(math.log, theirs))
+
+
+def change_digits(column: Column) -> int:
+    """Digits of a change after the point: logarithms of perplexities want three."""
+    return 3 if column.metric in LOGARITHMIC else column.digits

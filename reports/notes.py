@@ -1,0 +1,125 @@
+"""What is printed under a table: how its numbers were made, and warnings where they were made in different ways."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from ablations.plan import Plan
+from reports import compare
+from reports.provenance import corpus_name, decoding, hardware, seeds, training
+from reports.results import Outcome, fact, look_up
+from reports.table import Row, Table, missing_cells
+
+NAMED = 6  # rows that a warning names before it counts
+
+
+def footnotes(table: Table, plan: Plan) -> tuple[str, ...]:
+    """Notes in reading order: the columns, the data and settings behind them, then the study's and the rows' own."""
+    parts = [*_columns(table), *training(table), *decoding(table), *seeds(table), *hardware(table)]
+    parts += plan.study.notes
+    parts += [f"{row.variation.key}: {row.variation.note}" for row in plan.rows if row.variation.note]
+    parts += plan.notes
+    return tuple(parts)
+
+
+def _columns(table: Table) -> Iterator[str]:
+    measures = [measure for row in table.rows for measure in row.measures.values()]
+    if any(column.metric in compare.PER_TOKEN for column in table.columns):
+        yield "Perplexity: of unsmoothed probabilities, per piece of the vocabulary, end of sentence counted."
+    signatures = dict.fromkeys(
+        (column.metric, look_up(outcome.scored[column.set].record, "signature", column.metric))
+        for row in table.rows
+        for outcome in row.outcomes
+        for column in table.columns
+        if column.set in outcome.scored
+    )
+    yield from (f"{metric}: {signature}" for metric, signature in signatures if signature)
+    if table.base and any(m.change is not None or m.reported_change is not None for m in measures):
+        logarithm = " (ln: of the natural logarithm, for perplexity)"
+        used = any(column.metric in compare.LOGARITHMIC for column in table.columns)
+        yield f"Δ: change from {table.base}{logarithm if used else ''}."
+    if any(m.reported is not None for m in measures):
+        yield ("paper: as reported, over the paper's own vocabulary and sentences; compare changes, not values.")
+    if any(m.best for m in measures):
+        yield "Bold: the best of its column, as printed; no claim that it differs from the others."
+    if missing_cells(table):
+        yield f"–: no number, in {missing_cells(table)} cells (seeds done/asked for, and why)."
+    if any(row.stale for row in table.rows):
+        yield "†: trained or scored by another revision of the code than the one that prints this."
+
+
+def warnings(table: Table) -> tuple[str, ...]:
+    """One sentence for each way in which the numbers of a table were not made alike."""
+    found = [_mixed(table.rows, what, of) for what, of in _MUST_AGREE.items()]
+    for column in table.columns:
+        if not compare.one_basis(table.rows, column):
+            found.append(
+                f"{column.header} was measured over different tokens, sentences or signatures: changes from base "
+                "are left out where they are not alike, and no value is marked as the best."
+            )
+    found.append(_stale(table))
+    found += [_miscounted(row) for row in table.rows]
+    return tuple(text for text in found if text)
+
+
+def _tokenizer(outcome: Outcome) -> str:
+    trained, size = compare.tokenizer(outcome)
+    return trained or f"{size} pieces"
+
+
+def _of_evaluations(*path: str) -> Callable[[Outcome], list[str]]:
+    """A fact of all evaluations of a run, each value once."""
+
+    def values(outcome: Outcome) -> list[str]:
+        found = (look_up(scored.record, *path) for scored in outcome.scored.values())
+        return sorted({str(value) for value in found if value is not None})
+
+    return values
+
+
+_MUST_AGREE: dict[str, Callable[[Outcome], Any]] = {
+    "revisions of the training code": lambda o: fact(o.record, "code_digest"),
+    "revisions of the evaluation code": _of_evaluations("code_digest"),
+    "corpora": corpus_name,
+    "tokenizers": _tokenizer,
+    "precisions of training": lambda o: fact(o.record, "precision"),
+    "precisions of evaluation": _of_evaluations("precision"),
+    "kinds of device for training": lambda o: fact(o.record, "device_kind"),
+    "kinds of device for evaluation": _of_evaluations("device_kind"),
+    "versions of torch": lambda o: fact(o.record, "torch"),
+}
+
+
+def _mixed(rows: Iterable[Row], what: str, of: Callable[[Outcome], Any]) -> str:
+    """ "The rows mix 2 precisions: bf16 (base, A-h1), fp32 (big)." over the runs that there are; "" if they agree."""
+    holders: dict[str, list[str]] = {}
+    for row in rows:
+        for outcome in row.outcomes:
+            value = of(outcome) if outcome.record is not None else None
+            if value:
+                text = ", ".join(value) if isinstance(value, list) else str(value)
+                holders.setdefault(text, []).append(row.key)
+    if len(holders) < 2:
+        return ""
+    parts = [f"{value} ({_names(keys)})" for value, keys in holders.items()]
+    return f"The rows mix {len(holders)} {what}: {'; '.join(parts)}."
+
+
+def _stale(table: Table) -> str:
+    keys = [row.key for row in table.rows if row.stale]
+    if not keys:
+        return ""
+    return f"Made by another revision of the code than this one, and kept (†): {_names(keys)}."
+
+
+def _miscounted(row: Row) -> str:
+    for outcome in row.outcomes:
+        counted = look_up(outcome.record, "num_params")
+        if counted is not None and counted != row.num_params:
+            return f"{row.key}: the trained model has {counted:,} parameters, and {row.num_params:,} are computed."
+    return ""
+
+
+def _names(keys: Iterable[str]) -> str:
+    unique = list(dict.fromkeys(keys))
+    rest = len(unique) - NAMED
+    return ", ".join(unique[:NAMED]) + (f" and {rest} more" if rest > 0 else "")

@@ -1,0 +1,21 @@
+"""The formats that a table is printed in, by name. A new one is a module here and a line below."""
+
+from collections.abc import Callable
+
+from experiments.errors import UserError
+from reports.render import csv, json, latex, markdown
+from reports.table import Table
+
+RENDERERS: dict[str, Callable[[Table], str]] = {
+    "markdown": markdown.render,
+    "latex": latex.render,
+    "csv": csv.render,
+    "json": json.render,
+}
+
+
+def render(table: Table, format_: str) -> str:
+    """The table as text: the same table gives the same bytes. Raises UserError for a format that there is not."""
+    if format_ not in RENDERERS:
+        raise UserError(f"There is no format {format_!r} for a table. Choose one of: {', '.join(RENDERERS)}.")
+    return RENDERERS[format_](table)

@@ -1,0 +1,179 @@
+"""The table as heads and cells of Unicode text, before any format's escaping: shared by the formats for readers."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from experiments.tasks.base import Column
+from reports.compare import LOGARITHMIC, change_digits
+from reports.settings import show
+from reports.table import Measure, Row, Table
+
+STALE = "†"
+
+
+@dataclass(frozen=True)
+class Head:
+    """A column's head. `top` may span several columns (a metric); `sub` tells those apart."""
+
+    key: str  # a setting's dotted name, or "metric.role"
+    top: str
+    sub: str = ""
+    kind: str = "value"  # group, row, setting, label, value
+
+    @property
+    def spanned_by(self) -> str:
+        """The metric that `top` names: equal for the columns that it spans."""
+        return self.key.rpartition(".")[0]
+
+
+@dataclass(frozen=True)
+class Cell:
+    text: str = ""
+    emphasis: bool = False
+    mark: str = ""  # printed raised, after the text
+
+
+@dataclass(frozen=True)
+class Line:
+    row: Row
+    opens_group: bool
+    cells: tuple[Cell, ...]  # one per head
+
+
+@dataclass(frozen=True)
+class Grid:
+    heads: tuple[Head, ...]
+    lines: tuple[Line, ...]
+
+
+Layout = list[tuple[Head, Callable[[Row], Cell]]]
+
+
+def lay_out(table: Table) -> Grid:
+    """Columns as in the paper: what varies, then each metric with its change and the paper's values, params, n."""
+    opening = {row.key for i, row in enumerate(table.rows) if i == 0 or row.group != table.rows[i - 1].group}
+    layout: Layout = []
+    if any(row.group and row.group != row.key for row in table.rows):
+        layout.append((Head("group", "", kind="group"), lambda row: _group(row, opening)))
+    layout.append((Head("row", "row", kind="row"), lambda row: Cell(row.key)))
+    layout += [_setting(name, head) for name, head in table.settings.items()]
+    if any(row.label for row in table.rows):
+        layout.append((Head("label", "", kind="label"), lambda row: Cell(row.label)))
+    for column in table.columns:
+        layout += _metric(column, table.rows)
+    layout += _params(table.rows)
+    layout.append((Head("n", "n"), _seeds))
+    lines = tuple(Line(row, row.key in opening, tuple(make(row) for _, make in layout)) for row in table.rows)
+    return Grid(tuple(head for head, _ in layout), lines)
+
+
+def group_name(group: str) -> str:
+    """(A), as in the paper; longer names stand as they are."""
+    return f"({group})" if 0 < len(group) <= 2 else group
+
+
+def fixed(value: float, digits: int, signed: bool = False) -> str:
+    """A number with `digits` after the point and a true minus; huge ones in powers of ten; no negative zero."""
+    if abs(value) >= 1e6:
+        text = f"{value:{'+' if signed else ''}.1e}"
+    else:
+        text = f"{value:{'+' if signed else ''}.{digits}f}"
+        if float(text) == 0:
+            text = text.lstrip("+-")
+    return text.replace("-", "−")
+
+
+def gap(measure: Measure) -> str:
+    """A cell without a number: "–", "– (failed)", "– (2/3, 1 running)"."""
+    reasons = Counter(reason for reason in measure.lacking if reason)
+    if measure.asked == 1:
+        return f"– ({next(iter(reasons))})" if reasons else "–"
+    parts = [f"{len(measure.values)}/{measure.asked}", *(f"{n} {reason}" for reason, n in reasons.items())]
+    return f"– ({', '.join(parts)})"
+
+
+def _group(row: Row, opening: set[str]) -> Cell:
+    named = row.key in opening and row.group != row.key
+    return Cell(group_name(row.group)) if named else Cell()
+
+
+def _setting(name: str, head: str) -> tuple[Head, Callable[[Row], Cell]]:
+    def cell(row: Row) -> Cell:
+        return Cell(show(name, row.settings[name])) if name in row.settings else Cell()
+
+    return Head(name, head, kind="setting"), cell
+
+
+def _metric(column: Column, rows: Sequence[Row]) -> Layout:
+    """Ours; the change from base; the paper's; the paper's change. What no row has gets no column."""
+    key = column.key
+    measures = [row.measures[key] for row in rows]
+    delta = "Δ ln" if column.metric in LOGARITHMIC else "Δ"
+    digits = _decimals([m.reported for m in measures])
+    change_places = change_digits(column) if column.metric in LOGARITHMIC else digits
+    layout: Layout = []
+    if any(m.asked for m in measures):
+        layout.append((Head(f"{key}.ours", column.header, "ours"), lambda row: _value(row, column)))
+    if any(m.change is not None for m in measures):
+        places = change_digits(column)
+        layout.append(
+            (Head(f"{key}.change", column.header, delta), lambda row: _signed(row.measures[key].change, places))
+        )
+    if any(m.reported is not None for m in measures):
+        layout.append(
+            (Head(f"{key}.paper", column.header, "paper"), lambda row: _plain(row.measures[key].reported, digits))
+        )
+    if any(m.reported_change is not None for m in measures):
+        layout.append(
+            (
+                Head(f"{key}.paper_change", column.header, f"paper {delta}"),
+                lambda row: _signed(row.measures[key].reported_change, change_places),
+            )
+        )
+    return layout
+
+
+def _value(row: Row, column: Column) -> Cell:
+    measure = row.measures[column.key]
+    if not measure.asked:
+        return Cell()
+    if measure.mean is None:
+        return Cell(gap(measure))
+    text = fixed(measure.mean, column.digits)
+    if measure.sd is not None:
+        text += f" ± {fixed(measure.sd, column.digits)}"
+    return Cell(text, measure.best, STALE if row.stale else "")
+
+
+def _signed(value: float | None, digits: int) -> Cell:
+    return Cell() if value is None else Cell(fixed(value, digits, signed=True))
+
+
+def _plain(value: float | None, digits: int) -> Cell:
+    return Cell() if value is None else Cell(fixed(value, digits))
+
+
+def _decimals(values: Sequence[float | None]) -> int:
+    """Digits after the point that the most precise of the values was given with."""
+    texts = [repr(float(value)) for value in values if value is not None]
+    return max((len(text.rpartition(".")[2]) for text in texts if not text.endswith(".0")), default=0)
+
+
+def _params(rows: Sequence[Row]) -> Layout:
+    """Parameters in millions: one digit after the point, or as many as show three figures of the smallest model."""
+    smallest = min((row.num_params for row in rows if row.num_params > 0), default=10**7) / 1e6
+    places = min(6, max(1, 2 - math.floor(math.log10(smallest))))
+    top = "params ×10⁶"
+    layout: Layout = [(Head("params.ours", top, "ours"), lambda row: Cell(fixed(row.num_params / 1e6, places)))]
+    reported = [row.paper.get("params") for row in rows]
+    if any(value is not None for value in reported):
+        digits = _decimals(reported)
+        layout.append((Head("params.paper", top, "paper"), lambda row: _plain(row.paper.get("params"), digits)))
+    return layout
+
+
+def _seeds(row: Row) -> Cell:
+    asked = len(row.outcomes)
+    return Cell(str(row.n) if row.n == asked else f"{row.n}/{asked}")

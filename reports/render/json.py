@@ -1,0 +1,12 @@
+"""JSON: a list with one object per row (see reports/records.py)."""
+
+import json
+
+from reports.records import record
+from reports.table import Table
+
+
+def render(table: Table) -> str:
+    """Numbers in full; a cell without a number is null. Readable UTF-8, a lone surrogate as its JSON escape."""
+    text = json.dumps([record(row, table) for row in table.rows], indent=1, ensure_ascii=False, allow_nan=False)
+    return text.encode("utf-8", "backslashreplace").decode() + "\n"

@@ -1,0 +1,89 @@
+"""Text into LaTeX: every sign that LaTeX would take for a command, a ligature or an option comes out as itself."""
+
+import unicodedata
+
+from reports.render.text import plain
+
+_SIGNS = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "%": r"\%",
+    "&": r"\&",
+    "#": r"\#",
+    "$": r"\$",
+    "_": r"\_",
+    "^": r"\textasciicircum{}",
+    "~": r"\textasciitilde{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}\allowbreak{}",  # the only place where a signature can break
+    '"': "''{}",
+    "`": r"\`{}",
+    "[": "{[}",  # after \\ it would open an option
+    "]": "{]}",
+    "*": "{*}",  # after \\ it would be swallowed
+    "–": "--{}",
+    "—": "---{}",
+    "‘": "`{}",
+    "’": "'{}",
+    "“": "``{}",
+    "”": "''{}",
+    "…": r"\ldots{}",
+    "\u00a0": "~",
+    "±": r"$\pm$",
+    "×": r"$\times$",
+    "·": r"$\cdot$",
+    "−": "$-$",
+    "≤": r"$\leq$",
+    "≥": r"$\geq$",
+    "≈": r"$\approx$",
+    "→": r"$\rightarrow$",
+    "∞": r"$\infty$",
+    "√": r"$\surd$",
+    "α": r"$\alpha$",
+    "β": r"$\beta$",
+    "Δ": r"$\Delta$",
+    "δ": r"$\delta$",
+    "ε": r"$\epsilon$",
+    "λ": r"$\lambda$",
+    "µ": r"$\mu$",
+    "μ": r"$\mu$",
+    "σ": r"$\sigma$",
+    "†": r"\dag{}",
+    "‡": r"\ddag{}",
+    "§": r"\S{}",
+    "²": "$^2$",
+    "³": "$^3$",
+    "⁶": "$^6$",
+}
+# A sign and what must not follow it directly: together they would print as one.
+_LIGATURES = {"-": "-–—", "'": "'’”\"", ",": ",", "?": "‘“", "!": "‘“"}
+# Letters that the default font encoding (OT1) has or composes from a letter and one of these marks.
+_LETTERS = frozenset("ßÆæØøŒœŁłı")
+_MARKS = frozenset("\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030b\u030c\u0327")
+
+
+def escape(text: str) -> str:
+    """One line of LaTeX that prints `text`; signs that the default fonts lack are left as they are (see `foreign`)."""
+    text = unicodedata.normalize("NFC", plain(text))
+    following = f"{text} "[1:]
+    return "".join(_sign(sign, after) for sign, after in zip(text, following, strict=True))
+
+
+def foreign(text: str) -> str:
+    """The signs of `text` that pdfLaTeX cannot print with its default fonts."""
+    text = unicodedata.normalize("NFC", plain(text))
+    return "".join(sign for sign in text if not (sign.isascii() or sign in _SIGNS or _composed(sign)))
+
+
+def _sign(sign: str, after: str) -> str:
+    if after in _LIGATURES.get(sign, ""):
+        return sign + "{}"
+    return _SIGNS.get(sign, sign)
+
+
+def _composed(sign: str) -> bool:
+    parts = unicodedata.normalize("NFD", sign)
+    accented = ord(sign) < 0x180 and len(parts) == 2 and parts[0].isascii() and parts[1] in _MARKS
+    return accented or sign in _LETTERS

@@ -1,0 +1,63 @@
+"""Markdown: a pipe table that lines up in a terminal, notes below."""
+
+import re
+
+from reports.render.grid import Cell, Grid, Head, lay_out
+from reports.render.text import plain, width
+from reports.table import Table
+
+# A cell longer than this widens its own line only.
+MAX_PADDED_WIDTH = 60
+_SPECIAL = re.compile(r"[\\`*\[\]<>~$&]|(?<![^\W_])_|_(?![^\W_])")
+_ENTITIES = {"<": "&lt;", ">": "&gt;", "&": "&amp;"}
+_BLOCK_START = re.compile(r"^(\d*)([-+.)]|=+|#+)(?=\s|$)")  # of a list, a heading
+
+
+def render(table: Table) -> str:
+    grid = lay_out(table)
+    parts = [_table(grid)]
+    if table.title:
+        parts.insert(0, f"**{escape(table.title)}**\n")
+    if table.warnings or table.footnotes:
+        lines = [f"- **Warning:** {escape(note)}" for note in table.warnings]
+        parts.append("\n".join([*lines, *(f"- {escape(note)}" for note in table.footnotes)]) + "\n")
+    return "\n".join(parts)
+
+
+def escape(text: str) -> str:
+    """One line of text that Markdown (CommonMark, GitHub's too) prints as it stands."""
+    text = _SPECIAL.sub(lambda found: _ENTITIES.get(found[0], f"\\{found[0]}"), plain(text))
+    return _BLOCK_START.sub(r"\1\\\2", text)
+
+
+def _in_cell(text: str) -> str:
+    return escape(text).replace("|", "\\|")
+
+
+def _table(grid: Grid) -> str:
+    heads = [_in_cell(_head(head)) for head in grid.heads]
+    lines = [[_cell(cell) for cell in line.cells] for line in grid.lines]
+    widths = [
+        max(3, *(w for w in map(width, column) if w <= MAX_PADDED_WIDTH), 0)
+        for column in zip(heads, *lines, strict=True)
+    ]
+    left = [head.kind in ("group", "row", "label") for head in grid.heads]
+    rule = ["-" * w if is_left else "-" * (w - 1) + ":" for w, is_left in zip(widths, left, strict=True)]
+    return "".join(_line(cells, widths, left) for cells in (heads, rule, *lines))
+
+
+def _line(cells: list[str], widths: list[int], left: list[bool]) -> str:
+    padded = []
+    for cell, full, is_left in zip(cells, widths, left, strict=True):
+        space = " " * max(0, full - width(cell))
+        padded.append(cell + space if is_left else space + cell)
+    return "| " + " | ".join(padded) + " |\n"
+
+
+def _head(head: Head) -> str:
+    return head.top if head.sub in ("", "ours") else head.sub
+
+
+def _cell(cell: Cell) -> str:
+    text = _in_cell(cell.text)
+    return f"**{text}**{cell.mark}" if cell.emphasis else text + cell.mark

@@ -1,0 +1,149 @@
+"""What the store holds of a plan: outcomes, and the same as tidy pandas frames. Imports no torch.
+
+In a notebook:
+
+    results = frames(plan, Store.open("runs", create=False))
+    results.evaluations.query("metric == 'bleu'").groupby("row")["value"].agg(["mean", "std", "count"])
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ablations.plan import Plan, PlannedRun
+from experiments.tasks.base import EvaluationSpec
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Record = Mapping[str, Any]
+
+
+class Results(Protocol):
+    """What is read of a store (experiments/store.py): two look-ups by identity."""
+
+    def result(self, run_id: str) -> dict[str, Any] | None: ...
+
+    def evaluation(self, run_id: str, eval_id: str) -> dict[str, Any] | None: ...
+
+
+@dataclass(frozen=True)
+class Scored:
+    """One evaluation that the plan asks for; `record` is None while it has not been done."""
+
+    spec: EvaluationSpec
+    eval_id: str
+    record: Record | None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One planned run (a row with one seed) and what came of it; `record` is None while it is not trained."""
+
+    run: PlannedRun
+    record: Record | None
+    scored: Mapping[str, Scored]  # by set, in the plan's order
+
+    def measured(self, set_: str, metric: str) -> float | None:
+        """The metric's value, or None if there is none or it is no finite number."""
+        scored = self.scored.get(set_)
+        if self.record is None or scored is None or scored.record is None:
+            return None
+        value = scored.record.get("metrics", {}).get(metric)
+        usable = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        return float(value) if usable else None
+
+    @property
+    def stale(self) -> bool:
+        """Trained or scored by another revision of the code than the plan's reader has."""
+        return self.run.state == "stale"
+
+
+def collect(plan: Plan, store: Results) -> list[Outcome]:
+    """Look up every planned run and evaluation, in the plan's order; the same identity is read once."""
+    trained: dict[str, Record | None] = {}
+    evaluated: dict[tuple[str, str], Record | None] = {}
+    outcomes = []
+    for run in plan.runs:
+        if run.run_id not in trained:
+            trained[run.run_id] = store.result(run.run_id)
+        scored = {}
+        for asked in run.evaluations:
+            place = (run.run_id, asked.eval_id)
+            if place not in evaluated:
+                evaluated[place] = store.evaluation(*place)
+            scored[asked.spec.set] = Scored(asked.spec, asked.eval_id, evaluated[place])
+        outcomes.append(Outcome(run, trained[run.run_id], scored))
+    return outcomes
+
+
+def look_up(record: Record | None, *path: str) -> Any:
+    """`record[a][b]…`, or None where a part is not there: older stores and other tasks record less."""
+    value: Any = record
+    for part in path:
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+# What a finished run's record says of itself, and where.
+RUN_FACTS: dict[str, tuple[str, ...]] = {
+    "steps": ("step",),
+    "wall_s": ("wall_s",),
+    "device": ("device",),
+    "device_kind": ("device_kind",),
+    "threads": ("threads",),
+    "precision": ("precision",),
+    "torch": ("versions", "torch"),
+    "commit": ("revision", "commit"),
+    "dirty": ("revision", "dirty"),
+    "code_digest": ("code_digest",),
+    "host": ("host",),
+}
+
+
+def fact(record: Record | None, name: str) -> Any:
+    """One of RUN_FACTS of a run's record, or None."""
+    return look_up(record, *RUN_FACTS[name])
+
+
+_RUN = ("row", "group", "label", "seed", "run_id")
+
+
+@dataclass(frozen=True)
+class Frames:
+    """Tidy frames. `runs`: one line per row × seed. `evaluations`: one per row × seed × set × metric that is there."""
+
+    runs: "pd.DataFrame"
+    evaluations: "pd.DataFrame"
+
+
+def frames(plan: Plan, store: Results) -> Frames:
+    """The plan's outcomes as pandas frames; missing values are None or NaN, never 0. Times in seconds."""
+    import pandas as pd  # half a second: only who asks for frames pays it
+
+    outcomes = collect(plan, store)
+    runs = [
+        {name: getattr(o.run, name) for name in _RUN}
+        | {"state": o.run.state, "stale": o.stale, "num_params": o.run.num_params}
+        | {name: fact(o.record, name) for name in RUN_FACTS}
+        for o in outcomes
+    ]
+    evaluations = [line for o in outcomes for line in _evaluation_lines(o)]
+    return Frames(
+        pd.DataFrame(runs, columns=[*_RUN, "state", "stale", "num_params", *RUN_FACTS]),
+        pd.DataFrame(evaluations, columns=[*_RUN, "eval_id", "set", "metric", "value", "signature", "sentences"]),
+    )
+
+
+def _evaluation_lines(outcome: Outcome) -> list[dict[str, Any]]:
+    lines = []
+    for set_, scored in outcome.scored.items():
+        for metric in look_up(scored.record, "metrics") or ():
+            line = {name: getattr(outcome.run, name) for name in _RUN}
+            line |= {"eval_id": scored.eval_id, "set": set_, "metric": metric}
+            line["value"] = outcome.measured(set_, metric)
+            line["signature"] = look_up(scored.record, "signature", metric)
+            line["sentences"] = look_up(scored.record, "sentences")
+            lines.append(line)
+    return lines

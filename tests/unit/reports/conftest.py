@@ -1,0 +1,131 @@
+"""A store that is a dict, and plans made by hand from the real classes."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from ablations.plan import Plan, PlannedEvaluation, PlannedRun
+from ablations.resolve import PlannedRow
+from ablations.study import Study
+from experiments.config import RunConfig
+from experiments.tasks.base import Column, EvaluationSpec
+from reports.build import build_table
+from reports.table import Table
+
+COLUMNS = (
+    Column("ppl", "dev", "perplexity", "PPL (dev)", "lower", 2, "perplexity"),
+    Column("bleu", "dev", "bleu", "BLEU (dev)", "higher", 1, "bleu"),
+    Column("bleu", "*", "bleu", "BLEU", "higher", 1),
+)
+SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.5.1"
+
+
+@dataclass
+class FakeStore:
+    results: dict[str, dict[str, Any]] = field(default_factory=dict)
+    evaluations: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
+
+    def result(self, run_id: str) -> dict[str, Any] | None:
+        return self.results.get(run_id)
+
+    def evaluation(self, run_id: str, eval_id: str) -> dict[str, Any] | None:
+        return self.evaluations.get((run_id, eval_id))
+
+
+@dataclass
+class Bench:
+    """Rows added one by one; `table` builds what they and their results give."""
+
+    store: FakeStore = field(default_factory=FakeStore)
+    rows: list[PlannedRow] = field(default_factory=list)
+    runs: list[PlannedRun] = field(default_factory=list)
+    study: dict[str, Any] = field(default_factory=lambda: {"name": "small", "title": "A small table"})
+    notes: tuple[str, ...] = ()
+
+    def row(
+        self,
+        key: str,
+        changes: dict[str, Any] | None = None,
+        *,
+        results: list[tuple[float, float] | None] | None = None,
+        states: list[str] | None = None,
+        sets: tuple[str, ...] = ("dev",),
+        num_params: int = 65_000_000,
+        record: dict[str, Any] | None = None,
+        scored: dict[str, Any] | None = None,
+        inputs: dict[str, str] | None = None,
+        corpus: str = "0c0de0c0de0c0de0",
+        selected: bool = True,
+        **variation: Any,
+    ) -> "Bench":
+        """`results`: (perplexity, bleu) per seed, None where there is none; `record`, `scored` go over the facts."""
+        changes = changes or {}
+        results = results if results is not None else [(5.0, 25.0)]
+        states = states or ["missing" if result is None else "finished" for result in results]
+        self.study.setdefault("variation", []).append({"key": key, "set": changes, **variation})
+        if not selected:
+            return self
+        row = Study.model_validate({**self.study, "variation": [self.study["variation"][-1]]}).variations[0]
+        nested: dict[str, dict[str, Any]] = {}
+        for name, value in changes.items():
+            nested.setdefault(name.partition(".")[0], {})[name.partition(".")[2]] = value
+        seeds = tuple(range(1, len(results) + 1))
+        config = RunConfig.model_validate(nested)
+        self.rows.append(PlannedRow(row, config, seeds, changes, ()))
+        for seed, result, state in zip(seeds, results, states, strict=True):
+            run_id = f"{key}#{seed}"
+            evaluations = tuple(
+                PlannedEvaluation(EvaluationSpec(name, {"beam_size": 4}, inputs or {"text": name}), f"{run_id}@{name}")
+                for name in sets
+            )
+            self.runs.append(
+                PlannedRun(
+                    row=key,
+                    group=row.group,
+                    label=row.label,
+                    seed=seed,
+                    config=config.model_copy(update={"seed": seed}),
+                    run_id=run_id,
+                    inputs={"corpus": corpus},
+                    evaluations=evaluations,
+                    num_params=num_params,
+                    cost=1.0,
+                    overrides=changes,
+                    paper=row.paper,
+                    state=state,
+                )
+            )
+            if result is not None:
+                self._finish(self.runs[-1], result, record or {}, scored or {})
+        return self
+
+    def _finish(self, run: PlannedRun, result: tuple[float, float], record: Any, scored: Any) -> None:
+        self.store.results[run.run_id] = {
+            "run_id": run.run_id, "step": 400, "wall_s": 12.5, "code_digest": "c0de", "num_params": run.num_params,
+            "revision": {"commit": "0123456789abcdef", "dirty": False}, "versions": {"torch": "2.13.0"},
+            "device": "a processor (1 thread)", "device_kind": "cpu", "threads": 1, "precision": "fp32", "data": {},
+        } | record  # fmt: skip
+        for planned in run.evaluations:
+            self.store.evaluations[run.run_id, planned.eval_id] = {
+                "metrics": {"perplexity": result[0], "bleu": result[1]}, "signature": {"bleu": SIGNATURE},
+                "sentences": 1000, "code_digest": "e7a1", "device_kind": "cpu", "precision": "fp32",
+            } | scored  # fmt: skip
+
+    def plan(self) -> Plan:
+        study = Study.model_validate(self.study)
+        return Plan(study, "exact", tuple(self.rows), tuple(self.runs), self.notes, ("perplexity", "bleu", "params"))
+
+    def table(self) -> Table:
+        return build_table(self.plan(), self.store, COLUMNS)
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+@pytest.fixture
+def new_bench() -> Callable[[], Bench]:
+    return Bench

@@ -1,0 +1,145 @@
+"""What the formats for readers print: gaps, digits, groups; and the layout of Markdown and LaTeX."""
+
+import re
+
+import pytest
+
+from experiments.errors import UserError
+from reports.render.formats import RENDERERS, render
+from reports.render.grid import fixed, gap, lay_out
+from reports.render.text import width
+from reports.table import Measure
+
+
+def shown(table, head):
+    grid = lay_out(table)
+    place = [h.key for h in grid.heads].index(head)
+    return [line.cells[place].text for line in grid.lines]
+
+
+@pytest.mark.parametrize(
+    ("found", "lacking", "text"),
+    [
+        (0, [""], "–"),
+        (0, ["failed"], "– (failed)"),
+        (0, ["running"], "– (running)"),
+        (0, ["nan"], "– (nan)"),
+        (2, [""], "– (2/3)"),
+        (1, ["failed", "running"], "– (1/3, 1 failed, 1 running)"),
+        (0, ["waiting", "waiting", "waiting"], "– (0/3, 3 waiting)"),
+    ],
+)
+def test_gaps_say_how_many_and_why(found, lacking, text):
+    assert gap(Measure(values=(1.0,) * found, asked=found + len(lacking), lacking=tuple(lacking))) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "signed", "text"),
+    [
+        (4.915, 2, False, "4.92"), (-0.25, 1, True, "−0.2"), (0.25, 2, True, "+0.25"), (-0.004, 2, True, "0.00"),
+        (0.0, 1, True, "0.0"), (3.2e9, 2, False, "3.2e+09"), (218.3, 1, False, "218.3"),
+    ],
+)  # fmt: skip
+def test_numbers(value, digits, signed, text):
+    assert fixed(value, digits, signed) == text
+
+
+def test_states_of_rows_reach_their_cells(bench):
+    bench.row("base").row("B", {"model.d_k": 16}, results=[None], states=["failed"])
+    bench.row("C", {"model.d_k": 32}, results=[None] * 2, states=["missing", "running"])
+    assert shown(bench.table(), "bleu.ours") == ["25.0", "– (failed)", "– (0/2, 1 running)"]
+    assert shown(bench.table(), "n") == ["1", "0/1", "0/2"]
+
+
+def test_mean_deviation_and_the_papers_own_digits(bench):
+    bench.row("base", results=[(5.0, 25.0), (5.1, 26.0)], paper={"perplexity": 5.0, "bleu": 26.0, "params": 65})
+    bench.row("B", {"model.d_k": 16}, results=[(5.0, 25.0), (5.1, 26.0)], paper={"perplexity": 4.91, "bleu": 25.8})
+    table = bench.table()
+    assert shown(table, "ppl.ours")[0] == "5.05 ± 0.07"
+    assert shown(table, "bleu.ours")[0] == "25.5 ± 0.7"
+    assert shown(table, "ppl.paper") == ["5.00", "4.91"]
+    assert shown(table, "ppl.paper_change") == ["", "−0.018"]
+    assert shown(table, "bleu.paper_change") == ["", "−0.2"]
+    assert shown(table, "params.paper") == ["65", ""]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "texts"),
+    [
+        ([65_000_000, 218_300_000], ["65.0", "218.3"]),
+        ([325_100, 1_520_000], ["0.325", "1.520"]),
+        ([12_340], ["0.0123"]),
+        ([0], ["0.0"]),
+    ],
+)
+def test_params_in_millions_keep_three_figures_of_the_smallest(bench, sizes, texts):
+    for number, size in enumerate(sizes):
+        bench.row(f"r{number}", {"model.d_ff": 64 + number}, num_params=size)
+    assert shown(bench.table(), "params.ours") == texts
+
+
+def paper_like(bench):
+    bench.study["columns"] = {"model.num_heads": "h", "model.d_k": "d_k", "training.train_steps": "train steps"}
+    bench.row("base", paper={"bleu": 25.8}).row("A-h4", {"model.num_heads": 4}, group="A")
+    bench.row("A-h1", {"model.num_heads": 1}, group="A").row("B", {"model.d_k": 16}, group="B")
+    bench.row("E", {"model.positions": "learned"}, group="E", label="learned positions")
+    bench.row("big", {"model.num_heads": 16, "training.train_steps": 300_000})
+    return bench.table()
+
+
+def test_markdown_lines_up_and_escapes_its_cells(bench):
+    lines = render(paper_like(bench), "markdown").split("\n")
+    table = [line for line in lines if line.startswith("|")]
+    assert len(table) == 8
+    assert len({width(line) for line in table}) == 1
+    assert [[i for i, c in enumerate(line) if c == "|"] for line in table] == [
+        [i for i, c in enumerate(table[0]) if c == "|"]
+    ] * 8
+    assert table[3].startswith("| (A) | A-h4 ")
+    assert table[4].startswith("|     | A-h1 ")
+    assert "300K" in table[7]
+
+
+def test_latex_has_rules_between_groups_only_and_the_label_across_the_settings(bench):
+    text = render(paper_like(bench), "latex")
+    body = text.split(r"\midrule", 1)[1].split(r"\bottomrule")[0].strip().split("\n")
+    assert [line.split("&")[0].strip() for line in body] == [
+        "base", r"\midrule", "(A)", "", r"\midrule", "(B)", r"\midrule", "(E)", r"\midrule", "big",
+    ]  # fmt: skip
+    assert r"(E) & \multicolumn{3}{c}{learned positions} & " in text
+    assert r"& train &" in text
+    assert r"& $h$ & $d_k$ & steps &" in text
+    assert r"\input" not in text
+
+
+def test_latex_without_settings_gives_the_label_a_column(bench):
+    bench.row("base").row("B", {"model.positions": "none"}, label="no positions")
+    bench.row("C", {"model.d_k": 16}, group="C", label="")
+    assert r"\multicolumn{1}{c}{no positions}" in render(bench.table(), "latex")
+    bench.rows.pop(), bench.runs.pop(), bench.study["variation"].pop()
+    assert r"B & no positions & " in render(bench.table(), "latex")
+
+
+def test_stale_numbers_are_marked(bench):
+    bench.row("base", states=["stale"])
+    assert "25.0† |" in render(bench.table(), "markdown")
+    assert r"25.0$^{\dag{}}$ &" in render(bench.table(), "latex")
+
+
+def test_best_is_bold(bench):
+    bench.row("base").row("B", {"model.d_k": 16}, results=[(4.0, 24.0)])
+    assert "**4.00**" in render(bench.table(), "markdown")
+    assert r"\textbf{4.00}" in render(bench.table(), "latex")
+
+
+def test_the_same_results_give_the_same_bytes(new_bench):
+    first, second = paper_like(new_bench()), paper_like(new_bench())
+    for name in RENDERERS:
+        assert render(first, name) == render(second, name)
+        assert render(first, name).endswith("\n")
+        assert not re.search(r"[ \t]\n", render(first, name))
+
+
+def test_an_unknown_format_is_refused_by_name(bench):
+    with pytest.raises(UserError, match=r"'docx'.*markdown, latex, csv, json"):
+        render(bench.row("base").table(), "docx")

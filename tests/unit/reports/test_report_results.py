@@ -1,0 +1,56 @@
+"""Outcomes and frames: looked up by identity, missing never a number."""
+
+import json
+import math
+import subprocess
+import sys
+
+import pytest
+
+from reports.results import collect, frames
+
+
+def test_frames_have_a_line_per_run_and_one_per_metric(bench):
+    bench.row("base", results=[(5.0, 25.0), None], sets=("dev", "test"))
+    found = frames(bench.plan(), bench.store)
+    assert list(found.runs["seed"]) == [1, 2]
+    assert found.runs.loc[0, "wall_s"] == 12.5
+    assert found.runs.loc[0, ["device_kind", "precision", "torch", "commit"]].tolist() == [
+        "cpu", "fp32", "2.13.0", "0123456789abcdef",
+    ]  # fmt: skip
+    assert math.isnan(found.runs.loc[1, "wall_s"])
+    assert list(found.runs["state"]) == ["finished", "missing"]
+    lines = found.evaluations.set_index(["set", "metric"])["value"].to_dict()
+    assert lines == {
+        ("dev", "perplexity"): 5.0, ("dev", "bleu"): 25.0, ("test", "perplexity"): 5.0, ("test", "bleu"): 25.0,
+    }  # fmt: skip
+    assert set(found.evaluations["run_id"]) == {"base#1"}
+
+
+def test_frames_of_nothing_keep_their_columns(bench):
+    bench.row("base", results=[None])
+    found = frames(bench.plan(), bench.store)
+    assert len(found.evaluations) == 0
+    assert {"row", "set", "metric", "value"} <= set(found.evaluations.columns)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), None, "5.0", True])
+def test_what_is_no_finite_number_is_not_measured(bench, value):
+    bench.row("base", scored={"metrics": {"perplexity": value, "bleu": 25.0}})
+    outcome = collect(bench.plan(), bench.store)[0]
+    assert outcome.measured("dev", "perplexity") is None
+    assert outcome.measured("dev", "bleu") == 25.0
+    assert outcome.measured("dev", "unheard of") is None
+    assert outcome.measured("test", "bleu") is None
+
+
+def test_a_score_without_its_training_is_not_measured(bench):
+    bench.row("base")
+    del bench.store.results["base#1"]
+    assert collect(bench.plan(), bench.store)[0].measured("dev", "bleu") is None
+
+
+def test_reports_start_without_torch_mlflow_or_pandas():
+    code = "import sys, json, reports.build, reports.render.formats; print(json.dumps(sorted(sys.modules)))"
+    loaded = json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
+    assert not {"torch", "mlflow", "pandas", "optuna"} & set(loaded)

@@ -1,0 +1,153 @@
+"""The table's rules: order, base, blanks, means, changes, gaps, what may be compared."""
+
+import math
+import statistics
+
+import pytest
+
+from reports.records import record
+from reports.table import missing_cells
+
+
+def column(table, key):
+    return {row.key: row.measures[key] for row in table.rows}
+
+
+def test_rows_keep_the_studys_order_and_show_only_what_varies(bench):
+    bench.study["columns"] = {"model.d_ff": "d_ff", "model.num_heads": "h", "model.dropout": "P_drop"}
+    bench.row("base").row("A-h4", {"model.num_heads": 4}, group="A").row("C-small", {"model.d_ff": 1024}, group="C")
+    table = bench.table()
+    assert [row.key for row in table.rows] == ["base", "A-h4", "C-small"]
+    assert table.settings == {"model.d_ff": "d_ff", "model.num_heads": "h"}  # in the study's order; P_drop is alike
+    assert [dict(row.settings) for row in table.rows] == [
+        {"model.num_heads": 8, "model.d_ff": 2048},
+        {"model.num_heads": 4},
+        {"model.d_ff": 1024},
+    ]
+
+
+def test_a_label_stands_for_settings_that_the_study_gives_no_column(bench):
+    bench.study["columns"] = {"model.num_heads": "h"}
+    bench.row("base").row("E", {"model.positions": "learned"}, label="learned positions")
+    bench.row("F", {"model.num_heads": 4}, label="fewer heads")
+    assert bench.table().settings == {"model.num_heads": "h"}
+    bench.row("G", {"model.norm": "pre"})
+    assert bench.table().settings == {"model.num_heads": "h", "model.norm": "norm"}
+
+
+def test_mean_and_sample_deviation_over_seeds(bench):
+    bench.row("base", results=[(5.0, 24.0), (5.2, 25.0), (5.1, 27.0)])
+    measure = column(bench.table(), "bleu")["base"]
+    assert measure.mean == pytest.approx((24 + 25 + 27) / 3)
+    assert measure.sd == pytest.approx(statistics.stdev([24, 25, 27]))
+    assert column(bench.table(), "ppl")["base"].values == (5.0, 5.2, 5.1)
+
+
+def test_one_seed_has_no_deviation(bench):
+    assert column(bench.row("base").table(), "bleu")["base"].sd is None
+
+
+def test_a_missing_seed_leaves_no_mean(bench):
+    bench.row("base").row("B", {"model.d_k": 16}, results=[(5.0, 24.0), None, (5.1, 27.0)])
+    table = bench.table()
+    measure = column(table, "bleu")["B"]
+    assert (measure.mean, measure.sd, measure.change, measure.missing) == (None, None, None, True)
+    assert missing_cells(table) == 2
+    found = record(table.rows[1], table)
+    assert (found["ppl"], found["bleu"], found["n"], found["seeds"]) == (None, None, 2, 3)
+    assert found["run_ids"] == ["B#1", "B#2", "B#3"]
+
+
+def test_changes_are_from_base_and_logarithmic_for_perplexity(bench):
+    bench.row("base", results=[(5.0, 25.0), (6.0, 26.0)], paper={"perplexity": 4.92, "bleu": 25.8})
+    bench.row("B", {"model.d_k": 16}, results=[(5.5, 24.0), (6.6, 25.5)], paper={"perplexity": 5.16, "bleu": 25.1})
+    table = bench.table()
+    ppl, bleu = column(table, "ppl")["B"], column(table, "bleu")["B"]
+    assert bleu.change == pytest.approx(-0.75)
+    assert ppl.change == pytest.approx(math.log(1.1))  # every seed is 1.1 times base's
+    assert ppl.reported_change == pytest.approx(math.log(5.16 / 4.92))
+    assert bleu.reported_change == pytest.approx(-0.7)
+    assert column(table, "ppl")["base"].change is None
+
+
+def test_without_the_base_row_there_is_no_change(bench):
+    bench.row("base", selected=False, paper={"bleu": 25.8})
+    bench.row("A-h4", {"model.num_heads": 4}, paper={"bleu": 25.5}).row("A-h1", {"model.num_heads": 1})
+    table = bench.table()
+    assert table.base is None
+    assert all(m.change is None and m.reported_change is None for m in column(table, "bleu").values())
+    assert [dict(row.settings) for row in table.rows] == [{"model.num_heads": 4}, {"model.num_heads": 1}]
+
+
+def test_the_first_row_is_base_where_no_row_is_base_itself(bench):
+    bench.row("h4", {"model.num_heads": 4}, results=[(5.0, 20.0)]).row("h2", {"model.num_heads": 2})
+    table = bench.table()
+    assert table.base == "h4"
+    assert column(table, "bleu")["h2"].change == pytest.approx(5.0)
+    assert [dict(row.settings) for row in table.rows] == [{"model.num_heads": 4}, {"model.num_heads": 2}]
+
+
+def test_perplexities_over_other_tokenizers_are_not_compared(bench):
+    bench.row("base").row("V", {"data.vocab_size": 1000}, results=[(4.0, 26.0)])
+    table = bench.table()
+    assert column(table, "ppl")["V"].change is None
+    assert column(table, "bleu")["V"].change == pytest.approx(1.0)
+    assert not any(m.best for m in column(table, "ppl").values())
+    assert any("PPL (dev)" in text and "left out" in text for text in table.warnings)
+
+
+def test_the_tokenizer_that_was_trained_counts_too(bench):
+    bench.row("base", record={"data": {"tokenizer": {"sha256": {"tokenizer.model": "aa"}}}})
+    bench.row("B", {"model.d_k": 16}, record={"data": {"tokenizer": {"sha256": {"tokenizer.model": "bb"}}}})
+    table = bench.table()
+    assert column(table, "ppl")["B"].change is None
+    assert any("2 tokenizers: aa (base); bb (B)" in text for text in table.warnings)
+
+
+@pytest.mark.parametrize("other", [{"scored": {"signature": {"bleu": "tok:intl"}}}, {"inputs": {"text": "other"}}])
+def test_bleu_of_other_sentences_or_signature_is_not_compared(bench, other):
+    bench.row("base").row("B", {"model.d_k": 16}, **other)
+    table = bench.table()
+    assert column(table, "bleu")["B"].change is None
+    assert not any(m.best for m in column(table, "bleu").values())
+    assert any(text.startswith("BLEU (dev) was measured") for text in table.warnings)
+
+
+def test_best_is_by_what_is_printed_and_only_of_a_whole_column(bench):
+    bench.row("base", results=[(5.004, 25.0)]).row("B", {"model.d_k": 16}, results=[(4.996, 24.0)])
+    bench.row("C", {"model.d_k": 32}, results=[(5.2, 23.0)])
+    best = {key: [m.best for m in column(bench.table(), key).values()] for key in ("ppl", "bleu")}
+    assert best == {"ppl": [True, True, False], "bleu": [True, False, False]}
+    bench.row("D", {"model.d_k": 128}, results=[None])
+    assert not any(m.best for row in bench.table().rows for m in row.measures.values())
+
+
+def test_every_evaluated_set_gets_a_column(bench):
+    bench.row("base", sets=("dev", "test_2016", "test_2017"))
+    table = bench.table()
+    assert [(c.key, c.header) for c in table.columns] == [
+        ("ppl", "PPL (dev)"), ("bleu", "BLEU (dev)"),
+        ("bleu_test_2016", "BLEU (test_2016)"), ("bleu_test_2017", "BLEU (test_2017)"),
+    ]  # fmt: skip
+    assert record(table.rows[0], table)["bleu_test_2016"] == 25.0
+
+
+def test_a_set_that_a_row_does_not_ask_for_is_no_gap(bench):
+    bench.row("base", sets=("dev", "test")).row("B", {"model.d_k": 16}, sets=("dev",))
+    table = bench.table()
+    assert missing_cells(table) == 0
+    assert column(table, "bleu_test")["B"].mean is None
+
+
+def test_the_record_keeps_the_contract(bench):
+    bench.row("base", paper={"perplexity": 4.92})
+    found = record(bench.table().rows[0], bench.table())
+    assert {"row", "ppl", "bleu", "num_params", "n", "paper", "run_ids"} <= set(found)
+    assert {"state", "stale", "group", "label"} <= set(found)
+    assert found["paper"] == {"perplexity": 4.92, "bleu": None, "params": None}
+
+
+def test_a_rows_state_is_the_seed_that_wants_attention(bench):
+    bench.row("base", results=[(5.0, 25.0)] * 2 + [None], states=["finished", "stale", "running"])
+    row = bench.table().rows[0]
+    assert (row.state, row.stale) == ("running", True)
