@@ -1,0 +1,182 @@
+"""Noun phrases in both languages: gender, case, number, determiners, adjective endings, pronouns, compounds.
+
+Cases are indices in this order everywhere: nominative, accusative, dative, genitive. A phrase's German gender is
+m, f, n, or p for every plural, because German does not tell genders apart in the plural.
+"""
+
+from typing import NamedTuple
+
+from experiments.data.builtin.lexicon import Noun
+
+NOMINATIVE, ACCUSATIVE, DATIVE, GENITIVE = range(4)
+Forms = tuple[str, str, str, str]
+
+
+class Phrase(NamedTuple):
+    """A noun phrase or pronoun: English as subject and as object, German in four cases."""
+
+    en: str
+    en_object: str
+    de: Forms
+    gender: str  # m, f, n, p
+    pronoun: str  # the English pronoun that takes it up: he, she, it, they, we
+    letter: str  # main class of its noun: h, a, t, p
+    is_pronoun: bool = False
+    negative: bool = False  # its determiner is kein: the clause needs no nicht
+
+    @property
+    def plural(self) -> bool:
+        return self.gender == "p"
+
+    def extended(self, en: str, de: str) -> "Phrase":
+        """The phrase with something after it in every case: a relative clause, a place, a possessor."""
+        return self._replace(
+            en=f"{self.en} {en}",
+            en_object=f"{self.en_object} {en}",
+            de=tuple(f"{form} {de}" for form in self.de),
+        )
+
+
+class Determiner(NamedTuple):
+    en_singular: str
+    en_plural: str
+    forms: dict[str, Forms]  # German forms by gender
+    adjective: dict[str, Forms]  # endings of an adjective after it, by gender
+    negative: bool = False
+
+
+DEFINITE: dict[str, Forms] = {
+    "m": ("der", "den", "dem", "des"),
+    "f": ("die", "die", "der", "der"),
+    "n": ("das", "das", "dem", "des"),
+    "p": ("die", "die", "den", "der"),
+}
+RELATIVE: dict[str, Forms] = DEFINITE | {"p": ("die", "die", "denen", "deren")}
+_DIES_ENDINGS: dict[str, Forms] = {
+    "m": ("er", "en", "em", "es"),
+    "f": ("e", "e", "er", "er"),
+    "n": ("es", "es", "em", "es"),
+    "p": ("e", "e", "en", "er"),
+}
+_EIN_ENDINGS: dict[str, Forms] = _DIES_ENDINGS | {"m": ("", "en", "em", "es"), "n": ("", "", "em", "es")}
+_WEAK: dict[str, Forms] = {
+    "m": ("e", "en", "en", "en"),
+    "f": ("e", "e", "en", "en"),
+    "n": ("e", "e", "en", "en"),
+    "p": ("en", "en", "en", "en"),
+}
+_MIXED: dict[str, Forms] = _WEAK | {"m": ("er", "en", "en", "en"), "n": ("es", "es", "en", "en")}
+_STRONG: dict[str, Forms] = _DIES_ENDINGS | {"m": ("er", "en", "em", "en"), "n": ("es", "es", "em", "en")}
+_PRONOUNS: dict[str, tuple[str, Forms]] = {  # by gender of the antecedent
+    "m": ("he", ("er", "ihn", "ihm", "seiner")),
+    "f": ("she", ("sie", "sie", "ihr", "ihrer")),
+    "n": ("it", ("es", "es", "ihm", "seiner")),
+    "p": ("they", ("sie", "sie", "ihnen", "ihrer")),
+}
+_EN_OBJECT = {"he": "him", "she": "her", "it": "it", "they": "them", "we": "us"}
+_EN_POSSESSIVE = {"he": "his", "she": "her", "it": "its", "they": "their", "we": "our"}
+_DE_POSSESSIVE = {"m": "sein", "n": "sein", "f": "ihr", "p": "ihr"}
+_VOWELS = frozenset("aeiou")
+
+
+def _inflected(stem: str, endings: dict[str, Forms]) -> dict[str, Forms]:
+    return {gender: tuple(stem + ending for ending in row) for gender, row in endings.items()}  # type: ignore[misc]
+
+
+THE = Determiner("the", "the", DEFINITE, _WEAK)
+THIS = Determiner("this", "these", _inflected("dies", _DIES_ENDINGS), _WEAK)
+EVERY = Determiner("every", "all", _inflected("jed", _DIES_ENDINGS) | {"p": ("alle", "alle", "allen", "aller")}, _WEAK)
+A = Determiner("a", "", _inflected("ein", _EIN_ENDINGS) | {"p": ("", "", "", "")}, _MIXED | {"p": _STRONG["p"]})
+NOT_A = Determiner("a", "", _inflected("kein", _EIN_ENDINGS), _MIXED, negative=True)
+
+
+def possessive(owner: Phrase) -> Determiner:
+    """his, her, its, their, our: German agrees with the owner in stem, with what is owned in ending."""
+    stem = "unser" if owner.pronoun == "we" else _DE_POSSESSIVE[owner.gender]
+    return POSSESSIVES[_EN_POSSESSIVE[owner.pronoun], stem]
+
+
+POSSESSIVES = {
+    (en, stem): Determiner(en, en, _inflected(stem, _EIN_ENDINGS), _MIXED)
+    for en in _EN_POSSESSIVE.values()
+    for stem in ("sein", "ihr", "unser")
+}
+
+
+def number(en: str, de: str) -> Determiner:
+    """A number from two on: a plural whose adjective shows the case."""
+    return Determiner("", en, {"p": (de, de, de, de)}, {"p": _STRONG["p"]})
+
+
+def noun_forms(noun: Noun, plural: bool) -> Forms:
+    """The German noun in four cases. Weak masculines (der Junge, den Jungen) show in their genitive."""
+    if plural:
+        dative = noun.plural_de if noun.plural_de[-1] in "ns" else noun.plural_de + "n"
+        return (noun.plural_de, noun.plural_de, dative, noun.plural_de)
+    if noun.gender == "m" and noun.genitive[-1] == "n":
+        return (noun.nominative, noun.genitive, noun.genitive, noun.genitive)
+    return (noun.nominative, noun.nominative, noun.nominative, noun.genitive)
+
+
+def compound(modifier: tuple[str, str], head: Noun) -> Noun:
+    """English writes apart what German joins; gender and inflection are the head's."""
+    en, stem = modifier
+    return head._replace(
+        singular=f"{en} {head.singular}",
+        plural=f"{en} {head.plural}",
+        nominative=stem + head.nominative.lower(),
+        genitive=stem + head.genitive.lower(),
+        plural_de=stem + head.plural_de.lower(),
+    )
+
+
+def noun_phrase(
+    noun: Noun, determiner: Determiner, adjective: tuple[str, str] | None = None, plural: bool = False
+) -> Phrase:
+    """Determiner, adjective (English, German stem) and noun, agreeing in gender, number and case."""
+    gender = "p" if plural else noun.gender
+    words = f"{adjective[0]} " if adjective else ""
+    words += noun.plural if plural else noun.singular
+    article = determiner.en_plural if plural else determiner.en_singular
+    if article == "a" and words[0] in _VOWELS:
+        article = "an"
+    en = f"{article} {words}" if article else words
+    nouns = noun_forms(noun, plural)
+    if adjective:
+        stem, endings = adjective[1], determiner.adjective[gender]
+        nouns = tuple(f"{stem}{endings[case]} {nouns[case]}" for case in range(4))  # type: ignore[assignment]
+    forms = determiner.forms[gender]
+    if forms[0]:
+        nouns = tuple(f"{forms[case]} {nouns[case]}" for case in range(4))  # type: ignore[assignment]
+    pronoun = "they" if plural else noun.pronoun
+    return Phrase(en, en, nouns, gender, pronoun, noun.classes[0], negative=determiner.negative)
+
+
+def name_phrase(en: str, de: str, gender: str, de_oblique: str = "") -> Phrase:
+    """A person by name; "Herr" is the one name that changes outside the nominative."""
+    oblique = de_oblique or de
+    return Phrase(en, en, (de, oblique, oblique, oblique), gender, _PRONOUNS[gender][0], "h")
+
+
+def pair_phrase(first: Phrase, second: Phrase) -> Phrase:
+    """Two phrases joined by "and": a plural."""
+    forms = tuple(f"{one} und {two}" for one, two in zip(first.de, second.de, strict=True))
+    en = f"{first.en} and {second.en}"
+    return Phrase(en, en, forms, "p", "they", first.letter)  # type: ignore[arg-type]
+
+
+def pronoun_for(antecedent: Phrase) -> Phrase:
+    """The pronoun that takes up the antecedent: English by sex, German by grammatical gender."""
+    if antecedent.pronoun == "we":
+        return WE
+    en, forms = antecedent.pronoun, _PRONOUNS[antecedent.gender][1]
+    return Phrase(en, _EN_OBJECT[en], forms, antecedent.gender, en, antecedent.letter, is_pronoun=True)
+
+
+WE = Phrase("we", "us", ("wir", "uns", "uns", "unser"), "p", "we", "h", is_pronoun=True)
+
+
+def relative_pronoun(antecedent: Phrase) -> Phrase:
+    """who or which; German by gender and number of the antecedent, by case of its part in the clause."""
+    en = "who" if antecedent.letter == "h" else "which"
+    return antecedent._replace(en=en, en_object=en, de=RELATIVE[antecedent.gender], is_pronoun=True)

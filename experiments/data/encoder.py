@@ -1,0 +1,91 @@
+"""Sentence pairs to pieces on disk, with the counts a reader of the table may ask for. Imports no torch."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiments.data.pairs import SIDES, SideWriter, piece_dtype
+from experiments.data.tokenizer import UNK_ID, Tokenizer
+
+CHUNK = 16_384  # pairs encoded at once
+
+Pair = tuple[str, str]
+
+
+def chunks(pairs: Iterable[Pair], size: int = CHUNK) -> Iterator[list[Pair]]:
+    """Lists of `size` pairs, the last one shorter."""
+    rest = iter(pairs)
+    while chunk := list(islice(rest, size)):
+        yield chunk
+
+
+class Encoder:
+    """Writes one set into a folder. Lines are encoded on `threads` threads of SentencePiece.
+
+    With `max_pieces`, pairs with an empty side and pairs with a side of more pieces (EOS counted) are dropped and
+    counted: the training set. Without, every pair is kept: an evaluated set.
+    """
+
+    def __init__(
+        self, folder: Path, tokenizers: Sequence[Tokenizer], threads: int, max_pieces: int | None = None
+    ) -> None:
+        self._tokenizers = tokenizers
+        self._threads = threads
+        self._max_pieces = max_pieces
+        self._writers = [
+            SideWriter(folder, side, piece_dtype(tokenizer.vocab_size))
+            for side, tokenizer in zip(SIDES, tokenizers, strict=True)
+        ]
+        self._pieces, self._unknown, self._characters = [0, 0], [0, 0], [0, 0]
+        self.pairs = self.kept = self.dropped_empty = self.dropped_long = 0
+
+    def add(self, pairs: Sequence[Pair]) -> None:
+        """Encode and write a chunk of pairs."""
+        self.pairs += len(pairs)
+        if self._max_pieces:
+            pairs = [pair for pair in pairs if pair[0].strip() and pair[1].strip()]
+            self.dropped_empty = self.pairs - self.kept - self.dropped_long - len(pairs)
+        texts = [[pair[side] for pair in pairs] for side in (0, 1)]
+        lines = [
+            tokenizer.encode_batch(text, self._threads) for tokenizer, text in zip(self._tokenizers, texts, strict=True)
+        ]
+        if self._max_pieces:
+            longest = self._max_pieces - 1  # EOS is added when batches are made
+            fits = [len(s) <= longest and len(t) <= longest for s, t in zip(*lines, strict=True)]
+            self.dropped_long += len(fits) - sum(fits)
+            lines = [[line for line, fit in zip(side, fits, strict=True) if fit] for side in lines]
+            texts = [[line for line, fit in zip(side, fits, strict=True) if fit] for side in texts]
+        self.kept += len(lines[0])
+        for side in (0, 1):
+            pieces = self._writers[side].add(lines[side])
+            self._pieces[side] += len(pieces)
+            self._unknown[side] += int(np.count_nonzero(pieces == UNK_ID))
+            self._characters[side] += sum(map(len, texts[side]))
+
+    def close(self) -> None:
+        for writer in self._writers:
+            writer.close()
+
+    def facts(self) -> dict[str, Any]:
+        """Counts; rates over the kept pairs, EOS left out."""
+        return {
+            "pairs": self.pairs,
+            "kept": self.kept,
+            "dropped_empty": self.dropped_empty,
+            "dropped_long": self.dropped_long,
+            **{name: self._side_facts(side) for side, name in enumerate(SIDES)},
+        }
+
+    def _side_facts(self, side: int) -> dict[str, float]:
+        pieces, characters, unknown = self._pieces[side], self._characters[side], self._unknown[side]
+        return {
+            "pieces": pieces,
+            "characters": characters,
+            "unknown": unknown,
+            "unknown_rate": unknown / pieces if pieces else 0.0,
+            "pieces_per_line": pieces / self.kept if self.kept else 0.0,
+            "characters_per_line": characters / self.kept if self.kept else 0.0,
+        }

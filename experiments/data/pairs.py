@@ -1,0 +1,118 @@
+"""Encoded sentence pairs on disk, read through memory maps. Imports no torch.
+
+A folder per set: source.pieces and target.pieces (all pieces end to end, uint16 or uint32, no special symbols),
+source.offsets.npy and target.offsets.npy (int64, one more than pairs).
+"""
+
+import itertools
+import mmap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from experiments.errors import UserError
+
+Pieces = NDArray[np.unsignedinteger[Any]]
+SIDES = ("source", "target")
+MAPPED_BYTES = 32 << 20  # what a process may keep mapped of a side before it gives the pages back …
+FAULT_BYTES = 64 << 10  # … and what Linux maps around one place that is read
+
+
+def piece_dtype(vocab_size: int) -> np.dtype[Any]:
+    return np.dtype(np.uint16 if vocab_size <= 1 << 16 else np.uint32)
+
+
+class SideWriter:
+    """Appends encoded lines to one side of a folder."""
+
+    def __init__(self, folder: Path, side: str, dtype: np.dtype[Any]) -> None:
+        self._offsets_path = folder / f"{side}.offsets.npy"
+        self._file = (folder / f"{side}.pieces").open("wb")
+        self._dtype = dtype
+        self._lengths: list[NDArray[np.int32]] = []
+
+    def add(self, lines: Sequence[Sequence[int]]) -> Pieces:
+        """Write a chunk of lines; returns its pieces end to end."""
+        lengths = np.fromiter(map(len, lines), np.int32, len(lines))
+        pieces = np.fromiter(itertools.chain.from_iterable(lines), self._dtype, int(lengths.sum()))
+        self._lengths.append(lengths)
+        self._file.write(pieces.tobytes())
+        return pieces
+
+    def close(self) -> None:
+        self._file.close()
+        offsets = np.zeros(sum(map(len, self._lengths)) + 1, np.int64)
+        np.cumsum(np.concatenate([np.zeros(0, np.int32), *self._lengths]), out=offsets[1:])
+        np.save(self._offsets_path, offsets)
+
+
+class Side:
+    """One side's lines. Ids are read from the map as they are asked for."""
+
+    def __init__(self, folder: Path, side: str, dtype: np.dtype[Any]) -> None:
+        path = folder / f"{side}.pieces"
+        try:
+            self.offsets: NDArray[np.int64] = np.load(folder / f"{side}.offsets.npy")
+            size = path.stat().st_size
+        except (OSError, ValueError) as error:
+            raise UserError(f"The encoded corpus in {folder} cannot be read ({error}). {_REDO}") from None
+        if size != self.offsets[-1] * dtype.itemsize:
+            raise UserError(f"{path} has {size} bytes where its offsets say otherwise: it is damaged. {_REDO}")
+        self._map: mmap.mmap | None = None
+        self.pieces: Pieces = np.zeros(0, dtype)
+        if size:  # an empty file cannot be mapped
+            with path.open("rb") as file:
+                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            self.pieces = np.frombuffer(self._map, dtype)
+        self._touched = 0
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, index: int) -> NDArray[np.int64]:
+        return self.pieces[self.offsets[index] : self.offsets[index + 1]].astype(np.int64)
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Pieces of every line, EOS counted."""
+        return np.diff(self.offsets) + 1
+
+    def gather(self, rows: NDArray[np.int64], width: int, fill: int) -> NDArray[np.int64]:
+        """Lines as the rows of one array (B, width), filled up with `fill`; width >= the longest line's pieces."""
+        starts = self.offsets[rows]
+        lengths = self.offsets[rows + 1] - starts
+        steps = np.arange(width)
+        inside = steps < lengths[:, None]
+        lines = np.full((len(rows), width), fill, np.int64)
+        lines[inside] = self.pieces[(starts[:, None] + steps)[inside]]
+        self._release(len(rows))
+        return lines
+
+    def _release(self, rows: int) -> None:
+        """Keep memory flat: unmap what was read. The page cache, which runs of one corpus share, keeps it."""
+        self._touched += rows * FAULT_BYTES
+        if self._map and len(self._map) > MAPPED_BYTES < self._touched:
+            self._map.madvise(mmap.MADV_DONTNEED)
+            self._touched = 0
+
+
+class EncodedPairs:
+    """The pairs of one set. Pair i is (source[i], target[i]), pieces without special symbols."""
+
+    def __init__(self, folder: Path, dtypes: Sequence[np.dtype[Any]]) -> None:
+        self.source, self.target = (Side(folder, side, dtype) for side, dtype in zip(SIDES, dtypes, strict=True))
+        self.source_lengths, self.target_lengths = self.source.lengths, self.target.lengths
+        if len(self.source) != len(self.target):
+            raise UserError(f"The encoded corpus in {folder} has sides of unequal length: it is damaged. {_REDO}")
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, index: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        return self.source[index], self.target[index]
+
+
+_REDO = "Delete the folder: the next run makes it anew."

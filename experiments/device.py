@@ -1,0 +1,178 @@
+"""The device a child computes on: the only file that calls torch.cuda.
+
+`Device.open` sets what is process-wide (threads, memory cap) and settles the precision; the rest of the code asks
+this object and never the device's name.
+"""
+
+import contextlib
+import ctypes
+import platform
+import resource
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from experiments.config import DeviceSpec
+from experiments.errors import OutOfMemory, UserError
+
+Precision = Literal["fp32", "bf16"]
+_MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Device:
+    """An opened device. `precision` is that of the forward and backward pass; weights stay fp32."""
+
+    torch_device: torch.device
+    precision: Precision
+    threads: int
+
+    @classmethod
+    def open(cls, spec: DeviceSpec, precision: str = "auto") -> "Device":
+        """Take the devices that `spec` names. Raises UserError if they, or the precision, are not to be had."""
+        if spec.kind not in ("cpu", "cuda"):
+            raise UserError(f'device kind "{spec.kind}" is not known: cpu and cuda are.')
+        if spec.kind == "cuda" and not torch.cuda.is_available():
+            raise UserError(
+                "A CUDA device was asked for, and torch sees none: check the driver (`nvidia-smi`), that this torch "
+                "was built with CUDA, and CUDA_VISIBLE_DEVICES; or run on the processor with --devices cpu:1."
+            )
+        # Before the worker threads exist, since they inherit it. Adam's moments of a row that is rarely trained decay
+        # into denormal numbers, which processors handle in microcode.
+        torch.set_flush_denormal(True)
+        torch.set_num_threads(spec.threads)
+        _keep_freed_memory()
+        device = torch.device("cuda", 0) if spec.kind == "cuda" else torch.device("cpu")
+        if spec.kind == "cuda":
+            _open_cuda(device, spec.memory_gb)
+        return cls(device, resolve_precision(precision, device), spec.threads)
+
+    @property
+    def name(self) -> str:
+        """What a reader of the table should know: "NVIDIA H200", "AMD EPYC (2 threads)"."""
+        if self.is_cuda:
+            return str(torch.cuda.get_device_name(self.torch_device))
+        return f"{_cpu_name()} ({self.threads} thread{'s' if self.threads > 1 else ''})"
+
+    @property
+    def is_cuda(self) -> bool:
+        return self.torch_device.type == "cuda"
+
+    def autocast(self) -> torch.autocast:
+        """Products in bf16 within this context if the precision says so; weights, sums and softmaxes in fp32."""
+        return torch.autocast(self.torch_device.type, torch.bfloat16, enabled=self.precision == "bf16")
+
+    def move(self, tensor: Tensor) -> Tensor:
+        """The tensor on this device; from pinned memory without waiting for it."""
+        return tensor.to(self.torch_device, non_blocking=True) if self.is_cuda else tensor
+
+    def seed(self, value: int) -> None:
+        """Seed what dropout draws from."""
+        torch.default_generator.manual_seed(value)
+        if self.is_cuda:
+            torch.cuda.manual_seed(value)
+
+    def synchronize(self) -> None:
+        """Wait until everything asked of the device is done: for clocks."""
+        if self.is_cuda:
+            torch.cuda.synchronize(self.torch_device)
+
+    def peak_memory_bytes(self) -> int:
+        """Most memory held at once since the process started: the GPU's tensors, or the process's resident set."""
+        if self.is_cuda:
+            return int(torch.cuda.max_memory_allocated(self.torch_device))
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
+
+    def describe(self) -> dict[str, Any]:
+        """What the numbers of a run depend on beside its configuration."""
+        versions = {"torch": torch.__version__, "python": platform.python_version()}
+        if self.is_cuda:
+            versions["cuda"] = str(torch.version.cuda)
+        return {
+            "device": self.name,
+            "device_kind": self.torch_device.type,
+            "threads": self.threads,
+            "precision": self.precision,
+            "versions": versions,
+        }
+
+
+def seed_everything(seed: int) -> None:
+    """Seed what initialisation draws from, on every device."""
+    torch.manual_seed(mix(seed, 0))
+
+
+def mix(seed: int, step: int) -> int:
+    """A 63-bit number from two, unlike those of neighbouring seeds and steps (splitmix64's finaliser)."""
+    mask = 2**64 - 1
+    z = (seed * 0x9E3779B97F4A7C15 + (step + 1) * 0xD1B54A32D192ED03) & mask
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & mask
+    return (z ^ (z >> 31)) >> 1
+
+
+def resolve_precision(asked: str, device: torch.device) -> Precision:
+    """ "auto" is bf16 where the device computes in it, else fp32. Raises UserError for bf16 where it does not."""
+    if asked == "fp32":
+        return "fp32"
+    if _has_bf16(device):
+        return "bf16"
+    if asked == "bf16":
+        raise UserError(
+            f'training.precision is "bf16", and this {"GPU" if device.type == "cuda" else "processor"} has no bf16 '
+            'arithmetic: set training.precision to "fp32", or to "auto", which takes what the device has.'
+        )
+    return "fp32"
+
+
+def _has_bf16(device: torch.device) -> bool:
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    flags = torch.cpu.get_capabilities()
+    return bool(flags.get("avx512_bf16") or flags.get("amx_bf16") or flags.get("bf16"))
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an allocation failed, on a GPU or in the processor's memory (where torch raises a bare RuntimeError)."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError | OutOfMemory):
+        return True
+    words = ("can't allocate memory", "not enough memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+    return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
+
+
+@contextlib.contextmanager
+def naming_out_of_memory() -> Iterator[None]:
+    """Turn every form of a failed allocation into experiments.errors.OutOfMemory; other errors pass."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, OutOfMemory) or not is_out_of_memory(error):
+            raise
+        raise OutOfMemory(str(error).splitlines()[0]) from error
+
+
+def _open_cuda(device: torch.device, memory_gb: float | None) -> None:
+    torch.cuda.set_device(device)
+    if memory_gb is None:
+        return
+    total = torch.cuda.get_device_properties(device).total_memory
+    # torch's cap is the only one that is enforced when processes share a GPU
+    torch.cuda.set_per_process_memory_fraction(min(1.0, memory_gb * 2**30 / total), device)
+
+
+def _keep_freed_memory() -> None:
+    """Have glibc keep large freed blocks instead of returning each to the kernel and faulting it in again."""
+    if sys.platform != "linux" or not hasattr(libc := ctypes.CDLL(None), "mallopt"):
+        return
+    trim_threshold, mmap_threshold = -1, -3  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD of malloc.h
+    libc.mallopt(mmap_threshold, 1024 * _MIB)
+    libc.mallopt(trim_threshold, 2047 * _MIB)
+
+
+def _cpu_name() -> str:
+    return str(torch.cpu.get_capabilities().get("cpu_name") or platform.processor() or platform.machine())
