@@ -1,0 +1,63 @@
+"""The training curve: what each step's loss was, told now and then, so that no step waits for the device."""
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from experiments.errors import Diverged
+
+EVERY_STEPS = 10  # these points do not depend on the clock: two equal runs have them in common
+EVERY_S = 2.0  # further ones where steps are slow
+
+
+class Curve:
+    """Gathers losses on the device and emits "metrics": the newest step's loss, and speeds since the last point."""
+
+    def __init__(self, emit: Callable[..., None]) -> None:
+        self._emit = emit
+        self._waiting: list[tuple[int, Tensor, Tensor, int]] = []
+        self.last: dict[str, float] = {}
+        self.restart_clock()
+
+    def restart_clock(self) -> None:
+        """Leave out of the speeds what happened since the last point: an evaluation, a checkpoint."""
+        self._source_tokens = self._target_tokens = self._positions = 0
+        self._since = time.perf_counter()
+
+    def add(self, step: int, loss: Tensor, nll: Tensor, target: int, source: int, positions: int) -> None:
+        """One step: sums over its `target` tokens; `positions` counts padding too, on both sides."""
+        self._waiting.append((step, loss, nll, target))
+        self._source_tokens += source
+        self._target_tokens += target
+        self._positions += positions
+
+    def due(self, step: int) -> bool:
+        return step % EVERY_STEPS == 0 or time.perf_counter() - self._since >= EVERY_S
+
+    def flush(self, learning_rate: float) -> None:
+        """Wait for the device, check every step since the last point, emit one. Raises Diverged."""
+        if not self._waiting:
+            return
+        sums = torch.stack([torch.stack((loss, nll)) for _, loss, nll, _ in self._waiting]).tolist()
+        for (step, *_), (loss, _) in zip(self._waiting, sums, strict=True):
+            if not math.isfinite(loss):
+                raise Diverged(
+                    f"the loss of step {step} is {loss}: training diverged. A lower training.learning_rate_scale or a "
+                    "longer training.warmup_steps keeps it stable; training.clip_norm helps too."
+                )
+        seconds = time.perf_counter() - self._since
+        step, _, _, tokens = self._waiting[-1]
+        loss, nll = (value / max(1, tokens) for value in sums[-1])
+        self.last = {"loss": loss, "nll": nll, "perplexity": math.exp(min(nll, 700.0))}
+        speeds: dict[str, Any] = {
+            "target_tokens_per_s": round(self._target_tokens / seconds, 1),
+            "source_tokens_per_s": round(self._source_tokens / seconds, 1),
+            "padding": round(1 - (self._target_tokens + self._source_tokens) / max(1, self._positions), 4),
+        }
+        self._emit("metrics", step=step, learning_rate=learning_rate, **self.last, **speeds)
+        self._waiting.clear()
+        self.restart_clock()

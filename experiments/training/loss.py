@@ -1,0 +1,137 @@
+"""Label-smoothed cross-entropy (section 5.4) over the real target tokens.
+
+Shapes: N real target tokens, C tokens of a chunk, D d_model, W vocabulary (rows of the output matrix, of which the
+first `vocab_size` are pieces and the rest padding).
+
+The ε is spread as tensor2tensor and fairseq do: 1 − ε on the right piece y, ε/(V−1) on each of the V−1 others
+(torch's `cross_entropy(label_smoothing=)` gives every piece ε/V). With the logits z and lse = log Σ exp z that is
+
+    loss = lse − (1−ε)·z_y − ε/(V−1)·(Σz − z_y)        ∂loss/∂z = softmax(z) − target distribution
+    nll  = lse − z_y                                   what perplexity is made of: never smoothed
+
+The constant that makes tensor2tensor's loss reach 0 is left out: it moves no gradient.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+CPU_CHUNK = 256  # tokens at a time: their logits stay near the processor
+CUDA_CHUNK = 8192  # a GPU wants few large launches
+WEIGHT_CHUNKS = 8  # chunks whose logit gradients wait for one product with their hidden rows
+
+
+def smoothed_loss(
+    hidden_ND: Tensor, weight_WD: Tensor, target_N: Tensor, vocab_size: int, smoothing: float, chunk: int = 0
+) -> tuple[Tensor, Tensor]:
+    """(Σ loss, Σ nll) over N tokens; the nll carries no gradient. Products in autocast's type, the rest in fp32.
+
+    The gradients are computed in the forward pass, chunk by chunk, so that the N × W logits never exist at once and
+    no logit is computed twice. Under `no_grad` only the sums are.
+    """
+    if vocab_size < 2:
+        raise ValueError(f"smoothing spreads over the other pieces: vocab_size {vocab_size} leaves none")
+    chunk = chunk or (CUDA_CHUNK if hidden_ND.is_cuda else CPU_CHUNK)
+    differentiate = torch.is_grad_enabled() and (hidden_ND.requires_grad or weight_WD.requires_grad)
+    loss, nll = _SmoothedLoss.apply(  # type: ignore[no-untyped-call]
+        hidden_ND, weight_WD, target_N, vocab_size, smoothing, chunk, differentiate
+    )
+    return loss, nll
+
+
+def reference_loss(
+    hidden_ND: Tensor, weight_WD: Tensor, target_N: Tensor, vocab_size: int, smoothing: float
+) -> tuple[Tensor, Tensor]:
+    """The same by the formula, differentiated by autograd: what `smoothed_loss` must equal."""
+    z_NV = hidden_ND @ weight_WD[:vocab_size].T
+    lse_N = z_NV.logsumexp(1)
+    z_y_N = z_NV.gather(1, target_N[:, None])[:, 0]
+    others = smoothing / (vocab_size - 1)
+    loss_N = lse_N - (1 - smoothing) * z_y_N - others * (z_NV.sum(1) - z_y_N)
+    return loss_N.sum(), (lse_N - z_y_N).sum().detach()
+
+
+class _SmoothedLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden_ND: Tensor,
+        weight_WD: Tensor,
+        target_N: Tensor,
+        vocab_size: int,
+        smoothing: float,
+        chunk: int,
+        differentiate: bool,
+    ) -> tuple[Tensor, Tensor]:
+        exact = torch.float64 if hidden_ND.dtype == torch.float64 else torch.float32
+        product = _product_type(hidden_ND)
+        with torch.autocast(hidden_ND.device.type, enabled=False):
+            rows_ND, matrix_WD = hidden_ND.to(product), weight_WD.to(product)
+            gradients = _Gradients(rows_ND, matrix_WD, chunk, exact) if differentiate else None
+            nll, z_y = torch.zeros(2, dtype=exact, device=rows_ND.device)
+            others = smoothing / (vocab_size - 1)
+            for start in range(0, len(rows_ND), chunk):
+                part = slice(start, start + chunk)
+                z_CW = rows_ND[part] @ matrix_WD.T
+                z_CW[:, vocab_size:] = -torch.inf  # padding rows are no pieces
+                p_CW = torch.softmax(z_CW, 1, dtype=exact)
+                nll_C, z_y_C = _nll(z_CW, p_CW, target_N[part])
+                nll, z_y = nll + nll_C.sum(), z_y + z_y_C.sum()
+                if gradients:
+                    # softmax − (1−ε) at y. The ε/(V−1) of every piece is a product of two sums, taken off at the end
+                    p_CW[torch.arange(len(p_CW), device=p_CW.device), target_N[part]] -= 1 - smoothing - others
+                    gradients.add(part, p_CW)
+            rows_D, pieces_D = rows_ND.sum(0, dtype=exact), matrix_WD[:vocab_size].sum(0, dtype=exact)
+            loss = nll + smoothing * z_y - others * (rows_D @ pieces_D - z_y)
+            if gradients:
+                gradients.d_hidden_ND -= others * pieces_D
+                gradients.d_weight_WD[:vocab_size] -= others * rows_D
+        if gradients:
+            ctx.save_for_backward(gradients.d_hidden_ND, gradients.d_weight_WD)
+        ctx.types = hidden_ND.dtype, weight_WD.dtype
+        ctx.mark_non_differentiable(nll)
+        return loss, nll
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, scale: Tensor, _nll: Tensor) -> tuple[Tensor | None, ...]:
+        d_hidden_ND, d_weight_WD = ctx.saved_tensors
+        hidden_type, weight_type = ctx.types
+        return d_hidden_ND.to(hidden_type) * scale, d_weight_WD.to(weight_type) * scale, *[None] * 5
+
+
+class _Gradients:
+    """∂Σloss/∂hidden and ∂Σloss/∂weight, from the logits' gradients as the chunks bring them."""
+
+    def __init__(self, rows_ND: Tensor, matrix_WD: Tensor, chunk: int, exact: torch.dtype) -> None:
+        self.rows_ND, self.matrix_WD = rows_ND, matrix_WD
+        self.d_hidden_ND = torch.empty_like(rows_ND)
+        self.d_weight_WD = torch.zeros_like(matrix_WD, dtype=exact)
+        self._start = 0  # of the chunks that wait
+        self._waiting_GW = rows_ND.new_empty(min(WEIGHT_CHUNKS * chunk, len(rows_ND)), len(matrix_WD))
+
+    def add(self, part: slice, d_z_CW: Tensor) -> None:
+        stop = min(part.stop, len(self.rows_ND))
+        d_z_here_CW = self._waiting_GW[part.start - self._start : stop - self._start]
+        d_z_here_CW.copy_(d_z_CW)
+        torch.mm(d_z_here_CW, self.matrix_WD, out=self.d_hidden_ND[part])
+        if stop - self._start == len(self._waiting_GW) or stop == len(self.rows_ND):
+            waiting_GW, rows_GD = self._waiting_GW[: stop - self._start], self.rows_ND[self._start : stop]
+            self.d_weight_WD += waiting_GW.T @ rows_GD
+            self._start = stop
+
+
+def _product_type(hidden_ND: Tensor) -> torch.dtype:
+    kind = hidden_ND.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden_ND.dtype
+
+
+def _nll(z_CW: Tensor, p_CW: Tensor, target_C: Tensor) -> tuple[Tensor, Tensor]:
+    """(−log p_y, z_y) per token, from logits and their softmax."""
+    z_y_C = z_CW.gather(1, target_C[:, None])[:, 0].to(p_CW.dtype)
+    p_y_C = p_CW.gather(1, target_C[:, None])[:, 0]
+    if p_CW.is_cuda or not bool(p_y_C.all()):  # a probability below 1e-38 is 0 in fp32, and its logarithm is not
+        return z_CW.to(p_CW.dtype).logsumexp(1) - z_y_C, z_y_C
+    return -p_y_C.log(), z_y_C

@@ -1,0 +1,67 @@
+"""Adam as in section 5.3, its knobs, and its state as named tensors.
+
+The paper has neither weight decay nor clipping: both are off unless set.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from experiments.config import TrainingConfig
+
+
+def make_optimizer(model: nn.Module, settings: TrainingConfig) -> torch.optim.Adam:
+    """Adam over all parameters; the learning rate is set before every step (`set_learning_rate`).
+
+    Decay is decoupled (Loshchilov and Hutter 2019) and spares vectors: biases and norms.
+    `fused` is one pass over a parameter's four tensors; on a processor it took a third of the time of `foreach`.
+    """
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": settings.weight_decay},
+        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    return torch.optim.Adam(
+        [group for group in groups if group["params"]],
+        lr=0.0,
+        betas=(settings.adam_beta1, settings.adam_beta2),
+        eps=settings.adam_epsilon,
+        fused=True,
+        decoupled_weight_decay=True,
+    )
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+
+
+def clip(model: nn.Module, norm: float) -> None:
+    """Scale all gradients together so that their norm is at most `norm`; 0 leaves them alone."""
+    if norm > 0:
+        nn.utils.clip_grad_norm_(model.parameters(), norm)
+
+
+def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The moments by name: "exp_avg/<parameter>", "exp_avg_sq/<parameter>". Steps are counted by the trainer."""
+    tensors = {}
+    for name, parameter in model.named_parameters():
+        for moment in ("exp_avg", "exp_avg_sq"):
+            if moment in optimizer.state.get(parameter, {}):
+                tensors[f"{moment}/{name}"] = optimizer.state[parameter][moment]
+    return tensors
+
+
+def restore_optimizer(
+    model: nn.Module, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], step: int
+) -> None:
+    """Put the moments back as they were after `step` updates."""
+    for name, parameter in model.named_parameters():
+        if f"exp_avg/{name}" not in tensors:
+            continue
+        optimizer.state[parameter] = {
+            "step": torch.tensor(float(step), dtype=torch.float32, device=parameter.device),
+            "exp_avg": tensors[f"exp_avg/{name}"].to(parameter.device, copy=True),
+            "exp_avg_sq": tensors[f"exp_avg_sq/{name}"].to(parameter.device, copy=True),
+        }
