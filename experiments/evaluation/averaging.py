@@ -1,0 +1,38 @@
+"""Checkpoint averaging (section 6.1: the last 5 checkpoints of base, the last 20 of big)."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from experiments.training.checkpoint import load_weights
+
+
+def average_weights(checkpoints: Sequence[Path]) -> dict[str, Tensor]:
+    """The mean of the weights in several checkpoints' folders, summed in float64, in the weights' own types.
+
+    One checkpoint is held at a time beside the sums. What is not floating point must be equal in all. Raises
+    ValueError if the checkpoints do not hold the same names, shapes and types, UserError if one is damaged.
+    """
+    if not checkpoints:
+        raise ValueError("no checkpoint to average")
+    first = load_weights(checkpoints[0])
+    sums = {name: tensor.double() for name, tensor in first.items() if tensor.is_floating_point()}
+    for path in checkpoints[1:]:
+        weights = load_weights(path)
+        _check_alike(first, weights, path)
+        for name, total in sums.items():
+            total += weights[name]
+    return {n: (sums[n] / len(checkpoints)).to(t.dtype) if n in sums else t for n, t in first.items()}
+
+
+def _check_alike(first: dict[str, Tensor], other: dict[str, Tensor], path: Path) -> None:
+    if first.keys() != other.keys():
+        different = ", ".join(sorted(first.keys() ^ other.keys())[:6])
+        raise ValueError(f"{path} does not hold the same tensors as the other checkpoints: {different}")
+    for name, tensor in first.items():
+        if tensor.shape != other[name].shape or tensor.dtype != other[name].dtype:
+            raise ValueError(f"{name} in {path} has another shape or type than in the other checkpoints")
+        if not tensor.is_floating_point() and not torch.equal(tensor, other[name]):
+            raise ValueError(f"{name} in {path} has other values, and integers have no average")

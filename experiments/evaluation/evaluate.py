@@ -1,0 +1,67 @@
+"""One set, decoded and scored: joins perplexity, search and scores. Knows no store and no task."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from experiments.config import EvaluationConfig
+from experiments.data.tokenizer import Tokenizer
+from experiments.device import Device
+from experiments.evaluation.beam import SearchSettings
+from experiments.evaluation.perplexity import measure_likelihood
+from experiments.evaluation.scoring import score_text
+from experiments.evaluation.translate import translate
+from model.transformer import Transformer
+
+
+@dataclass(frozen=True)
+class SetResult:
+    metrics: dict[str, float]  # perplexity, bleu, chrf
+    signatures: dict[str, str]  # of bleu and chrf
+    translations: list[str]  # detokenised, in the input's order
+    statistics: NDArray[np.int64]  # experiments.evaluation.scoring.STATISTICS per sentence
+    pieces: int  # of the references, EOS counted: what the perplexity is a mean over
+    unfinished: int  # translations that ran into their length limit
+
+
+def search_settings(config: EvaluationConfig) -> SearchSettings:
+    """The search that an evaluation's settings ask for."""
+    return SearchSettings(config.beam_size, config.length_penalty, config.max_extra_length)
+
+
+def evaluate_set(
+    model: Transformer,
+    tokenizers: tuple[Tokenizer, Tokenizer],
+    sources: Sequence[str],
+    references: Sequence[str],
+    settings: SearchSettings,
+    device: Device,
+    *,
+    progress: Callable[[str, int, int], None] | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> SetResult:
+    """Perplexity of the references, then beam search, BLEU and chrF of its translations.
+
+    `tokenizers`: of source and target, the same one twice where the vocabulary is shared.
+    """
+    source_ids = tokenizers[0].encode_batch(sources, device.threads)
+    target_ids = tokenizers[1].encode_batch(references, device.threads)
+    likelihood = measure_likelihood(model, source_ids, target_ids, device, should_stop=should_stop)
+
+    def decoded(done: int, total: int) -> None:
+        if progress is not None:
+            progress("translating", done, total)
+
+    found = translate(model, source_ids, settings, device, progress=decoded, should_stop=should_stop)
+    translations = [tokenizers[1].decode(hypotheses[0].ids) for hypotheses in found]
+    scores = score_text(translations, references)
+    return SetResult(
+        metrics={"perplexity": likelihood.perplexity, **scores.metrics},
+        signatures=scores.signatures,
+        translations=translations,
+        statistics=scores.statistics,
+        pieces=likelihood.pieces,
+        unfinished=sum(not hypotheses[0].finished for hypotheses in found),
+    )
