@@ -1,0 +1,153 @@
+"""One attempt: what it may start from, what its child is told, and what is kept of it while it runs."""
+
+import json
+import os
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from experiments.events import FILE, EventWriter, Tail
+from experiments.jobs.engines.base import Engine, Handle, Launch, child_environment
+from experiments.jobs.job import Claimed, Job
+from experiments.jobs.outcomes import Record
+from experiments.jobs.promote import TRAINING
+from experiments.jobs.slots import Slot
+from experiments.store import Store, read_json
+
+SPEC = "spec.json"
+LOG = "log.txt"
+TAIL_LINES = 15
+
+
+@dataclass
+class Live:
+    """An attempt that the coordinator watches."""
+
+    claimed: Claimed
+    number: int
+    folder: Path
+    slot: Slot
+    expected: tuple[str, ...]  # the parts it is to make
+    handle: Handle | None
+    tail: Tail
+    record: Record = field(default_factory=Record)
+    asked: str = ""  # "stop" or "cancel" once it was asked to end
+    asked_at: float = 0.0
+
+    @property
+    def run_id(self) -> str:
+        return self.claimed.job.run_id
+
+
+def launch(
+    store: Store,
+    engine: Engine,
+    child: Sequence[str],
+    claimed: Claimed,
+    attempt: tuple[int, Path],
+    slot: Slot,
+    parts: Sequence[str],
+    code_digest: str,
+) -> Live:
+    """Write the child's spec and start it. `parts` are what it is to make."""
+    number, folder = attempt
+    job = claimed.job
+    earlier = list(_earlier(store, job, number, code_digest)) if TRAINING in parts else []
+    if TRAINING in parts and not earlier:  # what former attempts pinned or reached does not bind
+        _say_restart(store, job, number, folder)
+        claimed = replace(claimed, pinned={}, best=0)
+    pinned = {"kind": slot.kind, "threads": slot.threads, **claimed.pinned}
+    threads = pinned["threads"] if pinned["kind"] == slot.kind else slot.threads
+    me = psutil.Process()
+    spec = {
+        "store": str(store.root),
+        "run_id": job.run_id,
+        "attempt": number,
+        "task": job.task,
+        "config": dict(job.config),
+        "inputs": dict(job.inputs),
+        "train": TRAINING in parts,
+        "evaluations": [dict(item) for item in job.evaluations if item["eval_id"] in parts],
+        "device": {"kind": slot.kind, "threads": threads, "memory_gb": slot.memory_gb},
+        "earlier": [os.path.relpath(path, store.root) for path in earlier],
+        "pinned": pinned,
+        "coordinator": {"pid": me.pid, "create_time": me.create_time()},
+    }
+    (folder / SPEC).write_text(json.dumps(spec, indent=1), encoding="utf-8")
+    command = Launch([*child, str(folder / SPEC)], child_environment(slot, threads), folder / LOG)
+    try:
+        handle = engine.start(command)
+    except OSError as error:  # counts as an attempt that was killed
+        command.log.write_text(f"could not start a process: {error}\n", encoding="utf-8")
+        handle = None
+    claimed = replace(claimed, pinned=pinned)
+    return Live(claimed, number, folder, slot, tuple(parts), handle, Tail(folder))
+
+
+def adopt(store: Store, engine: Engine, claimed: Claimed, slots: Sequence[Slot]) -> Live:
+    """An attempt that a dead coordinator has left; its handle is None if the child is gone too."""
+    folder = store.attempt_folder(claimed.job.run_id, claimed.attempt)
+    slot = next((s for s in slots if s.name == claimed.slot), Slot(claimed.slot, ""))
+    spec = read_json(folder / SPEC) or {}
+    expected = [TRAINING] * bool(spec.get("train")) + [e["eval_id"] for e in spec.get("evaluations", ())]
+    handle = engine.adopt(claimed.ref) if claimed.ref else None
+    return Live(claimed, claimed.attempt, folder, slot, tuple(expected), handle, Tail(folder))
+
+
+def _earlier(store: Store, job: Job, number: int, code_digest: str) -> Iterator[Path]:
+    """Folders with checkpoints that this attempt may go on from, newest first; then those of shorter runs.
+
+    Attempts of other code are left out, and what lies before them: a run never goes on half old, half new, unless the
+    user said so (`resume_across_code`).
+    """
+    for run_id in (job.run_id, *job.continues):
+        stale, before = (job.rerun_after, number) if run_id == job.run_id else (0, None)
+        for earlier in reversed(store.attempts(run_id)):
+            if before is not None and earlier >= before:
+                continue
+            if earlier <= stale:
+                break
+            folder = store.attempt_folder(run_id, earlier)
+            started = _first_event(folder)
+            if started is None:
+                continue
+            if started.get("code_digest", "") != code_digest and not job.resume_across_code:
+                break
+            yield folder
+
+
+def _say_restart(store: Store, job: Job, number: int, folder: Path) -> None:
+    """Leave word in the events when work that was begun is not gone on with."""
+    begun = [n for n in store.attempts(job.run_id) if n < number and _first_event(store.attempt_folder(job.run_id, n))]
+    if begun:
+        events = EventWriter(folder)
+        events.emit("restarted", step=0, why="the code has changed since the earlier attempts", earlier=begun)
+        events.close()
+
+
+def _first_event(folder: Path) -> Mapping[str, Any] | None:
+    """The "started" event of an attempt, without reading its curve."""
+    try:
+        with (folder / FILE).open(encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                event = json.loads(line)
+                if event["kind"] == "started":
+                    return dict(event)
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        pass
+    return None
+
+
+def log_tail(store: Store, folder: Path) -> str:
+    """The last lines of an attempt's log and where the rest is."""
+    try:
+        with (folder / LOG).open(encoding="utf-8", errors="replace") as file:
+            lines = deque(file, TAIL_LINES)
+    except FileNotFoundError:
+        return ""
+    text = "".join(lines)[-3000:].strip()
+    return f"The end of {os.path.relpath(folder / LOG, store.root)} in the store:\n{text}" if text else ""

@@ -1,0 +1,118 @@
+"""The coordinator's end of the fork server: start children, learn of their exits."""
+
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from experiments.jobs.engines.base import Launch, import_path
+
+READY_S = 120.0  # the first import of torch from a cold network disk may take its time
+
+
+class ForkServer:
+    """A process that has imported `preload` and forks. Started here, ready some seconds later."""
+
+    def __init__(self, preload: Sequence[str]) -> None:
+        self._codes: dict[int, int] = {}
+        self._replies: list[dict[str, Any]] = []
+        self._buffer = b""
+        self._socket, theirs = socket.socketpair()
+        # one thread until a child says otherwise: a pool started here would not survive the fork
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        environment |= {"PYTHONPATH": os.pathsep.join(import_path()), "PYTHONUNBUFFERED": "1"}
+        with theirs:
+            self._process: subprocess.Popen[bytes] | None = subprocess.Popen(
+                [sys.executable, "-m", "experiments.forkserver", str(theirs.fileno()), *preload],
+                env=environment,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None
+
+    def start(self, launch: Launch) -> int | None:
+        """The child's process id, or None if the server is gone.
+
+        Raises OSError if the machine refuses a process, and if the server died while it was forking: whether there is a
+        child then nobody knows, and a second one in the same folder there must not be.
+        """
+        if not self._answer("ready"):
+            return None
+        request = {"argv": list(launch.argv)[1:], "environment": dict(launch.environment), "log": str(launch.log)}
+        try:
+            self._socket.sendall(json.dumps(request).encode() + b"\n")
+        except OSError:
+            self._lost()
+            return None
+        reply = self._answer("pid", "error")
+        if "pid" in reply:
+            return int(reply["pid"])
+        raise OSError(reply.get("error", "the fork server died while starting a child"))
+
+    def _answer(self, *kinds: str) -> dict[str, Any]:
+        """The server's next word of these kinds; empty if it is gone. That it is ready is said once and kept."""
+        while self.alive:
+            for message in self._replies:
+                if set(kinds) & set(message):
+                    if kinds != ("ready",):
+                        self._replies.remove(message)
+                    return message
+            if not self._read(READY_S):
+                self._lost()
+        return {}
+
+    def has_ended(self, pid: int) -> bool:
+        """Whether the server has told a child's end. It tells every one, as long as it lives."""
+        if pid not in self._codes and self.alive:
+            self._read(0)
+        return pid in self._codes
+
+    def exit_code(self, pid: int) -> int | None:
+        """A child's exit code, None if the server could not tell it. Told once: process ids come again."""
+        return self._codes.pop(pid, None)
+
+    def wait(self, timeout_s: float) -> None:
+        self._read(timeout_s)
+
+    def close(self) -> None:
+        self._lost()
+
+    def _read(self, timeout_s: float) -> bool:
+        """Take what the server has said; False if it said nothing."""
+        readable, _, _ = select.select([self._socket], [], [], timeout_s)
+        if not readable:
+            return False
+        try:
+            data = self._socket.recv(1 << 16)
+        except OSError:
+            data = b""
+        if not data:
+            self._lost()
+            return False
+        *lines, self._buffer = (self._buffer + data).split(b"\n")
+        for line in lines:
+            message = json.loads(line)
+            if "code" in message:
+                self._codes[message["pid"]] = message["code"]
+            else:
+                self._replies.append(message)
+        return True
+
+    def _lost(self) -> None:
+        """The server ends when its socket closes; its children go on."""
+        if self._process is None:
+            return
+        self._process.kill()  # it holds nothing that could be lost, and a request it has read must not come true now
+        self._process.wait()
+        self._socket.close()
+        self._process = None

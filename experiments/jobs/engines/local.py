@@ -1,0 +1,136 @@
+"""Children on this machine: forked from a server that has imported torch, or plain subprocesses.
+
+Importing torch takes seconds of CPU, forking a process that has it milliseconds (experiments/forkserver.py). When the
+server dies its children live on and are watched by process id; new ones start as plain subprocesses. A process is
+known by its id and its time of creation, so that a reused id is never signalled.
+"""
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import psutil
+
+from experiments.jobs.engines.base import Engine, Exit, Handle, Launch
+from experiments.jobs.engines.forks import ForkServer
+
+# an optimizer's first use imports torch._dynamo, which takes as long again as torch itself
+PRELOAD = ("torch", "torch._dynamo", "numpy", "pydantic", "psutil", "sentencepiece", "sacrebleu", "safetensors.torch")
+_CLOCK_S = 2.0  # two readings of one process's creation may differ by a step of the clock
+log = logging.getLogger(__name__)
+
+
+class LocalEngine(Engine):
+    """`preload` names the modules that the fork server imports; with `fork=False` every child is a subprocess."""
+
+    name: ClassVar[str] = "local"
+
+    def __init__(self, preload: Sequence[str] = PRELOAD, *, fork: bool = True) -> None:
+        self._server = ForkServer(preload) if fork and hasattr(os, "fork") else None
+        self._spawned: dict[int, subprocess.Popen[bytes]] = {}
+        self._forked: set[int] = set()
+        self._ended: dict[tuple[int, float], Exit] = {}
+
+    def start(self, launch: Launch) -> Handle:
+        pid = self._fork(launch) or self._spawn(launch)
+        return Handle({"pid": pid, "create_time": _create_time(pid), "host": socket.gethostname()})
+
+    def adopt(self, ref: Mapping[str, Any]) -> Handle | None:
+        if ref.get("host") != socket.gethostname() or _process(ref) is None:
+            return None
+        return Handle(dict(ref))
+
+    def poll(self, handle: Handle) -> Exit | None:
+        key = _key(handle)
+        if key in self._ended:
+            return self._ended[key]
+        if self._alive(key[0], handle):
+            return None
+        code = self._exit_code(key[0])
+        self._spawned.pop(key[0], None)
+        self._forked.discard(key[0])
+        self._ended[key] = Exit(code)
+        return self._ended[key]
+
+    def terminate(self, handle: Handle) -> None:
+        process = _process(handle.ref)
+        if process is not None:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(signal.SIGTERM)
+
+    def kill(self, handle: Handle) -> None:
+        if _process(handle.ref) is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(int(handle.ref["pid"]), signal.SIGKILL)  # it leads a session of its own
+
+    def wait(self, timeout_s: float) -> None:
+        if self._server is not None and self._server.alive:
+            self._server.wait(timeout_s)
+        else:
+            time.sleep(timeout_s)
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+
+    def _fork(self, launch: Launch) -> int | None:
+        if self._server is None or not self._server.alive:
+            return None
+        pid = self._server.start(launch)
+        if pid is None:
+            log.warning("the fork server is gone; children start as plain processes, a few seconds slower")
+        else:
+            self._forked.add(pid)
+        return pid
+
+    def _spawn(self, launch: Launch) -> int:
+        with launch.log.open("ab") as output:
+            child = subprocess.Popen(
+                list(launch.argv),
+                env=dict(launch.environment),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._spawned[child.pid] = child
+        return child.pid
+
+    def _alive(self, pid: int, handle: Handle) -> bool:
+        if pid in self._spawned:
+            return self._spawned[pid].poll() is None
+        if pid in self._forked and self._server is not None and self._server.alive:
+            return not self._server.has_ended(pid)
+        return _process(handle.ref) is not None
+
+    def _exit_code(self, pid: int) -> int | None:
+        if pid in self._spawned:
+            return self._spawned[pid].returncode
+        return self._server.exit_code(pid) if pid in self._forked and self._server is not None else None
+
+
+def _key(handle: Handle) -> tuple[int, float]:
+    return int(handle.ref["pid"]), float(handle.ref["create_time"])
+
+
+def _create_time(pid: int) -> float:
+    try:
+        return psutil.Process(pid).create_time()
+    except psutil.NoSuchProcess:  # so short-lived that it has gone already
+        return 0.0
+
+
+def _process(ref: Mapping[str, Any]) -> psutil.Process | None:
+    """The living process that a reference names; None if it has ended, or its id is another's now."""
+    try:
+        process = psutil.Process(int(ref["pid"]))
+        same = abs(process.create_time() - float(ref["create_time"])) < _CLOCK_S
+        return process if same and process.status() != psutil.STATUS_ZOMBIE else None
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return None

@@ -1,0 +1,83 @@
+"""What this machine lends: cores by affinity and container quota, GPUs by nvidia-smi. Imports no torch."""
+
+import os
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU that may be used. `memory_gb` is None where nvidia-smi does not tell."""
+
+    device: str
+    memory_gb: float | None = None
+
+
+def visible_gpus(environ: Mapping[str, str]) -> list[Gpu]:
+    """The GPUs a child may use: nvidia-smi's, limited to an inherited CUDA_VISIBLE_DEVICES and in its order."""
+    gpus = _nvidia_smi()
+    if "CUDA_VISIBLE_DEVICES" not in environ:
+        return [Gpu(uuid, memory) for _, uuid, memory in gpus]
+    known = {name: memory for index, uuid, memory in gpus for name in (index, uuid)}
+    inherited: list[Gpu] = []
+    for name in environ["CUDA_VISIBLE_DEVICES"].split(","):
+        name = name.strip()
+        whole = [uuid for uuid in known if uuid.startswith(name)] if name.startswith("GPU-") else []
+        if not (name in known or whole or name.startswith("MIG-")):
+            break  # as CUDA does: the list ends at the first name that is not there
+        inherited.append(Gpu(name, known.get(name, known[whole[0]] if whole else None)))
+    return inherited
+
+
+def _nvidia_smi() -> list[tuple[str, str, float]]:
+    """(index, UUID, memory in GB) of each GPU; empty without nvidia-smi or a driver."""
+    command = ["nvidia-smi", "--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    rows = [line.split(", ") for line in done.stdout.splitlines() if line.count(", ") == 2]
+    # nvidia-smi counts in MiB; GB are 1e9 bytes here
+    return [(index, uuid, int(mib) * 1.048576e-3) for index, uuid, mib in rows if mib.strip().isdigit()]
+
+
+def available_cores(cgroup: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> int:
+    """Cores this process may use: its affinity, limited by the container's CPU quota. At least 1."""
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    quota = _quota(cgroup, root)
+    return max(1, affinity if quota is None else min(affinity, int(quota)))
+
+
+def _quota(cgroup: Path, root: Path) -> float | None:
+    """Cores that the control group allows (version 2 or 1); the narrowest of the group and its parents."""
+    found = []
+    try:
+        lines = cgroup.read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        base = root if not controllers else root / "cpu"
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        group = base / path.lstrip("/")
+        while group.is_relative_to(base):
+            found += [q for q in (_quota_of(group),) if q is not None]
+            if group == base:
+                break
+            group = group.parent
+    return min(found, default=None)
+
+
+def _quota_of(group: Path) -> float | None:
+    try:
+        if (group / "cpu.max").exists():
+            quota, period = (group / "cpu.max").read_text().split()
+        else:
+            quota = (group / "cpu.cfs_quota_us").read_text().strip()
+            period = (group / "cpu.cfs_period_us").read_text().strip()
+        return int(quota) / int(period) if quota not in ("max", "-1") else None
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,128 @@
+"""The coordinator's side of the queue: claiming, progress, endings.
+
+Claiming is a compare-and-set: who finds the job no longer waiting takes the next.
+"""
+
+import json
+import time
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from experiments.jobs import database
+from experiments.jobs.job import Ending, Waiting
+from experiments.jobs.queue import Queue
+from experiments.jobs.states import State
+
+
+class Ledger(Queue):
+    """A queue with the changes that only the coordinator makes."""
+
+    def waiting(self, limit: int, without: Collection[str] = ()) -> list[Waiting]:
+        """The first jobs in turn: priority, then predicted cost, then age; `without` those inputs_keys."""
+        marks = ",".join("?" * len(without))
+        with database.explain(self.path):
+            rows = self._db.execute(
+                "SELECT run_id, priority, cost, kind, inputs_key FROM jobs WHERE state='waiting' "
+                f"AND inputs_key NOT IN ({marks}) ORDER BY priority DESC, cost DESC, queued, run_id LIMIT ?",
+                (*without, limit),
+            ).fetchall()
+        return [Waiting(*row) for row in rows]
+
+    def in_state(self, state: State, **also: Any) -> list[str]:
+        """run_ids in a state; `also` are further columns and their values."""
+        names = "".join(f" AND {name}=?" for name in also)
+        with database.explain(self.path):
+            rows = self._db.execute(f"SELECT run_id FROM jobs WHERE state=?{names}", (state, *also.values()))
+            return [row[0] for row in rows]
+
+    def data_version(self) -> int:
+        """Changes when another process has changed the queue."""
+        with database.explain(self.path):
+            return int(self._db.execute("PRAGMA data_version").fetchone()[0])
+
+    def claim(self, run_id: str, attempt: int, slot: str, kind: str, now: float | None = None) -> bool:
+        """Compare-and-set from waiting to running; False if somebody else was first or it was cancelled."""
+        now = time.time() if now is None else now
+        with self._change():
+            claimed = self._db.execute(
+                "UPDATE jobs SET state='running', attempt=?, slot=?, started=?, ended=NULL, doing='starting', "
+                "request='', tracked=0, kind=? WHERE run_id=? AND state='waiting'",
+                (attempt, slot, now, kind, run_id),
+            ).rowcount
+            if claimed:
+                self._db.execute(
+                    "INSERT OR REPLACE INTO attempts (run_id, number, slot, started) VALUES (?, ?, ?, ?)",
+                    (run_id, attempt, slot, now),
+                )
+        return bool(claimed)
+
+    def started(self, run_id: str, attempt: int, ref: Mapping[str, Any], pinned: Mapping[str, Any], best: int) -> None:
+        """Note what another coordinator needs: the engine's reference to the child, and what it goes on from."""
+        with self._change():
+            self._db.execute(
+                "UPDATE attempts SET ref=? WHERE run_id=? AND number=?", (json.dumps(dict(ref)), run_id, attempt)
+            )
+            self._db.execute(
+                "UPDATE jobs SET pinned=?, best=? WHERE run_id=?", (json.dumps(dict(pinned)), best, run_id)
+            )
+
+    def explain_waiting(self, inputs_key: str, why: str) -> None:
+        """Say why the jobs of a corpus wait."""
+        with self._change():
+            self._db.execute(
+                "UPDATE jobs SET doing=? WHERE inputs_key=? AND state='waiting' AND doing<>?", (why, inputs_key, why)
+            )
+
+    def progress(self, updates: Iterable[tuple[str, int | None, str]]) -> None:
+        """Set (run_id, step, doing) of running jobs."""
+        with self._change():
+            self._db.executemany(
+                "UPDATE jobs SET step=?, doing=? WHERE run_id=? AND state='running'",
+                [(step, doing, run_id) for run_id, step, doing in updates],
+            )
+
+    def end(
+        self, run_id: str, attempt: int, ending: Ending, steps: tuple[int | None, int | None] = (None, None)
+    ) -> None:
+        """Close an attempt and move its job on."""
+        now, state = time.time(), ending.state
+        with self._change():
+            self._db.execute(
+                "UPDATE attempts SET ended=?, outcome=?, detail=?, first_step=?, last_step=? "
+                "WHERE run_id=? AND number=?",
+                (now, ending.outcome, ending.detail, *steps, run_id, attempt),
+            )
+            self._db.execute(
+                "UPDATE jobs SET state=?, doing=?, slot='', request='', error=?, error_class=?, best=?, stalls=?, "
+                "tracked=0, pinned=COALESCE(?, pinned), step=COALESCE(?, step), ended=? WHERE run_id=? AND attempt=?",
+                (
+                    state,
+                    ending.detail if state is State.WAITING else "",
+                    ending.error,
+                    ending.outcome if state is State.FAILED else "",
+                    ending.best,
+                    ending.stalls,
+                    json.dumps(dict(ending.pinned)) if ending.pinned is not None else None,
+                    steps[1],
+                    now if state.ended else None,
+                    run_id,
+                    attempt,
+                ),
+            )
+
+    def end_waiting(self, run_ids: Iterable[str], state: State, error: str = "", error_class: str = "") -> None:
+        """Move waiting jobs on that need no child: all is there already, or their corpus cannot be made."""
+        with self._change():
+            self._db.executemany(
+                "UPDATE jobs SET state=?, doing='', error=?, error_class=?, tracked=0, ended=? "
+                "WHERE run_id=? AND state='waiting'",
+                [(state, error, error_class, time.time(), run_id) for run_id in run_ids],
+            )
+
+    def tracked(self, run_ids: Iterable[str]) -> None:
+        """Note that the tracking store knows the end of these jobs."""
+        with self._change():
+            self._db.executemany(
+                "UPDATE jobs SET tracked=1 WHERE run_id=? AND state NOT IN ('waiting', 'running')",
+                [(run_id,) for run_id in run_ids],
+            )

@@ -1,0 +1,158 @@
+"""What an attempt's events say, and what that means for its job: pure, apart from reading the events.
+
+`Record` is filled from events; `decide` turns it into an `Ending`. An attempt that ended without finishing goes on
+from its checkpoint as long as it moves forward: three in a row that reached nothing new fail the job.
+"""
+
+import signal
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from experiments.jobs.job import Claimed, Ending
+from experiments.jobs.states import Outcome, State
+
+MAX_STALLS = 3
+MIN_MICRO_BATCH = 64  # tokens: below this, memory is not the micro-batch's
+PREEMPTED, FAILED_CODES = 3, range(1, 128)
+OUTCOMES = {
+    "out_of_memory": Outcome.OUT_OF_MEMORY,
+    "diverged": Outcome.DIVERGED,
+    "user_error": Outcome.USER_ERROR,
+    "bug": Outcome.BUG,
+}
+
+
+@dataclass
+class Record:
+    """What the events of one attempt have said so far."""
+
+    step: int | None = None
+    first_step: int | None = None
+    saved_step: int = 0  # of the last checkpoint
+    parts: int = 0  # trainings and evaluations completed
+    doing: str = "starting"
+    pinned: dict[str, Any] = field(default_factory=dict)
+    failure: Mapping[str, Any] | None = None
+    preempted: bool = False
+
+    def take(self, events: Sequence[Mapping[str, Any]]) -> None:
+        for event in events:
+            self._take(event)
+
+    def _take(self, event: Mapping[str, Any]) -> None:
+        kind, step = event["kind"], event.get("step")
+        if isinstance(step, int) and kind in ("resumed", "metrics", "checkpoint", "trained", "preempted"):
+            self.step = step
+            self.first_step = step if self.first_step is None else self.first_step
+        if kind in ("started", "resumed", "metrics", "checkpoint"):
+            self.doing = "starting" if kind == "started" else "training"
+        if kind == "checkpoint" and isinstance(step, int):
+            self.saved_step = max(self.saved_step, step)
+        elif kind in ("trained", "evaluated"):
+            self.parts += 1
+            self.doing = "evaluating"
+        elif kind == "progress":
+            self.doing = _progress(event)
+        elif kind == "pinned":
+            self.pinned |= {k: v for k, v in event.items() if k not in ("t", "kind")}
+        elif kind == "failed":
+            self.failure = event
+        elif kind == "preempted":
+            self.preempted = True
+
+
+def _progress(event: Mapping[str, Any]) -> str:
+    what, done, total = event.get("what", "working"), event.get("done"), event.get("total")
+    return f"{what} {done}/{total}" if total else str(what)
+
+
+def decide(
+    claimed: Claimed,
+    record: Record,
+    code: int | None,
+    missing: Sequence[str],
+    *,
+    expected: Collection[str],
+    asked: str = "",
+    log_tail: str = "",
+) -> Ending:
+    """What becomes of a job whose attempt has ended and whose finished parts are in place.
+
+    `missing` names the parts still wanted, `expected` those that this attempt was to make (more may have been asked for
+    while it ran); `code` is the child's exit code (negative: a signal; None: unknown), `asked` is "cancel" or "stop"
+    when the coordinator had ended it, `log_tail` goes into messages.
+    """
+    best, ahead = _mark(claimed, record)
+    pinned = {**claimed.pinned, **record.pinned}
+    if not missing:
+        return Ending(State.FINISHED, Outcome.FINISHED, pinned=pinned, best=best)
+    if asked == "cancel":
+        return Ending(State.CANCELLED, Outcome.CANCELLED, detail="cancelled on request", pinned=pinned, best=best)
+    if record.failure is not None:
+        return _failed(claimed, record.failure, pinned, best, log_tail)
+    if code == 0:
+        return _incomplete([part for part in missing if part in expected], pinned, best, log_tail)
+    if code in FAILED_CODES and code != PREEMPTED and not record.preempted:
+        error = f"The child process ended with exit code {code} and did not say why.{_tail(log_tail)}"
+        return Ending(State.FAILED, Outcome.BUG, error=error, pinned=pinned, best=best)
+    outcome = Outcome.PREEMPTED if record.preempted or code == PREEMPTED else Outcome.KILLED
+    how = "stopped after a checkpoint" if outcome is Outcome.PREEMPTED else _killed_by(code)
+    stalls = 0 if ahead else claimed.stalls + (asked != "stop")
+    if stalls >= MAX_STALLS:
+        error = (
+            f"Ended {stalls} times in a row without a new checkpoint; the last time it was {how}. On a CPU the "
+            "kernel's out-of-memory killer looks like SIGKILL: a smaller training.tokens_per_batch or fewer slots may "
+            "help."
+            f"{_tail(log_tail)}"
+        )
+        return Ending(State.FAILED, outcome, error=error, pinned=pinned, best=best, stalls=stalls)
+    return Ending(State.WAITING, outcome, detail=f"goes on: was {how}", pinned=pinned, best=best, stalls=stalls)
+
+
+def _mark(claimed: Claimed, record: Record) -> tuple[int, bool]:
+    """The best progress so far, and whether this attempt has moved it: checkpointed steps, then completed parts."""
+    reached = max(claimed.best, record.saved_step) + record.parts
+    return reached, reached > claimed.best
+
+
+def _failed(claimed: Claimed, failure: Mapping[str, Any], pinned: dict[str, Any], best: int, log_tail: str) -> Ending:
+    outcome = OUTCOMES.get(str(failure.get("cls")), Outcome.BUG)
+    message = str(failure.get("message", "")) or "no message"
+    if outcome is Outcome.OUT_OF_MEMORY:
+        tokens = _micro_batch(claimed, failure, pinned)
+        if tokens is not None and tokens // 2 >= MIN_MICRO_BATCH:
+            half = tokens // 2
+            detail = f"goes on: out of memory with micro-batches of {tokens} tokens, now {half}"
+            return Ending(
+                State.WAITING, outcome, detail=detail, pinned={**pinned, "micro_batch_tokens": half}, best=best
+            )
+        message = f"Out of memory, and the micro-batch of {tokens} tokens cannot be made smaller. {message}"
+    tail = "" if outcome is Outcome.USER_ERROR else _tail(log_tail)
+    return Ending(State.FAILED, outcome, error=f"{message}{tail}", pinned=pinned, best=best)
+
+
+def _micro_batch(claimed: Claimed, failure: Mapping[str, Any], pinned: Mapping[str, Any]) -> int | None:
+    """Tokens of a micro-batch when memory ran out: what the child said, what was pinned, or the whole batch."""
+    training = claimed.job.config.get("training") or {}
+    known = failure.get("micro_batch_tokens") or pinned.get("micro_batch_tokens") or training.get("tokens_per_batch")
+    return int(known) if known else None
+
+
+def _incomplete(lost: Sequence[str], pinned: dict[str, Any], best: int, log_tail: str) -> Ending:
+    if not lost:  # more was asked for while it ran: another attempt does the rest
+        return Ending(State.WAITING, Outcome.FINISHED, detail="goes on: more was asked for", pinned=pinned, best=best)
+    error = f"The child process ended well but left no {', '.join(lost)}.{_tail(log_tail)}"
+    return Ending(State.FAILED, Outcome.BUG, error=error, pinned=pinned, best=best)
+
+
+def _killed_by(code: int | None) -> str:
+    number = -code if code is not None and code < 0 else (code - 128 if code is not None else 0)
+    try:
+        return f"killed by {signal.Signals(number).name}"
+    except ValueError:
+        return "gone without a word"
+
+
+def _tail(log_tail: str) -> str:
+    return f"\n{log_tail}" if log_tail else ""

@@ -1,0 +1,190 @@
+"""The child process: one attempt at one run. Trains, evaluates, reports by events; `python -m experiments.run SPEC`.
+
+SPEC is a JSON file in the attempt's folder, written by the coordinator:
+
+    store, run_id, attempt, task, config       what to run
+    inputs       digests of what training reads
+    train                                      false: the weights are there, only evaluations are asked for
+    evaluations  [{eval_id, set, settings, inputs}]
+    device       {kind, threads, memory_gb}
+    earlier      folders of attempts whose checkpoints may be used, newest first, relative to the store
+    pinned       what the first attempt resolved (precision, micro-batch …), so that a resume is exact
+    coordinator  {pid, create_time}            when it is gone, the child saves a checkpoint and ends
+
+Exit codes: 0 finished, 3 preempted after a checkpoint, 1 failed (the last event says why).
+"""
+
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from experiments import provenance
+from experiments.config import DeviceSpec
+from experiments.errors import Diverged, OutOfMemory, Preempted, UserError
+from experiments.events import EventWriter
+from experiments.store import Store, write_json
+from experiments.tasks.base import Context, EvaluationSpec, Task
+from experiments.tasks.load import load_task
+
+FINISHED, FAILED, PREEMPTED = 0, 1, 3
+log = logging.getLogger("experiments.run")
+
+
+class StopRequest:
+    """Set by SIGTERM or SIGINT, or when the coordinator is gone; a second signal ends the process at once."""
+
+    def __init__(self, coordinator: dict[str, Any] | None) -> None:
+        self._event = threading.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._signalled)
+        if coordinator:
+            threading.Thread(target=self._watch, args=(coordinator,), daemon=True).start()
+
+    def __call__(self) -> bool:
+        return self._event.is_set()
+
+    def _signalled(self, number: int, _frame: object) -> None:
+        if self._event.is_set():
+            os._exit(128 + number)
+        self._event.set()
+
+    def _watch(self, coordinator: dict[str, Any]) -> None:
+        try:
+            process = psutil.Process(coordinator["pid"])
+            same = abs(process.create_time() - coordinator["create_time"]) < 1
+        except psutil.Error:
+            same = False
+        while same:
+            time.sleep(0.5)
+            same = process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        log.warning("the coordinator is gone: ending after a checkpoint")
+        self._event.set()
+
+
+def main(spec_path: Path) -> int:
+    """Run one attempt; returns the exit code. Never raises: what went wrong is the attempt's last event."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
+    folder = spec_path.parent
+    events = EventWriter(folder)
+    try:
+        spec = json.loads(spec_path.read_text(encoding="utf-8"))
+        stop = StopRequest(spec.get("coordinator"))
+        task = load_task(spec["task"])
+        _announce(events, spec, task)
+        _attempt(spec, task, folder, events, stop)
+    except Preempted as outcome:
+        events.emit("preempted", step=outcome.step)
+        return PREEMPTED
+    except Exception as error:
+        log.exception("failed")
+        events.emit("failed", cls=_failure_class(error), message=str(error), traceback=traceback.format_exc())
+        return FAILED
+    events.emit("finished")
+    return FINISHED
+
+
+def _failure_class(error: Exception) -> str:
+    if isinstance(error, OutOfMemory | MemoryError):
+        return "out_of_memory"
+    if isinstance(error, Diverged):
+        return "diverged"
+    return "user_error" if isinstance(error, UserError) else "bug"
+
+
+def _announce(events: EventWriter, spec: dict[str, Any], task: Task) -> None:
+    events.emit(
+        "started",
+        attempt=spec["attempt"],
+        pid=os.getpid(),
+        device=spec["device"],
+        code_digest=provenance.code_digest(task.training_code),
+        revision=provenance.revision(),
+        versions=provenance.versions(),
+        **provenance.host(),
+    )
+
+
+def _attempt(spec: dict[str, Any], task: Task, folder: Path, events: EventWriter, stop: StopRequest) -> None:
+    store = Store.open(spec["store"], create=False)
+    config = task.config_type.model_validate_json(json.dumps(spec["config"]))
+    context = Context(
+        store=store.root,
+        run_id=spec["run_id"],
+        folder=folder,
+        inputs=spec["inputs"],
+        device=DeviceSpec(**spec["device"]),
+        emit=events.emit,
+        should_stop=stop,
+        earlier=[store.root / path for path in spec.get("earlier", ())],
+        pinned=spec.get("pinned", {}),
+        code_digest=provenance.code_digest(task.training_code),
+    )
+    weights = folder
+    if spec["train"]:
+        began = time.monotonic()
+        facts = task.train(config, context)
+        _write_result(spec, task, folder, facts, time.monotonic() - began)
+        events.emit("trained", step=facts.get("step"))
+    else:
+        found = store.weights_folder(spec["run_id"])
+        if found is None:
+            raise RuntimeError(f"run {spec['run_id']} has no weights to evaluate")
+        weights = found
+    for item in spec["evaluations"]:
+        if stop():
+            raise Preempted(None)
+        _evaluate(item, config, task, weights, context, events)
+
+
+def _write_result(spec: dict[str, Any], task: Task, folder: Path, facts: dict[str, Any], seconds: float) -> None:
+    diff = provenance.dirty_diff()
+    if diff:
+        (folder / "uncommitted.diff").write_text(diff, encoding="utf-8")
+    result = {
+        "run_id": spec["run_id"],
+        "attempt": spec["attempt"],
+        "task": spec["task"],
+        "config": spec["config"],
+        "wall_s": round(seconds, 3),
+        "code_digest": provenance.code_digest(task.training_code),
+        "revision": provenance.revision(),
+        "versions": provenance.versions(),
+        **provenance.host(),
+        **facts,
+    }
+    write_json(folder / "result.json", result)
+
+
+def _evaluate(
+    item: dict[str, Any], config: Any, task: Task, weights: Path, context: Context, events: EventWriter
+) -> None:
+    target = context.folder / "evaluations" / item["eval_id"]
+    target.mkdir(parents=True, exist_ok=True)
+    spec = EvaluationSpec(item["set"], item["settings"], item["inputs"])
+    began = time.monotonic()
+    outcome = task.evaluate(config, spec, weights, target, context)
+    result = {
+        "eval_id": item["eval_id"],
+        "run_id": context.run_id,
+        "set": spec.set,
+        "settings": dict(spec.settings),
+        "inputs": dict(spec.inputs),
+        "wall_s": round(time.monotonic() - began, 3),
+        "code_digest": provenance.code_digest(task.evaluation_code),
+        **outcome,
+    }
+    write_json(target / "result.json", result)
+    events.emit("evaluated", eval_id=item["eval_id"], set=spec.set, metrics=outcome["metrics"])
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]).absolute()))
