@@ -1,0 +1,108 @@
+"""From planned runs to jobs in the queue: the desired state minus what is valid already."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from ablations.cli.options import Chosen
+from ablations.plan import Plan, PlannedRun
+from experiments.config import digest, lineage
+from experiments.errors import UserError
+from experiments.jobs.job import Job, Member
+from experiments.jobs.queue import Queue
+from experiments.store import Store, explain_os_errors, read_json, remove_folder, write_json
+from experiments.tasks.base import Progress
+
+STALE = ("keep", "rerun")
+READ_BY_PREPARE: Any = {"data": True, "model": {"shared_vocabulary"}, "training": {"tokens_per_batch"}}
+
+
+def wanted(plan: Plan, stale: str) -> list[PlannedRun]:
+    """The runs that are not done. Raises UserError for another word than keep or rerun."""
+    if stale not in STALE:
+        raise UserError(f"--stale {stale}: write keep (older results stay, marked) or rerun (train them anew).")
+    done = {"finished"} if stale == "rerun" else {"finished", "stale"}
+    return [run for run in plan.runs if run.state not in done]
+
+
+def prepare(chosen: Chosen, runs: Iterable[PlannedRun], progress: Progress) -> None:
+    """Make what the runs read, once per corpus, so that a mistake in it is said before anything is queued.
+
+    A store that this call would have made is removed again if it fails: a user's mistake leaves nothing behind.
+    """
+    existed = chosen.store.root.exists()
+    Store.open(chosen.store.root, chosen.store.state_dir)
+    # one representative of all runs whose preparation is the same: everything but the seed and the sizes of the model
+    different = {digest(run.config.model_dump(mode="json", include=READ_BY_PREPARE)): run.config for run in runs}
+    try:
+        for config in different.values():
+            chosen.task.prepare(config, chosen.store.root, progress)
+    except UserError:
+        if not existed:
+            remove_folder(chosen.store.root)
+        raise
+
+
+def enqueue(chosen: Chosen, plan: Plan, runs: Iterable[PlannedRun], stale: str) -> int:
+    """Put runs into the queue; returns how many were not there."""
+    store = chosen.store
+    jobs = []
+    for run in runs:
+        _keep_config(store, run)
+        jobs.append(_job(store, plan, run, stale))
+    queue = Queue(store.queue_db)
+    try:
+        return queue.enqueue(jobs)
+    finally:
+        queue.close()
+
+
+def _job(store: Store, plan: Plan, run: PlannedRun, stale: str) -> Job:
+    result = store.result(run.run_id)
+    retrain = run.state == "stale" and stale == "rerun"
+    return Job(
+        run_id=run.run_id,
+        task=run.config.task,
+        config=run.config.model_dump(mode="json"),
+        seed=run.seed,
+        train=result is None or retrain,
+        evaluations=tuple(
+            {"eval_id": e.eval_id, "set": e.spec.set, "settings": dict(e.spec.settings), "inputs": dict(e.spec.inputs)}
+            for e in run.evaluations
+        ),
+        inputs=run.inputs,
+        num_params=run.num_params,
+        cost=run.cost,
+        members=(Member(plan.study.name, plan.profile, Path(run.config.data.corpus).name, run.row, run.group),),
+        rerun_after=int(result["attempt"]) if result and retrain else 0,
+        continues=tuple(_shorter(store, run)),
+    )
+
+
+def _shorter(store: Store, run: PlannedRun) -> list[str]:
+    """Runs of the same schedule that train fewer steps, longest first: this one may go on from their checkpoints."""
+    mine, found = lineage(run.config, run.inputs), []
+    for path in store.runs.glob("*/config.json"):
+        other = read_json(path) or {}
+        steps = other["config"]["training"]["train_steps"]
+        if other["lineage"] == mine and steps < run.config.training.train_steps:
+            found.append((steps, other["run_id"]))
+    return [run_id for _, run_id in sorted(found, reverse=True)]
+
+
+def _keep_config(store: Store, run: PlannedRun) -> None:
+    """runs/<run_id>/config.json: what the run is, for whoever finds the folder."""
+    path = store.run_folder(run.run_id) / "config.json"
+    if path.exists():
+        return
+    with explain_os_errors(f"write {path}"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(
+            path,
+            {
+                "run_id": run.run_id,
+                "config": run.config.model_dump(mode="json"),
+                "inputs": dict(run.inputs),
+                "lineage": lineage(run.config, run.inputs),
+            },
+        )

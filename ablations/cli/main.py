@@ -1,0 +1,60 @@
+"""The command `ablations`: its verbs, and what becomes of errors.
+
+Exit codes: 0 done; 1 something failed (a run, or with --strict a gap in the table); 2 a mistake of the user's;
+130 interrupted. A bug of ours prints its traceback and keeps it in a file to be sent in.
+"""
+
+import os
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+import typer
+
+from ablations.cli import demo, evaluate, plan, report, run, status, studies, ui
+from experiments.errors import UserError
+
+app = typer.Typer(
+    name="ablations",
+    help="Ablation tables as code: describe a table's rows, train them, print the table.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+for module in (studies, plan, run, evaluate, status, report, ui, demo):
+    module.register(app)
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    try:
+        app()
+    except UserError as error:
+        _say(str(error))
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:  # `ablations plan … | head`: the reader has left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except Exception:
+        traceback.print_exc()
+        _say(f"This is a bug in ablations, not a mistake of yours. The traceback is kept in {_keep_traceback()}.")
+        sys.exit(1)
+
+
+def _say(text: str) -> None:
+    print(f"ablations: {text}", file=sys.stderr)
+
+
+def _keep_traceback() -> Path:
+    handle, name = tempfile.mkstemp(prefix=f"ablations-{time.strftime('%Y%m%d-%H%M%S')}-", suffix=".log")
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(f"{' '.join(sys.argv)}\n\n{traceback.format_exc()}")
+    return Path(name)
+
+
+if __name__ == "__main__":
+    main()

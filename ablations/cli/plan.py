@@ -1,0 +1,49 @@
+"""`ablations plan`: the runs of a table, without running anything."""
+
+import json
+from pathlib import Path
+
+import typer
+
+from ablations.cli import options as o
+from ablations.plan import Plan, plan_as_json
+
+
+def register(app: typer.Typer) -> None:
+    app.command("plan")(plan)
+
+
+def plan(
+    study: o.StudyName,
+    profile: o.Profile = None,
+    corpus: o.Corpus = None,
+    rows: o.Rows = None,
+    seeds: o.Seeds = None,
+    sets: o.Set = None,
+    store: o.StoreDir = o.DEFAULT_STORE,
+    state_dir: o.StateDir = None,
+    as_json: o.Json = False,
+) -> None:
+    """Show the runs of a table: settings, parameters, cost, and what is done already."""
+    chosen = o.choose(study, profile, corpus, rows, seeds, sets, store, state_dir)
+    planned = chosen.plan
+    if as_json:
+        typer.echo(json.dumps(plan_as_json(planned), indent=1, ensure_ascii=False))
+    else:
+        _print(planned, chosen.store.root)
+
+
+def _print(planned: Plan, store: Path) -> None:
+    width = max(len(run.row) for run in planned.runs)
+    typer.echo(f"{planned.study.title} — profile {planned.profile}, store {store}")
+    for run in planned.runs:
+        changes = ", ".join(f"{name.rpartition('.')[2]}={value}" for name, value in run.overrides.items())
+        typer.echo(
+            f"  {run.row:<{width}}  seed {run.seed}  {run.run_id}  {run.state:<8}"
+            f"  {run.num_params / 1e6:8.2f}M params  {run.cost:8.1e} FLOP  {changes}"
+        )
+    states = [run.state for run in planned.runs]
+    counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+    typer.echo(f"{len(states)} runs: {counts}; {sum(run.cost for run in planned.runs):.1e} FLOP of training in all")
+    for note in planned.notes:
+        typer.echo(f"note: {note}")

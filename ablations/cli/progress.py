@@ -1,0 +1,76 @@
+"""Progress in the terminal: one live line per running row where there is a terminal, plain lines elsewhere."""
+
+import sys
+import time
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.live import Live as RichLive
+from rich.text import Text
+
+from experiments.jobs.reporter import View
+from experiments.jobs.states import State
+
+PLAIN_EVERY_S = 10.0
+
+
+def plain_progress(what: str, done: int, total: int) -> None:
+    """Progress of a preparation, on one line of the terminal; silent where output is not a terminal."""
+    if sys.stderr.isatty():
+        end = "\n" if done >= total else ""
+        print(f"\r{what} {done:,}/{total:,}", end=end, file=sys.stderr, flush=True)
+
+
+class Live:
+    """`update` is called by the coordinator about twice a second."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True)
+        self._live = RichLive(console=self._console, auto_refresh=False, transient=True)
+        self._began = self._printed_at = time.monotonic()
+        self._ended_before: int | None = None
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        if self._console.is_terminal:
+            self._live.stop()
+
+    def update(self, view: View) -> None:
+        if self._console.is_terminal:
+            self._live.update(Text("\n".join([self._summary(view), *_running(view)])), refresh=True)
+        elif time.monotonic() - self._printed_at >= PLAIN_EVERY_S:
+            self._printed_at = time.monotonic()
+            print("; ".join([self._summary(view), *_running(view)]), file=sys.stderr, flush=True)
+
+    def _summary(self, view: View) -> str:
+        counts = view.counts
+        ended = sum(count for state, count in counts.items() if state.ended)
+        self._ended_before = ended if self._ended_before is None else self._ended_before
+        left = counts[State.WAITING] + counts[State.RUNNING]
+        words = [f"{counts[state]} {state.value}" for state in State if counts[state]]
+        eta = self._eta(ended - self._ended_before, left)
+        stopping = "stopping after checkpoints (once more: at once)" if view.stopping else ""
+        return ", ".join(filter(None, [*words, view.preparing, eta, stopping]))
+
+    def _eta(self, ended: int, left: int) -> str:
+        """From the runs that have ended since we started; rows differ in cost, so it is rough."""
+        if not ended or not left:
+            return ""
+        seconds = (time.monotonic() - self._began) / ended * left
+        return f"about {seconds / 60:.0f} min left" if seconds >= 90 else f"about {seconds:.0f} s left"
+
+
+def _running(view: View) -> list[str]:
+    lines = []
+    for live in view.running:
+        job = live.claimed.job
+        name = job.members[0].row if job.members else job.run_id
+        step = f"step {live.record.step}/{job.total_steps}" if live.record.step is not None and job.total_steps else ""
+        words = [f"{name} (seed {job.seed})", live.record.doing, step, f"on {live.slot.name}"]
+        lines.append(" ".join(filter(None, words)))
+    return lines

@@ -1,0 +1,61 @@
+"""`ablations report`: the table, from what the store holds."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ablations.cli import options as o
+from experiments.errors import UserError
+from experiments.store import explain_os_errors, write_bytes
+from reports.build import build_table
+from reports.render.formats import RENDERERS, render
+from reports.table import Table, missing_cells
+
+CARRY_NO_WARNINGS = ("csv", "json")
+
+
+def register(app: typer.Typer) -> None:
+    app.command("report")(report)
+
+
+def report(
+    study: o.StudyName,
+    profile: o.Profile = None,
+    corpus: o.Corpus = None,
+    rows: o.Rows = None,
+    seeds: o.Seeds = None,
+    sets: o.Set = None,
+    store: o.StoreDir = o.DEFAULT_STORE,
+    state_dir: o.StateDir = None,
+    format_: Annotated[str, typer.Option("--format", metavar="F", help="One of: " + ", ".join(RENDERERS))] = "markdown",
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write to a file instead of the terminal.")] = None,
+    strict: Annotated[bool, typer.Option(help="Exit with 1 if the table has gaps.")] = False,
+    as_json: o.Json = False,
+) -> None:
+    """Print the table of a study; gaps are shown as gaps."""
+    chosen = o.choose(study, profile, corpus, rows, seeds, sets, store, state_dir)
+    table = print_table(chosen, "json" if as_json else format_, out)
+    gaps = missing_cells(table)
+    if strict and gaps:
+        typer.echo(f"{gaps} cells are missing", err=True)
+        raise typer.Exit(1)
+
+
+def print_table(chosen: o.Chosen, format_: str, out: Path | None = None) -> Table:
+    """Build and print the table, or write it to `out`, whole or not at all."""
+    if format_ not in RENDERERS:
+        raise UserError(f"--format {format_}: write one of {', '.join(RENDERERS)}.")
+    table = build_table(chosen.plan, chosen.store, chosen.task.columns)
+    if format_ in CARRY_NO_WARNINGS:
+        for warning in table.warnings:
+            typer.echo(f"warning: {warning}", err=True)
+    text = render(table, format_)
+    if out is None:
+        typer.echo(text, nl=not text.endswith("\n"))
+        return table
+    with explain_os_errors(f"write {out}"):
+        if not out.absolute().parent.is_dir():
+            raise UserError(f"--out {out}: there is no folder {out.absolute().parent}. Make it, or name another.")
+        write_bytes(out.absolute(), text.encode())
+    return table

@@ -1,0 +1,202 @@
+"""The engine contract (experiments/jobs/engines/base.py), for every engine there is."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from experiments.jobs.engines.base import Exit, Handle, Launch, child_environment
+from experiments.jobs.engines.local import LocalEngine
+from experiments.jobs.slots import Slot
+
+SLOT = Slot("cpu:0", "cpu", threads=2)
+PATIENCE_S = 20.0
+
+
+def forked():
+    return LocalEngine(("json",))
+
+
+def spawned():
+    return LocalEngine(fork=False)
+
+
+def orphaned():
+    """Its fork server has been killed: what the laptop's out-of-memory killer may do."""
+    engine = LocalEngine(("json",))
+    os.kill(engine._server._process.pid, signal.SIGKILL)
+    engine._server._process.wait()
+    return engine
+
+
+@pytest.fixture(params=[forked, spawned, orphaned])
+def engine(request):
+    engine = request.param()
+    yield engine
+    engine.close()
+
+
+class TestEngine:
+    def start(self, engine, tmp_path, program, *arguments):
+        script = tmp_path / "program.py"
+        script.write_text(program)
+        environment = child_environment(SLOT, SLOT.threads) | {"MARK": "yes"}
+        argv = [sys.executable, str(script), *map(str, arguments)]
+        return engine.start(Launch(argv, environment, tmp_path / "log.txt"))
+
+    def ended(self, engine, handle):
+        until = time.monotonic() + PATIENCE_S
+        while (found := engine.poll(handle)) is None:
+            assert time.monotonic() < until, "the child did not end"
+            engine.wait(0.05)
+        return found
+
+    def told(self, path):
+        """What a child has written, once it is whole."""
+        until = time.monotonic() + PATIENCE_S
+        while not (path.exists() and path.read_text().endswith("\n")):
+            assert time.monotonic() < until, "the child said nothing"
+            time.sleep(0.01)
+        return path.read_text()
+
+    @pytest.mark.parametrize("code", [0, 3, 255])
+    def test_reports_the_exit_code_however_often_it_is_asked(self, engine, tmp_path, code):
+        handle = self.start(engine, tmp_path, f"import sys; sys.exit({code})")
+        assert self.ended(engine, handle) == Exit(code)
+        assert engine.poll(handle) == Exit(code)
+
+    def test_an_exception_is_exit_code_1_with_its_traceback_in_the_log(self, engine, tmp_path):
+        handle = self.start(engine, tmp_path, "raise LookupError('out of ideas')")
+        assert self.ended(engine, handle) == Exit(1)
+        assert "LookupError: out of ideas" in (tmp_path / "log.txt").read_text()
+
+    def test_the_child_sees_its_arguments_devices_threads_and_working_directory(self, engine, tmp_path):
+        program = """
+import json, os, sys
+names = ("MARK", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
+print(json.dumps([sys.argv[1:], os.getcwd(), [os.environ[n] for n in names], __name__]))
+"""
+        handle = self.start(engine, tmp_path, program, "a b", 7)
+        assert self.ended(engine, handle) == Exit(0)
+        arguments, folder, environment, name = json.loads((tmp_path / "log.txt").read_text())
+        assert arguments == ["a b", "7"]
+        assert folder == os.getcwd()
+        assert environment == ["yes", "", "2"]
+        assert name == "__main__"
+
+    def test_the_environment_is_the_childs_own(self, engine, tmp_path, monkeypatch):
+        monkeypatch.setenv("MLFLOW_RUN_ID", "of somebody else")
+        handle = self.start(engine, tmp_path, "import os; print(os.environ.get('MLFLOW_RUN_ID'))")
+        assert self.ended(engine, handle) == Exit(0)
+        assert (tmp_path / "log.txt").read_text() == "None\n"
+
+    def test_both_streams_are_appended_to_the_log(self, engine, tmp_path):
+        (tmp_path / "log.txt").write_text("before\n")
+        program = "import sys, os; print('out'); print('err', file=sys.stderr); os.system('echo below')"
+        assert self.ended(engine, self.start(engine, tmp_path, program)) == Exit(0)
+        assert (tmp_path / "log.txt").read_text().split() == ["before", "out", "err", "below"]
+
+    def test_exit_handlers_run_and_threads_are_waited_for(self, engine, tmp_path):
+        program = """
+import atexit, threading, time
+atexit.register(print, "last")
+threading.Thread(target=lambda: (time.sleep(0.1), print("thread"))).start()
+"""
+        assert self.ended(engine, self.start(engine, tmp_path, program)) == Exit(0)
+        assert (tmp_path / "log.txt").read_text().split() == ["thread", "last"]
+
+    def test_terminate_lets_the_child_finish_its_step(self, engine, tmp_path):
+        program = """
+import signal, sys, time
+def note(*_): print("saved"); sys.exit(3)
+signal.signal(signal.SIGTERM, note)
+print("ready")
+time.sleep(60)
+"""
+        handle = self.start(engine, tmp_path, program)
+        self.told(tmp_path / "log.txt")
+        assert engine.poll(handle) is None
+        engine.terminate(handle)
+        assert self.ended(engine, handle) == Exit(3)
+        assert (tmp_path / "log.txt").read_text() == "ready\nsaved\n"
+
+    def test_kill_ends_the_child_and_what_it_started(self, engine, tmp_path):
+        program = """
+import signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]).pid)
+time.sleep(60)
+"""
+        handle = self.start(engine, tmp_path, program)
+        grandchild = psutil.Process(int(self.told(tmp_path / "log.txt")))
+        engine.terminate(handle)
+        engine.wait(0.1)
+        assert engine.poll(handle) is None
+        engine.kill(handle)
+        assert self.ended(engine, handle) == Exit(-signal.SIGKILL)
+        gone, alive = psutil.wait_procs([grandchild], timeout=5)
+        assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
+
+    def test_the_child_leads_a_group_of_its_own(self, engine, tmp_path):
+        """So that Ctrl-C in the terminal, which goes to the foreground group, reaches the coordinator alone."""
+        program = "import os; print(os.getpgid(0) == os.getpid() == os.getsid(0))"
+        assert self.ended(engine, self.start(engine, tmp_path, program)) == Exit(0)
+        assert (tmp_path / "log.txt").read_text() == "True\n"
+
+    def test_what_has_ended_is_never_signalled_though_its_id_comes_again(self, engine, tmp_path):
+        handle = self.start(engine, tmp_path, "")
+        self.ended(engine, handle)
+        other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
+        reused = Handle({**handle.ref, "pid": other.pid, "create_time": handle.ref["create_time"] - 100})
+        try:
+            for act in (engine.terminate, engine.kill):
+                act(handle)
+                act(reused)
+            time.sleep(0.1)
+            assert other.poll() is None
+            assert engine.adopt(reused.ref) is None
+        finally:
+            other.kill()
+            other.wait()
+
+    def test_another_coordinators_engine_adopts_the_living_by_plain_json(self, engine, tmp_path):
+        program = "import signal, time; print('ready'); time.sleep(60)"
+        handle = self.start(engine, tmp_path, program)
+        self.told(tmp_path / "log.txt")
+        other = type(engine)(fork=False)
+        adopted = other.adopt(json.loads(json.dumps(handle.ref)))
+        assert adopted is not None
+        assert other.poll(adopted) is None
+        other.kill(adopted)
+        assert self.ended(other, adopted).code in (None, -signal.SIGKILL)
+        self.ended(engine, handle)
+        assert other.adopt(handle.ref) is None
+
+    def test_a_child_of_another_machine_is_out_of_sight(self, engine, tmp_path):
+        handle = self.start(engine, tmp_path, "import time; time.sleep(60)")
+        assert engine.adopt({**handle.ref, "host": "elsewhere"}) is None
+        engine.kill(handle)
+        self.ended(engine, handle)
+
+    def test_wait_returns_in_time(self, engine, tmp_path):
+        began = time.monotonic()
+        engine.wait(0.05)
+        assert time.monotonic() - began < 2
+
+    def test_children_outlive_the_engine(self, engine, tmp_path):
+        handle = self.start(engine, tmp_path, "import time; time.sleep(0.5); print('done')")
+        engine.close()
+        assert self.told(tmp_path / "log.txt") == "done\n"
+        assert self.ended(engine, handle).code in (0, None)
+
+    def test_many_at_once_keep_their_codes(self, engine, tmp_path):
+        handles = []
+        for code in range(8):
+            (tmp_path / str(code)).mkdir()
+            handles.append(self.start(engine, tmp_path / str(code), f"import sys; sys.exit({code})"))
+        assert [self.ended(engine, handle).code for handle in handles] == list(range(8))

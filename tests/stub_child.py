@@ -1,0 +1,103 @@
+"""A child program without torch: trains nothing, obeys the contract of experiments/run.py, fails on command.
+
+`config["stub"]` may hold: step_s, checkpoint_steps, and attempts: {"1": {"at": step, "do": …}} with do one of kill, exit,
+bug, user_error, diverged, out_of_memory, lie (ends well without a result), deaf (ignores SIGTERM).
+Its state is a sum over steps, so that lost or repeated steps show in the result.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from experiments.events import EventWriter
+from experiments.store import read_json, write_json
+
+stop = False
+
+
+def note(*_):
+    global stop
+    stop = True
+
+
+def alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def misbehave(what, events):
+    if what == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if what == "exit":
+        print("leaving without a word")
+        os._exit(7)
+    if what == "lie":
+        os._exit(0)
+    if what == "deaf":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        return
+    events.emit("failed", cls=what, message=f"stub says {what}", traceback="")
+    os._exit(1)
+
+
+def train(spec, folder, events, stub, behaviour):
+    steps = spec["config"]["training"]["train_steps"]
+    state = {"step": 0, "sum": 0}
+    for earlier in spec["earlier"]:
+        saved = read_json(Path(spec["store"]) / earlier / "checkpoint.json")
+        if saved:
+            state = saved
+            events.emit("resumed", step=state["step"], path=earlier)
+            break
+    while state["step"] < steps:
+        if behaviour.get("at") == state["step"]:
+            misbehave(behaviour["do"], events)
+        if stop or not alive(spec["coordinator"]["pid"]):
+            write_json(folder / "checkpoint.json", state)
+            events.emit("checkpoint", step=state["step"], path="checkpoint.json")
+            events.emit("preempted", step=state["step"])
+            sys.exit(3)
+        time.sleep(stub.get("step_s", 0))
+        state = {"step": state["step"] + 1, "sum": state["sum"] + state["step"] + 1}
+        events.emit("metrics", step=state["step"], loss=1 / state["step"])
+        if state["step"] % stub.get("checkpoint_steps", 2) == 0:
+            write_json(folder / "checkpoint.json", state)
+            events.emit("checkpoint", step=state["step"], path="checkpoint.json")
+    if behaviour.get("at") == "result":
+        misbehave(behaviour["do"], events)
+    result = {**state, "run_id": spec["run_id"], "pinned": spec["pinned"], "code_digest": stub.get("code_digest", "")}
+    write_json(folder / "result.json", result)
+    events.emit("trained", step=steps)
+
+
+def main(path):
+    signal.signal(signal.SIGTERM, note)
+    spec = json.loads(path.read_text())
+    folder, stub = path.parent, spec["config"]["stub"]
+    behaviour = stub.get("attempts", {}).get(str(spec["attempt"]), {})
+    events = EventWriter(folder)
+    digest = stub.get("code_digest", "")
+    events.emit("started", attempt=spec["attempt"], pid=os.getpid(), host="here", code_digest=digest)
+    print("stub at work", spec["device"], os.environ["CUDA_VISIBLE_DEVICES"])
+    if spec["train"]:
+        train(spec, folder, events, stub, behaviour)
+    for item in spec["evaluations"]:
+        if behaviour.get("at") == "evaluation":
+            misbehave(behaviour["do"], events)
+        target = folder / "evaluations" / item["eval_id"]
+        target.mkdir(parents=True, exist_ok=True)
+        (target / "output.txt").write_text("translated\n")
+        made = {"eval_id": item["eval_id"], "set": item["set"], "settings": {}, "metrics": {"bleu": 30.5}}
+        write_json(target / "result.json", made)
+        events.emit("evaluated", eval_id=item["eval_id"], set=item["set"], metrics=made["metrics"])
+    events.emit("finished")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

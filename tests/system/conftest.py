@@ -1,0 +1,69 @@
+"""The command line as a user meets it: a real process, a store of its own."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TINY = """
+name = "tiny"
+title = "A table of width 8"
+
+[base]
+model = {num_layers = 1, d_model = 8, d_ff = 16, num_heads = 2, d_k = 4, d_v = 4}
+data = {vocab_size = 200, builtin_pairs = 300}
+training = {train_steps = 6, warmup_steps = 10, tokens_per_batch = 400, checkpoint_steps = 2, precision = "fp32"}
+evaluation = {beam_size = 2, max_extra_length = 3}
+
+[[variation]]
+key = "base"
+paper = {perplexity = 4.92, bleu = 25.8, params = 65}
+
+[[variation]]
+key = "h1"
+group = "A"
+set = {model.num_heads = 1, model.d_k = 8, model.d_v = 8}
+
+[[variation]]
+key = "untrained"
+fixed = {training.train_steps = 0}
+"""
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200", "MLFLOW_DISABLE_TELEMETRY": "true"}
+
+
+def command(*arguments: str | Path) -> list[str]:
+    return [sys.executable, "-m", "ablations.cli.main", *map(str, arguments)]
+
+
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="session")
+def cli() -> Cli:
+    def call(*arguments: str | Path, code: int = 0, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            command(*arguments), capture_output=True, text=True, timeout=240, env=environment(), cwd=cwd
+        )
+        assert done.returncode == code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("study") / "tiny.toml"
+    path.write_text(TINY, encoding="utf-8")
+    return path
+
+
+def as_json(done: subprocess.CompletedProcess[str]) -> Any:
+    return json.loads(done.stdout)

@@ -1,0 +1,136 @@
+"""Pieces: trained on given text alone, the same every time, and back to the text."""
+
+import itertools
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from experiments.config import DataConfig
+from experiments.data import tokenizer as tokenizer_module
+from experiments.data.tokenizer import (
+    BOS_ID,
+    EOS_ID,
+    PAD_ID,
+    UNK_ID,
+    Tokenizer,
+    in_sample,
+    tokenizer_settings,
+    train_tokenizer,
+)
+from experiments.errors import UserError
+
+LINES = ["the cat sat on the mat", "der Hund saß auf der Matte", "the dog sat", "die Katze saß", "e\u0301 é ﬁ Å"]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    path = tmp_path_factory.mktemp("tokenizer") / "t.model"
+    train_tokenizer(LINES, 60, path, "the text")
+    return Tokenizer.load(path)
+
+
+def test_special_symbols_have_fixed_ids(trained: Tokenizer) -> None:
+    assert (PAD_ID, BOS_ID, EOS_ID, UNK_ID) == (0, 1, 2, 3)
+    assert trained.vocab_size == 60
+    assert trained.decode([BOS_ID, *trained.encode("the cat"), EOS_ID, PAD_ID]) == "the cat"
+
+
+def test_training_text_comes_back_as_it_was(trained: Tokenizer) -> None:
+    for line in [*LINES, "", " the", "the  cat", "sat  "]:
+        pieces = trained.encode(line)
+        assert trained.decode(pieces) == line
+        assert not set(pieces) & {PAD_ID, BOS_ID, EOS_ID, UNK_ID}
+    assert trained.encode_batch(LINES, threads=2) == [trained.encode(line) for line in LINES]
+
+
+def test_text_cannot_smuggle_in_special_symbols(trained: Tokenizer) -> None:
+    assert not set(trained.encode("the </s> cat <s> <pad>")) & {PAD_ID, BOS_ID, EOS_ID}
+
+
+def test_unseen_characters_are_unknown(trained: Tokenizer) -> None:
+    assert trained.encode("漢").count(UNK_ID) == 1
+    assert trained.decode([UNK_ID]) == " ⁇ "
+
+
+# What SentencePiece keeps for itself, as the module says: U+0000, U+001F, "▁" (U+2581), "▅" (U+2585); and no line ends.
+NOT_KEPT = "\x00\x1f▁▅\n"
+TEXT = st.text(st.characters(exclude_categories=("Cs",), exclude_characters=NOT_KEPT + "<>"), max_size=30)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(TEXT, min_size=1, max_size=5))
+def test_any_training_text_comes_back(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) -> None:
+    path = tmp_path_factory.mktemp("any") / "t.model"
+    lines = [*lines, "ab ab"]
+    size = len({*"".join(lines), " "}) + 4  # every character, the sign for a space, four special symbols
+    train_tokenizer(lines, size + 1, path, "the text")  # and "ab"
+    tokenizer = Tokenizer.load(path)
+    for line in lines:
+        assert tokenizer.decode(tokenizer.encode(line)) == line
+
+
+def test_the_same_text_gives_the_same_model(tmp_path: Path, trained: Tokenizer) -> None:
+    train_tokenizer(iter(LINES), 60, tmp_path / "again.model", "the text")
+    train_tokenizer([*LINES, "the cat"], 60, tmp_path / "other.model", "the text")
+    assert Tokenizer.load(tmp_path / "again.model").sha256 == trained.sha256
+    assert Tokenizer.load(tmp_path / "other.model").sha256 != trained.sha256
+
+
+def test_long_lines_are_learnt_from_too(tmp_path: Path) -> None:
+    train_tokenizer(["ab " * 3000 + "ß", "ab"], 10, tmp_path / "t.model", "the text")
+    assert UNK_ID not in Tokenizer.load(tmp_path / "t.model").encode("ß")
+
+
+def test_too_many_pieces_are_refused_with_the_largest_number_that_works(tmp_path: Path) -> None:
+    path = tmp_path / "t.model"
+    with pytest.raises(
+        UserError, match=r"data\.vocab_size = 8000 is more than the text of x allows.* gives \d+\."
+    ) as e:
+        train_tokenizer(LINES, 8000, path, "the text of x")
+    assert not path.exists()
+    largest = int(str(e.value).split("data.vocab_size to ")[1].split()[0])
+    train_tokenizer(LINES, largest, path, "the text of x")
+    assert Tokenizer.load(path).vocab_size == largest
+
+
+def test_too_few_pieces_are_refused_with_the_number_of_characters(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"too few for the text: .* alone are \d+ pieces") as e:
+        train_tokenizer(LINES, 16, tmp_path / "t.model", "the text")
+    least = int(str(e.value).split("more than ")[1].rstrip("."))
+    train_tokenizer(LINES, least + 1, tmp_path / "t.model", "the text")
+    with pytest.raises(UserError, match="the text holds no text"):
+        train_tokenizer(["", ""], 16, tmp_path / "t.model", "the text")
+
+
+def test_training_says_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    train_tokenizer(LINES, 60, tmp_path / "t.model", "the text")
+    Tokenizer.load(tmp_path / "t.model").encode("the cat")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_file_that_is_no_model_is_named(tmp_path: Path) -> None:
+    (tmp_path / "t.model").write_bytes(b"nothing")
+    for name in ("t.model", "missing.model"):
+        with pytest.raises(UserError, match=name):
+            Tokenizer.load(tmp_path / name)
+
+
+def test_a_large_training_set_is_sampled_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokenizer_module, "SAMPLE_PAIRS", 10)
+    assert all(in_sample(i, 10) for i in range(10))
+    taken = [i for i in range(37) if in_sample(i, 37)]
+    assert len(taken) == 10
+    assert {b - a for a, b in itertools.pairwise(taken)} == {3, 4}
+
+
+def test_settings_tell_vocabularies_apart() -> None:
+    data = DataConfig(vocab_size=100)
+    kinds = [
+        tokenizer_settings(data, True),
+        tokenizer_settings(data, False),
+        tokenizer_settings(DataConfig(vocab_size=99), True),
+    ]
+    assert kinds[0] != kinds[1] != kinds[2] != kinds[0]
+    assert kinds[0]["normalization_rule_name"] == "identity"

@@ -1,0 +1,56 @@
+"""BLEU against its formula, and the counts that are kept per sentence."""
+
+import math
+
+import numpy as np
+import pytest
+
+from experiments.evaluation.scoring import STATISTICS, bleu_of_statistics, score_text
+
+TRANSLATIONS = ["The cat sat on the mat .", "A dog runs fast through snow.", ""]
+REFERENCES = ["The cat sat on a mat .", "A dog runs through the deep snow.", "Nothing"]
+
+
+def test_bleu_is_the_formula() -> None:
+    """Eight of nine words, and a reference of nine: no brevity penalty."""
+    scores = score_text(["a b c d e f g h x"], ["a b c d e f g h i"])
+    precision = [8 / 9, 7 / 8, 6 / 7, 5 / 6]
+    assert scores.metrics["bleu"] == pytest.approx(100 * math.prod(precision) ** 0.25)
+    short = score_text(["a b c d e f g h"], ["a b c d e f g h i j"])
+    assert short.metrics["bleu"] == pytest.approx(100 * math.exp(1 - 10 / 8))
+
+
+def test_statistics_are_the_counts_of_each_sentence() -> None:
+    scores = score_text(TRANSLATIONS, REFERENCES)
+    first = dict(zip(STATISTICS, scores.statistics[0].tolist(), strict=True))
+    assert first == {
+        "sys_len": 7, "ref_len": 7, "correct_1": 6, "correct_2": 4, "correct_3": 2, "correct_4": 1,
+        "total_1": 7, "total_2": 6, "total_3": 5, "total_4": 4,
+    }  # fmt: skip
+    assert scores.statistics[2].tolist() == [0, 1, *[0] * 8]
+
+
+def test_statistics_add_up_to_corpus_bleu_of_any_selection() -> None:
+    scores = score_text(TRANSLATIONS, REFERENCES)
+    assert bleu_of_statistics(scores.statistics) == pytest.approx(scores.metrics["bleu"])
+    chosen = [1, 0, 1]
+    resampled = score_text([TRANSLATIONS[i] for i in chosen], [REFERENCES[i] for i in chosen])
+    assert bleu_of_statistics(scores.statistics[chosen]) == pytest.approx(resampled.metrics["bleu"])
+    assert scores.statistics.dtype == np.int64
+
+
+def test_case_counts_and_signatures_say_how() -> None:
+    scores = score_text(["the CAT sat on the mat"], ["the cat sat on the mat"])
+    assert scores.metrics["bleu"] < 100
+    assert score_text(["the cat sat on it"], ["the cat sat on it"]).metrics == {
+        "bleu": pytest.approx(100),
+        "chrf": pytest.approx(100),
+    }
+    assert "tok:13a" in scores.signatures["bleu"]
+    assert "case:mixed" in scores.signatures["bleu"]
+    assert "version:" in scores.signatures["chrf"]
+
+
+def test_unequal_counts_are_refused() -> None:
+    with pytest.raises(ValueError, match="1 translations and 2 references"):
+        score_text(["a"], ["a", "b"])

@@ -1,0 +1,79 @@
+"""From sources to hypotheses: order, empty and over-long lines, stopping."""
+
+import pytest
+import torch
+
+from experiments.device import Device
+from experiments.errors import Preempted, UserError
+from experiments.evaluation.beam import SearchSettings
+from experiments.evaluation.translate import evaluating, translate
+from model.config import ModelConfig
+from model.factory import build_model
+from model.transformer import Transformer
+
+CPU = Device(torch.device("cpu"), "fp32", 1)
+SETTINGS = SearchSettings(beam_size=2, max_extra_length=4)
+
+
+def small_model(positions: str = "sinusoidal") -> Transformer:
+    torch.manual_seed(0)
+    config = ModelConfig(num_layers=1, d_model=8, d_ff=16, num_heads=2, d_k=4, d_v=4, positions=positions, max_length=9)
+    model = build_model(config, 12).double().eval()
+    with torch.no_grad():
+        model.target_embedding.weight *= 3
+    return model
+
+
+def test_output_is_in_the_inputs_order_however_it_is_packed() -> None:
+    model, sources = small_model(), [[4] * n for n in (3, 1, 6, 2, 5, 1)]
+    alone = [translate(model, [source], SETTINGS, CPU)[0][0].ids for source in sources]
+    assert len(set(alone)) > 1
+    for slots in (1, 60, 10**6):
+        found = translate(model, sources, SETTINGS, CPU, max_batch_slots=slots)
+        assert [hypotheses[0].ids for hypotheses in found] == alone
+
+
+def test_empty_lines_are_not_shown_to_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = small_model()
+    full = translate(model, [[5, 6]], SETTINGS, CPU)
+    found = translate(model, [[], [5, 6], []], SETTINGS, CPU)
+    assert [len(h[0].ids) > 0 for h in found] == [False, len(full[0][0].ids) > 0, False]
+    monkeypatch.setattr(Transformer, "encode", lambda *_: pytest.fail("the model was run"))
+    assert [h[0].ids for h in translate(model, [[], []], SETTINGS, CPU)] == [(), ()]
+    assert translate(model, [], SETTINGS, CPU) == []
+
+
+def test_a_line_beyond_the_position_table_is_refused_by_its_number() -> None:
+    with pytest.raises(UserError, match=r"Line 2 of the source has 10 pieces.*max_length"):
+        translate(small_model("learned"), [[4] * 8, [4] * 9], SETTINGS, CPU)
+    assert len(translate(small_model(), [[4] * 9], SETTINGS, CPU)) == 1
+
+
+def test_output_is_capped_where_the_position_table_ends() -> None:
+    settings = SearchSettings(beam_size=2, max_extra_length=50, early_stop=False)
+    found = translate(small_model("learned"), [[4] * 8, [5]], settings, CPU)
+    assert all(len(h[0].ids) <= 9 for h in found)
+
+
+def test_progress_rises_to_the_number_of_sentences() -> None:
+    seen: list[tuple[int, int]] = []
+    sources = [[4] * n for n in (3, 0, 6, 2)]
+    translate(small_model(), sources, SETTINGS, CPU, max_batch_slots=30, progress=lambda *n: seen.append(n))
+    assert seen[-1] == (4, 4)
+    assert seen == sorted(set(seen))
+
+
+def test_it_stops_when_asked_and_leaves_the_model_as_it_was() -> None:
+    model = small_model().train()
+    with pytest.raises(Preempted):
+        translate(model, [[4, 5]], SETTINGS, CPU, should_stop=lambda: True)
+    assert model.training
+
+
+def test_evaluating_is_inference_without_dropout_and_ends() -> None:
+    model = small_model().train()
+    with evaluating(model):
+        assert not model.training
+        assert torch.is_inference_mode_enabled()
+    assert model.training
+    assert not torch.is_inference_mode_enabled()

@@ -1,0 +1,134 @@
+"""What becomes of a job when an attempt ends: each class of failure, and that nothing is retried for ever."""
+
+import signal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from experiments.jobs.job import Claimed, Job
+from experiments.jobs.outcomes import MAX_STALLS, MIN_MICRO_BATCH, Record, decide
+from experiments.jobs.states import Outcome, State
+
+JOB = Job("0" * 16, "stub", {"training": {"train_steps": 100, "tokens_per_batch": 1000}})
+WANTED = ["training", "e1"]
+
+
+def after(events, code, missing=WANTED, expected=WANTED, claimed=None, **more):
+    record = Record()
+    record.take([{"t": 0.0, **event} for event in events])
+    claimed = claimed or Claimed(JOB, 1, {}, 0, 0)
+    return decide(claimed, record, code, missing, expected=expected, **more)
+
+
+def event(kind, **fields):
+    return {"kind": kind, **fields}
+
+
+@pytest.mark.parametrize("code", [0, 1, 3, -9, None])
+def test_all_in_place_is_finished_however_the_child_ended(code):
+    assert after([], code, missing=[]).state is State.FINISHED
+
+
+@pytest.mark.parametrize("code", [-signal.SIGKILL, -signal.SIGSEGV, 128 + signal.SIGTERM, None])
+def test_a_killed_child_goes_on_from_its_checkpoint(code):
+    ending = after([event("checkpoint", step=4)], code)
+    assert (ending.state, ending.outcome, ending.stalls, ending.best) == (State.WAITING, Outcome.KILLED, 0, 4)
+
+
+def test_three_ends_without_a_new_checkpoint_fail_and_say_how():
+    claimed = Claimed(JOB, 1, {}, 4, 0)
+    for stalls in range(1, MAX_STALLS + 1):
+        ending = after([event("checkpoint", step=4)], -9, claimed=claimed, log_tail="the log")
+        assert ending.stalls == stalls
+        claimed = Claimed(JOB, 1, {}, ending.best, ending.stalls)
+    assert ending.state is State.FAILED
+    assert "SIGKILL" in ending.error and "the log" in ending.error
+
+
+def test_a_new_checkpoint_or_a_completed_part_starts_the_count_again():
+    stalled = Claimed(JOB, 1, {}, 4, MAX_STALLS - 1)
+    assert after([event("checkpoint", step=5)], -9, claimed=stalled).stalls == 0
+    assert after([event("evaluated", eval_id="e1")], -9, claimed=stalled).stalls == 0
+    assert after([event("metrics", step=99)], -9, claimed=stalled).state is State.FAILED
+
+
+@given(st.lists(st.integers(0, 6), max_size=40))
+def test_no_run_is_tried_for_ever(saved):
+    """With at most `train_steps` checkpoints to reach, the number of attempts is bounded."""
+    claimed, attempts = Claimed(JOB, 1, {}, 0, 0), 0
+    for step in [*saved, 6, 6, 6, 6]:
+        ending = after([event("checkpoint", step=step)] if step else [], -9, claimed=claimed)
+        attempts += 1
+        if ending.state is State.FAILED:
+            break
+        claimed = Claimed(JOB, 1, {}, ending.best, ending.stalls)
+    assert ending.state is State.FAILED
+    assert attempts <= MAX_STALLS * 7 + MAX_STALLS
+
+
+def test_stopped_by_the_coordinator_does_not_count():
+    ending = after([event("preempted", step=0)], 3, claimed=Claimed(JOB, 1, {}, 0, MAX_STALLS - 1), asked="stop")
+    assert (ending.state, ending.outcome, ending.stalls) == (State.WAITING, Outcome.PREEMPTED, MAX_STALLS - 1)
+
+
+def test_cancelled_stays_cancelled():
+    assert after([event("preempted", step=4)], 3, asked="cancel").state is State.CANCELLED
+    assert after([], -9, asked="cancel").state is State.CANCELLED
+
+
+@pytest.mark.parametrize("cls", ["user_error", "diverged", "bug", "something new"])
+def test_what_would_only_happen_again_fails_at_once(cls):
+    ending = after([event("failed", cls=cls, message="loss is NaN at step 7")], 1, log_tail="the log")
+    assert ending.state is State.FAILED
+    assert ending.error.startswith("loss is NaN at step 7")
+    assert ("the log" in ending.error) == (cls != "user_error")  # a user's mistake is one clear paragraph
+
+
+def test_an_exit_code_without_a_word_is_a_bug_with_the_logs_tail():
+    ending = after([event("started")], 7, log_tail="ImportError: no torch")
+    assert (ending.state, ending.outcome) == (State.FAILED, Outcome.BUG)
+    assert "exit code 7" in ending.error and "ImportError" in ending.error
+
+
+def test_out_of_memory_halves_the_micro_batch_until_it_cannot():
+    claimed, sizes = Claimed(JOB, 1, {"threads": 2}, 0, 0), []
+    while True:
+        ending = after([event("failed", cls="out_of_memory", message="no room")], 1, claimed=claimed)
+        if ending.state is State.FAILED:
+            break
+        sizes.append(ending.pinned["micro_batch_tokens"])
+        assert ending.pinned["threads"] == 2
+        claimed = Claimed(JOB, 1, ending.pinned, ending.best, ending.stalls)
+    assert sizes == [500, 250, 125]
+    assert sizes[-1] // 2 < MIN_MICRO_BATCH
+    assert "Out of memory" in ending.error
+
+
+def test_out_of_memory_starts_from_what_the_child_used():
+    ending = after([event("failed", cls="out_of_memory", message="", micro_batch_tokens=300)], 1)
+    assert ending.pinned["micro_batch_tokens"] == 150
+
+
+def test_ended_well_but_left_nothing_is_a_bug():
+    ending = after([event("trained", step=100), event("finished")], 0, missing=["e1"])
+    assert (ending.state, ending.outcome) == (State.FAILED, Outcome.BUG)
+    assert "e1" in ending.error
+
+
+def test_what_was_asked_for_meanwhile_waits_for_another_attempt():
+    ending = after([event("trained", step=100), event("finished")], 0, missing=["e2"])
+    assert (ending.state, ending.error) == (State.WAITING, "")
+
+
+def test_what_the_first_attempt_resolved_is_pinned():
+    ending = after([event("pinned", precision="bf16"), event("checkpoint", step=2)], -9)
+    assert ending.pinned == {"precision": "bf16"}
+
+
+def test_a_record_follows_the_story():
+    record = Record()
+    record.take([event("started"), event("resumed", step=4), event("metrics", step=5, loss=1.0)])
+    assert (record.first_step, record.step, record.doing) == (4, 5, "training")
+    record.take([event("trained", step=9), event("progress", what="decoding dev", done=3, total=8)])
+    assert (record.step, record.doing) == (9, "decoding dev 3/8")

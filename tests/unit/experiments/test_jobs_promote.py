@@ -1,0 +1,103 @@
+"""Results become valid by renames that can be repeated: whole or not at all, first evaluation, newest training."""
+
+import pytest
+
+from experiments.jobs.job import Job
+from experiments.jobs.promote import leftover, missing, promote
+from experiments.store import Store, write_json
+
+RUN, E1, E2 = "a" * 16, "1" * 16, "2" * 16
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store.open(tmp_path / "store")
+
+
+def job(*eval_ids, **more):
+    evaluations = tuple({"eval_id": e, "set": "dev", "settings": {}, "inputs": {}} for e in eval_ids)
+    return Job(RUN, "stub", {}, evaluations=evaluations, **more)
+
+
+def attempt(store, *eval_ids, trained=True, bleu=30.0, code="c1"):
+    number, folder = store.new_attempt(RUN)
+    if trained:
+        write_json(folder / "result.json", {"run_id": RUN, "code_digest": code})
+    for eval_id in eval_ids:
+        home = folder / "evaluations" / eval_id
+        home.mkdir(parents=True)
+        (home / "output.txt").write_text("ein Satz\n")
+        write_json(home / "result.json", {"metrics": {"bleu": bleu}})
+    return number
+
+
+def test_what_is_whole_is_taken_over_and_doing_it_again_changes_nothing(store):
+    number = attempt(store, E1)
+    assert missing(store, job(E1)) == ["training", E1]
+    assert promote(store, RUN, number) == ["training", E1]
+    assert missing(store, job(E1)) == []
+    assert store.result(RUN)["attempt"] == number
+    assert (store.evaluation_folder(RUN, E1) / "output.txt").read_text() == "ein Satz\n"
+    assert promote(store, RUN, number) == []
+    assert missing(store, job(E1, E2)) == [E2]
+
+
+def test_half_written_is_not_taken(store):
+    number = attempt(store, E1)
+    (store.attempt_folder(RUN, number) / "evaluations" / E1 / "result.json").write_text('{"metrics": {"bl')
+    assert promote(store, RUN, number) == ["training"]
+    (store.attempt_folder(RUN, attempt(store)) / "result.json").write_text("")
+    assert promote(store, RUN, number + 1) == []
+    assert store.result(RUN)["attempt"] == number
+
+
+def test_dying_between_the_two_renames_is_made_good(store):
+    number = attempt(store, E1, E2)
+    promote(store, RUN, number)
+    store.evaluation_folder(RUN, E2).rename(store.attempt_folder(RUN, number) / "evaluations" / E2)
+    assert promote(store, RUN, number) == [E2]
+
+
+def test_the_first_evaluation_counts(store):
+    promote(store, RUN, attempt(store, E1, bleu=30.0))
+    assert promote(store, RUN, attempt(store, E1, trained=False, bleu=99.0)) == []
+    assert store.evaluation(RUN, E1)["metrics"] == {"bleu": 30.0}
+
+
+def test_evaluations_alone_are_of_the_weights_there_are(store):
+    promote(store, RUN, attempt(store))
+    later = attempt(store, E1, trained=False)
+    assert promote(store, RUN, later) == [E1]
+    assert (store.evaluation(RUN, E1)["attempt"], store.evaluation(RUN, E1)["weights_attempt"]) == (later, 1)
+
+
+def test_evaluations_without_weights_are_left(store):
+    assert promote(store, RUN, attempt(store, E1, trained=False)) == []
+
+
+def test_an_attempt_that_comes_too_late_changes_nothing(store):
+    late, won = attempt(store, E1, E2, bleu=1.0), attempt(store, E1, bleu=30.0)
+    promote(store, RUN, won)
+    assert promote(store, RUN, late) == []
+    assert store.result(RUN)["attempt"] == won
+    assert missing(store, job(E2)) == [E2]
+
+
+def test_training_anew_takes_the_old_scores_out_of_the_tables_and_keeps_them(store):
+    old = attempt(store, E1, bleu=30.0)
+    promote(store, RUN, old)
+    assert missing(store, job(E1, rerun_after=old)) == ["training", E1]
+    new = attempt(store, E1, bleu=31.0, code="c2")
+    assert promote(store, RUN, new) == ["training", E1]
+    assert store.evaluation(RUN, E1)["metrics"] == {"bleu": 31.0}
+    assert (store.attempt_folder(RUN, old) / "evaluations" / E1 / "output.txt").exists()
+    assert promote(store, RUN, old) == []
+    assert missing(store, job(E1, rerun_after=old)) == []
+
+
+def test_a_finished_attempt_is_found_though_the_queue_is_lost(store):
+    number = attempt(store, E1)
+    assert leftover(store, job(E1), "other code") == []
+    assert leftover(store, job(E1, rerun_after=number), "c1") == []
+    assert leftover(store, job(E1), "c1") == ["training", E1]
+    assert missing(store, job(E1)) == []

@@ -1,0 +1,242 @@
+"""The queue: nothing is claimed twice, wishes are joined, and SQLite's errors are said in words."""
+
+import multiprocessing
+import os
+import sqlite3
+import threading
+import time
+
+import pytest
+
+from experiments.errors import UserError
+from experiments.jobs import database
+from experiments.jobs.job import Ending, Job, Member
+from experiments.jobs.ledger import Ledger
+from experiments.jobs.queue import Queue
+from experiments.jobs.states import Outcome, State
+
+CONFIG = {"model": {"d_model": 8}, "training": {"train_steps": 10}, "data": {"corpus": "builtin"}}
+
+
+def make(number, **more):
+    return Job(run_id=f"{number:016x}", task="stub", config=CONFIG, **more)
+
+
+def evaluation(name):
+    return {"eval_id": name, "set": "dev", "settings": {}, "inputs": {}}
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    with_file = Ledger(tmp_path / "queue.db")
+    yield with_file
+    with_file.close()
+
+
+def claim_all(path, claimed):
+    ledger = Ledger(path)
+    mine = []
+    while waiting := ledger.waiting(3):
+        mine += [w.run_id for w in waiting if ledger.claim(w.run_id, 1, "cpu:0", "cpu")]
+    ledger.close()
+    claimed.put(mine)
+
+
+@pytest.mark.parametrize("kind", [threading.Thread, multiprocessing.get_context("spawn").Process])
+def test_many_claim_at_once_and_nothing_is_claimed_twice(tmp_path, kind):
+    path, count = tmp_path / "queue.db", 120
+    Queue(path).enqueue(make(i) for i in range(count))
+    claimed = multiprocessing.get_context("spawn").Queue()
+    workers = [kind(target=claim_all, args=(path, claimed)) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    got = [claimed.get(timeout=30) for _ in workers]
+    for worker in workers:
+        worker.join()
+    assert sorted(sum(got, [])) == [f"{i:016x}" for i in range(count)]
+
+
+def test_many_open_a_new_queue_at_once(tmp_path):
+    errors = []
+
+    def add(number):
+        try:
+            Queue(tmp_path / "queue.db").enqueue([make(number)])
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=add, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    assert len(Queue(tmp_path / "queue.db").status()) == 8
+
+
+def test_a_job_comes_back_as_it_went_in(ledger):
+    member = Member("table3", "demo", "builtin", "A-h16", "A")
+    job = make(1, seed=3, evaluations=(evaluation("e1"),), inputs={"corpus": "ab"}, members=(member,), continues=("c",))
+    ledger.enqueue([job])
+    assert ledger.job(job.run_id).job == job
+    row = ledger.status()[0]
+    assert (row.state, row.seed, row.total, row.members) == (State.WAITING, 3, 10, (member,))
+
+
+def test_the_turn_is_priority_then_cost_then_age(ledger):
+    ledger.enqueue([make(1, cost=1.0)], now=1)
+    ledger.enqueue([make(2, cost=5.0)], now=2)
+    ledger.enqueue([make(3, cost=5.0)], now=1)
+    ledger.enqueue([make(4, cost=0.5, priority=1)], now=3)
+    assert [int(w.run_id, 16) for w in ledger.waiting(10)] == [4, 3, 2, 1]
+    key = make(1).inputs_key
+    assert ledger.waiting(10, without=[key]) == []
+
+
+def test_asked_twice_is_one_job_with_both_wishes(ledger):
+    here, there = Member("one", "demo", "builtin", "base"), Member("two", "demo", "builtin", "base")
+    first = make(1, evaluations=(evaluation("e1"),), members=(here,), priority=2)
+    again = make(1, evaluations=(evaluation("e2"), evaluation("e1")), members=(there,), train=False)
+    assert ledger.enqueue([first]) == 1
+    assert ledger.enqueue([again]) == 0
+    joined = ledger.job(first.run_id).job
+    assert [e["eval_id"] for e in joined.evaluations] == ["e1", "e2"]
+    assert joined.train and joined.priority == 2 and set(joined.members) == {here, there}
+
+
+def test_asked_while_it_runs_the_wish_is_joined_and_it_goes_on_running(ledger):
+    job = make(1, evaluations=(evaluation("e1"),))
+    ledger.enqueue([job])
+    assert ledger.claim(job.run_id, 1, "cpu:0", "cpu")
+    assert ledger.enqueue([make(1, evaluations=(evaluation("e2"),))]) == 0
+    assert ledger.status()[0].state is State.RUNNING
+    assert len(ledger.job(job.run_id).job.evaluations) == 2
+
+
+@pytest.mark.parametrize("state", [State.FINISHED, State.FAILED, State.CANCELLED])
+def test_asked_after_its_end_it_waits_again(ledger, state):
+    ledger.enqueue([make(1, evaluations=(evaluation("e1"),))])
+    ledger.claim(make(1).run_id, 1, "cpu:0", "cpu")
+    ledger.end(make(1).run_id, 1, Ending(state, Outcome.BUG, error="it broke", stalls=3))
+    assert ledger.enqueue([make(1, evaluations=(evaluation("e2"),))]) == 1
+    row = ledger.status()[0]
+    assert (row.state, row.error, row.attempt) == (State.WAITING, "", 1)
+    assert [e["eval_id"] for e in ledger.job(row.run_id).job.evaluations] == ["e2"]
+    assert ledger.job(row.run_id).stalls == 0
+
+
+def test_cancel_ends_what_waits_and_asks_what_runs(ledger):
+    ledger.enqueue([make(1), make(2), make(3)])
+    ledger.claim(make(2).run_id, 1, "cpu:0", "cpu")
+    ledger.end_waiting([make(3).run_id], State.FINISHED)
+    assert ledger.cancel(make(i).run_id for i in (1, 2, 3, 4)) == 2
+    assert [row.state for row in ledger.status()] == [State.CANCELLED, State.RUNNING, State.FINISHED]
+    assert ledger.in_state(State.RUNNING, request="cancel") == [make(2).run_id]
+    assert not ledger.claim(make(1).run_id, 1, "cpu:0", "cpu")
+
+
+def test_retry_is_for_the_failed_and_cancelled(ledger):
+    ledger.enqueue([make(1), make(2), make(3)])
+    ledger.end_waiting([make(1).run_id], State.FAILED, "it broke", "bug")
+    ledger.end_waiting([make(2).run_id], State.FINISHED)
+    assert ledger.retry(make(i).run_id for i in (1, 2, 3)) == 1
+    rows = {int(row.run_id, 16): row for row in ledger.status()}
+    assert [rows[i].state for i in (1, 2, 3)] == [State.WAITING, State.FINISHED, State.WAITING]
+    assert rows[1].error == rows[1].error_class == ""
+
+
+def test_a_late_ending_of_an_old_attempt_changes_nothing(ledger):
+    ledger.enqueue([make(1)])
+    ledger.claim(make(1).run_id, 1, "cpu:0", "cpu")
+    ledger.end(make(1).run_id, 1, Ending(State.WAITING, Outcome.KILLED))
+    ledger.claim(make(1).run_id, 2, "cpu:0", "cpu")
+    ledger.end(make(1).run_id, 1, Ending(State.FAILED, Outcome.BUG))
+    assert ledger.status()[0].state is State.RUNNING
+
+
+def test_history_and_progress(ledger):
+    run_id = make(1).run_id
+    ledger.enqueue([make(1)])
+    ledger.claim(run_id, 1, "cpu:1", "cpu")
+    ledger.started(run_id, 1, {"pid": 7}, {"threads": 2}, 0)
+    ledger.progress([(run_id, 4, "training")])
+    assert (ledger.status()[0].step, ledger.status()[0].doing) == (4, "training")
+    assert ledger.job(run_id).ref == {"pid": 7} and ledger.job(run_id).pinned == {"threads": 2}
+    ledger.end(run_id, 1, Ending(State.WAITING, Outcome.KILLED, detail="goes on", best=4, stalls=1), (0, 5))
+    attempt = ledger.history(run_id)[0]
+    assert (attempt["slot"], attempt["outcome"], attempt["first_step"], attempt["last_step"]) == ("cpu:1", "killed", 0, 5)
+    assert ledger.status()[0].doing == "goes on"
+    assert ledger.counts()[State.WAITING] == 1
+
+
+def test_others_see_a_change_by_the_data_version(ledger):
+    before = ledger.data_version()
+    assert ledger.data_version() == before
+    Queue(ledger.path).enqueue([make(1)])
+    assert ledger.data_version() != before
+
+
+def test_a_thousand_operations_a_second_and_status_of_ten_thousand_in_a_second(ledger):
+    began = time.process_time()
+    ledger.enqueue(make(i, members=(Member("s", "demo", "builtin", str(i)),)) for i in range(10_000))
+    assert time.process_time() - began < 5
+    began = time.process_time()
+    for i in range(500):
+        ledger.claim(f"{i:016x}", 1, "cpu:0", "cpu")
+        ledger.end(f"{i:016x}", 1, Ending(State.FINISHED, Outcome.FINISHED))
+    assert time.process_time() - began < 1
+    began = time.process_time()
+    assert len(ledger.status()) == 10_000
+    assert time.process_time() - began < 1
+
+
+class TestBadFiles:
+    def test_no_queue_reads_as_an_empty_one_and_is_not_made(self, tmp_path):
+        assert Queue(tmp_path / "queue.db", create=False).status() == []
+        assert not (tmp_path / "queue.db").exists()
+
+    def test_not_a_database(self, tmp_path):
+        (tmp_path / "queue.db").write_text("these are my shopping notes, and they are long enough to be read\n" * 20)
+        with pytest.raises(UserError, match="no SQLite file"):
+            Queue(tmp_path / "queue.db")
+
+    def test_somebody_elses_database_is_left_alone(self, tmp_path):
+        other = sqlite3.connect(tmp_path / "queue.db")
+        other.execute("CREATE TABLE jobs (a)")
+        other.commit()
+        before = (tmp_path / "queue.db").read_bytes()
+        with pytest.raises(UserError, match="not a queue"):
+            Queue(tmp_path / "queue.db")
+        assert (tmp_path / "queue.db").read_bytes() == before
+
+    def test_a_newer_schema(self, tmp_path):
+        queue = Queue(tmp_path / "queue.db")
+        queue._db.execute(f"PRAGMA user_version={database.VERSION + 1}")
+        queue.close()
+        with pytest.raises(UserError, match="newer version"):
+            Queue(tmp_path / "queue.db", create=False)
+
+    def test_no_folder(self, tmp_path):
+        with pytest.raises(UserError, match="cannot be opened"):
+            Queue(tmp_path / "missing" / "queue.db")
+
+    def test_a_full_disk_is_said_and_the_queue_survives(self, ledger):
+        ledger.enqueue([make(1)])
+        pages = ledger._db.execute("PRAGMA page_count").fetchone()[0]
+        ledger._db.execute(f"PRAGMA max_page_count={pages}")  # SQLite's own way to run out of space
+        with pytest.raises(UserError, match="no space left"):
+            ledger.enqueue(make(i) for i in range(1000))
+        ledger._db.execute("PRAGMA max_page_count=1000000")
+        assert [row.run_id for row in ledger.status()] == [make(1).run_id]
+
+    def test_a_read_only_file_can_be_looked_at_but_not_changed(self, ledger):
+        ledger.enqueue([make(1)])
+        ledger._db.execute("PRAGMA query_only=1")
+        assert len(ledger.status()) == 1
+        with pytest.raises(UserError, match="cannot be written"):
+            ledger.enqueue([make(2)])
+
+    def test_a_read_only_folder_can_be_looked_at(self, tmp_path, monkeypatch):
+        Queue(tmp_path / "queue.db").enqueue([make(1)])
+        monkeypatch.setattr(os, "access", lambda *_: False)
+        assert len(Queue(tmp_path / "queue.db", create=False).status()) == 1

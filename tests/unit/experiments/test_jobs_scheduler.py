@@ -1,0 +1,64 @@
+"""Placement as a pure function: leases are never doubled, no slot idles that could work, longest first pays."""
+
+import heapq
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from experiments.jobs.job import Waiting
+from experiments.jobs.scheduler import place
+from experiments.jobs.slots import Slot
+
+kinds = st.sampled_from(["", "cpu", "cuda"])
+jobs = st.lists(st.tuples(st.integers(0, 3), st.floats(0, 1e18), kinds), max_size=12).map(
+    lambda rows: [Waiting(f"{i:016x}", p, c, k, "") for i, (p, c, k) in enumerate(rows)]
+)
+free_slots = st.lists(st.sampled_from(["cpu", "cuda"]), max_size=8).map(
+    lambda rows: [Slot(f"{kind}:{i}", kind) for i, kind in enumerate(rows)]
+)
+
+
+@given(jobs, free_slots)
+def test_one_job_a_slot_and_no_slot_idle_that_could_work(waiting, free):
+    placed = place(waiting, free, {"cpu", "cuda"})
+    assert len({job.run_id for job, _ in placed}) == len({slot.name for _, slot in placed}) == len(placed)
+    assert {slot.name for _, slot in placed} <= {slot.name for slot in free}
+    assert all(job.kind in ("", slot.kind) for job, slot in placed)
+    left_jobs = [job for job in waiting if job not in [j for j, _ in placed]]
+    left_slots = [slot for slot in free if slot not in [s for _, s in placed]]
+    assert not any(job.kind in ("", slot.kind) for job in left_jobs for slot in left_slots)
+
+
+@given(jobs, free_slots)
+def test_nobody_is_passed_over_for_a_lower_turn(waiting, free):
+    placed = {job.run_id for job, _ in place(waiting, free, {"cpu", "cuda"})}
+    for job in waiting:
+        if job.run_id not in placed:
+            behind = [o for o in waiting if (o.priority, o.cost) < (job.priority, job.cost) and o.kind == job.kind]
+            assert not any(other.run_id in placed for other in behind)
+
+
+@given(jobs, free_slots)
+def test_a_kind_that_no_slot_has_binds_nobody(waiting, free):
+    cpu = [slot for slot in free if slot.kind == "cpu"]
+    assert len(place(waiting, cpu, {"cpu"})) == min(
+        len(cpu), len(waiting)
+    ), "a run that began on a GPU must not wait for ever on a machine without"
+
+
+@given(st.lists(st.integers(1, 100), min_size=1, max_size=30), st.integers(1, 5))
+def test_the_makespan_is_within_grahams_bound_and_the_longest_starts_first(lengths, slots):
+    """No slot idles before the last job starts: end ≤ (sum − last) / m + last, and longest first makes `last` short."""
+    waiting = [Waiting(f"{i:016x}", 0, float(length), "", "") for i, length in enumerate(lengths)]
+    free_at = [(0.0, f"cpu:{i}") for i in range(slots)]
+    started, ends = [], []
+    while waiting:
+        now, name = heapq.heappop(free_at)
+        [(job, _)] = place(waiting, [Slot(name, "cpu")], {"cpu"})
+        waiting.remove(job)
+        heapq.heappush(free_at, (now + job.cost, name))
+        started.append(job.cost)
+        ends.append((now + job.cost, job.cost))
+    end, last = max(ends)
+    assert end <= (sum(lengths) - last) / slots + last + 1e-9
+    assert started == sorted(lengths, reverse=True)

@@ -1,0 +1,111 @@
+"""The slots grammar, on machines with and without GPUs."""
+
+import os
+
+import pytest
+
+from experiments.errors import UserError
+from experiments.jobs import hardware, slots
+from experiments.jobs.slots import parse_slots
+
+GPUS = [("0", "GPU-aaaa", 80.0), ("1", "GPU-bbbb", 80.0), ("2", "GPU-cccc", 40.0)]
+
+
+@pytest.fixture
+def gpus(monkeypatch):
+    monkeypatch.setattr(hardware, "_nvidia_smi", lambda: GPUS)
+
+
+@pytest.fixture
+def no_gpus(monkeypatch):
+    monkeypatch.setattr(hardware, "_nvidia_smi", lambda: [])
+
+
+def names(text, environ=None):
+    return [slot.name for slot in parse_slots(text, environ or {})]
+
+
+@pytest.mark.parametrize(("text", "count", "threads"), [("cpu:1", 1, 1), ("cpu:2", 2, 1), ("cpu:2x1", 2, 1), ("cpu:3x4", 3, 4)])
+def test_cpu(no_gpus, text, count, threads):
+    found = parse_slots(text, {})
+    assert [slot.name for slot in found] == [f"cpu:{i}" for i in range(count)]
+    assert {(slot.kind, slot.threads, slot.device) for slot in found} == {("cpu", threads, "")}
+
+
+def test_chosen_gpus_by_uuid(gpus):
+    found = parse_slots("cuda:0,2", {})
+    assert [(slot.name, slot.device, slot.memory_gb) for slot in found] == [
+        ("cuda:0", "GPU-aaaa", None),
+        ("cuda:2", "GPU-cccc", None),
+    ]
+
+
+def test_shared_gpus_have_a_cap_that_leaves_room(gpus):
+    found = parse_slots("cuda:*x2", {})
+    assert [slot.name for slot in found] == ["cuda:0/0", "cuda:0/1", "cuda:1/0", "cuda:1/1", "cuda:2/0", "cuda:2/1"]
+    for slot in found:
+        whole = 40 if slot.name.startswith("cuda:2") else 80
+        assert whole * 0.9 < 2 * slot.memory_gb < whole
+
+
+@pytest.mark.parametrize(
+    ("inherited", "devices"),
+    [("2,0", ["2", "0"]), ("GPU-bbbb", ["GPU-bbbb"]), ("GPU-b", ["GPU-b"]), ("1,7,0", ["1"]), ("MIG-x/1/0", ["MIG-x/1/0"])],
+)
+def test_inherited_visible_devices_are_a_limit_and_an_order(gpus, inherited, devices):
+    found = parse_slots("cuda:*", {"CUDA_VISIBLE_DEVICES": inherited})
+    assert [slot.device for slot in found] == devices
+    assert [slot.name for slot in found] == [f"cuda:{i}" for i in range(len(devices))]
+
+
+def test_auto_takes_every_gpu_else_every_available_core(gpus, monkeypatch):
+    monkeypatch.setattr(slots, "available_cores", lambda: 6)
+    assert names("auto") == ["cuda:0", "cuda:1", "cuda:2"]
+    assert {slot.threads for slot in parse_slots("auto", {})} == {2}
+    assert names("auto", {"CUDA_VISIBLE_DEVICES": ""}) == [f"cpu:{i}" for i in range(6)]
+
+
+def test_kinds_may_be_joined(gpus):
+    assert names("cuda:1+cpu:2") == ["cuda:1", "cpu:0", "cpu:1"]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "cpu", "cpu:0", "cpu:2x0", "cpu:-1", "gpu:0", "cuda:", "cuda:a", "cuda:*x0", "cuda:0,", "cpu:1+", "2"]
+)
+def test_what_is_not_understood_names_the_grammar(gpus, text):
+    with pytest.raises(UserError, match="cuda:0,2"):
+        parse_slots(text, {})
+
+
+@pytest.mark.parametrize("text", ["cuda:3", "cuda:0,9", "cuda:0,0", "cpu:1+cpu:1"])
+def test_devices_that_are_not_there_or_named_twice(gpus, text):
+    with pytest.raises(UserError):
+        parse_slots(text, {})
+
+
+def test_no_gpu_at_all(no_gpus):
+    with pytest.raises(UserError, match="no GPU is visible"):
+        parse_slots("cuda:*", {})
+
+
+class TestCores:
+    def test_at_most_the_affinity(self):
+        assert 1 <= hardware.available_cores() <= len(os.sched_getaffinity(0))
+
+    @pytest.fixture
+    def many(self, monkeypatch):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
+
+    @pytest.mark.parametrize(("quota", "cores"), [("400000 100000", 4), ("150000 100000", 1), ("max 100000", 64), ("1 100000", 1)])
+    def test_version_2_quota(self, many, tmp_path, quota, cores):
+        (tmp_path / "box").mkdir()
+        (tmp_path / "box" / "cpu.max").write_text(quota + "\n")
+        (tmp_path / "cgroup").write_text("0::/box/inner\n")
+        assert hardware.available_cores(tmp_path / "cgroup", tmp_path) == cores
+
+    def test_version_1_quota(self, many, tmp_path):
+        (tmp_path / "cpu").mkdir()
+        (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("800000\n")
+        (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000\n")
+        (tmp_path / "cgroup").write_text("4:memory:/m\n1:cpu:/job\n0::/\n")
+        assert hardware.available_cores(tmp_path / "cgroup", tmp_path) == 8

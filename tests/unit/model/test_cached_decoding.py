@@ -1,0 +1,119 @@
+"""Step by step with caches equals all at once, for every kind of layer and for beams of any ancestry."""
+
+import itertools
+
+import pytest
+import torch
+
+VARIANTS = [
+    {"norm": norm, "positions": positions}
+    for norm, positions in itertools.product(("post", "pre"), ("sinusoidal", "learned", "none"))
+] + [{"d_k": 3, "d_v": 5}, {"num_heads": 1, "d_k": 8, "d_v": 8}, {"shared_vocabulary": False}]
+
+
+@pytest.fixture(params=["plain", "sdpa"])
+def kernel(request):
+    return request.param
+
+
+def start(model, batch, beam_size, max_steps, masked=True):
+    source = torch.randint(20, (batch, 6))
+    mask_BS = torch.arange(6) < torch.randint(1, 7, (batch, 1)) if masked else None
+    memory = model.encode(source, mask_BS)
+    return memory, mask_BS, model.start_decoding(memory, mask_BS, beam_size, max_steps)
+
+
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("changes", VARIANTS, ids=str)
+@torch.inference_mode()
+def test_greedy_steps_equal_one_pass(small_model, kernel, changes, masked):
+    model = small_model(**changes)
+    model.set_attention_kernel(kernel)
+    memory, mask_BS, state = start(model, batch=3, beam_size=1, max_steps=7, masked=masked)
+    target = torch.randint(20, (3, 7))
+    steps = [model.decode_step(target[:, t : t + 1], state) for t in range(7)]
+    expected = model.decode(target, memory, mask_BS)
+    torch.testing.assert_close(torch.cat(steps, dim=1), expected, atol=1e-10, rtol=0)
+
+
+class Beams:
+    """Each beam's pieces and the slots they were read from, kept the plain way: by copying."""
+
+    def __init__(self, batch: int, size: int) -> None:
+        self.pieces = [[[] for _ in range(size)] for _ in range(batch)]
+        self.slots = [[[] for _ in range(size)] for _ in range(batch)]
+
+    def advance(self, parents_BK, tokens_BK) -> None:
+        for b, (parents, tokens) in enumerate(zip(parents_BK.tolist(), tokens_BK.tolist(), strict=True)):
+            self.pieces[b] = [self.pieces[b][p] + [token] for p, token in zip(parents, tokens, strict=True)]
+            self.slots[b] = [self.slots[b][p] + [k] for k, p in enumerate(parents)]
+
+    def visible(self):
+        slots_BKT = torch.tensor(self.slots)
+        return torch.nn.functional.one_hot(slots_BKT, slots_BKT.shape[1]).bool()
+
+
+@pytest.mark.parametrize("changes", VARIANTS, ids=str)
+@torch.inference_mode()
+def test_beams_with_random_ancestors_equal_one_pass_each(small_model, kernel, changes):
+    model = small_model(**changes)
+    model.set_attention_kernel(kernel)
+    batch, size = 4, 3
+    memory, mask_BS, state = start(model, batch, size, max_steps=8)
+    beams = Beams(batch, size)
+    for t in range(7):
+        if t == 4:  # two sentences are finished
+            alive = torch.tensor([2, 0])
+            state.keep(alive)
+            memory, mask_BS, batch = memory[alive], mask_BS[alive], 2
+            beams.pieces, beams.slots = ([x[i] for i in alive] for x in (beams.pieces, beams.slots))
+        tokens_BK = torch.randint(20, (batch, size))
+        beams.advance(torch.randint(size, (batch, size)), tokens_BK)
+        hidden_BKD = model.decode_step(tokens_BK, state, beams.visible())
+        for k in range(size):
+            target = torch.tensor([beams.pieces[b][k] for b in range(batch)])
+            expected = model.decode(target, memory, mask_BS)[:, -1]
+            torch.testing.assert_close(hidden_BKD[:, k], expected, atol=1e-10, rtol=0)
+
+
+@torch.inference_mode()
+def test_the_source_is_held_once_however_many_beams(small_model):
+    model = small_model()
+    _, _, state = start(model, batch=2, beam_size=5, max_steps=4)
+    cache = state.layers[0]
+    assert cache.memory_keys.shape == (2, 2, 6, 4)
+    before = cache.self_keys.data_ptr()
+    own = torch.eye(5, dtype=torch.bool).view(1, 5, 1, 5).expand(2, -1, -1, -1)
+    model.decode_step(torch.randint(20, (2, 5)), state, own)
+    assert cache.self_keys.data_ptr() == before  # written in place
+    assert state.step == 1
+
+
+@torch.inference_mode()
+def test_decoding_in_bfloat16_autocast_stays_near_one_pass(small_model):
+    model = small_model().float()
+    with torch.autocast("cpu", torch.bfloat16):
+        memory, mask_BS, state = start(model, batch=2, beam_size=1, max_steps=5)
+        target = torch.randint(20, (2, 5))
+        steps = torch.cat([model.decode_step(target[:, t : t + 1], state) for t in range(5)], dim=1)
+        assert state.layers[0].self_keys.dtype == torch.bfloat16
+        torch.testing.assert_close(steps, model.decode(target, memory, mask_BS), atol=0.1, rtol=0)
+
+
+@torch.inference_mode()
+def test_misuse_is_refused(small_model):
+    model = small_model(positions="learned", max_length=6)
+    _, _, state = start(model, batch=2, beam_size=3, max_steps=4)
+    tokens = torch.zeros(2, 3, dtype=torch.long)
+    with pytest.raises(ValueError, match=r"3 beams need a mask of ancestors.*\(2, 3, 1, 3\)"):
+        model.decode_step(tokens, state)
+    with pytest.raises(ValueError, match=r"shape \(2, 3, 2, 3\), needs \(2, 3, 1, 3\)"):
+        model.decode_step(tokens, state, torch.ones(2, 3, 2, 3, dtype=torch.bool))
+    state.step = 4
+    with pytest.raises(ValueError, match="max_steps = 4"):
+        model.decode_step(tokens, state, torch.ones(2, 3, 5, 3, dtype=torch.bool))
+    _, _, state = start(model, batch=2, beam_size=1, max_steps=9)
+    for _ in range(6):
+        model.decode_step(tokens[:, :1], state)
+    with pytest.raises(ValueError, match=r"a sequence of 7 pieces.*max_length = 6"):
+        model.decode_step(tokens[:, :1], state)

@@ -1,0 +1,130 @@
+"""build_model: how weights start, which are one, and that they survive a file."""
+
+import copy
+import math
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from model.config import ModelConfig
+from model.factory import build_model
+
+
+@pytest.fixture(scope="module")
+def wide():
+    torch.manual_seed(3)
+    return build_model(ModelConfig(num_layers=1, positions="learned"), 1000)
+
+
+def assert_uniform(weight, fan_in, fan_out):
+    bound = math.sqrt(6 / (fan_in + fan_out))
+    assert weight.abs().max() <= bound
+    assert weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.02)
+
+
+def test_matrices_are_glorot_uniform(wide):
+    layer = wide.decoder.layers[0]
+    assert_uniform(layer.self_attention.qkv.weight, 512, 3 * 512)
+    assert_uniform(layer.cross_attention.key_value.weight, 512, 2 * 512)
+    assert_uniform(layer.cross_attention.query.weight, 512, 512)
+    assert_uniform(layer.cross_attention.output.weight, 512, 512)
+    assert_uniform(layer.feed_forward.inner.weight, 512, 2048)
+    assert_uniform(layer.feed_forward.outer.weight, 2048, 512)
+
+
+def test_one_matrix_for_q_k_v_starts_at_0_71_of_three(wide):
+    separate = math.sqrt(2 / (512 + 512))
+    assert wide.encoder.layers[0].self_attention.qkv.weight.std().item() / separate == pytest.approx(0.71, abs=0.01)
+
+
+def test_embeddings_are_normal(wide):
+    for weight in (wide.output_weight[:1000], wide.encoder.positions.weight):
+        assert weight.std().item() == pytest.approx(512**-0.5, rel=0.01)
+        assert weight.mean().item() == pytest.approx(0, abs=1e-3)
+    embedded = wide.source_embedding(torch.arange(1000))
+    torch.testing.assert_close(embedded, wide.output_weight[:1000] * math.sqrt(512))
+
+
+def test_biases_and_norms_start_neutral(wide):
+    for name, parameter in wide.named_parameters():
+        if "norm.weight" in name:
+            assert (parameter == 1).all(), name
+        elif name.endswith("bias"):
+            assert (parameter == 0).all(), name
+
+
+def test_filling_rows_are_never_seen(small_config):
+    torch.manual_seed(0)
+    model = build_model(small_config(dropout=0.0), 70)
+    assert model.output_weight.shape == (128, 8)
+    assert (model.output_weight[70:] == 0).all()
+    logits = model.logits(model(torch.randint(70, (2, 5)), None, torch.randint(70, (2, 4))))
+    assert logits.shape == (2, 4, 70) and model.vocab_size == 70
+    logits.logsumexp(-1).sum().backward()
+    assert (model.output_weight.grad[70:] == 0).all()
+    assert (model.output_weight.grad[:70].abs().sum(1) > 0).all()
+
+
+def test_a_seed_gives_the_same_weights(small_config):
+    states = []
+    for _ in range(2):
+        torch.manual_seed(5)
+        states.append(build_model(small_config(), 50).state_dict())
+    assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
+
+
+def test_an_empty_vocabulary_is_refused(small_config):
+    with pytest.raises(ValueError, match="vocab_size = 0"):
+        build_model(small_config(), 0)
+
+
+def test_meta_device_draws_nothing():
+    model = build_model(ModelConfig(), 37000, device="meta")
+    assert all(p.is_meta for p in model.parameters()) and all(b.is_meta for b in model.buffers())
+
+
+def test_shared_vocabulary_is_one_matrix(small_model):
+    model = small_model()
+    assert model.source_embedding.weight is model.target_embedding.weight
+    assert model.output_weight is model.target_embedding.weight
+    separate = small_model(shared_vocabulary=False)
+    assert separate.source_embedding.weight is not separate.target_embedding.weight
+    assert separate.output_weight is separate.target_embedding.weight
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_copies_stay_tied(small_model, shared):
+    model = small_model(shared_vocabulary=shared)
+    twin = copy.deepcopy(model)
+    assert twin.output_weight is twin.target_embedding.weight is not model.output_weight
+    assert (twin.source_embedding is twin.target_embedding) == shared
+    source = torch.randint(20, (2, 5))
+    assert torch.equal(twin(source, None, source), model(source, None, source))
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"shared_vocabulary": False}, {"positions": "learned", "norm": "pre"}], ids=str
+)
+def test_weights_survive_a_file(small_model, small_config, tmp_path, changes):
+    model = small_model(**changes)
+    save_file(model.state_dict(), tmp_path / "weights.safetensors")  # refuses tensors that share memory
+    other = build_model(small_config(**changes), 20).double().eval()
+    source = torch.randint(20, (2, 5))
+    assert not torch.equal(other(source, None, source), model(source, None, source))
+    other.load_state_dict(load_file(tmp_path / "weights.safetensors"))
+    assert torch.equal(other(source, None, source), model(source, None, source))
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_forward_is_one_graph(small_model, training):
+    """No branch on data: dynamo traces the whole of it, or raises."""
+    model = small_model(num_layers=1, dropout=0.1 * training).train(training)
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    source, target = torch.randint(20, (2, 5)), torch.randint(20, (2, 4))
+    mask_BS = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
+    if training:
+        compiled(source, mask_BS, target).sum().backward()
+        assert all(p.grad is not None for p in model.parameters())
+    else:
+        assert torch.equal(compiled(source, mask_BS, target), model(source, mask_BS, target))

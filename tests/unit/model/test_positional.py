@@ -1,0 +1,59 @@
+"""Section 3.5."""
+
+import math
+
+import pytest
+import torch
+
+from model.config import ModelConfig
+from model.positional import POSITIONAL, sinusoids
+
+
+def test_sinusoids_are_the_papers_equation():
+    table = sinusoids(600, 12)
+    for position in (0, 1, 17, 599):
+        for i in range(6):
+            angle = position / 10000 ** (2 * i / 12)
+            assert table[position, 2 * i].item() == pytest.approx(math.sin(angle), abs=1e-7)
+            assert table[position, 2 * i + 1].item() == pytest.approx(math.cos(angle), abs=1e-7)
+
+
+def test_a_shift_is_a_rotation():
+    """ "For any fixed offset k, PE(pos+k) can be represented as a linear function of PE(pos)"."""
+    table = sinusoids(200, 8).double()
+    shift = torch.linalg.lstsq(table[:100], table[30:130]).solution
+    torch.testing.assert_close(table[:170] @ shift, table[30:], atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("kind", POSITIONAL)
+def test_later_start_is_a_slice(kind):
+    torch.manual_seed(0)
+    positions = POSITIONAL[kind](ModelConfig(d_model=8, max_length=10))
+    for parameter in positions.parameters():
+        torch.nn.init.normal_(parameter)
+    x = torch.randn(2, 6, 8)
+    assert torch.equal(positions(x)[:, 4:], positions(x[:, 4:], first=4))
+    assert torch.equal(positions(x), x) == (kind == "none")
+
+
+def test_sinusoids_go_on_beyond_the_table(small_model):
+    short, long = small_model(max_length=4), small_model(max_length=16)
+    source = torch.randint(20, (2, 9))
+    assert torch.equal(short(source, None, source), long(source, None, source))
+
+
+def test_learned_positions_are_scaled_like_words(small_model):
+    model = small_model(positions="learned")
+    x = torch.zeros(1, 3, 8, dtype=torch.float64)
+    torch.testing.assert_close(model.encoder.positions(x)[0], model.encoder.positions.weight[:3] * math.sqrt(8))
+    assert model.encoder.positions.weight is not model.decoder.positions.weight
+
+
+def test_learned_positions_end(small_model):
+    model = small_model(positions="learned", max_length=5)
+    source = torch.randint(20, (2, 6))
+    model(source[:, :5], None, source[:, :5])
+    with pytest.raises(ValueError, match=r"a sequence of 6 pieces.*max_length = 5.*model.max_length = 6 or more"):
+        model.encode(source)
+    with pytest.raises(ValueError, match="a sequence of 6 pieces"):
+        model.decode(source, model.encode(source[:, :5]))
