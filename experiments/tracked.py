@@ -68,6 +68,11 @@ def final_metrics(store: Store, run: TrackedRun) -> dict[str, float]:
     return {k: float(v) for k, v in found.items() if isinstance(v, int | float) and not isinstance(v, bool)}
 
 
+def curve_name(name: str) -> str:
+    """Training's own numbers are named apart from the final scores: `train_perplexity` beside dev's `perplexity`."""
+    return name if name.startswith("dev_") else f"train_{name}"
+
+
 def evaluations(store: Store, run: TrackedRun) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """The evaluations there are: those asked for, in that order, then others that were made before."""
     home = store.run_folder(run.run_id) / "evaluations"

@@ -25,7 +25,7 @@ from experiments.config import digest, flatten
 from experiments.history import History, Point
 from experiments.journal import journal_mode
 from experiments.store import Store, remove_folder
-from experiments.tracked import RUNNING, TAG_LENGTH, TrackedRun, artifacts, final_metrics, place_artifact, tags
+from experiments.tracked import RUNNING, TAG_LENGTH, TrackedRun, artifacts, curve_name, final_metrics, place_artifact, tags
 
 PARAM_LENGTH = 500  # MLflow's limit on a parameter's text
 METRICS_AT_ONCE, ITEMS_AT_ONCE = 1000, 100  # and on one call
@@ -96,7 +96,7 @@ class Tracker:
         history.begin = int(known.data.tags.get("first_attempt", 0))
         for name in known.data.metrics:
             steps = (m.step for m in self._client.get_metric_history(known.info.run_id, name))
-            history.last[name] = max(steps, default=-1)
+            history.last[name.removeprefix("train_")] = max(steps, default=-1)
         entry = _Entry(known.info.run_id, known.info.experiment_id, history, known.info.status, dict(known.data.tags))
         if not known.data.params:
             self._log_params(entry, run)
@@ -166,7 +166,7 @@ class Tracker:
 
     def _log_points(self, entry: _Entry, points: Iterable[Point]) -> None:
         make = self._entities.Metric
-        metrics = [make(p.name, p.value, int(p.t * 1000), p.step) for p in points]
+        metrics = [make(curve_name(p.name), p.value, int(p.t * 1000), p.step) for p in points]
         for some in _chunks(metrics, METRICS_AT_ONCE):
             self._client.log_batch(entry.mlflow_id, metrics=some)
 

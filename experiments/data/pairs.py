@@ -17,8 +17,8 @@ from experiments.errors import UserError
 
 Pieces = NDArray[np.unsignedinteger[Any]]
 SIDES = ("source", "target")
-MAPPED_BYTES = 32 << 20  # what a process may keep mapped of a side before it gives the pages back …
-FAULT_BYTES = 64 << 10  # … and what Linux maps around one place that is read
+MAPPED_BYTES = 8 << 20  # what a process may keep mapped of a side before it gives the pages back …
+FAULT_BYTES = 64 << 10  # … as Linux maps so much around each place that is read; measured: 0.8 ms for 190 lines
 
 
 def piece_dtype(vocab_size: int) -> np.dtype[Any]:

@@ -32,6 +32,7 @@ class Job:
     train: bool = True  # false: only evaluations of weights that are there
     evaluations: tuple[Mapping[str, Any], ...] = ()
     inputs: Mapping[str, str] = field(default_factory=dict)  # digests of what training reads
+    prepared_key: str = ""  # equal for jobs that one `prepare` serves; if unset, those of equal settings
     num_params: int | None = None
     cost: float = 0.0  # predicted floating-point operations
     priority: int = 0  # higher first
@@ -46,8 +47,9 @@ class Job:
 
     @property
     def inputs_key(self) -> str:
-        """Equal for jobs that read the same prepared corpus."""
-        return digest({"task": self.task, "data": self.config.get("data"), "inputs": dict(self.inputs)})
+        """Equal for jobs that one preparation serves."""
+        settings = {k: v for k, v in self.config.items() if k not in ("seed", "evaluation")}
+        return digest({"task": self.task, "inputs": dict(self.inputs), "prepared": self.prepared_key or settings})
 
     @property
     def total_steps(self) -> int | None:

@@ -152,7 +152,7 @@ def test_a_ratio_with_nothing_to_multiply(own_study, task, mistake):
         ("model.shared_vocabulary = 1", "true or false is wanted"),
         ("model.positions = 'rotary'", "it must be 'sinusoidal', 'learned' or 'none'"),
         ("training.adam_epsilon = 0", "it must be more than 0"),
-        ("evaluation.sets = 'dev'", "a list is wanted"),
+        ("evaluation.sets = 3", "a list is wanted"),
         ("evaluation.sets = [3]", "evaluation.sets = [3]"),
         ("evaluation.checkpoint = 'first'", "it must match"),
         ("evaluation.checkpoint = 'average:5'", "training.keep_checkpoints keeps 2"),
