@@ -38,48 +38,32 @@ _NOUNS = """
 man men            Mann Mannes Männer m he h
 woman women        Frau Frau Frauen f she h
 child children     Kind Kindes Kinder n it h
-girl girls         Mädchen Mädchens Mädchen n she h
-boy boys           Junge Jungen Jungen m he h
 teacher teachers   Lehrer Lehrers Lehrer m he h
+boy boys           Junge Jungen Jungen m he h
 queen queens       Königin Königin Königinnen f she h
-student students   Student Studenten Studenten m he h
-farmer farmers     Bauer Bauern Bauern m he h
-sister sisters     Schwester Schwester Schwestern f she h
 dog dogs           Hund Hundes Hunde m it a
 cat cats           Katze Katze Katzen f it a
 horse horses       Pferd Pferdes Pferde n it a
-bird birds         Vogel Vogels Vögel m it a
 bear bears         Bär Bären Bären m it a
-lamp lamps         Lampe Lampe Lampen f it tuk
-clock clocks       Uhr Uhr Uhren f it tuk
 table tables       Tisch Tisches Tische m it tuk
-glass glasses      Glas Glases Gläser n it tu
+lamp lamps         Lampe Lampe Lampen f it tuk
 book books         Buch Buches Bücher n it tl
-letter letters     Brief Briefes Briefe m it tl
-key keys           Schlüssel Schlüssels Schlüssel m it tlk
-picture pictures   Bild Bildes Bilder n it tl
 door doors         Tür Tür Türen f it tck
-window windows     Fenster Fensters Fenster n it tck
+letter letters     Brief Briefes Briefe m it tl
 apple apples       Apfel Apfels Äpfel m it te
-egg eggs           Ei Eies Eier n it te
+window windows     Fenster Fensters Fenster n it tck
 soup soups         Suppe Suppe Suppen f it te
-garden gardens     Garten Gartens Gärten m it p
-kitchen kitchens   Küche Küche Küchen f it p
+clock clocks       Uhr Uhr Uhren f it tuk
 house houses       Haus Hauses Häuser n it p
+garden gardens     Garten Gartens Gärten m it p
 school schools     Schule Schule Schulen f it po
-forest forests     Wald Waldes Wälder m it p
 town towns         Stadt Stadt Städte f it p
 hotel hotels       Hotel Hotels Hotels n it po
+forest forests     Wald Waldes Wälder m it p
 """
 
 # English modifier and the German stem that joins the head (with its linking letters).
-MODIFIERS = (
-    ("kitchen", "Küchen"),
-    ("garden", "Garten"),
-    ("school", "Schul"),
-    ("winter", "Winter"),
-    ("silver", "Silber"),
-)
+MODIFIERS = (("kitchen", "Küchen"), ("garden", "Garten"), ("school", "Schul"), ("winter", "Winter"))
 
 # German stem by class of the noun described: human, animal, thing, place.
 _ADJECTIVES = """
@@ -87,38 +71,32 @@ old    alt   alt    alt    alt
 young  jung  jung   -      -
 new    neu   -      neu    neu
 big    groß  groß   groß   groß
-small  -     klein  klein  klein
-short  klein -      kurz   -
 bright klug  klug   hell   hell
 light  -     -      leicht hell
+short  klein klein  kurz   -
 poor   arm   arm    schlecht -
-red    -     rot    rot    rot
 """
 
 # base third past | prefix singular plural participle auxiliary | subjects objects
 _VERBS = """
 sleep sleeps slept          - schläft schlafen geschlafen haben     ha -
 work works worked           - arbeitet arbeiten gearbeitet haben    h  -
-sing sings sang             - singt singen gesungen haben           h  -
 run runs ran                - läuft laufen gelaufen sein            ha -
 leave leaves left           weg geht gehen weggegangen sein         ha -
 arrive arrives arrived      an kommt kommen angekommen sein         ha -
 see sees saw                - sieht sehen gesehen haben             ha hatp
-hear hears heard            - hört hören gehört haben               ha ha
-find finds found            - findet finden gefunden haben          ha hatp
 look_for looks_for looked_for - sucht suchen gesucht haben          ha hat
-buy buys bought             - kauft kaufen gekauft haben            h  t
-visit visits visited        - besucht besuchen besucht haben        h  hp
 open opens opened           auf macht machen aufgemacht haben       h  c
-close closes closed         zu macht machen zugemacht haben         h  c
+find finds found            - findet finden gefunden haben          ha hatp
+buy buys bought             - kauft kaufen gekauft haben            h  t
 call calls called           an ruft rufen angerufen haben           h  h
-fetch fetches fetched       ab holt holen abgeholt haben            h  ht
-bring_along brings_along brought_along mit bringt bringen mitgebracht haben h at
 eat eats ate                - isst essen gegessen haben             h  e
 eat eats ate                - frisst fressen gefressen haben        a  e
 know knows knew             - kennt kennen gekannt haben            h  hp
-run runs ran                - leitet leiten geleitet haben          h  o
+close closes closed         zu macht machen zugemacht haben         h  c
+bring_along brings_along brought_along mit bringt bringen mitgebracht haben h at
 leave leaves left           - verlässt verlassen verlassen haben    ha p
+run runs ran                - leitet leiten geleitet haben          h  o
 """
 
 _DATIVE = """

@@ -59,11 +59,11 @@ NOT_KEPT = "\x00\x1f▁▅\n"
 TEXT = st.text(st.characters(exclude_categories=("Cs",), exclude_characters=NOT_KEPT + "<>"), max_size=30)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(TEXT, min_size=1, max_size=5))
 def test_any_training_text_comes_back(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) -> None:
     path = tmp_path_factory.mktemp("any") / "t.model"
-    lines = [*lines, "ab ab"]
+    lines = [*(line.rstrip("\r") for line in lines), "ab ab"]  # SentencePiece takes a last "\r" for a line's end
     size = len({*"".join(lines), " "}) + 4  # every character, the sign for a space, four special symbols
     train_tokenizer(lines, size + 1, path, "the text")  # and "ab"
     tokenizer = Tokenizer.load(path)
