@@ -9,27 +9,32 @@ relative to what the server is started with (`ui_command`), so that the database
 be moved.
 """
 
-import contextlib
 import json
 import logging
 import os
-import sqlite3
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from experiments.config import digest, flatten
 from experiments.history import History, Point
-from experiments.journal import journal_mode
+from experiments.mlflow_file import SCHEME, database_uri, make_database, move_default
 from experiments.store import Store, remove_folder
-from experiments.tracked import RUNNING, TAG_LENGTH, TrackedRun, artifacts, curve_name, final_metrics, place_artifact, tags
+from experiments.tracked import (
+    RUNNING,
+    TAG_LENGTH,
+    TrackedRun,
+    artifacts,
+    curve_name,
+    final_metrics,
+    place_artifact,
+    tags,
+)
 
 PARAM_LENGTH = 500  # MLflow's limit on a parameter's text
 METRICS_AT_ONCE, ITEMS_AT_ONCE = 1000, 100  # and on one call
-SCHEME = "mlflow-artifacts:/"
 
 
 @dataclass
@@ -55,6 +60,8 @@ class Tracker:
             logging.getLogger(name).setLevel(logging.WARNING)
         self._store, self._entities = store, entities
         self._client = MlflowClient(tracking_uri=database_uri(store))
+        self._client.search_experiments(max_results=1)  # makes the tables
+        move_default(store.mlflow_db)
         self._experiments: dict[str, str] = {}
         self._headings: dict[tuple[str, str, str], str] = {}
         self._open: dict[str, _Entry] = {}
@@ -207,24 +214,6 @@ def ui_command(store: Store, port: int) -> list[str]:
     make_database(store.mlflow_db)
     server = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
     return [*server, "--backend-store-uri", database_uri(store), "--artifacts-destination", str(store.artifacts)]
-
-
-def database_uri(store: Store) -> str:
-    return f"sqlite:///{store.mlflow_db}"
-
-
-def make_database(path: Path) -> None:
-    """An empty database in the journal mode that is right for its disk; MLflow makes the tables.
-
-    With WAL from the first moment MLflow's 60 tables take 2 s to make instead of 7.
-    """
-    with contextlib.closing(sqlite3.connect(path, timeout=30, isolation_level=None)) as connection:
-        mode = journal_mode(path.parent)
-        with contextlib.suppress(sqlite3.OperationalError):  # somebody is reading: it is right already, or next time
-            if connection.execute("PRAGMA journal_mode").fetchone()[0].upper() != mode:
-                connection.execute(f"PRAGMA journal_mode={mode}")
-                connection.execute("CREATE TABLE IF NOT EXISTS made_by_ablations (version INTEGER)")
-                connection.execute("DROP TABLE made_by_ablations")
 
 
 def _chunks(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:

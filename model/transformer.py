@@ -37,8 +37,6 @@ class Encoder(Stack):
 
 
 class Decoder(Stack):
-    layers: nn.ModuleList
-
     def forward(self, x_BTD: Tensor, memory_BSD: Tensor, source_bias: Tensor | None) -> Tensor:
         x_BTD = self.dropout(self.positions(x_BTD))
         for layer in self.layers:

@@ -157,7 +157,7 @@ def last(folder: Path, count: int, every: int) -> list[Path]:
     if len(found) < count:
         raise UserError(
             f"{folder} holds {len(found)} checkpoints, and the average of {count} was asked for: set "
-            f"training.keep_checkpoints to {count} or more and train.checkpoint_steps so that there are as many."
+            f"training.keep_checkpoints to {count} or more, and training.checkpoint_steps so that there are as many."
         )
     return found
 

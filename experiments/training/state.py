@@ -7,12 +7,14 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from experiments.config import TrainingConfig
+from experiments.data.batch import Batch
+from experiments.data.tokenizer import PAD_ID
 from experiments.device import Device
 from experiments.errors import Diverged
 from experiments.training import checkpoint
@@ -22,25 +24,9 @@ from experiments.training.optimizer import make_optimizer, optimizer_tensors, re
 from model.attention import BEST_KERNEL, Attention
 from model.transformer import Transformer
 
-PAD_ID = 0
 PINNED = ("threads", "precision", "attention_kernel")  # what later attempts are asked to keep
 # What bits depend on beside configuration and code: recorded, and a resume says which of them changed.
 EXACT = (*PINNED, "device", "optimizer", "versions")
-
-
-class Batch(Protocol):
-    """Sentence pairs padded with PAD_ID: int64 tensors on the processor (experiments/data/batching.py)."""
-
-    @property
-    def source(self) -> Tensor: ...  # (B, S)
-    @property
-    def target_input(self) -> Tensor: ...  # (B, T), begins with the start symbol
-    @property
-    def target_output(self) -> Tensor: ...  # (B, T), ends with the end symbol
-    @property
-    def num_source_tokens(self) -> int: ...
-    @property
-    def num_target_tokens(self) -> int: ...
 
 
 class Training:
@@ -94,7 +80,7 @@ class Training:
         }
         self._emit("resumed", step=found.step, path=_short(found.path), changed=changed)
 
-    def accumulate_gradients(self, step: int, batches: Sequence[Batch]) -> None:
+    def accumulate_gradients(self, step: int, batches: Sequence[Batch[Tensor]]) -> None:
         """Gradients of the mean loss over all real target tokens of a step, micro-batch by micro-batch."""
         tokens = sum(batch.num_target_tokens for batch in batches)
         sums = [self._backward(batch, tokens) for batch in batches]
@@ -104,7 +90,7 @@ class Training:
         self.curve.add(step, loss, nll, target=tokens, source=sources, positions=positions)
         self.step, self.target_tokens, self._score = step, self.target_tokens + tokens, None
 
-    def _backward(self, batch: Batch, tokens: int) -> Tensor:
+    def _backward(self, batch: Batch[Tensor], tokens: int) -> Tensor:
         """Add a micro-batch's share of the gradients; returns its (Σ loss, Σ nll)."""
         device, model = self.device, self.model
         real_N = (batch.target_output.flatten() != PAD_ID).nonzero()[:, 0]  # on the processor: a GPU is not asked

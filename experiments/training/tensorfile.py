@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 
 import safetensors.torch
@@ -25,11 +26,10 @@ class Damaged(Exception):  # noqa: N818 - the file's state, and the reason to ta
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, int | str]:
     """Write and fsync; returns {"bytes", "sha256"}, to be kept elsewhere. Raises OSError."""
-    header, blobs = _lay_out(tensors)
+    header = _header(tensors)
     digest = hashlib.sha256()
     with path.open("wb") as file:
-        for blob in (header, *blobs):
-            data = _bytes(blob) if isinstance(blob, Tensor) else memoryview(blob)
+        for data in chain([memoryview(header)], map(_bytes, tensors.values())):
             for start in range(0, len(data), _BLOCK):
                 file.write(data[start : start + _BLOCK])
                 digest.update(data[start : start + _BLOCK])
@@ -65,7 +65,7 @@ def _bytes(tensor: Tensor) -> memoryview:
     return memoryview(array)  # type: ignore[arg-type]
 
 
-def _lay_out(tensors: Mapping[str, Tensor]) -> tuple[bytes, list[Tensor]]:
+def _header(tensors: Mapping[str, Tensor]) -> bytes:
     entries, offset = {}, 0
     for name, tensor in tensors.items():
         end = offset + tensor.numel() * tensor.element_size()
@@ -73,4 +73,4 @@ def _lay_out(tensors: Mapping[str, Tensor]) -> tuple[bytes, list[Tensor]]:
         offset = end
     header = json.dumps(entries, separators=(",", ":")).encode()
     header += b" " * (-len(header) % 8)  # tensors start aligned
-    return len(header).to_bytes(8, "little") + header, list(tensors.values())
+    return len(header).to_bytes(8, "little") + header

@@ -8,12 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from experiments.config import TrainingConfig
+from experiments.data.batch import Batch
 from experiments.device import Device, mix, naming_out_of_memory
 from experiments.errors import Preempted
 from experiments.training.optimizer import clip, set_learning_rate
 from experiments.training.schedule import learning_rate
-from experiments.training.state import Batch, Training
+from experiments.training.state import Training
 from model.transformer import Transformer
 
 
@@ -22,7 +25,7 @@ def train(
     settings: TrainingConfig,
     *,
     d_model: int,
-    batches: Callable[[int], Sequence[Batch]],
+    batches: Callable[[int], Sequence[Batch[Tensor]]],
     seed: int,
     device: Device,
     folder: Path,
@@ -34,7 +37,7 @@ def train(
 ) -> dict[str, Any]:
     """Train `model` (a model.transformer.Transformer on `device`) to `settings.train_steps`; returns facts.
 
-    `batches(step)` gives a step's micro-batches, a pure function of the step; steps count from 1. `meta` must hold
+    `batches(step)` gives a step's micro-batches, on the processor, a pure function of the step; steps count from 1. `meta` must hold
     "lineage" and "code" (a checkpoint of another is not continued) and is kept with every checkpoint. `earlier` are
     attempts' folders whose checkpoints may be used. `evaluate(step)` is called every `eval_steps` with the model in
     eval mode; its "perplexity" decides which checkpoint is the best.

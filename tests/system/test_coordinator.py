@@ -251,7 +251,9 @@ def test_a_corpus_is_prepared_once_before_its_runs(store, monkeypatch):
         assert_whole(store, number)
 
 
-@pytest.mark.parametrize(("error", "cls"), [(UserError("vocabulary too large"), "user_error"), (ValueError("oh"), "bug")])
+@pytest.mark.parametrize(
+    ("error", "cls"), [(UserError("vocabulary too large"), "user_error"), (ValueError("oh"), "bug")]
+)
 def test_a_corpus_that_cannot_be_prepared_fails_its_runs(store, error, cls):
     summary = go(store, make(1), make(2), load_task=lambda name: StubTask(error))
     assert summary.failed == 2
@@ -288,7 +290,7 @@ def test_a_stale_run_is_trained_anew_when_asked(store, monkeypatch):
     go(store, make(rerun_after=1))
     assert store.result(make().run_id)["attempt"] == 2
     assert store.evaluation(make().run_id, EVALUATION)["attempt"] == 2
-    assert [e["kind"] for e in events(store, 2)][0] == "restarted"
+    assert next(e["kind"] for e in events(store, 2)) == "restarted"
 
 
 # --- coordinators that die: in a process of their own ---
@@ -335,7 +337,9 @@ def test_kill_9_of_the_coordinator_loses_and_doubles_nothing(store):
     go(store)  # at once: the orphans may still be alive
     for number in range(3):
         assert_whole(store, number, steps=100)
-        trained = [e for a in store.attempts(f"{number:016x}") for e in events(store, a, number) if e["kind"] == "trained"]
+        trained = [
+            e for a in store.attempts(f"{number:016x}") for e in events(store, a, number) if e["kind"] == "trained"
+        ]
         assert len(trained) == 1
     assert resumed_at(store, 2, 0)[0] >= 2 and resumed_at(store, 2, 1)[0] >= 2
 

@@ -41,9 +41,9 @@ def test_nobody_is_passed_over_for_a_lower_turn(waiting, free):
 @given(jobs, free_slots)
 def test_a_kind_that_no_slot_has_binds_nobody(waiting, free):
     cpu = [slot for slot in free if slot.kind == "cpu"]
-    assert len(place(waiting, cpu, {"cpu"})) == min(
-        len(cpu), len(waiting)
-    ), "a run that began on a GPU must not wait for ever on a machine without"
+    assert len(place(waiting, cpu, {"cpu"})) == min(len(cpu), len(waiting)), (
+        "a run that began on a GPU must not wait for ever on a machine without"
+    )
 
 
 @given(st.lists(st.integers(1, 100), min_size=1, max_size=30), st.integers(1, 5))

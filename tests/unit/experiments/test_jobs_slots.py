@@ -25,7 +25,9 @@ def names(text, environ=None):
     return [slot.name for slot in parse_slots(text, environ or {})]
 
 
-@pytest.mark.parametrize(("text", "count", "threads"), [("cpu:1", 1, 1), ("cpu:2", 2, 1), ("cpu:2x1", 2, 1), ("cpu:3x4", 3, 4)])
+@pytest.mark.parametrize(
+    ("text", "count", "threads"), [("cpu:1", 1, 1), ("cpu:2", 2, 1), ("cpu:2x1", 2, 1), ("cpu:3x4", 3, 4)]
+)
 def test_cpu(no_gpus, text, count, threads):
     found = parse_slots(text, {})
     assert [slot.name for slot in found] == [f"cpu:{i}" for i in range(count)]
@@ -50,7 +52,13 @@ def test_shared_gpus_have_a_cap_that_leaves_room(gpus):
 
 @pytest.mark.parametrize(
     ("inherited", "devices"),
-    [("2,0", ["2", "0"]), ("GPU-bbbb", ["GPU-bbbb"]), ("GPU-b", ["GPU-b"]), ("1,7,0", ["1"]), ("MIG-x/1/0", ["MIG-x/1/0"])],
+    [
+        ("2,0", ["2", "0"]),
+        ("GPU-bbbb", ["GPU-bbbb"]),
+        ("GPU-b", ["GPU-b"]),
+        ("1,7,0", ["1"]),
+        ("MIG-x/1/0", ["MIG-x/1/0"]),
+    ],
 )
 def test_inherited_visible_devices_are_a_limit_and_an_order(gpus, inherited, devices):
     found = parse_slots("cuda:*", {"CUDA_VISIBLE_DEVICES": inherited})
@@ -96,7 +104,9 @@ class TestCores:
     def many(self, monkeypatch):
         monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
 
-    @pytest.mark.parametrize(("quota", "cores"), [("400000 100000", 4), ("150000 100000", 1), ("max 100000", 64), ("1 100000", 1)])
+    @pytest.mark.parametrize(
+        ("quota", "cores"), [("400000 100000", 4), ("150000 100000", 1), ("max 100000", 64), ("1 100000", 1)]
+    )
     def test_version_2_quota(self, many, tmp_path, quota, cores):
         (tmp_path / "box").mkdir()
         (tmp_path / "box" / "cpu.max").write_text(quota + "\n")

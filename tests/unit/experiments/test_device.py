@@ -1,0 +1,110 @@
+"""The device: precision settled, mistakes named, randomness a function of seed and step."""
+
+import pytest
+import torch
+
+from experiments import device as device_module
+from experiments.config import DeviceSpec
+from experiments.device import Device, is_out_of_memory, mix, naming_out_of_memory, resolve_precision, seed_everything
+from experiments.errors import OutOfMemory, UserError
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def _threads():
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def _with_flags(monkeypatch, **flags):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: flags)
+
+
+@pytest.mark.parametrize(
+    ("asked", "flags", "expected"),
+    [
+        ("auto", {"avx512_bf16": True}, "bf16"),
+        ("auto", {"amx_bf16": True}, "bf16"),
+        ("auto", {"avx512_f": True, "avx512_bf16": False}, "fp32"),
+        ("bf16", {"avx512_bf16": True}, "bf16"),
+        ("fp32", {"avx512_bf16": True}, "fp32"),
+    ],
+)
+def test_precision_is_what_the_processor_has(monkeypatch, asked, flags, expected):
+    _with_flags(monkeypatch, **flags)
+    assert resolve_precision(asked, CPU) == expected
+
+
+def test_bf16_where_there_is_none_is_a_mistake(monkeypatch):
+    _with_flags(monkeypatch)
+    with pytest.raises(UserError, match=r'processor has no bf16.*"fp32"'):
+        resolve_precision("bf16", CPU)
+
+
+def test_opening_sets_threads_and_describes():
+    device = Device.open(DeviceSpec("cpu", threads=2), "fp32")
+    assert torch.get_num_threads() == 2
+    assert device.name.endswith("(2 threads)")
+    assert device.describe()["versions"]["torch"] == torch.__version__
+    assert device.peak_memory_bytes() > 2**20
+    tensor = torch.ones(2)
+    assert device.move(tensor) is tensor
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_autocast_makes_products_narrow_only_if_asked(precision):
+    device = Device(CPU, precision, 1)
+    with device.autocast():
+        product = torch.ones(2, 2) @ torch.ones(2, 2)
+    assert product.dtype == (torch.bfloat16 if precision == "bf16" else torch.float32)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+def test_a_gpu_that_is_not_there_is_a_mistake():
+    with pytest.raises(UserError, match=r"nvidia-smi.*--devices cpu:1"):
+        Device.open(DeviceSpec("cuda"), "fp32")
+
+
+def test_an_unknown_kind_is_a_mistake():
+    with pytest.raises(UserError, match='"tpu" is not known'):
+        Device.open(DeviceSpec("tpu"), "fp32")
+
+
+def test_failed_allocations_are_recognised_and_named():
+    with pytest.raises(OutOfMemory), naming_out_of_memory():
+        torch.empty(2**60)  # what torch itself raises here is a RuntimeError
+    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
+    assert is_out_of_memory(MemoryError())
+    assert not is_out_of_memory(RuntimeError("shapes do not match"))
+    with pytest.raises(ValueError, match="other"), naming_out_of_memory():
+        raise ValueError("other")
+
+
+def test_seeds_and_steps_do_not_meet():
+    values = {mix(seed, step) for seed in range(100) for step in range(100)}
+    assert len(values) == 100 * 100
+    assert all(0 <= value < 2**63 for value in values)
+
+
+def test_seeding_is_repeatable_per_step():
+    device = Device(CPU, "fp32", 1)
+
+    def draw(seed, step):
+        device.seed(mix(seed, step))
+        return torch.rand(4)
+
+    assert torch.equal(draw(1, 2), draw(1, 2))
+    assert not torch.equal(draw(1, 2), draw(1, 3))
+    assert not torch.equal(draw(1, 2), draw(2, 2))
+    seed_everything(5)
+    first = torch.rand(3)
+    seed_everything(5)
+    assert torch.equal(first, torch.rand(3))
+
+
+def test_denormals_are_flushed():
+    Device.open(DeviceSpec(), "fp32")
+    assert (torch.full((64,), 1e-38) * 0.01).sum().item() == 0
+    assert device_module.torch.get_num_threads() == 1

@@ -1,0 +1,104 @@
+"""The tracking thread: latest word per run, ends at once, errors never reach the runs."""
+
+import subprocess
+import sys
+import threading
+import time
+
+from experiments.jobs.background import Background
+from experiments.tracked import TrackedRun
+
+
+def run(name, status="RUNNING"):
+    return TrackedRun(name, status, "stub", {}, 1)
+
+
+class Writer:
+    def __init__(self, fail=lambda run: False):
+        self.wrote, self.fail, self.thread = [], fail, None
+
+    def sync(self, run):
+        self.thread = threading.current_thread()
+        if self.fail(run):
+            raise OSError("no space left on device")
+        self.wrote.append((run.run_id, run.status))
+
+
+def wait_for(condition):
+    until = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.005)
+
+
+def test_an_end_is_written_at_once_and_reported_once():
+    writer = Writer()
+    background = Background(lambda: writer, interval_s=100)
+    background.track(run("a"))
+    wait_for(lambda: writer.wrote == [("a", "RUNNING")])
+    background.track(run("b"))
+    background.track(run("a", "FINISHED"))
+    wait_for(lambda: ("a", "FINISHED") in writer.wrote)
+    wait_for(lambda: background.synced() == ["a"])
+    assert background.synced() == []
+    assert writer.thread is not threading.current_thread()
+    background.close()
+    assert writer.wrote[-1] == ("b", "RUNNING")
+
+
+def test_running_runs_are_followed():
+    writer = Writer()
+    background = Background(lambda: writer, interval_s=0.01)
+    background.track(run("a"))
+    wait_for(lambda: len(writer.wrote) > 3)
+    background.track(run("a", "KILLED"))
+    wait_for(lambda: ("a", "KILLED") in writer.wrote)
+    background.close()
+    assert writer.wrote.count(("a", "KILLED")) == 1
+
+
+def test_what_could_not_be_written_is_tried_again_and_complained_of_once(caplog):
+    broken = [True]
+    writer = Writer(fail=lambda run: broken[0])
+    background = Background(lambda: writer, interval_s=0.01)
+    background.track(run("a", "FINISHED"))
+    wait_for(lambda: caplog.records)
+    time.sleep(0.05)
+    assert background.synced() == []
+    broken[0] = False
+    wait_for(lambda: background.synced() == ["a"])
+    background.close()
+    assert len(caplog.records) == 1
+    assert "the runs go on" in caplog.text
+
+
+def test_one_broken_run_does_not_keep_the_others_out(caplog):
+    writer = Writer(fail=lambda run: run.run_id == "bad")
+    background = Background(lambda: writer, interval_s=100)
+    for name in ("bad", "good"):
+        background.track(run(name, "FAILED"))
+    background.close()
+    assert background.synced() == ["good"]
+
+
+def test_without_mlflow_the_work_goes_on(caplog):
+    def missing():
+        raise ModuleNotFoundError("No module named 'mlflow'")
+
+    background = Background(missing, interval_s=100)
+    background.track(run("a", "FINISHED"))
+    background.close()
+    assert background.synced() == []
+    assert "No module named 'mlflow'" in caplog.text
+
+
+def test_close_without_a_run_starts_nothing():
+    Background(lambda: 1 / 0).close()
+
+
+def test_planning_and_queueing_import_neither_torch_nor_mlflow():
+    code = (
+        "import sys, experiments.jobs.coordinator, experiments.tracking; "
+        "print([m for m in ('torch', 'mlflow', 'pandas', 'numpy') if m in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"

@@ -1,0 +1,232 @@
+"""MLflow as a view of a run's events and results: whole, once, and rebuildable."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from experiments.events import EventWriter
+from experiments.history import History
+from experiments.store import Store, write_json
+from experiments.tracked import TrackedRun, final_metrics
+from experiments.tracking import Tracker, rebuild, ui_command
+
+E1, E2, E3 = "1" * 16, "2" * 16, "3" * 16
+CONFIG = {
+    "model": {"d_model": 8, "num_heads": 2},
+    "data": {"train": []},
+    "training": {"train_steps": 9, "note": "x" * 900},
+}
+
+
+def run(number, status="FINISHED", members=(("table3", "demo", "builtin", "A-h16", "A"),), **more):
+    inputs = {"corpus": "c0ffee"}
+    return TrackedRun(
+        f"{number:016x}", status, "stub", CONFIG, seed=2, inputs=inputs, num_params=1234, members=tuple(members), **more
+    )
+
+
+def attempt(store, number, steps, *, restarted=False, **started):
+    attempt_number, folder = store.new_attempt(f"{number:016x}")
+    events = EventWriter(folder)
+    if restarted:
+        events.emit("restarted", step=0)
+    events.emit("started", attempt=attempt_number, revision={"commit": "abc", "dirty": True}, **started)
+    for step in steps:
+        events.emit("metrics", step=step, loss=attempt_number + step / 10, lr=0.5)
+    (folder / "log.txt").write_text(f"log of {attempt_number}\n")
+    return events
+
+
+def result(store, number, *evaluations):
+    run_id = f"{number:016x}"
+    write_json(store.run_folder(run_id) / "result.json", {"attempt": 1, "wall_s": 2.5})
+    for eval_id, name, metrics in evaluations:
+        folder = store.evaluation_folder(run_id, eval_id)
+        folder.mkdir(parents=True)
+        write_json(folder / "result.json", {"set": name, "metrics": metrics})
+        (folder / "output.txt").write_text("ein Satz\n")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """One database for all tests, each with runs of its own: MLflow's tables take seconds to make."""
+    return Store.open(tmp_path_factory.mktemp("home") / "store")
+
+
+@pytest.fixture(scope="module")
+def tracker(home):
+    return Tracker(home)
+
+
+def found(tracker, number):
+    client = tracker._client
+    experiments = [e.experiment_id for e in client.search_experiments()]
+    [one] = client.search_runs(experiments, f"tags.run_id = '{number:016x}'")
+    return one
+
+
+def curve(tracker, number, name="train_loss"):
+    one = found(tracker, number)
+    return [(m.step, m.value) for m in tracker._client.get_metric_history(one.info.run_id, name)]
+
+
+def test_a_whole_run(home, tracker):
+    attempt(home, 1, range(1, 4), code_digest="d1", host="here")
+    result(home, 1, (E1, "dev", {"perplexity": 6.5, "bleu": 30.25}), (E2, "test_2016", {"bleu": 29.0}))
+    tracker.sync(run(1, evaluations=(E1, E2)))
+    one = found(tracker, 1)
+    assert one.info.status == "FINISHED"
+    assert one.data.params["model.d_model"] == "8" and one.data.params["seed"] == "2"
+    assert len(one.data.params["training.note"]) == 500
+    expected = {"perplexity": 6.5, "bleu": 30.25, "bleu.test_2016": 29.0, "num_params": 1234, "train_wall_s": 2.5}
+    assert expected.items() <= one.data.metrics.items()
+    assert {"study": "table3", "row": "A-h16", "group": "A", "seed": "2", "commit": "abc", "dirty": "true"}.items() <= (
+        one.data.tags.items()
+    )
+    assert [(d.dataset.name, d.dataset.digest) for d in one.inputs.dataset_inputs] == [("corpus", "c0ffee")]
+    parent = tracker._client.get_run(one.data.tags["mlflow.parentRunId"])
+    assert (parent.info.status, parent.data.tags["profile"]) == ("FINISHED", "demo")
+    assert curve(tracker, 1) == [(1, 1.1), (2, 1.2), (3, 1.3)]
+    folder = home.artifacts / "table3" / one.info.run_id / "artifacts"
+    assert (folder / "evaluations" / "dev-11111111" / "output.txt").read_text() == "ein Satz\n"
+    assert (folder / "attempts" / "0001" / "log.txt").read_text() == "log of 1\n"
+
+
+def test_syncing_again_adds_nothing(home, tracker):
+    attempt(home, 2, range(1, 4))
+    result(home, 2, (E1, "dev", {"bleu": 30.0}))
+    for one in (tracker, tracker, Tracker(home)):
+        one.sync(run(2))
+    assert [step for step, _ in curve(tracker, 2)] == [1, 2, 3]
+    assert len(curve(tracker, 2, "bleu")) == 1
+
+
+def test_no_metric_twice_after_a_resume_also_by_another_coordinator(home, tracker):
+    events = attempt(home, 3, range(1, 6))
+    tracker.sync(run(3, "RUNNING"))
+    assert found(tracker, 3).info.status == "RUNNING"
+    events.emit("metrics", step=6, loss=9.0)
+    tracker.sync(run(3, "RUNNING"))
+    tracker.sync(run(3, "KILLED"))
+    assert found(tracker, 3).info.status == "KILLED"
+    attempt(home, 3, range(5, 9))  # repeats 5 and 6
+    other = Tracker(home)
+    other.sync(run(3, "RUNNING"))
+    assert found(tracker, 3).info.status == "RUNNING"
+    other.sync(run(3, "FAILED", error="it broke"))
+    one = found(tracker, 3)
+    assert (one.info.status, one.data.tags["error"]) == ("FAILED", "it broke")
+    assert curve(tracker, 3) == [(1, 1.1), (2, 1.2), (3, 1.3), (4, 1.4), (5, 1.5), (6, 9.0), (7, 2.7), (8, 2.8)]
+    other.sync(run(3))
+    assert found(tracker, 3).data.tags["error"] == ""
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_started_anew_the_former_curve_is_gone(home, tracker, again):
+    number = 4 + again
+    attempt(home, number, range(1, 6))
+    tracker.sync(run(number, "RUNNING"))
+    attempt(home, number, range(1, 3), restarted=True)
+    (Tracker(home) if again else tracker).sync(run(number, "RUNNING"))
+    assert curve(tracker, number) == [(1, 2.1), (2, 2.2)]
+
+
+def test_a_run_of_two_studies_is_one_run_with_both_as_tags(home, tracker):
+    attempt(home, 6, range(1, 3))
+    tracker.sync(run(6))
+    both = (("table3", "demo", "builtin", "base", ""), ("controls", "demo", "builtin", "seeds", ""))
+    tracker.sync(run(6, members=both))
+    tags = found(tracker, 6).data.tags
+    assert tags["studies"] == "table3, controls"
+    assert (tags["row.table3"], tags["row.controls"]) == ("base", "seeds")
+
+
+def test_not_a_number_and_many_metrics(home, tracker):
+    events = attempt(home, 7, ())
+    for step in range(1500):
+        events.emit("metrics", step=step, loss=float("nan") if step == 3 else 1.0, label="text", flag=True)
+    tracker.sync(run(7, "RUNNING"))
+    history = curve(tracker, 7)
+    assert len(history) == 1500 and history[3][1] != history[3][1]
+    assert set(found(tracker, 7).data.metrics) == {"train_loss"}
+
+
+def test_a_second_evaluation_of_a_set_has_its_own_name(home):
+    attempt(home, 8, ())
+    result(home, 8, (E1, "dev", {"bleu": 30.0}), (E2, "dev", {"bleu": 31.0}), (E3, "mscoco", {"bleu": 25.0}))
+    assert final_metrics(home, run(8, evaluations=(E2, E1))) == {
+        "num_params": 1234.0, "train_wall_s": 2.5, "bleu": 31.0, "bleu.dev.11111111": 30.0, "bleu.mscoco": 25.0
+    }  # fmt: skip
+
+
+def test_the_story_of_a_run_needs_no_mlflow(home):
+    attempt(home, 9, range(1, 4))
+    attempt(home, 9, range(2, 6))
+    points = History(home, f"{9:016x}").read()
+    assert [(p.step, p.value) for p in points if p.name == "loss"] == [(1, 1.1), (2, 1.2), (3, 1.3), (4, 2.4), (5, 2.5)]
+
+
+def test_the_database_is_in_wal_mode_and_holds_no_path(home, tracker):
+    database = sqlite3.connect(home.mlflow_db)
+    assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    dump = "".join(database.iterdump())
+    assert str(home.root) not in dump and str(Path.cwd()) not in dump
+
+
+def test_the_browser_is_served_on_this_machine_only(home):
+    command = ui_command(home, 5001)
+    assert command[command.index("--host") + 1] == "127.0.0.1" and command[command.index("--port") + 1] == "5001"
+    assert command[command.index("--backend-store-uri") + 1] == f"sqlite:///{home.mlflow_db}"
+
+
+def test_rebuilt_from_the_events_of_a_moved_store(home, tracker, tmp_path):
+    """What is written in one go at the end is what was written in pieces."""
+    moved = Store.open(shutil.copytree(home.root, tmp_path / "moved"))
+    rebuild(moved, [run(1, evaluations=(E1, E2)), run(3, "FAILED", error="it broke")])
+    anew = Tracker(moved)
+    for number in (1, 3):
+        before, after = found(tracker, number), found(anew, number)
+        assert after.info.status == {1: "FINISHED", 3: "FAILED"}[number]
+        assert after.data.params == before.data.params
+        assert after.data.metrics == before.data.metrics
+        assert curve(anew, number) == curve(tracker, number)
+    assert json.loads(json.dumps(after.data.tags))["error"] == "it broke"
+
+
+@pytest.mark.slow
+def test_the_server_shows_runs_and_artifacts(home, tracker):
+    attempt(home, 10, range(1, 4))
+    result(home, 10, (E1, "dev", {"bleu": 30.0}))
+    tracker.sync(run(10))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = subprocess.Popen(ui_command(home, port), start_new_session=True, stderr=subprocess.DEVNULL)
+    base, one = f"http://127.0.0.1:{port}", found(tracker, 10).info.run_id
+    try:
+        until = time.monotonic() + 90
+        while True:
+            try:
+                path = "evaluations/dev-11111111"
+                listed = f"{base}/ajax-api/2.0/mlflow/artifacts/list?run_id={one}&path={path}"
+                with urllib.request.urlopen(listed, timeout=10) as reply:
+                    files = [entry["path"] for entry in json.load(reply)["files"]]
+                break
+            except OSError:
+                assert time.monotonic() < until and server.poll() is None
+                time.sleep(0.5)
+        assert files == [f"{path}/output.txt", f"{path}/result.json"]
+        with urllib.request.urlopen(f"{base}/get-artifact?run_uuid={one}&path={files[0]}", timeout=10) as reply:
+            assert reply.read() == b"ein Satz\n"
+    finally:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
