@@ -1,7 +1,7 @@
 """A child program without torch: trains nothing, obeys the contract of experiments/run.py, fails on command.
 
-`config["stub"]` may hold: step_s, checkpoint_steps, and attempts: {"1": {"at": step, "do": …}} with do one of kill, exit,
-bug, user_error, diverged, out_of_memory, lie (ends well without a result), deaf (ignores SIGTERM).
+`config["stub"]` may hold: step_s, checkpoint_steps, and attempts: {"1": {"at": step, "do": …}} with do one of kill,
+exit, bug, user_error, diverged, out_of_memory, lie (ends well without a result), deaf (ignores SIGTERM).
 Its state is a sum over steps, so that lost or repeated steps show in the result.
 """
 

@@ -70,7 +70,6 @@ def launch(
         "task": job.task,
         "config": dict(job.config),
         "inputs": dict(job.inputs),
-        "inputs": dict(job.inputs),
         "train": TRAINING in parts,
         "evaluations": [dict(item) for item in job.evaluations if item["eval_id"] in parts],
         "device": {"kind": slot.kind, "threads": threads, "memory_gb": slot.memory_gb},

@@ -25,7 +25,7 @@ from experiments.jobs.promote import missing, promote
 from experiments.jobs.reporter import Reporter, Summary, View
 from experiments.jobs.slots import Slot
 from experiments.jobs.states import State
-from experiments.store import Store
+from experiments.store import Store, explain_os_errors
 
 POLL_S, IDLE_S = 0.05, 0.2  # how long a loop waits for a child's end at most; without a child, for requests
 READ_S = 0.2  # how often a child's events are read
@@ -56,7 +56,8 @@ def work(
         reporter = Reporter(ledger, tracker, on_progress)
         placement = Placement(store, ledger, slots, engine, child, load_task, reporter)
         try:
-            Coordinator(store, ledger, slots, engine, placement, reporter, interrupts).run(until)
+            with explain_os_errors(f"work on the store {store.root}"):
+                Coordinator(store, ledger, slots, engine, placement, reporter, interrupts).run(until)
         finally:
             if tracker is not None:
                 with contextlib.suppress(KeyboardInterrupt):  # in a hurry: the next coordinator tells the rest

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -85,7 +86,7 @@ print(json.dumps([sys.argv[1:], os.getcwd(), [os.environ[n] for n in names], __n
         assert self.ended(engine, handle) == Exit(0)
         arguments, folder, environment, name = json.loads((tmp_path / "log.txt").read_text())
         assert arguments == ["a b", "7"]
-        assert folder == os.getcwd()
+        assert folder == str(Path.cwd())
         assert environment == ["yes", "", "2"]
         assert name == "__main__"
 
@@ -139,7 +140,7 @@ time.sleep(60)
         assert engine.poll(handle) is None
         engine.kill(handle)
         assert self.ended(engine, handle) == Exit(-signal.SIGKILL)
-        gone, alive = psutil.wait_procs([grandchild], timeout=5)
+        _, alive = psutil.wait_procs([grandchild], timeout=5)
         assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
 
     def test_the_child_leads_a_group_of_its_own(self, engine, tmp_path):
