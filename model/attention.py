@@ -22,8 +22,8 @@ def attend_plain(
 ) -> Tensor:
     """Equation 1 as batched products. For short sentences on a CPU much quicker than the fused kernel's backward.
 
-    Scores are held memory-major: a softmax over the last but one axis runs across contiguous queries, where a softmax
-    over a last axis of some 15 elements costs five times as much.
+    Scores are held memory-major: a softmax over the last but one axis runs across contiguous queries. Over a last axis
+    of 15 elements it took two to four times as long, its backward three to seven times (torch 2.13, CPU).
     """
     scores_BHMQ = (k_BHMK @ q_BHQK.mT).mul_(q_BHQK.shape[-1] ** -0.5)
     if bias is not None:

@@ -20,17 +20,13 @@ class ModelConfig(BaseModel):
     num_heads: int = Field(8, ge=1, description="attention heads (h)")
     d_k: int = Field(64, ge=1, description="width of a query and a key, per head (d_k)")
     d_v: int = Field(64, ge=1, description="width of a value, per head (d_v)")
-    dropout: float = Field(
-        0.1, ge=0, lt=1, description="on sub-layer outputs and on embedding + position (P_drop)"
-    )
+    dropout: float = Field(0.1, ge=0, lt=1, description="on sub-layer outputs and on embedding + position (P_drop)")
     attention_dropout: float = Field(0.0, ge=0, lt=1, description="on attention weights; the paper has none")
     activation_dropout: float = Field(0.0, ge=0, lt=1, description="after the ReLU; the paper has none")
     positions: Literal["sinusoidal", "learned", "none"] = Field(
         "sinusoidal", description="what is added to the embeddings to tell positions apart (section 3.5)"
     )
-    max_length: int = Field(
-        1024, ge=1, description="rows of the learned position table; longer input is refused"
-    )
+    max_length: int = Field(1024, ge=1, description="rows of the learned position table; longer input is refused")
     norm: Literal["post", "pre"] = Field("post", description="LayerNorm after the residual sum, or before")
     shared_vocabulary: bool = Field(
         True, description="one matrix for source, target and softmax; else target and softmax share one"

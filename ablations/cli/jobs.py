@@ -33,7 +33,7 @@ def prepare(chosen: Chosen, runs: Iterable[PlannedRun], progress: Progress) -> N
     existed = chosen.store.root.exists()
     Store.open(chosen.store.root, chosen.store.state_dir)
     # one representative of all runs whose preparation is the same: everything but the seed and the sizes of the model
-    different = {digest(run.config.model_dump(mode="json", include=READ_BY_PREPARE)): run.config for run in runs}
+    different = {_prepared_key(run): run.config for run in runs}
     try:
         for config in different.values():
             chosen.task.prepare(config, chosen.store.root, progress)
@@ -57,6 +57,10 @@ def enqueue(chosen: Chosen, plan: Plan, runs: Iterable[PlannedRun], stale: str) 
         queue.close()
 
 
+def _prepared_key(run: PlannedRun) -> str:
+    return digest(run.config.model_dump(mode="json", include=READ_BY_PREPARE))
+
+
 def _job(store: Store, plan: Plan, run: PlannedRun, stale: str) -> Job:
     result = store.result(run.run_id)
     retrain = run.state == "stale" and stale == "rerun"
@@ -71,6 +75,7 @@ def _job(store: Store, plan: Plan, run: PlannedRun, stale: str) -> Job:
             for e in run.evaluations
         ),
         inputs=run.inputs,
+        prepared_key=_prepared_key(run),
         num_params=run.num_params,
         cost=run.cost,
         members=(Member(plan.study.name, plan.profile, Path(run.config.data.corpus).name, run.row, run.group),),

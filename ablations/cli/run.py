@@ -1,13 +1,17 @@
 """`ablations queue`, `work` and `run`: from the plan to finished runs."""
 
+from contextlib import closing
+
 import typer
 
 from ablations.cli import options as o
 from ablations.cli.jobs import enqueue, prepare, wanted
 from ablations.cli.progress import Live, plain_progress
 from ablations.cli.report import print_table
+from ablations.plan import Plan, PlannedRun
 from experiments.jobs.background import Background
 from experiments.jobs.coordinator import work
+from experiments.jobs.engines.local import LocalEngine
 from experiments.jobs.reporter import Summary
 from experiments.jobs.slots import Slot, parse_slots
 from experiments.store import Store
@@ -34,7 +38,8 @@ def queue(
 ) -> None:
     """Queue what is missing of a table; `ablations work` trains it."""
     chosen = o.choose(study, profile, corpus, rows, seeds, sets, store, state_dir)
-    _queue(chosen, stale)
+    plan = chosen.plan
+    _queue(chosen, plan, wanted(plan, stale), stale)
 
 
 def work_command(
@@ -67,35 +72,32 @@ def run(
 def run_chosen(chosen: o.Chosen, devices: str, stale: str, format_: str) -> None:
     """plan − valid results → queue → work → report. Exits 1 if a run failed, 130 if interrupted."""
     slots = parse_slots(devices)
-    if _queue(chosen, stale):
-        summary = _work(chosen.store, slots)
-        if summary.interrupted:
-            _exit_if_bad(summary)
+    plan = chosen.plan
+    runs = wanted(plan, stale)
+    summary = Summary()
+    if runs:
+        with closing(LocalEngine()) as engine:  # its imports go on while the corpus is prepared
+            _queue(chosen, plan, runs, stale)
+            summary = _work(chosen.store, slots, engine)
     else:
-        summary = Summary()
-    print_table(chosen, format_)
+        typer.echo(f"all {len(plan.runs)} runs are done: nothing to train", err=True)
+    if not summary.interrupted:
+        print_table(chosen, format_)
     _exit_if_bad(summary)
 
 
-def _queue(chosen: o.Chosen, stale: str) -> int:
-    """Returns how many runs are not finished yet."""
-    plan = chosen.plan
+def _queue(chosen: o.Chosen, plan: Plan, runs: list[PlannedRun], stale: str) -> None:
     for note in plan.notes:
         typer.echo(f"note: {note}", err=True)
-    runs = wanted(plan, stale)
-    if not runs:
-        typer.echo(f"all {len(plan.runs)} runs are done: nothing to train", err=True)
-        return 0
     prepare(chosen, runs, plain_progress)
     added = enqueue(chosen, plan, runs, stale)
     done = len(plan.runs) - len(runs)
     typer.echo(f"{len(plan.runs)} runs: {done} done, {added} queued now, {len(runs) - added} queued before", err=True)
-    return len(runs)
 
 
-def _work(store: Store, slots: list[Slot]) -> Summary:
+def _work(store: Store, slots: list[Slot], engine: LocalEngine | None = None) -> Summary:
     with Live() as live:
-        return work(store, slots, load_task, Background(lambda: Tracker(store)), live.update)
+        return work(store, slots, load_task, Background(lambda: Tracker(store)), live.update, engine=engine)
 
 
 def _exit_if_bad(summary: Summary) -> None:

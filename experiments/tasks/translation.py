@@ -74,11 +74,13 @@ class Translation(Task):
         model = build_model(config.model, config.data.vocab_size, device=device.torch_device)
         if "attention_kernel" in context.pinned:
             model.set_attention_kernel(context.pinned["attention_kernel"])
+        batches = _Batches(config, context, encoded)
+        context.emit("pinned", micro_batch_tokens=batches.max_tokens)
         facts = train(
             model,
             config.training,
             d_model=config.model.d_model,
-            batches=_Batches(config, context, encoded),
+            batches=batches,
             seed=config.seed,
             device=device,
             folder=context.folder,
@@ -93,7 +95,7 @@ class Translation(Task):
         return {
             "num_params": self.num_params(config),
             "seed": config.seed,
-            "data": _data_facts(config, encoded),
+            "data": {"encoded": encoded.digest, **encoded.facts},
             **facts,
         }
 
@@ -153,7 +155,7 @@ class _Batches:
             self._pairs.source_lengths, self._pairs.target_lengths, config.training.tokens_per_batch, config.seed
         )
         kind = context.device.kind
-        self._max_tokens = int(context.pinned.get("micro_batch_tokens") or MICRO_BATCH_TOKENS[kind])
+        self.max_tokens = int(context.pinned.get("micro_batch_tokens") or MICRO_BATCH_TOKENS[kind])
 
     def __call__(self, step: int) -> list[Any]:
         from experiments.data.batch import collate
@@ -161,7 +163,7 @@ class _Batches:
         from experiments.data.tensors import to_tensors
 
         pairs = self._pairs
-        parts = split(pairs.source_lengths, pairs.target_lengths, self._plan.batch(step - 1), self._max_tokens)
+        parts = split(pairs.source_lengths, pairs.target_lengths, self._plan.batch(step - 1), self.max_tokens)
         return [to_tensors(collate(pairs, part)) for part in parts]
 
 
@@ -208,12 +210,6 @@ def _tokenizers(config: RunConfig, weights: Path) -> tuple[Any, Any]:
 
     source, target = (Tokenizer.load(weights / "final" / name) for name in model_names(config.model.shared_vocabulary))
     return source, target
-
-
-def _data_facts(config: RunConfig, encoded: EncodedCorpus) -> dict[str, Any]:
-    corpus = resolve(config.data)
-    return {"corpus": corpus.name, "source": corpus.source, "target": corpus.target, "encoded": encoded.digest,
-            **encoded.facts}  # fmt: skip
 
 
 def _write_lines(path: Path, lines: list[str]) -> None:
