@@ -1,0 +1,55 @@
+"""kill -9 the coordinator in the middle of `run`, run it again: nothing redone, nothing lost, the same table."""
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from experiments.events import read_events
+
+from .conftest import Cli, command, environment
+
+pytestmark = pytest.mark.slow
+
+OPTIONS = ["--devices", "cpu:1", "--set", "training.train_steps=240", "--set", "training.checkpoint_steps=20"]
+
+
+def events(store: Path) -> list[dict[str, object]]:
+    return [event for folder in sorted(store.glob("runs/*/attempts/*")) for event in read_events(folder)]
+
+
+def wait_for(store: Path, what: str, count: int, seconds: float = 120) -> None:
+    end = time.monotonic() + seconds
+    while sum(event["kind"] == what for event in events(store)) < count:
+        assert time.monotonic() < end, f"no {count} × {what} within {seconds} s"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("everything", [False, True], ids=["coordinator alone", "its children too"])
+def test_kill_and_run_again(cli: Cli, tiny: Path, tmp_path: Path, everything: bool) -> None:
+    study = tmp_path / "kill.toml"
+    study.write_text(tiny.read_text(encoding="utf-8").split('[[variation]]\nkey = "untrained"')[0], encoding="utf-8")
+    disturbed, undisturbed = tmp_path / "disturbed", tmp_path / "undisturbed"
+    with subprocess.Popen(
+        command("run", study, "--store", disturbed, *OPTIONS), env=environment(), start_new_session=True,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    ) as running:  # fmt: skip
+        wait_for(disturbed, "finished", 1)  # the first row is done …
+        wait_for(disturbed, "checkpoint", 15)  # … and the second is under way
+        running.kill()
+    if everything:
+        for event in events(disturbed):
+            if event["kind"] == "started":
+                try:
+                    os.kill(int(str(event["pid"])), signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+    again = cli("run", study, "--store", disturbed, *OPTIONS)
+    trained = [event for event in events(disturbed) if event["kind"] == "trained"]
+    resumed = [event for event in events(disturbed) if event["kind"] == "resumed"]
+    assert len(trained) == 2  # the finished row was not trained again
+    assert len(resumed) == 1 and int(str(resumed[0]["step"])) >= 20
+    assert again.stdout == cli("run", study, "--store", undisturbed, *OPTIONS).stdout
