@@ -70,8 +70,8 @@ def plan_study(study: Study, selection: Selection, task: Task, store: Path, stat
     for row in rows:
         runs += _runs_of(row, inputs, task, store, state_of)
     _refuse_same_runs(runs, study)
-    name, _ = study.profile_named(selection.profile)
-    return Plan(study, name, tuple(rows), tuple(runs), tuple(_notes(rows)), tuple(paper_keys(task)))
+    name, profile = study.profile_named(selection.profile)
+    return Plan(study, name, tuple(rows), tuple(runs), (*_notes(rows), *profile.notes), tuple(paper_keys(task)))
 
 
 class _Inputs:

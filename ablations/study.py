@@ -45,6 +45,7 @@ class Profile(Part):
     description: Text = ""
     scale: Scale = Scale()
     set: Settings = Field({}, description="after scaling, in every row; replaces what a row's `set` says")
+    notes: tuple[Text, ...] = Field((), strict=False, description="printed under the table in this profile")
 
 
 class Variation(Part):

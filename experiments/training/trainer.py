@@ -37,10 +37,10 @@ def train(
 ) -> dict[str, Any]:
     """Train `model` (a model.transformer.Transformer on `device`) to `settings.train_steps`; returns facts.
 
-    `batches(step)` gives a step's micro-batches, on the processor, a pure function of the step; steps count from 1. `meta` must hold
-    "lineage" and "code" (a checkpoint of another is not continued) and is kept with every checkpoint. `earlier` are
-    attempts' folders whose checkpoints may be used. `evaluate(step)` is called every `eval_steps` with the model in
-    eval mode; its "perplexity" decides which checkpoint is the best.
+    `batches(step)` gives a step's micro-batches on the processor, a pure function of the step; steps count from 1.
+    `meta` must hold "lineage" and "code" (a checkpoint of another is not continued) and is kept with every checkpoint.
+    `earlier` are attempts' folders whose checkpoints may be used. `evaluate(step)` is called every `eval_steps` with
+    the model in eval mode; its "perplexity" decides which checkpoint is the best.
 
     Writes `folder/checkpoints/…` and `folder/final`. Raises Preempted after a checkpoint when `should_stop` said so,
     Diverged, OutOfMemory, UserError (a checkpoint of another configuration, a full disk).

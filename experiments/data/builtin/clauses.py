@@ -11,6 +11,11 @@ from experiments.data.builtin.lexicon import INTO, NOT_MODALS, Verb
 from experiments.data.builtin.phrases import ACCUSATIVE, DATIVE, NOMINATIVE, Phrase
 
 Words = tuple[str, str]  # English, German
+_BE: dict[str, tuple[Words, Words]] = {  # singular, plural
+    "present": (("is", "ist"), ("are", "sind")),
+    "past": (("was", "war"), ("were", "waren")),
+    "future": (("will", "wird"), ("will", "werden")),
+}
 _CONTRACTIONS = {"in dem": "im", "in das": "ins"}
 
 
@@ -68,11 +73,12 @@ def _join(*parts: str) -> str:
 def place_phrase(preposition: Words, phrase: Phrase, towards: bool = False) -> Words:
     """Where (dative) or where to (accusative), with the contractions of spoken German."""
     en, de = preposition
-    noun = phrase.de[ACCUSATIVE if towards else DATIVE]
+    en = INTO.get(en, en) if towards else en
+    words = f"{de} {phrase.de[ACCUSATIVE if towards else DATIVE]}"
     for long, short in _CONTRACTIONS.items():
-        if f"{de} {noun}".startswith(long + " "):
-            return f"{INTO.get(en, en) if towards else en} {phrase.en_object}", short + f"{de} {noun}"[len(long) :]
-    return f"{INTO.get(en, en) if towards else en} {phrase.en_object}", f"{de} {noun}"
+        if words.startswith(f"{long} "):
+            words = short + words[len(long) :]
+    return f"{en} {phrase.en_object}", words
 
 
 def build(content: Content) -> Clause:
@@ -99,19 +105,21 @@ def build(content: Content) -> Clause:
     )
 
 
-def copula(subject: Phrase, adjective: Words, tense: str, negated: bool, time: Words | None, question: bool) -> Clause:
-    """Subject is adjective."""
-    plural = subject.plural
-    if tense == "future":
-        auxiliary, middle_en, finite, end = "will", f"be {adjective[0]}", "werden" if plural else "wird", "sein"
-    elif tense == "past":
-        auxiliary, middle_en, finite, end = "were" if plural else "was", adjective[0], "waren" if plural else "war", ""
-    else:
-        auxiliary, middle_en, finite, end = "are" if plural else "is", adjective[0], "sind" if plural else "ist", ""
-    middle = f"nicht {adjective[1]}" if negated else adjective[1]
-    auxiliary += " not" if negated else ""
+def copula(subject: Phrase, adjective: Words, tense: str, negated: bool, time: Words | None) -> Clause:
+    """Subject is adjective; tense is present, past or future."""
+    auxiliary, finite = _BE[tense][1 if subject.plural else 0]
+    be, end = ("be", "sein") if tense == "future" else ("", "")
     return Clause(
-        subject.en, auxiliary, middle_en, subject.de[NOMINATIVE], finite, "", middle, end, _join(end, finite), time
+        subject_en=subject.en,
+        auxiliary_en=f"{auxiliary} not" if negated else auxiliary,
+        predicate_en=_join(be, adjective[0]),
+        subject_de=subject.de[NOMINATIVE],
+        finite=finite,
+        pronouns="",
+        middle=_join("nicht" if negated else "", adjective[1]),
+        end=end,
+        final=_join(end, finite),
+        time=time,
     )
 
 

@@ -44,7 +44,6 @@ queen queens       Königin Königin Königinnen f she h
 dog dogs           Hund Hundes Hunde m it a
 cat cats           Katze Katze Katzen f it a
 horse horses       Pferd Pferdes Pferde n it a
-bear bears         Bär Bären Bären m it a
 table tables       Tisch Tisches Tische m it tuk
 lamp lamps         Lampe Lampe Lampen f it tuk
 book books         Buch Buches Bücher n it tl
@@ -53,17 +52,14 @@ letter letters     Brief Briefes Briefe m it tl
 apple apples       Apfel Apfels Äpfel m it te
 window windows     Fenster Fensters Fenster n it tck
 soup soups         Suppe Suppe Suppen f it te
-clock clocks       Uhr Uhr Uhren f it tuk
 house houses       Haus Hauses Häuser n it p
 garden gardens     Garten Gartens Gärten m it p
 school schools     Schule Schule Schulen f it po
 town towns         Stadt Stadt Städte f it p
-hotel hotels       Hotel Hotels Hotels n it po
-forest forests     Wald Waldes Wälder m it p
 """
 
 # English modifier and the German stem that joins the head (with its linking letters).
-MODIFIERS = (("kitchen", "Küchen"), ("garden", "Garten"), ("school", "Schul"), ("winter", "Winter"))
+MODIFIERS = (("kitchen", "Küchen"), ("garden", "Garten"), ("winter", "Winter"))
 
 # German stem by class of the noun described: human, animal, thing, place.
 _ADJECTIVES = """
@@ -83,7 +79,6 @@ sleep sleeps slept          - schläft schlafen geschlafen haben     ha -
 work works worked           - arbeitet arbeiten gearbeitet haben    h  -
 run runs ran                - läuft laufen gelaufen sein            ha -
 leave leaves left           weg geht gehen weggegangen sein         ha -
-arrive arrives arrived      an kommt kommen angekommen sein         ha -
 see sees saw                - sieht sehen gesehen haben             ha hatp
 look_for looks_for looked_for - sucht suchen gesucht haben          ha hat
 open opens opened           auf macht machen aufgemacht haben       h  c
@@ -94,7 +89,6 @@ eat eats ate                - isst essen gegessen haben             h  e
 eat eats ate                - frisst fressen gefressen haben        a  e
 know knows knew             - kennt kennen gekannt haben            h  hp
 close closes closed         zu macht machen zugemacht haben         h  c
-bring_along brings_along brought_along mit bringt bringen mitgebracht haben h at
 leave leaves left           - verlässt verlassen verlassen haben    ha p
 run runs ran                - leitet leiten geleitet haben          h  o
 """
@@ -159,9 +153,7 @@ def _rows(table: str) -> list[list[str]]:
 
 
 def _verbs(table: str) -> tuple[Verb, ...]:
-    return tuple(
-        Verb(*("" if cell == "-" else cell.replace("_", " ") for cell in row)) for row in _rows(table)
-    )
+    return tuple(Verb(*("" if cell == "-" else cell.replace("_", " ") for cell in row)) for row in _rows(table))
 
 
 NOUNS = tuple(Noun(*row) for row in _rows(_NOUNS))

@@ -30,10 +30,11 @@ class Phrase(NamedTuple):
 
     def extended(self, en: str, de: str) -> "Phrase":
         """The phrase with something after it in every case: a relative clause, a place, a possessor."""
+        nominative, accusative, dative, genitive = (f"{form} {de}" for form in self.de)
         return self._replace(
             en=f"{self.en} {en}",
             en_object=f"{self.en_object} {en}",
-            de=tuple(f"{form} {de}" for form in self.de),
+            de=(nominative, accusative, dative, genitive),
         )
 
 
@@ -85,7 +86,6 @@ def _inflected(stem: str, endings: dict[str, Forms]) -> dict[str, Forms]:
 
 THE = Determiner("the", "the", DEFINITE, _WEAK)
 THIS = Determiner("this", "these", _inflected("dies", _DIES_ENDINGS), _WEAK)
-EVERY = Determiner("every", "all", _inflected("jed", _DIES_ENDINGS) | {"p": ("alle", "alle", "allen", "aller")}, _WEAK)
 A = Determiner("a", "", _inflected("ein", _EIN_ENDINGS) | {"p": ("", "", "", "")}, _MIXED | {"p": _STRONG["p"]})
 NOT_A = Determiner("a", "", _inflected("kein", _EIN_ENDINGS), _MIXED, negative=True)
 

@@ -1,0 +1,133 @@
+"""The built-in corpus: reproducible, consistent, and with dev and test apart from train."""
+
+import hashlib
+from itertools import islice
+
+import pytest
+
+from experiments.data.builtin import generate as recipe
+from experiments.data.builtin import lexicon, sentences
+from experiments.data.builtin.dice import Dice
+from experiments.data.builtin.generate import SPLITS, generate, recipe_digest
+
+PAIRS = 10_000
+FIRST_CHANCES = [13, 56, 84, 80, 76, 6, 25, 11]
+
+
+@pytest.fixture(scope="module")
+def train():
+    return list(generate("train", PAIRS))
+
+
+def test_sizes_and_a_longer_train_continues_a_shorter(train):
+    assert len(train) == PAIRS
+    assert {split: len(list(generate(split))) for split in ("dev", "test")} == {
+        "dev": SPLITS["dev"],
+        "test": SPLITS["test"],
+    }
+    assert list(generate("train", 100)) == train[:100]
+    assert list(islice(generate("train", 5_000_000), 3)) == train[:3], "lazy: five million are not made to give three"
+    assert list(generate("dev", 7)) == list(generate("dev", 9))
+
+
+def test_no_sentence_of_dev_or_test_is_anywhere_else(train):
+    sides = {"train": train, "dev": list(generate("dev")), "test": list(generate("test"))}
+    for side in (0, 1):
+        train_side, dev, test = ({pair[side] for pair in sides[name]} for name in ("train", "dev", "test"))
+        assert len(dev) == SPLITS["dev"] and len(test) == SPLITS["test"]
+        assert not dev & test and not dev & train_side and not test & train_side
+
+
+def test_a_held_out_sentence_is_skipped_in_train(monkeypatch, train):
+    """Only either side in common is enough; the stream goes on behind it."""
+    source = train[1][0]
+    held_out = {"dev": ((source, "something else"),), "test": (("something else", train[4][1]),)}
+    monkeypatch.setattr(recipe, "_held_out", lambda: held_out)
+    expected = [pair for pair in train[:50] if pair[0] != source and pair[1] != train[4][1]]
+    assert list(generate("train", len(expected))) == expected and len(expected) < 50
+
+
+def test_a_source_has_one_translation_and_duplicates_are_rare(train):
+    translations = dict(train)
+    assert all(translations[source] == target for source, target in train)
+    assert len(set(train)) > 0.98 * PAIRS
+
+
+def test_negation_is_said_in_both_languages(train):
+    for source, target in train:
+        english = sum(word in ("not", "cannot") for word in source.rstrip(".?").replace(",", "").split())
+        german = sum(
+            word == "nicht" or word.startswith("kein") for word in target.rstrip(".?").lower().replace(",", "").split()
+        )
+        assert english == german, (source, target)
+
+
+def test_sentences_look_like_text(train):
+    words = [len(source.split()) for source, _ in train]
+    assert min(words) >= sentences.MIN_WORDS and max(words) <= sentences.MAX_WORDS
+    assert 9 < sum(words) / PAIRS < 12
+    for pair in train[:5000]:
+        for text in pair:
+            assert text[0].isupper() and text[-1] in ".?"
+            assert text == " ".join(text.split())
+            assert not any(wrong in text for wrong in (" ,", ",,", ",.", ",?", " .", "  "))
+
+
+def test_every_word_of_the_lexicon_is_used(train):
+    english, german = (" ".join(side).lower() for side in zip(*train, strict=True))
+    for noun in lexicon.NOUNS:
+        assert f" {noun.singular}" in english and f" {noun.plural}" in english
+        assert noun.nominative.lower() in german and noun.plural_de.lower() in german
+    verbs = lexicon.VERBS + lexicon.DATIVE_VERBS + lexicon.GIVING_VERBS + lexicon.SAYING_VERBS
+    for verb in verbs + lexicon.PLACING_VERBS + lexicon.GOING_VERBS:
+        assert f" {verb.past}" in english and verb.participle in german
+
+
+def test_context_settles_words_with_two_meanings(train):
+    assert {german.split()[0] for english, german in train if english.startswith("When ")} == {"Als", "Wenn"}
+    text = " ".join(target for _, target in train)
+    for both in (("isst", "frisst"), ("kennt", "weiß"), ("leicht", "hell"), ("stellt", "legt"), ("leitet", "läuft")):
+        assert all(f" {word}" in text for word in both)
+
+
+def test_the_digest_names_the_recipe(monkeypatch):
+    first = recipe_digest(1000)
+    assert first == recipe_digest(1000) and len(first) == 16 and int(first, 16) >= 0
+    assert recipe_digest(1001) != first
+    monkeypatch.setattr(recipe, "RECIPE_VERSION", recipe.RECIPE_VERSION + 1)
+    assert recipe_digest(1000) != first
+
+
+def test_the_digest_changes_with_the_source(monkeypatch, tmp_path):
+    first = recipe_digest(1000)
+    for path in recipe.Path(recipe.__file__).parent.glob("*.py"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    monkeypatch.setattr(recipe, "__file__", str(tmp_path / "generate.py"))
+    assert recipe_digest(1000) == first
+    (tmp_path / "lexicon.py").write_text("NOUNS = ()\n")
+    assert recipe_digest(1000) != first
+
+
+def test_an_unknown_split_is_refused():
+    with pytest.raises(ValueError, match="no split 'valid'"):
+        generate("valid", 1)
+
+
+def test_chance_is_the_same_everywhere():
+    """Mersenne Twister's 32-bit words, scaled by integers: fixed by the algorithm, not by a Python version."""
+    dice = Dice(1)
+    assert [dice.below(100) for _ in FIRST_CHANCES] == FIRST_CHANCES
+
+
+def test_the_corpus_is_the_same_everywhere(train):
+    """Pinned, so that a change of the corpus is a decision: then raise RECIPE_VERSION with it."""
+    lines = "\n".join("\t".join(pair) for split in ("dev", "test") for pair in generate(split))
+    lines += "\n".join("\t".join(pair) for pair in train[:1000])
+    assert hashlib.sha256(lines.encode()).hexdigest()[:16] == "452ae0f062122105"
+
+
+def test_early_options_come_more_often():
+    dice = Dice(3)
+    drawn = [dice.pick_early(range(4)) for _ in range(4000)]
+    for first in range(1, 4):
+        assert abs(sum(value < first for value in drawn) / 4000 - (first / 4) ** 0.5) < 0.03
