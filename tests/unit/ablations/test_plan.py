@@ -37,7 +37,8 @@ def test_all_identities_of_the_table_differ(plan_of):
     for profile in TABLE3.profiles:
         runs = plan_of(TABLE3, profile=profile, seeds=3).runs
         assert len({run.run_id for run in runs}) == len(runs) == 60
-        assert len({e for run in runs for e in run.eval_ids}) == 60
+        evaluated = [e for run in runs for e in run.eval_ids]
+        assert len(set(evaluated)) == len(evaluated) >= 60
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -82,7 +83,8 @@ def test_inputs_are_asked_once_per_corpus(own_study, plan_of, task):
 
 
 def test_replaced_values_are_said(plan_of):
-    (note,) = plan_of(TABLE3, profile="demo").notes
+    note, *of_the_profile = plan_of(TABLE3, profile="demo").notes
+    assert of_the_profile == list(TABLE3.profiles["demo"].notes)
     assert 'profile "demo" sets training.train_steps = ' in note
     assert note.endswith("in every row, also in big (declares 300000).")
     assert plan_of(TABLE3, profile="paper").notes == ()
