@@ -1,0 +1,24 @@
+"""What a bare GPU box must be able to import: torch, numpy, sentencepiece, sacrebleu, safetensors, pydantic alone."""
+
+import subprocess
+import sys
+
+from .conftest import environment
+
+ABSENT = ("mlflow", "optuna", "typer", "rich", "pandas", "psutil", "scipy", "sqlalchemy")
+
+
+def test_training_and_decoding_need_no_harness() -> None:
+    code = f"""
+import sys
+for name in {ABSENT!r}:
+    sys.modules[name] = None  # importing it raises ImportError
+import experiments.tasks.translation
+import experiments.training.trainer
+import experiments.evaluation.evaluate
+import experiments.data.prepare
+import experiments.data.batching, experiments.data.tensors
+import model.factory
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment())
+    assert done.returncode == 0, done.stderr
