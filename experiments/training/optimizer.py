@@ -15,7 +15,7 @@ def make_optimizer(model: nn.Module, settings: TrainingConfig) -> torch.optim.Ad
     """Adam over all parameters; the learning rate is set before every step (`set_learning_rate`).
 
     Decay is decoupled (Loshchilov and Hutter 2019) and spares vectors: biases and norms.
-    `fused` is one pass over a parameter's four tensors; on a processor it took a third of the time of `foreach`.
+    `fused` is one pass over each parameter and its two moments.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     groups = [
