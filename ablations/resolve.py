@@ -13,7 +13,7 @@ from ablations.overrides import Setting, build, check_names, setting_names
 from ablations.scale import check_ratios, scaled
 from ablations.selectors import Selection, row_seeds, select_rows
 from ablations.study import Profile, Study, Variation
-from experiments.config import RunConfig, difference, digest, flatten
+from experiments.config import TaskConfig, difference, digest, flatten
 from experiments.errors import UserError
 from experiments.tasks.base import Task
 
@@ -34,12 +34,12 @@ class PlannedRow:
     """A row as it will run. `config` carries the first seed; the others differ in nothing else."""
 
     variation: Variation
-    config: RunConfig
+    config: TaskConfig
     seeds: tuple[int, ...]
     overrides: Mapping[str, Any]  # what the row changes from base, after scaling, by dotted name
     replaced: tuple[Replaced, ...]
 
-    def config_of(self, seed: int) -> RunConfig:
+    def config_of(self, seed: int) -> TaskConfig:
         return self.config.model_copy(update={"seed": seed})
 
 
@@ -67,7 +67,7 @@ def resolve(study: Study, selection: Selection, task: Task) -> list[PlannedRow]:
     planned = []
     for row, config, replaced in settled:
         changed = _changes(config, reference)
-        _prove(row, changed)
+        _prove(context, row, changed)
         seeds = tuple(row_seeds(study, row, selection))
         config = config.model_copy(update={"seed": seeds[0]})
         planned.append(PlannedRow(row, config, seeds, changed, replaced))
@@ -79,13 +79,14 @@ def resolve(study: Study, selection: Selection, task: Task) -> list[PlannedRow]:
 def _check_words(context: _Context) -> None:
     """Every setting that the study or the command line names exists; so do the columns of published numbers."""
     study, known = context.study, setting_names(context.task.config_type)
-    check_names(study.base, known, f"{study.origin}, [base]")
-    check_names(study.columns, known, f"{study.origin}, [columns]")
+    given = context.task.config_type.setting_roles.given_elsewhere
+    check_names(study.base, known, f"{study.origin}, [base]", given)
+    check_names(study.columns, known, f"{study.origin}, [columns]", given)
     for name, profile in study.profiles.items():
-        check_names(profile.set, known, f'{study.origin}, profile "{name}"')
+        check_names(profile.set, known, f'{study.origin}, profile "{name}"', given)
     check_ratios(context.profile, known, f'{study.origin}, profile "{context.profile_name}"')
     for row in study.variations:
-        check_names(row.declared, known, f'{study.origin}, row "{row.key}"')
+        check_names(row.declared, known, f'{study.origin}, row "{row.key}"', given)
         for key in row.paper:
             if key not in paper_keys(context.task):
                 raise UserError(
@@ -93,7 +94,7 @@ def _check_words(context: _Context) -> None:
                     f"{key!r}. {_or_list(key, paper_keys(context.task))}"
                 )
     for name, (_, option) in context.selection.forced.items():
-        check_names([name], known, option)
+        check_names([name], known, option, given)
 
 
 def paper_keys(task: Task) -> list[str]:
@@ -105,7 +106,7 @@ def _or_list(name: str, options: list[str]) -> str:
     return f"Nearest: {', '.join(nearest(name, options) or options)}."
 
 
-def _settle(context: _Context, row: Variation | None) -> tuple[RunConfig, tuple[Replaced, ...]]:
+def _settle(context: _Context, row: Variation | None) -> tuple[TaskConfig, tuple[Replaced, ...]]:
     """One row's configuration (base's for None), by the order that the head of this file gives."""
     study, profile, where = context.study, context.profile, context.where(row)
     by_profile = f'profile "{context.profile_name}"'
@@ -133,19 +134,20 @@ def _from(values: Mapping[str, Any], source: str) -> dict[str, Setting]:
     return {name: Setting(value, source) for name, value in values.items()}
 
 
-def _changes(config: RunConfig, reference: RunConfig) -> dict[str, Any]:
+def _changes(config: TaskConfig, reference: TaskConfig) -> dict[str, Any]:
     changed = difference(config, reference)
     changed.pop("seed", None)
     return changed
 
 
-def _prove(row: Variation, changed: Iterable[str]) -> None:
+def _prove(context: _Context, row: Variation, changed: Iterable[str]) -> None:
     """A row differs from base in what it declares and in nothing else: ratios apply to both sides alike."""
     undeclared = [name for name in changed if name not in row.declared]
     if undeclared:
-        raise RuntimeError(
-            f"row {row.key} differs from base in {', '.join(undeclared)}, which it does not declare; "
-            "the configuration must not derive one setting from another"
+        raise UserError(
+            f"{context.where(row)}: it differs from base in {', '.join(undeclared)}, which it does not declare. The "
+            f"configuration of the task {context.study.task} derives one setting from another; it must not, or no "
+            "reader of the table knows what a row changes."
         )
 
 

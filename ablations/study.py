@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat, model_validator
 
@@ -10,6 +10,8 @@ from ablations.messages import suggestion
 from ablations.overrides import Overrides, dotted
 from ablations.study_file import builtin_names, read_study
 from experiments.errors import UserError
+from experiments.tasks.base import Column
+from experiments.tasks.own import column
 
 
 def _printable(text: str) -> str:
@@ -73,17 +75,38 @@ class Variation(Part):
         return self
 
 
+class Metric(Part):
+    """A column of the table, of a task that leaves its columns to the study (or instead of the task's own)."""
+
+    name: Annotated[str, Field(min_length=1)] = Field(description="the metric as the trainer returns it")
+    set: Key = Field("test", description="the set that it is measured on")
+    head: Text = Field("", description="printed over the column; the name and the set, if unset")
+    better: Literal["higher", "lower"] = "higher"
+    digits: int = Field(2, ge=0, le=12, description="after the point")
+    key: Annotated[str, Field(pattern=r"^(\w[\w.-]*)?$")] = Field(
+        "", description="in JSON, CSV and `paper`: name_set, if unset"
+    )
+
+    @property
+    def column(self) -> Column:
+        return column(
+            self.name, self.head, set=self.set, better=self.better, digits=self.digits, key=self.key
+        )
+
+
 class Study(Part):
     """A table. Attributes differ from the file's words where one entry stands for many: [profile.x], [[variation]]."""
 
     name: Key
     title: Text
     task: Annotated[str, Field(min_length=1)] = "translation"
+    command: str = Field("", description="the trainer as a shell command; the task is then `command`")
     default_profile: str = Field("", description="the first one declared, if unset")
     seeds: Count = 1
     base: Settings = {}
     profiles: dict[Key, Profile] = Field({}, alias="profile")
     variations: tuple[Variation, ...] = Field((), alias="variation", strict=False)
+    metrics: tuple[Metric, ...] = Field((), alias="metric", strict=False, description="the task's own, if none")
     columns: Annotated[dict[str, Text], BeforeValidator(dotted)] = Field(
         {}, description="settings that the table prints as columns, with their heads; all that rows set, if unset"
     )
@@ -93,13 +116,17 @@ class Study(Part):
 
     @model_validator(mode="before")
     @classmethod
-    def _one_profile_at_least(cls, data: Any) -> Any:
+    def _profile_and_task(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
         profiles = data.get("profile") or {"exact": {"description": "Sizes and steps as the study writes them."}}
         if not isinstance(profiles, dict):
             return data
-        return {**data, "profile": profiles, "default_profile": data.get("default_profile") or next(iter(profiles))}
+        task = {"task": "command"} if data.get("command") and "task" not in data else {}
+        return {
+            **data, **task, "profile": profiles,
+            "default_profile": data.get("default_profile") or next(iter(profiles)),
+        }  # fmt: skip
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -108,6 +135,11 @@ class Study(Part):
         twice = _repeated(row.key for row in self.variations)
         if twice:
             raise ValueError(f"the row {twice} is there twice; every row needs a key of its own")
+        if self.command and self.task != "command":
+            raise ValueError(f'it has a command, and task = "{self.task}"; keep one of them')
+        twice = _repeated(metric.column.key for metric in self.metrics)
+        if twice:
+            raise ValueError(f"two [[metric]] have the key {twice}; give one of them another key")
         if self.default_profile not in self.profiles:
             raise ValueError(
                 f'default_profile = "{self.default_profile}" is not declared. '

@@ -15,7 +15,7 @@ from experiments.errors import UserError
 Model = TypeVar("Model", bound=BaseModel)
 
 # What `extends` takes over from another study: how it runs, not what it prints.
-_INHERITED = ("task", "default_profile", "seeds", "base", "profile")
+_INHERITED = ("task", "command", "default_profile", "seeds", "base", "profile", "metric", "tune")
 _OURS = ("origin", "folder")  # fields of Study that the reader fills in
 _LONGEST_CHAIN = 8
 
@@ -145,6 +145,8 @@ def _place(location: tuple[int | str, ...], table: Mapping[str, Any]) -> str:
         row = table["variation"][location[1]]
         key = row.get("key") if isinstance(row, Mapping) else None
         words[:2] = [f'row "{key}"' if isinstance(key, str) else f"[[variation]] number {location[1] + 1}"]
+    elif len(location) >= 2 and location[0] == "metric" and isinstance(location[1], int):
+        words[:2] = [f"[[metric]] number {location[1] + 1}"]
     elif len(location) >= 2 and location[0] == "profile":
         words[:2] = [f'profile "{location[1]}"']
     return f"{', '.join(words)}: " if words else ""

@@ -8,9 +8,11 @@ from typing import Annotated
 import typer
 
 from ablations.cli.state import run_states
+from ablations.overrides import nested
 from ablations.plan import Plan, plan_study
 from ablations.selectors import selection
 from ablations.study import Study, load_study
+from experiments.errors import UserError
 from experiments.store import Store
 from experiments.tasks.base import Task
 from experiments.tasks.load import load_task
@@ -62,6 +64,17 @@ class Chosen:
         return self.replan()
 
 
+def task_of(study: Study) -> Task:
+    """The study's task, with the columns and, for a command, the settings that the study declares."""
+    task = load_task(study.task, str(study.folder or ""))
+    declared = nested(study.base) | ({"command": study.command} if study.command else {})
+    try:
+        task = task.with_settings(declared)
+    except UserError as error:
+        raise UserError(f"{study.origin}: {error}") from None
+    return task.with_columns([metric.column for metric in study.metrics]) if study.metrics else task
+
+
 def choose(
     study_name: str,
     profile: str | None,
@@ -75,7 +88,7 @@ def choose(
     """Resolve the selectors; reads the store if there is one, and makes none. Raises UserError."""
     chosen = selection(profile, corpus, rows, seeds, sets or ())
     study = load_study(study_name)
-    task = load_task(study.task)
+    task = task_of(study)
     store = Store.open(store_dir, state_dir, create=False)
 
     def replan() -> Plan:

@@ -20,7 +20,8 @@ from experiments.jobs.engines.base import CHILD, Engine, Exit
 from experiments.jobs.engines.local import LocalEngine
 from experiments.jobs.interrupts import Interrupts
 from experiments.jobs.ledger import Ledger
-from experiments.jobs.placement import LoadTask, Placement
+from experiments.jobs.placement import Placement
+from experiments.jobs.preparation import LoadTask
 from experiments.jobs.promote import missing, promote
 from experiments.jobs.reporter import Reporter, Summary, View
 from experiments.jobs.slots import Slot
