@@ -89,9 +89,7 @@ class Metric(Part):
 
     @property
     def column(self) -> Column:
-        return column(
-            self.name, self.head, set=self.set, better=self.better, digits=self.digits, key=self.key
-        )
+        return column(self.name, self.head, set=self.set, better=self.better, digits=self.digits, key=self.key)
 
 
 class Study(Part):

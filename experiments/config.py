@@ -133,7 +133,7 @@ class TaskConfig(Section):
 
     setting_roles: ClassVar[SettingRoles] = SettingRoles()
 
-    task: str
+    task: str = ""
     seed: int = Field(1, ge=0)
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from ablations.cli.options import Chosen
 from ablations.plan import Plan, PlannedRun
@@ -32,7 +31,9 @@ def prepare(chosen: Chosen, runs: Iterable[PlannedRun], progress: Progress) -> N
     """
     existed = chosen.store.root.exists()
     Store.open(chosen.store.root, chosen.store.state_dir)
-    different = {_prepared_key(chosen.task, run): run.config for run in runs}  # one of those that one preparation serves
+    different = {
+        _prepared_key(chosen.task, run): run.config for run in runs
+    }  # one of those that one preparation serves
     try:
         for config in different.values():
             chosen.task.prepare(config, chosen.store.root, progress)

@@ -38,10 +38,7 @@ def _print(planned: Plan, store: Path) -> None:
     typer.echo(f"{planned.study.title} — profile {planned.profile}, store {store}")
     for run in planned.runs:
         changes = ", ".join(f"{name.rpartition('.')[2]}={value}" for name, value in run.overrides.items())
-        typer.echo(
-            f"  {run.row:<{width}}  seed {run.seed}  {run.run_id}  {run.state:<8}"
-            f"{_size(run)}  {changes}"
-        )
+        typer.echo(f"  {run.row:<{width}}  seed {run.seed}  {run.run_id}  {run.state:<8}{_size(run)}  {changes}")
     states = [run.state for run in planned.runs]
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
     total = sum(run.cost for run in planned.runs)

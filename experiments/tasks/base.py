@@ -102,7 +102,7 @@ class Task(ABC):
 
     @abstractmethod
     def cost(self, config: Any) -> float:
-        """Predicted floating-point operations of the training: for longest-first placement and for `plan`; 0: unknown."""
+        """Predicted floating-point operations of the training: for longest-first placement and `plan`; 0: unknown."""
 
     @abstractmethod
     def prepare(self, config: Any, store: Path, progress: Progress) -> dict[str, Any]:

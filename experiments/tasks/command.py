@@ -25,10 +25,10 @@ from pydantic import create_model
 
 from experiments.config import GIVEN_ELSEWHERE, Section, SettingRoles, TaskConfig, flatten
 from experiments.errors import UserError
+from experiments.store import write_json
 from experiments.tasks.base import Context
 from experiments.tasks.own import OwnTask, by_set
 from experiments.tasks.own_context import close_context, keep_metrics, open_context
-from experiments.store import write_json
 from experiments.tasks.shell import PLACEHOLDER, read_metrics, run_command
 from experiments.tasks.sources import sources_of
 

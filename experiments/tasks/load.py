@@ -13,7 +13,7 @@ from types import ModuleType
 
 from experiments.errors import UserError
 from experiments.tasks.base import Task
-from experiments.tasks.sources import OURS, sources
+from experiments.tasks.sources import OURS, sources, sources_of
 
 BUILTIN = {"translation": "experiments.tasks.translation:TASK", "command": "experiments.tasks.command:TASK"}
 
@@ -72,6 +72,9 @@ def _look_first_in(folder: str, module_name: str) -> None:
     if top in OURS or top in sys.stdlib_module_names:
         whose = "this program" if top in OURS else "Python itself"
         raise UserError(f"{here[0]} has the name of a package of {whose}: rename it, or run it by a `command` task.")
+    file = Path(folder, *module_name.split(".")).with_suffix(".py")
+    if file.is_file():
+        sources_of(file, Path(folder), module_name)  # says so if it imports a file of the user's that ours would hide
     loaded = sys.modules.get(top)
     if loaded is not None and not _origin(loaded).is_relative_to(folder):
         for known in [known for known in sys.modules if known.partition(".")[0] == top]:

@@ -19,7 +19,6 @@ class OwnConfig(TaskConfig, Generic[Settings]):
     """A configuration made by `config_type_of`: the user's settings beside `task` and `seed`."""
 
     settings_type: ClassVar[Any]
-    task: str = ""
 
     @model_validator(mode="after")
     def _accepted_by_its_own_checks(self) -> "OwnConfig[Settings]":
@@ -27,8 +26,9 @@ class OwnConfig(TaskConfig, Generic[Settings]):
         return self
 
 
-def config_type_of(settings_type: type, roles: SettingRoles = SettingRoles()) -> type[TaskConfig]:
+def config_type_of(settings_type: type, roles: SettingRoles | None = None) -> type[TaskConfig]:
     """The configuration type for a user's settings. Raises UserError if they cannot be written in a study file."""
+    roles = roles or SettingRoles()
     fields = dict(_fields(settings_type, settings_type.__name__))
     taken = [name for name in fields if name in GIVEN_ELSEWHERE or hasattr(OwnConfig, name)]
     if taken:
@@ -42,7 +42,8 @@ def config_type_of(settings_type: type, roles: SettingRoles = SettingRoles()) ->
         made = create_model(settings_type.__name__, __base__=OwnConfig, __module__=__name__, **fields)
     except PydanticUserError as error:
         raise UserError(
-            f"{settings_type.__name__}: a setting has a type that no study file can hold ({error.message.splitlines()[0]})."
+            f"{settings_type.__name__}: a setting has a type that no study file can hold: "
+            f"{error.message.splitlines()[0]}"
         ) from error
     made.setting_roles, made.settings_type = roles, settings_type
     return made
@@ -120,6 +121,6 @@ class _Group(Section):
 
 def _refuse_required(where: str, name: str) -> None:
     raise UserError(
-        f"{where}.{name} has no default. Every setting needs one: a row is the defaults plus what the study's [base] and "
-        "the row change."
+        f"{where}.{name} has no default. Every setting needs one: a row is the defaults plus what the study's [base] "
+        "and the row change."
     )
