@@ -137,8 +137,11 @@ def _notes(rows: list[PlannedRow]) -> list[str]:
         for r in row.replaced:
             concerned.setdefault((r.by, r.name, show(r.value)), []).append(f"{r.row} (declares {show(r.declared)})")
     return [
-        f"{by} sets {name} = {value} in every row, also in {', '.join(keys)}."
-        for (by, name, value), keys in concerned.items()
+        *(
+            f"{by} sets {name} = {value} in every row, also in {', '.join(k)}."
+            for (by, name, value), k in concerned.items()
+        ),
+        *(f"{', '.join(r.repeated_by)} would be {r.variation.key} again: printed once." for r in rows if r.repeated_by),
     ]
 
 

@@ -5,7 +5,7 @@ profile's ratios; the profile's `set`; the row's `fixed`; the command line's --c
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ablations.messages import nearest, show
@@ -38,6 +38,7 @@ class PlannedRow:
     seeds: tuple[int, ...]
     overrides: Mapping[str, Any]  # what the row changes from base, after scaling, by dotted name
     replaced: tuple[Replaced, ...]
+    repeated_by: tuple[str, ...] = ()  # rows of designs that are this row again, and are left out
 
     def config_of(self, seed: int) -> TaskConfig:
         return self.config.model_copy(update={"seed": seed})
@@ -71,6 +72,7 @@ def resolve(study: Study, selection: Selection, task: Task) -> list[PlannedRow]:
         seeds = tuple(row_seeds(study, row, selection))
         config = config.model_copy(update={"seed": seeds[0]})
         planned.append(PlannedRow(row, config, seeds, changed, replaced))
+    planned = _merge_repeats(planned)
     _refuse_equal(planned, context)
     _refuse_cancelled(planned, context)
     return planned
@@ -151,11 +153,28 @@ def _prove(context: _Context, row: Variation, changed: Iterable[str]) -> None:
         )
 
 
+def _merge_repeats(rows: list[PlannedRow]) -> list[PlannedRow]:
+    """A design whose values include base's gives base again: it is printed once, where it stands first."""
+    kept: list[PlannedRow] = []
+    first: dict[str, int] = {}  # by settings, the place in `kept`
+    for row in rows:
+        place = first.setdefault(_settings_digest(row.config), len(kept))
+        if place < len(kept) and row.variation.design and not row.variation.seed_offset:
+            kept[place] = replace(kept[place], repeated_by=(*kept[place].repeated_by, row.variation.key))
+        else:
+            kept.append(row)
+    return kept
+
+
+def _settings_digest(config: TaskConfig) -> str:
+    return digest(config.model_dump(mode="json", exclude={"seed"}))
+
+
 def _refuse_equal(rows: list[PlannedRow], context: _Context) -> None:
     """Two rows with equal settings and a seed in common would print the same runs twice."""
     seen: dict[tuple[str, int], PlannedRow] = {}
     for row in rows:
-        settings = digest(row.config.model_dump(mode="json", exclude={"seed"}))
+        settings = _settings_digest(row.config)
         for seed in row.seeds:
             other = seen.setdefault((settings, seed), row)
             if other is not row:

@@ -61,6 +61,7 @@ class Variation(Part):
     seeds: Count | None = Field(None, description="of this row, where it differs from the study's")
     seed_offset: int = Field(0, ge=0, description="the row's seeds are offset + 1 … offset + N")
     note: Text = Field("", description="a footnote to the row")
+    design: Text = Field("", description="the entry that stood for this row among others (ablations/design.py)")
 
     @property
     def declared(self) -> Overrides:
@@ -181,6 +182,9 @@ def builtin_studies() -> list[str]:
     return builtin_names()
 
 
-def load_study(name_or_path: str) -> Study:
-    """A built-in study by name, or the user's own by path (`*.toml`). Raises UserError."""
-    return read_study(name_or_path, Study)
+def load_study(name_or_path: str, many: bool = False) -> Study:
+    """A built-in study by name, or the user's own by path (`*.toml`). Raises UserError.
+
+    A design of over 10,000 rows is refused unless `many`: the user said so, or they are only read.
+    """
+    return read_study(name_or_path, Study, many)

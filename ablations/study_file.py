@@ -9,6 +9,7 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from ablations.design import expand
 from ablations.messages import plain, show, suggestion
 from experiments.errors import UserError
 
@@ -26,9 +27,13 @@ def builtin_names() -> list[str]:
     return sorted(entry.name.removesuffix(".toml") for entry in here if entry.name.endswith(".toml"))
 
 
-def read_study(name_or_path: str, model: type[Model]) -> Model:
-    """Find, read and validate a study. Raises UserError: what is wrong, in which file, what to do."""
+def read_study(name_or_path: str, model: type[Model], many: bool = False) -> Model:
+    """Find, read and validate a study. Raises UserError: what is wrong, in which file, what to do.
+
+    Over design.MANY_ROWS rows are refused unless `many`.
+    """
     table, origin, folder = _read(name_or_path, Path(), _LONGEST_CHAIN)
+    table = expand(table, origin, many)
     for name in _OURS:
         if name in table:
             raise UserError(f"{origin}: there is nothing called {name} in a study; take it out.")

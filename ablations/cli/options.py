@@ -45,6 +45,7 @@ Devices = Annotated[str, typer.Option(metavar="SLOTS", help="auto, cpu:NxT, cuda
 Stale = Annotated[
     str, typer.Option(metavar="keep|rerun", help="Finished runs of older code: keep them, marked, or train anew.")
 ]
+Yes = Annotated[bool, typer.Option("--yes", help="Go on with a design of over 10,000 rows.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 DEFAULT_STORE = Path("runs")
@@ -84,10 +85,14 @@ def choose(
     sets: list[str] | None,
     store_dir: Path,
     state_dir: Path | None,
+    many: bool = True,
 ) -> Chosen:
-    """Resolve the selectors; reads the store if there is one, and makes none. Raises UserError."""
+    """Resolve the selectors; reads the store if there is one, and makes none. Raises UserError.
+
+    Verbs that begin work leave `many` to the user's --yes: over 10,000 rows are refused without it.
+    """
     chosen = selection(profile, corpus, rows, seeds, sets or ())
-    study = load_study(study_name)
+    study = load_study(study_name, many)
     task = task_of(study)
     store = Store.open(store_dir, state_dir, create=False)
 

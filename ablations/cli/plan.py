@@ -22,10 +22,11 @@ def plan(
     sets: o.Set = None,
     store: o.StoreDir = o.DEFAULT_STORE,
     state_dir: o.StateDir = None,
+    yes: o.Yes = False,
     as_json: o.Json = False,
 ) -> None:
     """Show the runs of a table: settings, parameters, cost, and what is done already."""
-    chosen = o.choose(study, profile, corpus, rows, seeds, sets, store, state_dir)
+    chosen = o.choose(study, profile, corpus, rows, seeds, sets, store, state_dir, many=yes)
     planned = chosen.plan
     if as_json:
         typer.echo(json.dumps(plan_as_json(planned), indent=1, ensure_ascii=False))

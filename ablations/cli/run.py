@@ -35,9 +35,10 @@ def queue(
     store: o.StoreDir = o.DEFAULT_STORE,
     state_dir: o.StateDir = None,
     stale: o.Stale = "keep",
+    yes: o.Yes = False,
 ) -> None:
     """Queue what is missing of a table; `ablations work` trains it."""
-    chosen = o.choose(study, profile, corpus, rows, seeds, sets, store, state_dir)
+    chosen = o.choose(study, profile, corpus, rows, seeds, sets, store, state_dir, many=yes)
     plan = chosen.plan
     _queue(chosen, plan, wanted(plan, stale), stale)
 
@@ -62,10 +63,11 @@ def run(
     state_dir: o.StateDir = None,
     devices: o.Devices = "auto",
     stale: o.Stale = "keep",
+    yes: o.Yes = False,
     as_json: o.Json = False,
 ) -> None:
     """Train and evaluate what is missing of a table, then print it."""
-    chosen = o.choose(study, profile, corpus, rows, seeds, sets, store, state_dir)
+    chosen = o.choose(study, profile, corpus, rows, seeds, sets, store, state_dir, many=yes)
     run_chosen(chosen, devices, stale, "json" if as_json else "markdown")
 
 
