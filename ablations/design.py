@@ -11,7 +11,7 @@ key-factor-value: `A-lr0.1`. What else the entry says (group, set, seeds, note â
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,7 +41,8 @@ def expand(table: dict[str, Any], origin: str, many: bool) -> dict[str, Any]:
     if sum(counts) > MANY_ROWS and not many:
         largest = max(range(len(entries)), key=counts.__getitem__)
         raise UserError(
-            f'{origin}: the study has {sum(counts):,} rows, {counts[largest]:,} of them from "{_key(entries[largest])}". '
+            f"{origin}: the study has {sum(counts):,} rows, {counts[largest]:,} of them from "
+            f'"{_key(entries[largest])}". '
             f"Over {MANY_ROWS:,} are seldom meant: say --yes if they are, or give the design fewer values."
         )
     return {**table, "variation": [row for entry in entries for row in _rows(entry, origin)]}
@@ -83,6 +84,7 @@ def _rows(entry: Any, origin: str) -> Iterator[Any]:
         yield entry
         return
     factors = _factors(entry, kind, origin)
+    combined: Iterable[tuple[Choice, ...]]
     if kind == "grid":
         combined = itertools.product(*factors.values())
     else:

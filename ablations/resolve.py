@@ -114,7 +114,8 @@ def _settle(context: _Context, row: Variation | None) -> tuple[TaskConfig, tuple
     by_profile = f'profile "{context.profile_name}"'
     by_row = f'row "{row.key}"' if row else ""
     forced = {name: Setting(value, option) for name, (value, option) in context.selection.forced.items()}
-    above = _from(profile.set, by_profile) | _from(row.fixed if row else {}, by_row) | forced
+    own = {**row.fixed, **row.tuned} if row else {}
+    above = _from(profile.set, by_profile) | _from(own, by_row) | forced
     defaults = _from(dict(flatten(context.task.config_type())), "the defaults")
     written = _from(study.base, "[base]") | _from(row.set if row else {}, by_row)
     known = {name: s for name, s in (defaults | written).items() if name not in above}
@@ -123,7 +124,7 @@ def _settle(context: _Context, row: Variation | None) -> tuple[TaskConfig, tuple
     if row is None:
         return config, ()
     meant = {name: (sized.get(name) or Setting(value, by_row)).value for name, value in row.set.items()}
-    meant |= row.fixed
+    meant |= own
     replaced = [
         Replaced(row.key, name, row.declared[name], above[name].value, above[name].source)
         for name, value in meant.items()

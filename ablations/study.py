@@ -57,6 +57,7 @@ class Variation(Part):
     label: Text = Field("", description="printed instead of the settings, such as a row's description in words")
     set: Settings = {}
     fixed: Settings = {}
+    tuned: Settings = Field({}, description="found by tuning: as `fixed`, and no difference from base in kind")
     paper: dict[str, FiniteFloat] = Field({}, description="published numbers: perplexity, bleu, params (millions)")
     seeds: Count | None = Field(None, description="of this row, where it differs from the study's")
     seed_offset: int = Field(0, ge=0, description="the row's seeds are offset + 1 … offset + N")
@@ -66,13 +67,19 @@ class Variation(Part):
     @property
     def declared(self) -> Overrides:
         """Everything in which this row may differ from base."""
-        return {**self.set, **self.fixed}
+        return {**self.set, **self.fixed, **self.tuned}
+
+    @property
+    def is_base(self) -> bool:
+        return not (self.set or self.fixed or self.seed_offset)
 
     @model_validator(mode="after")
     def _declared_once(self) -> Self:
-        both = [name for name in self.set if name in self.fixed]
-        if both:
-            raise ValueError(f"{', '.join(both)} is in both `set` and `fixed`; keep one")
+        parts = {"set": self.set, "fixed": self.fixed, "tuned": self.tuned}
+        for name in self.declared:
+            places = [f"`{part}`" for part, settings in parts.items() if name in settings]
+            if len(places) > 1:
+                raise ValueError(f"{name} is in both {' and '.join(places)}; keep one")
         return self
 
 
@@ -93,6 +100,53 @@ class Metric(Part):
         return column(self.name, self.head, set=self.set, better=self.better, digits=self.digits, key=self.key)
 
 
+class Interval(Part):
+    """Where a tuned setting is looked for: {low = 0.1, high = 10, log = true}, or a list of values."""
+
+    low: int | FiniteFloat = 0
+    high: int | FiniteFloat = 0
+    log: bool = Field(False, description="evenly over the logarithm")
+    step: FiniteFloat | None = Field(None, gt=0)
+    choices: tuple[bool | int | FiniteFloat | str, ...] = Field((), strict=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _list_of_choices(cls, data: Any) -> Any:
+        return {"choices": data} if isinstance(data, list) else data
+
+    @model_validator(mode="after")
+    def _something_between(self) -> Self:
+        if not self.choices and not self.low < self.high:
+            raise ValueError("low and high are wanted, low below high; or a list of values")
+        if self.log and (self.low <= 0 or self.step is not None):
+            raise ValueError("log = true wants low above 0, and no step")
+        return self
+
+
+def _ranges(table: Any) -> Any:
+    """{model: {dropout: […]}} → {"model.dropout": […]}: a list or a table with `low` is a range."""
+    found: dict[str, Any] = {}
+    for name, value in table.items() if isinstance(table, dict) else ():
+        if isinstance(value, dict) and not {"low", "high", "choices"} & set(value):
+            found |= {f"{name}.{inner}": given for inner, given in _ranges(value).items()}
+        else:
+            found[name] = value
+    return found if isinstance(table, dict) else table
+
+
+class Tune(Part):
+    """What `ablations tune` looks for, for each row alike."""
+
+    trials: Count = Field(description="for each row: the same budget")
+    ranges: Annotated[dict[str, Interval], BeforeValidator(_ranges)] = Field(alias="range")
+    metric: str = Field("", description="what decides; the first column of the set, if unset")
+    set: Key = Field("dev", description="measured on; never a test set")
+    test: tuple[Key, ...] = Field(("test",), strict=False, description="sets that the table of the tuned rows adds")
+    sampler: str = "tpe"
+    pruner: str = "none"
+    seed: int = Field(0, ge=0)
+
+
 class Study(Part):
     """A table. Attributes differ from the file's words where one entry stands for many: [profile.x], [[variation]]."""
 
@@ -109,6 +163,7 @@ class Study(Part):
     columns: Annotated[dict[str, Text], BeforeValidator(dotted)] = Field(
         {}, description="settings that the table prints as columns, with their heads; all that rows set, if unset"
     )
+    tune: Tune | None = Field(None, description="how `ablations tune` brings every row to its best")
     notes: tuple[Text, ...] = Field((), strict=False, description="printed under the table")
     origin: str = Field("", description="where it was read from, for messages")
     folder: Path | None = Field(None, description="where it lies; None for a built-in study")
@@ -149,7 +204,7 @@ class Study(Part):
     @property
     def base_row(self) -> Variation | None:
         """The row that is base itself, if the table prints it: changes are counted from it."""
-        return next((row for row in self.variations if not row.declared and not row.seed_offset), None)
+        return next((row for row in self.variations if row.is_base), None)
 
     @property
     def factors(self) -> dict[str, str]:

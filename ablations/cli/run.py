@@ -71,7 +71,7 @@ def run(
     run_chosen(chosen, devices, stale, "json" if as_json else "markdown")
 
 
-def run_chosen(chosen: o.Chosen, devices: str, stale: str, format_: str) -> None:
+def run_chosen(chosen: o.Chosen, devices: str, stale: str, format_: str, show: bool = True) -> None:
     """plan − valid results → queue → work → report. Exits 1 if a run failed, 130 if interrupted."""
     slots = parse_slots(devices)
     plan = chosen.plan
@@ -83,7 +83,7 @@ def run_chosen(chosen: o.Chosen, devices: str, stale: str, format_: str) -> None
             summary = _work(chosen.store, slots, engine)
     else:
         typer.echo(f"all {len(plan.runs)} runs are done: nothing to train", err=True)
-    if not summary.interrupted:
+    if show and not summary.interrupted:
         print_table(chosen, format_)
     _exit_if_bad(summary)
 
