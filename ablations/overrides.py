@@ -1,5 +1,6 @@
 """Settings by dotted name: {"model.d_k": 16}. From TOML's nested tables, from `--set`, into a checked configuration."""
 
+import json
 import math
 import re
 import tomllib
@@ -10,14 +11,11 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from ablations.messages import plain, show, suggestion
-from experiments.config import RunConfig, flatten
+from experiments.config import GIVEN_ELSEWHERE, TaskConfig, flatten
 from experiments.errors import UserError
 
 Overrides = dict[str, Any]
-Config = TypeVar("Config", bound=RunConfig)
-
-# Not settings of a row: the study names the task, and seeds are 1..N.
-_GIVEN_ELSEWHERE = {"task": "the study's own `task` names it", "seed": "seeds are 1..N: use `seeds`, or --seeds N"}
+Config = TypeVar("Config", bound=TaskConfig)
 
 
 @dataclass(frozen=True)
@@ -77,27 +75,32 @@ def _parse_value(text: str) -> Any:
     return parsed["v"] if len(parsed) == 1 else text  # a line break in the text would start another key
 
 
-def setting_names(config_type: type[BaseModel], prefix: str = "") -> list[str]:
+def setting_names(config_type: type[TaskConfig]) -> list[str]:
     """Every setting a row may set, by dotted name, in the configuration's order."""
-    names: list[str] = []
+    given = config_type.setting_roles.given_elsewhere
+    return [name for name in _names(config_type) if name not in given]
+
+
+def _names(config_type: type[BaseModel], prefix: str = "") -> Iterator[str]:
     for name, field in config_type.model_fields.items():
         kind = field.annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel):
-            names += setting_names(kind, f"{prefix}{name}.")
-        elif prefix or name not in _GIVEN_ELSEWHERE:
-            names.append(f"{prefix}{name}")
-    return names
+            yield from _names(kind, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}"
 
 
-def check_names(settings: Iterable[str], known: Iterable[str], where: str) -> None:
-    """Raises UserError for the first name that is no setting, listing the nearest."""
+def check_names(
+    settings: Iterable[str], known: Iterable[str], where: str, given: Mapping[str, str] = GIVEN_ELSEWHERE
+) -> None:
+    """Raises UserError for the first name that is no setting, listing the nearest; `given` says who else gives it."""
     known = list(known)
     names = set(known)
     for name in settings:
         if name in names:
             continue
-        if name in _GIVEN_ELSEWHERE:
-            raise UserError(f"{where}: {name} is not set like this: {_GIVEN_ELSEWHERE[name]}.")
+        if name in given:
+            raise UserError(f"{where}: {name} is not set like this: {given[name]}.")
         inside = [k for k in known if k.startswith(f"{name}.")]
         if inside:
             raise UserError(f"{where}: {name} is a group of settings, set one of them: {', '.join(inside)}.")
@@ -106,18 +109,25 @@ def check_names(settings: Iterable[str], known: Iterable[str], where: str) -> No
 
 def build(config_type: type[Config], task: str, settings: Mapping[str, Setting], where: str) -> Config:
     """The checked configuration; names must be known. Raises UserError saying which value is wrong and who set it."""
-    nested: dict[str, Any] = {"task": task}
-    for name, setting in settings.items():
-        *path, last = name.split(".")
-        node = nested
-        for part in path:
-            node = node.setdefault(part, {})
-        node[last] = setting.value
+    values = nested({name: setting.value for name, setting in settings.items()}) | {"task": task}
     try:
-        return config_type.model_validate(nested)
+        # as JSON, like the child: there a list may stand for a tuple and text for a path, and still no "1" for a 1
+        return config_type.model_validate_json(json.dumps(values, default=str))
     except ValidationError as error:
         found = "; ".join(_explain(e, settings) for e in error.errors())
         raise UserError(f"{where}: {found}. Correct it in the study file, or with --set.") from None
+
+
+def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """{"model.d_k": 16} → {"model": {"d_k": 16}}."""
+    table: dict[str, Any] = {}
+    for name, value in settings.items():
+        *path, last = name.split(".")
+        node = table
+        for part in path:
+            node = node.setdefault(part, {})
+        node[last] = value
+    return table
 
 
 def _explain(error: Any, settings: Mapping[str, Setting]) -> str:

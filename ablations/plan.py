@@ -9,15 +9,12 @@ from ablations.messages import show
 from ablations.resolve import PlannedRow, paper_keys, resolve
 from ablations.selectors import Selection
 from ablations.study import Study
-from experiments.config import RunConfig, digest, eval_identity, run_identity
+from experiments.config import TaskConfig, digest, eval_identity, run_identity
 from experiments.errors import UserError
-from experiments.tasks.base import EvaluationSpec, Task
+from experiments.tasks.base import EvaluationSpec, Task, settings_read
 
 # The state of a run and of the evaluations asked for: missing, waiting, running, finished, failed or stale.
 StateOf = Callable[[str, list[str]], str]
-
-# Settings that never change what is read: the rest of a configuration decides the inputs' digests.
-_NOT_INPUTS = {"task", "seed", "model", "training", "evaluation"}
 
 
 @dataclass(frozen=True)
@@ -34,12 +31,12 @@ class PlannedRun:
     group: str
     label: str
     seed: int
-    config: RunConfig
+    config: TaskConfig
     run_id: str
     inputs: Mapping[str, str]  # digests of what training reads
     evaluations: tuple[PlannedEvaluation, ...]
-    num_params: int
-    cost: float  # floating-point operations of the training, predicted
+    num_params: int | None  # None: only the trained model tells
+    cost: float  # floating-point operations of the training, predicted; 0: unknown
     overrides: Mapping[str, Any]  # what the row changes from base, after scaling, by dotted name
     paper: Mapping[str, float]
     state: str
@@ -81,8 +78,8 @@ class _Inputs:
         self._task, self._store = task, store
         self._known: dict[str, dict[str, str]] = {}
 
-    def of(self, config: RunConfig) -> dict[str, str]:
-        key = digest(config.model_dump(mode="json", exclude=_NOT_INPUTS))
+    def of(self, config: TaskConfig) -> dict[str, str]:
+        key = digest(settings_read(config, self._task.inputs_read))
         if key not in self._known:
             self._known[key] = self._task.inputs(config, self._store)
         return self._known[key]
@@ -140,8 +137,11 @@ def _notes(rows: list[PlannedRow]) -> list[str]:
         for r in row.replaced:
             concerned.setdefault((r.by, r.name, show(r.value)), []).append(f"{r.row} (declares {show(r.declared)})")
     return [
-        f"{by} sets {name} = {value} in every row, also in {', '.join(keys)}."
-        for (by, name, value), keys in concerned.items()
+        *(
+            f"{by} sets {name} = {value} in every row, also in {', '.join(k)}."
+            for (by, name, value), k in concerned.items()
+        ),
+        *(f"{', '.join(r.repeated_by)} would be {r.variation.key} again: printed once." for r in rows if r.repeated_by),
     ]
 
 

@@ -5,7 +5,7 @@ profile's ratios; the profile's `set`; the row's `fixed`; the command line's --c
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ablations.messages import nearest, show
@@ -13,7 +13,7 @@ from ablations.overrides import Setting, build, check_names, setting_names
 from ablations.scale import check_ratios, scaled
 from ablations.selectors import Selection, row_seeds, select_rows
 from ablations.study import Profile, Study, Variation
-from experiments.config import RunConfig, difference, digest, flatten
+from experiments.config import TaskConfig, difference, digest, flatten
 from experiments.errors import UserError
 from experiments.tasks.base import Task
 
@@ -34,12 +34,13 @@ class PlannedRow:
     """A row as it will run. `config` carries the first seed; the others differ in nothing else."""
 
     variation: Variation
-    config: RunConfig
+    config: TaskConfig
     seeds: tuple[int, ...]
     overrides: Mapping[str, Any]  # what the row changes from base, after scaling, by dotted name
     replaced: tuple[Replaced, ...]
+    repeated_by: tuple[str, ...] = ()  # rows of designs that are this row again, and are left out
 
-    def config_of(self, seed: int) -> RunConfig:
+    def config_of(self, seed: int) -> TaskConfig:
         return self.config.model_copy(update={"seed": seed})
 
 
@@ -67,10 +68,11 @@ def resolve(study: Study, selection: Selection, task: Task) -> list[PlannedRow]:
     planned = []
     for row, config, replaced in settled:
         changed = _changes(config, reference)
-        _prove(row, changed)
+        _prove(context, row, changed)
         seeds = tuple(row_seeds(study, row, selection))
         config = config.model_copy(update={"seed": seeds[0]})
         planned.append(PlannedRow(row, config, seeds, changed, replaced))
+    planned = _merge_repeats(planned)
     _refuse_equal(planned, context)
     _refuse_cancelled(planned, context)
     return planned
@@ -79,13 +81,14 @@ def resolve(study: Study, selection: Selection, task: Task) -> list[PlannedRow]:
 def _check_words(context: _Context) -> None:
     """Every setting that the study or the command line names exists; so do the columns of published numbers."""
     study, known = context.study, setting_names(context.task.config_type)
-    check_names(study.base, known, f"{study.origin}, [base]")
-    check_names(study.columns, known, f"{study.origin}, [columns]")
+    given = context.task.config_type.setting_roles.given_elsewhere
+    check_names(study.base, known, f"{study.origin}, [base]", given)
+    check_names(study.columns, known, f"{study.origin}, [columns]", given)
     for name, profile in study.profiles.items():
-        check_names(profile.set, known, f'{study.origin}, profile "{name}"')
+        check_names(profile.set, known, f'{study.origin}, profile "{name}"', given)
     check_ratios(context.profile, known, f'{study.origin}, profile "{context.profile_name}"')
     for row in study.variations:
-        check_names(row.declared, known, f'{study.origin}, row "{row.key}"')
+        check_names(row.declared, known, f'{study.origin}, row "{row.key}"', given)
         for key in row.paper:
             if key not in paper_keys(context.task):
                 raise UserError(
@@ -93,7 +96,7 @@ def _check_words(context: _Context) -> None:
                     f"{key!r}. {_or_list(key, paper_keys(context.task))}"
                 )
     for name, (_, option) in context.selection.forced.items():
-        check_names([name], known, option)
+        check_names([name], known, option, given)
 
 
 def paper_keys(task: Task) -> list[str]:
@@ -105,13 +108,14 @@ def _or_list(name: str, options: list[str]) -> str:
     return f"Nearest: {', '.join(nearest(name, options) or options)}."
 
 
-def _settle(context: _Context, row: Variation | None) -> tuple[RunConfig, tuple[Replaced, ...]]:
+def _settle(context: _Context, row: Variation | None) -> tuple[TaskConfig, tuple[Replaced, ...]]:
     """One row's configuration (base's for None), by the order that the head of this file gives."""
     study, profile, where = context.study, context.profile, context.where(row)
     by_profile = f'profile "{context.profile_name}"'
     by_row = f'row "{row.key}"' if row else ""
     forced = {name: Setting(value, option) for name, (value, option) in context.selection.forced.items()}
-    above = _from(profile.set, by_profile) | _from(row.fixed if row else {}, by_row) | forced
+    own = {**row.fixed, **row.tuned} if row else {}
+    above = _from(profile.set, by_profile) | _from(own, by_row) | forced
     defaults = _from(dict(flatten(context.task.config_type())), "the defaults")
     written = _from(study.base, "[base]") | _from(row.set if row else {}, by_row)
     known = {name: s for name, s in (defaults | written).items() if name not in above}
@@ -120,7 +124,7 @@ def _settle(context: _Context, row: Variation | None) -> tuple[RunConfig, tuple[
     if row is None:
         return config, ()
     meant = {name: (sized.get(name) or Setting(value, by_row)).value for name, value in row.set.items()}
-    meant |= row.fixed
+    meant |= own
     replaced = [
         Replaced(row.key, name, row.declared[name], above[name].value, above[name].source)
         for name, value in meant.items()
@@ -133,27 +137,45 @@ def _from(values: Mapping[str, Any], source: str) -> dict[str, Setting]:
     return {name: Setting(value, source) for name, value in values.items()}
 
 
-def _changes(config: RunConfig, reference: RunConfig) -> dict[str, Any]:
+def _changes(config: TaskConfig, reference: TaskConfig) -> dict[str, Any]:
     changed = difference(config, reference)
     changed.pop("seed", None)
     return changed
 
 
-def _prove(row: Variation, changed: Iterable[str]) -> None:
+def _prove(context: _Context, row: Variation, changed: Iterable[str]) -> None:
     """A row differs from base in what it declares and in nothing else: ratios apply to both sides alike."""
     undeclared = [name for name in changed if name not in row.declared]
     if undeclared:
-        raise RuntimeError(
-            f"row {row.key} differs from base in {', '.join(undeclared)}, which it does not declare; "
-            "the configuration must not derive one setting from another"
+        raise UserError(
+            f"{context.where(row)}: it differs from base in {', '.join(undeclared)}, which it does not declare. The "
+            f"configuration of the task {context.study.task} derives one setting from another; it must not, or no "
+            "reader of the table knows what a row changes."
         )
+
+
+def _merge_repeats(rows: list[PlannedRow]) -> list[PlannedRow]:
+    """A design whose values include base's gives base again: it is printed once, where it stands first."""
+    kept: list[PlannedRow] = []
+    first: dict[str, int] = {}  # by settings, the place in `kept`
+    for row in rows:
+        place = first.setdefault(_settings_digest(row.config), len(kept))
+        if place < len(kept) and row.variation.design and not row.variation.seed_offset:
+            kept[place] = replace(kept[place], repeated_by=(*kept[place].repeated_by, row.variation.key))
+        else:
+            kept.append(row)
+    return kept
+
+
+def _settings_digest(config: TaskConfig) -> str:
+    return digest(config.model_dump(mode="json", exclude={"seed"}))
 
 
 def _refuse_equal(rows: list[PlannedRow], context: _Context) -> None:
     """Two rows with equal settings and a seed in common would print the same runs twice."""
     seen: dict[tuple[str, int], PlannedRow] = {}
     for row in rows:
-        settings = digest(row.config.model_dump(mode="json", exclude={"seed"}))
+        settings = _settings_digest(row.config)
         for seed in row.seeds:
             other = seen.setdefault((settings, seed), row)
             if other is not row:

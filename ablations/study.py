@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat, model_validator
 
@@ -10,6 +10,8 @@ from ablations.messages import suggestion
 from ablations.overrides import Overrides, dotted
 from ablations.study_file import builtin_names, read_study
 from experiments.errors import UserError
+from experiments.tasks.base import Column
+from experiments.tasks.own import column
 
 
 def _printable(text: str) -> str:
@@ -56,22 +58,94 @@ class Variation(Part):
     label: Text = Field("", description="printed instead of the settings, such as a row's description in words")
     set: Settings = {}
     fixed: Settings = {}
+    tuned: Settings = Field({}, description="found by tuning: as `fixed`, and no difference from base in kind")
     paper: dict[str, FiniteFloat] = Field({}, description="published numbers: perplexity, bleu, params (millions)")
     seeds: Count | None = Field(None, description="of this row, where it differs from the study's")
     seed_offset: int = Field(0, ge=0, description="the row's seeds are offset + 1 … offset + N")
     note: Text = Field("", description="a footnote to the row")
+    design: Text = Field("", description="the entry that stood for this row among others (ablations/design.py)")
 
     @property
     def declared(self) -> Overrides:
         """Everything in which this row may differ from base."""
-        return {**self.set, **self.fixed}
+        return {**self.set, **self.fixed, **self.tuned}
+
+    @property
+    def is_base(self) -> bool:
+        return not (self.set or self.fixed or self.seed_offset)
 
     @model_validator(mode="after")
     def _declared_once(self) -> Self:
-        both = [name for name in self.set if name in self.fixed]
-        if both:
-            raise ValueError(f"{', '.join(both)} is in both `set` and `fixed`; keep one")
+        parts = {"set": self.set, "fixed": self.fixed, "tuned": self.tuned}
+        for name in self.declared:
+            places = [f"`{part}`" for part, settings in parts.items() if name in settings]
+            if len(places) > 1:
+                raise ValueError(f"{name} is in both {' and '.join(places)}; keep one")
         return self
+
+
+class Metric(Part):
+    """A column of the table, of a task that leaves its columns to the study (or instead of the task's own)."""
+
+    name: Annotated[str, Field(min_length=1)] = Field(description="the metric as the trainer returns it")
+    set: Key = Field("test", description="the set that it is measured on")
+    head: Text = Field("", description="printed over the column; the name and the set, if unset")
+    better: Literal["higher", "lower"] = "higher"
+    digits: int = Field(2, ge=0, le=12, description="after the point")
+    key: Annotated[str, Field(pattern=r"^(\w[\w.-]*)?$")] = Field(
+        "", description="in JSON, CSV and `paper`: name_set, if unset"
+    )
+
+    @property
+    def column(self) -> Column:
+        return column(self.name, self.head, set=self.set, better=self.better, digits=self.digits, key=self.key)
+
+
+class Interval(Part):
+    """Where a tuned setting is looked for: {low = 0.1, high = 10, log = true}, or a list of values."""
+
+    low: int | FiniteFloat = 0
+    high: int | FiniteFloat = 0
+    log: bool = Field(False, description="evenly over the logarithm")
+    step: FiniteFloat | None = Field(None, gt=0)
+    choices: tuple[bool | int | FiniteFloat | str, ...] = Field((), strict=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _list_of_choices(cls, data: Any) -> Any:
+        return {"choices": data} if isinstance(data, list) else data
+
+    @model_validator(mode="after")
+    def _something_between(self) -> Self:
+        if not self.choices and not self.low < self.high:
+            raise ValueError("low and high are wanted, low below high; or a list of values")
+        if self.log and (self.low <= 0 or self.step is not None):
+            raise ValueError("log = true wants low above 0, and no step")
+        return self
+
+
+def _ranges(table: Any) -> Any:
+    """{model: {dropout: […]}} → {"model.dropout": […]}: a list or a table with `low` is a range."""
+    found: dict[str, Any] = {}
+    for name, value in table.items() if isinstance(table, dict) else ():
+        if isinstance(value, dict) and not {"low", "high", "choices"} & set(value):
+            found |= {f"{name}.{inner}": given for inner, given in _ranges(value).items()}
+        else:
+            found[name] = value
+    return found if isinstance(table, dict) else table
+
+
+class Tune(Part):
+    """What `ablations tune` looks for, for each row alike."""
+
+    trials: Count = Field(description="for each row: the same budget")
+    ranges: Annotated[dict[str, Interval], BeforeValidator(_ranges)] = Field(alias="range")
+    metric: str = Field("", description="what decides; the first column of the set, if unset")
+    set: Key = Field("dev", description="measured on; never a test set")
+    test: tuple[Key, ...] = Field(("test",), strict=False, description="sets that the table of the tuned rows adds")
+    sampler: str = "tpe"
+    pruner: str = "none"
+    seed: int = Field(0, ge=0)
 
 
 class Study(Part):
@@ -80,27 +154,34 @@ class Study(Part):
     name: Key
     title: Text
     task: Annotated[str, Field(min_length=1)] = "translation"
+    command: str = Field("", description="the trainer as a shell command; the task is then `command`")
     default_profile: str = Field("", description="the first one declared, if unset")
     seeds: Count = 1
     base: Settings = {}
     profiles: dict[Key, Profile] = Field({}, alias="profile")
     variations: tuple[Variation, ...] = Field((), alias="variation", strict=False)
+    metrics: tuple[Metric, ...] = Field((), alias="metric", strict=False, description="the task's own, if none")
     columns: Annotated[dict[str, Text], BeforeValidator(dotted)] = Field(
         {}, description="settings that the table prints as columns, with their heads; all that rows set, if unset"
     )
+    tune: Tune | None = Field(None, description="how `ablations tune` brings every row to its best")
     notes: tuple[Text, ...] = Field((), strict=False, description="printed under the table")
     origin: str = Field("", description="where it was read from, for messages")
     folder: Path | None = Field(None, description="where it lies; None for a built-in study")
 
     @model_validator(mode="before")
     @classmethod
-    def _one_profile_at_least(cls, data: Any) -> Any:
+    def _profile_and_task(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
         profiles = data.get("profile") or {"exact": {"description": "Sizes and steps as the study writes them."}}
         if not isinstance(profiles, dict):
             return data
-        return {**data, "profile": profiles, "default_profile": data.get("default_profile") or next(iter(profiles))}
+        task = {"task": "command"} if data.get("command") and "task" not in data else {}
+        return {
+            **data, **task, "profile": profiles,
+            "default_profile": data.get("default_profile") or next(iter(profiles)),
+        }  # fmt: skip
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -109,6 +190,11 @@ class Study(Part):
         twice = _repeated(row.key for row in self.variations)
         if twice:
             raise ValueError(f"the row {twice} is there twice; every row needs a key of its own")
+        if self.command and self.task != "command":
+            raise ValueError(f'it has a command, and task = "{self.task}"; keep one of them')
+        twice = _repeated(metric.column.key for metric in self.metrics)
+        if twice:
+            raise ValueError(f"two [[metric]] have the key {twice}; give one of them another key")
         if self.default_profile not in self.profiles:
             raise ValueError(
                 f'default_profile = "{self.default_profile}" is not declared. '
@@ -119,7 +205,7 @@ class Study(Part):
     @property
     def base_row(self) -> Variation | None:
         """The row that is base itself, if the table prints it: changes are counted from it."""
-        return next((row for row in self.variations if not row.declared and not row.seed_offset), None)
+        return next((row for row in self.variations if row.is_base), None)
 
     @property
     def factors(self) -> dict[str, str]:
@@ -152,6 +238,9 @@ def builtin_studies() -> list[str]:
     return builtin_names()
 
 
-def load_study(name_or_path: str) -> Study:
-    """A built-in study by name, or the user's own by path (`*.toml`). Raises UserError."""
-    return read_study(name_or_path, Study)
+def load_study(name_or_path: str, many: bool = False) -> Study:
+    """A built-in study by name, or the user's own by path (`*.toml`). Raises UserError.
+
+    A design of over 10,000 rows is refused unless `many`: the user said so, or they are only read.
+    """
+    return read_study(name_or_path, Study, many)

@@ -9,13 +9,14 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from ablations.design import expand
 from ablations.messages import plain, show, suggestion
 from experiments.errors import UserError
 
 Model = TypeVar("Model", bound=BaseModel)
 
 # What `extends` takes over from another study: how it runs, not what it prints.
-_INHERITED = ("task", "default_profile", "seeds", "base", "profile")
+_INHERITED = ("task", "command", "default_profile", "seeds", "base", "profile", "metric", "tune")
 _OURS = ("origin", "folder")  # fields of Study that the reader fills in
 _LONGEST_CHAIN = 8
 
@@ -26,9 +27,13 @@ def builtin_names() -> list[str]:
     return sorted(entry.name.removesuffix(".toml") for entry in here if entry.name.endswith(".toml"))
 
 
-def read_study(name_or_path: str, model: type[Model]) -> Model:
-    """Find, read and validate a study. Raises UserError: what is wrong, in which file, what to do."""
+def read_study(name_or_path: str, model: type[Model], many: bool = False) -> Model:
+    """Find, read and validate a study. Raises UserError: what is wrong, in which file, what to do.
+
+    Over design.MANY_ROWS rows are refused unless `many`.
+    """
     table, origin, folder = _read(name_or_path, Path(), _LONGEST_CHAIN)
+    table = expand(table, origin, many)
     for name in _OURS:
         if name in table:
             raise UserError(f"{origin}: there is nothing called {name} in a study; take it out.")
@@ -145,6 +150,8 @@ def _place(location: tuple[int | str, ...], table: Mapping[str, Any]) -> str:
         row = table["variation"][location[1]]
         key = row.get("key") if isinstance(row, Mapping) else None
         words[:2] = [f'row "{key}"' if isinstance(key, str) else f"[[variation]] number {location[1] + 1}"]
+    elif len(location) >= 2 and location[0] == "metric" and isinstance(location[1], int):
+        words[:2] = [f"[[metric]] number {location[1] + 1}"]
     elif len(location) >= 2 and location[0] == "profile":
         words[:2] = [f'profile "{location[1]}"']
     return f"{', '.join(words)}: " if words else ""

@@ -7,9 +7,9 @@ The defaults are the paper's base and are frozen: changing one would rename ever
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
@@ -90,15 +90,65 @@ class EvaluationConfig(Section):
     )
 
 
-class RunConfig(Section):
+# Named by what the inputs' digests say instead (data files), or scored apart from training (evaluation).
+# Checkpoints and evaluations during training leave its numbers alone; their spacing enters eval_id where it matters.
+NOT_IN_RUN_ID = (
+    "evaluation.",
+    "data.corpus",
+    "data.source",
+    "data.target",
+    "data.train",
+    "data.dev",
+    "data.test",
+    "data.builtin_pairs",
+    "training.checkpoint_steps",
+    "training.keep_checkpoints",
+    "training.eval_steps",
+)
+# What two trainings may differ in and still be one longer training of the same schedule.
+NOT_IN_LINEAGE = ("training.train_steps",)
+
+
+GIVEN_ELSEWHERE = {
+    "task": "the study's own `task` names it",
+    "seed": "seeds are 1..N: use `seeds`, or --seeds N",
+}
+
+
+@dataclass(frozen=True)
+class SettingRoles:
+    """Which settings mean more to the harness than a value. Names are dotted; one that ends in a dot is a group."""
+
+    not_in_run_id: tuple[str, ...] = ()  # no trained number depends on these
+    not_in_lineage: tuple[str, ...] = ()  # may differ between a training and a longer one that continues it
+    steps: str = ""  # says how long a training is, for progress; "": none does
+    # Whether defaults never change. Then a run is named by what differs from them, and a new setting renames no run;
+    # a user may edit defaults at any time, so there the name is made of all settings.
+    frozen_defaults: bool = False
+    given_elsewhere: Mapping[str, str] = field(default_factory=lambda: GIVEN_ELSEWHERE)  # not for rows; and who does
+
+
+class TaskConfig(Section):
+    """What every configuration has. A task adds its settings (experiments/tasks/settings.py does so for a user's)."""
+
+    setting_roles: ClassVar[SettingRoles] = SettingRoles()
+
+    task: str = ""
+    seed: int = Field(1, ge=0)
+
+
+class RunConfig(TaskConfig):
     """One training of one variation with one seed, and how it is evaluated."""
+
+    setting_roles: ClassVar[SettingRoles] = SettingRoles(
+        NOT_IN_RUN_ID, NOT_IN_LINEAGE, steps="training.train_steps", frozen_defaults=True
+    )
 
     task: str = "translation"
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
-    seed: int = Field(1, ge=0)
 
     @model_validator(mode="after")
     def _checkpoints_suffice(self) -> Self:
@@ -120,27 +170,6 @@ class DeviceSpec:
     memory_gb: float | None = None  # cap, where a GPU is shared
 
 
-# Named by what the inputs' digests say instead (data files), or scored apart from training (evaluation).
-# Checkpoints and evaluations during training leave its numbers alone; their spacing enters eval_id where it matters.
-NOT_IN_RUN_ID = (
-    "seed",
-    "task",
-    "evaluation.",
-    "data.corpus",
-    "data.source",
-    "data.target",
-    "data.train",
-    "data.dev",
-    "data.test",
-    "data.builtin_pairs",
-    "training.checkpoint_steps",
-    "training.keep_checkpoints",
-    "training.eval_steps",
-)
-# What two trainings may differ in and still be one longer training of the same schedule.
-NOT_IN_LINEAGE = ("training.train_steps",)
-
-
 def flatten(config: BaseModel | Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield ("model.d_model", 512) … for every setting, JSON types only."""
     values = config.model_dump(mode="json") if isinstance(config, BaseModel) else config
@@ -157,13 +186,19 @@ def difference(config: BaseModel, other: BaseModel) -> dict[str, Any]:
     return {key: value for key, value in flatten(config) if key not in theirs or theirs[key] != value}
 
 
+def total_steps(config: TaskConfig) -> int | None:
+    """How long the training is, where a setting says so in whole steps."""
+    value = dict(flatten(config)).get(config.setting_roles.steps)
+    return value if isinstance(value, int) else None
+
+
 def digest(payload: Any) -> str:
     """16 hex digits of the SHA-256 of canonical JSON (sorted keys, no spaces)."""
     text = json.dumps(payload, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def run_identity(config: RunConfig, inputs: Mapping[str, str]) -> str:
+def run_identity(config: TaskConfig, inputs: Mapping[str, str]) -> str:
     """The run_id: what training computes is a function of these and of the code, nothing else.
 
     `inputs` are digests of what training reads (the task's `inputs`): a corpus's recipe or content.
@@ -171,17 +206,23 @@ def run_identity(config: RunConfig, inputs: Mapping[str, str]) -> str:
     return digest(_training_payload(config, inputs))
 
 
-def lineage(config: RunConfig, inputs: Mapping[str, str]) -> str:
+def lineage(config: TaskConfig, inputs: Mapping[str, str]) -> str:
     """Equal for runs that differ only in train_steps: the longer may continue the shorter."""
     payload = _training_payload(config, inputs)
-    payload["settings"] = {k: v for k, v in payload["settings"].items() if k not in NOT_IN_LINEAGE}
+    payload["settings"] = _without(payload["settings"], config.setting_roles.not_in_lineage)
     return digest(payload)
 
 
-def _training_payload(config: RunConfig, inputs: Mapping[str, str]) -> dict[str, Any]:
-    changed = difference(config, type(config)())
-    settings = {k: v for k, v in changed.items() if not k.startswith(NOT_IN_RUN_ID)}
+def _training_payload(config: TaskConfig, inputs: Mapping[str, str]) -> dict[str, Any]:
+    roles = config.setting_roles
+    settings = difference(config, type(config)()) if roles.frozen_defaults else dict(flatten(config))
+    settings = _without(settings, ("task", "seed", *roles.not_in_run_id))
     return {"task": config.task, "seed": config.seed, "settings": settings, "inputs": dict(inputs)}
+
+
+def _without(settings: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    groups = tuple(name for name in names if name.endswith("."))
+    return {k: v for k, v in settings.items() if k not in names and not k.startswith(groups)}
 
 
 def eval_identity(run_id: str, settings: Mapping[str, Any], inputs: Mapping[str, str]) -> str:

@@ -26,16 +26,21 @@ _PACKAGES = ("torch", "numpy", "sentencepiece", "sacrebleu", "safetensors", "pyd
 
 @functools.cache
 def code_digest(modules: tuple[str, ...]) -> str:
-    """16 hex digits over the source of modules and packages, by dotted name; a user's task brings its own file."""
+    """16 hex digits over the source of modules and packages, by dotted name, and of a user's files, by path.
+
+    A path itself does not count: a study may be moved.
+    """
     digest = hashlib.sha256()
     for name in modules:
         for path in _sources(name):
-            digest.update(f"{name}:{path.name}\0".encode())
+            digest.update(f"{'' if name.startswith('/') else name}:{path.name}\0".encode())
             digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 
 
 def _sources(name: str) -> list[Path]:
+    if name.startswith("/"):
+        return [Path(name)]
     spec = importlib.util.find_spec(name)
     if spec is None:
         raise ModuleNotFoundError(f"no module named {name}")

@@ -3,6 +3,7 @@
 SPEC is a JSON file in the attempt's folder, written by the coordinator:
 
     store, run_id, attempt, task, config       what to run
+    folder       where the study lies, if it is a file: a user's own task is found there
     inputs       digests of what training reads
     train                                      false: the weights are there, only evaluations are asked for
     evaluations  [{eval_id, set, settings, inputs}]
@@ -78,7 +79,7 @@ def main(spec_path: Path) -> int:
     try:
         spec = json.loads(spec_path.read_text(encoding="utf-8"))
         stop = StopRequest(spec.get("coordinator"))
-        task = load_task(spec["task"])
+        task = load_task(spec["task"], spec.get("folder", "")).with_settings(spec["config"])
         _announce(events, spec, task)
         _attempt(spec, task, folder, events, stop)
     except Preempted as outcome:

@@ -8,7 +8,7 @@ from ablations.plan import Plan
 from ablations.study import Study
 from experiments.tasks.base import Column
 from reports import compare, notes, settings
-from reports.results import Outcome, Results, collect
+from reports.results import Outcome, Results, collect, look_up
 from reports.table import Measure, Row, Table
 
 
@@ -65,12 +65,18 @@ def _rows(
             label=run.label,
             settings=change,
             measures={column.key: _measure(outcomes, column) for column in columns},
-            num_params=run.num_params,
+            num_params=_num_params(outcomes),
             paper={key: run.paper.get(key) for key in paper_keys},
             outcomes=tuple(outcomes),
         )
         for run, change, outcomes in zip(first, shown, grouped.values(), strict=True)
     )
+
+
+def _num_params(outcomes: Sequence[Outcome]) -> int | None:
+    """Computed from the configuration; where the task cannot, what a finished run counted."""
+    counted = [look_up(outcome.record, "num_params") for outcome in outcomes]
+    return next((n for n in (outcomes[0].run.num_params, *counted) if isinstance(n, int)), None)
 
 
 def _measure(outcomes: Sequence[Outcome], column: Column) -> Measure:

@@ -114,7 +114,7 @@ def _stale(table: Table) -> str:
 def _miscounted(row: Row) -> str:
     for outcome in row.outcomes:
         counted = look_up(outcome.record, "num_params")
-        if counted is not None and counted != row.num_params:
+        if None not in (counted, row.num_params) and counted != row.num_params:
             return f"{row.key}: the trained model has {counted:,} parameters, and {row.num_params:,} are computed."
     return ""
 

@@ -14,13 +14,15 @@ def training(table: Table) -> Iterator[str]:
     asked = dict(flatten(outcome.run.config))
     facts = look_up(outcome.record, "data") or {}
     parts = [*_corpus(facts), _counted(asked, "data.vocab_size", "pieces of vocabulary"), *_unknown(facts)]
-    yield _sentence(f"Corpus: {corpus_name(outcome)}, ", parts)
+    if corpus_name(outcome):
+        yield _sentence(f"Corpus: {corpus_name(outcome)}, ", parts)
     parts = [
         _counted(asked, "training.train_steps", "steps"),
         _counted(asked, "training.tokens_per_batch", "tokens per batch and side at most"),
         _counted(asked, "training.warmup_steps", "steps of warm-up"),
     ]
-    yield _sentence(f"Training of {outcome.run.row}: ", parts)
+    if any(parts):
+        yield _sentence(f"Training of {outcome.run.row}: ", parts)
 
 
 def corpus_name(outcome: Outcome) -> str:

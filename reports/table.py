@@ -54,7 +54,7 @@ class Row:
     label: str
     settings: Mapping[str, Any]  # what differs from base; of base itself, what varies in the table
     measures: Mapping[str, Measure]  # by column key
-    num_params: int
+    num_params: int | None  # None: the task does not say
     paper: Mapping[str, Any]
     outcomes: tuple[Outcome, ...]  # one per seed: where every number comes from
 

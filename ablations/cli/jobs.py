@@ -2,19 +2,18 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from ablations.cli.options import Chosen
 from ablations.plan import Plan, PlannedRun
-from experiments.config import digest, lineage
+from ablations.selectors import CORPUS
+from experiments.config import digest, flatten, lineage, total_steps
 from experiments.errors import UserError
 from experiments.jobs.job import Job, Member
 from experiments.jobs.queue import Queue
 from experiments.store import Store, explain_os_errors, read_json, remove_folder, write_json
-from experiments.tasks.base import Progress
+from experiments.tasks.base import Progress, Task, settings_read
 
 STALE = ("keep", "rerun")
-READ_BY_PREPARE: Any = {"data": True, "model": {"shared_vocabulary"}, "training": {"tokens_per_batch"}}
 
 
 def wanted(plan: Plan, stale: str) -> list[PlannedRun]:
@@ -32,8 +31,9 @@ def prepare(chosen: Chosen, runs: Iterable[PlannedRun], progress: Progress) -> N
     """
     existed = chosen.store.root.exists()
     Store.open(chosen.store.root, chosen.store.state_dir)
-    # one representative of all runs whose preparation is the same: everything but the seed and the sizes of the model
-    different = {_prepared_key(run): run.config for run in runs}
+    different = {
+        _prepared_key(chosen.task, run): run.config for run in runs
+    }  # one of those that one preparation serves
     try:
         for config in different.values():
             chosen.task.prepare(config, chosen.store.root, progress)
@@ -49,7 +49,7 @@ def enqueue(chosen: Chosen, plan: Plan, runs: Iterable[PlannedRun], stale: str) 
     jobs = []
     for run in runs:
         _keep_config(store, run)
-        jobs.append(_job(store, plan, run, stale))
+        jobs.append(_job(chosen, plan, run, stale))
     queue = Queue(store.queue_db)
     try:
         return queue.enqueue(jobs)
@@ -57,17 +57,19 @@ def enqueue(chosen: Chosen, plan: Plan, runs: Iterable[PlannedRun], stale: str) 
         queue.close()
 
 
-def _prepared_key(run: PlannedRun) -> str:
-    return digest(run.config.model_dump(mode="json", include=READ_BY_PREPARE))
+def _prepared_key(task: Task, run: PlannedRun) -> str:
+    return digest(settings_read(run.config, task.prepare_reads))
 
 
-def _job(store: Store, plan: Plan, run: PlannedRun, stale: str) -> Job:
+def _job(chosen: Chosen, plan: Plan, run: PlannedRun, stale: str) -> Job:
+    store, corpus = chosen.store, str(dict(flatten(run.config)).get(CORPUS, ""))
     result = store.result(run.run_id)
     retrain = run.state == "stale" and stale == "rerun"
     return Job(
         run_id=run.run_id,
         task=run.config.task,
         config=run.config.model_dump(mode="json"),
+        folder=str(chosen.study.folder or ""),
         seed=run.seed,
         train=result is None or retrain,
         evaluations=tuple(
@@ -75,10 +77,11 @@ def _job(store: Store, plan: Plan, run: PlannedRun, stale: str) -> Job:
             for e in run.evaluations
         ),
         inputs=run.inputs,
-        prepared_key=_prepared_key(run),
+        prepared_key=_prepared_key(chosen.task, run),
+        steps=total_steps(run.config),
         num_params=run.num_params,
         cost=run.cost,
-        members=(Member(plan.study.name, plan.profile, Path(run.config.data.corpus).name, run.row, run.group),),
+        members=(Member(plan.study.name, plan.profile, Path(corpus).name, run.row, run.group),),
         rerun_after=int(result["attempt"]) if result and retrain else 0,
         continues=tuple(_shorter(store, run)),
     )
@@ -86,12 +89,14 @@ def _job(store: Store, plan: Plan, run: PlannedRun, stale: str) -> Job:
 
 def _shorter(store: Store, run: PlannedRun) -> list[str]:
     """Runs of the same schedule that train fewer steps, longest first: this one may go on from their checkpoints."""
-    mine, found = lineage(run.config, run.inputs), []
+    mine, steps = lineage(run.config, run.inputs), total_steps(run.config)
+    if steps is None or not type(run.config).setting_roles.not_in_lineage:
+        return []
+    found = []
     for path in store.runs.glob("*/config.json"):
         other = read_json(path) or {}
-        steps = other["config"]["training"]["train_steps"]
-        if other["lineage"] == mine and steps < run.config.training.train_steps:
-            found.append((steps, other["run_id"]))
+        if other.get("lineage") == mine and (other.get("steps") or 0) < steps:
+            found.append((other.get("steps") or 0, other["run_id"]))
     return [run_id for _, run_id in sorted(found, reverse=True)]
 
 
@@ -109,5 +114,6 @@ def _keep_config(store: Store, run: PlannedRun) -> None:
                 "config": run.config.model_dump(mode="json"),
                 "inputs": dict(run.inputs),
                 "lineage": lineage(run.config, run.inputs),
+                "steps": total_steps(run.config),
             },
         )

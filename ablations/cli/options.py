@@ -8,9 +8,11 @@ from typing import Annotated
 import typer
 
 from ablations.cli.state import run_states
+from ablations.overrides import nested
 from ablations.plan import Plan, plan_study
 from ablations.selectors import selection
 from ablations.study import Study, load_study
+from experiments.errors import UserError
 from experiments.store import Store
 from experiments.tasks.base import Task
 from experiments.tasks.load import load_task
@@ -43,6 +45,7 @@ Devices = Annotated[str, typer.Option(metavar="SLOTS", help="auto, cpu:NxT, cuda
 Stale = Annotated[
     str, typer.Option(metavar="keep|rerun", help="Finished runs of older code: keep them, marked, or train anew.")
 ]
+Yes = Annotated[bool, typer.Option("--yes", help="Go on with a design of over 10,000 rows.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 DEFAULT_STORE = Path("runs")
@@ -62,6 +65,17 @@ class Chosen:
         return self.replan()
 
 
+def task_of(study: Study) -> Task:
+    """The study's task, with the columns and, for a command, the settings that the study declares."""
+    task = load_task(study.task, str(study.folder or ""))
+    declared = nested(study.base) | ({"command": study.command} if study.command else {})
+    try:
+        task = task.with_settings(declared)
+    except UserError as error:
+        raise UserError(f"{study.origin}: {error}") from None
+    return task.with_columns([metric.column for metric in study.metrics]) if study.metrics else task
+
+
 def choose(
     study_name: str,
     profile: str | None,
@@ -71,11 +85,15 @@ def choose(
     sets: list[str] | None,
     store_dir: Path,
     state_dir: Path | None,
+    many: bool = True,
 ) -> Chosen:
-    """Resolve the selectors; reads the store if there is one, and makes none. Raises UserError."""
+    """Resolve the selectors; reads the store if there is one, and makes none. Raises UserError.
+
+    Verbs that begin work leave `many` to the user's --yes: over 10,000 rows are refused without it.
+    """
     chosen = selection(profile, corpus, rows, seeds, sets or ())
-    study = load_study(study_name)
-    task = load_task(study.task)
+    study = load_study(study_name, many)
+    task = task_of(study)
     store = Store.open(store_dir, state_dir, create=False)
 
     def replan() -> Plan:

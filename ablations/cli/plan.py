@@ -6,7 +6,7 @@ from pathlib import Path
 import typer
 
 from ablations.cli import options as o
-from ablations.plan import Plan, plan_as_json
+from ablations.plan import Plan, PlannedRun, plan_as_json
 
 
 def register(app: typer.Typer) -> None:
@@ -22,10 +22,11 @@ def plan(
     sets: o.Set = None,
     store: o.StoreDir = o.DEFAULT_STORE,
     state_dir: o.StateDir = None,
+    yes: o.Yes = False,
     as_json: o.Json = False,
 ) -> None:
     """Show the runs of a table: settings, parameters, cost, and what is done already."""
-    chosen = o.choose(study, profile, corpus, rows, seeds, sets, store, state_dir)
+    chosen = o.choose(study, profile, corpus, rows, seeds, sets, store, state_dir, many=yes)
     planned = chosen.plan
     if as_json:
         typer.echo(json.dumps(plan_as_json(planned), indent=1, ensure_ascii=False))
@@ -38,12 +39,16 @@ def _print(planned: Plan, store: Path) -> None:
     typer.echo(f"{planned.study.title} — profile {planned.profile}, store {store}")
     for run in planned.runs:
         changes = ", ".join(f"{name.rpartition('.')[2]}={value}" for name, value in run.overrides.items())
-        typer.echo(
-            f"  {run.row:<{width}}  seed {run.seed}  {run.run_id}  {run.state:<8}"
-            f"  {run.num_params / 1e6:8.2f}M params  {run.cost:8.1e} FLOP  {changes}"
-        )
+        typer.echo(f"  {run.row:<{width}}  seed {run.seed}  {run.run_id}  {run.state:<8}{_size(run)}  {changes}")
     states = [run.state for run in planned.runs]
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
-    typer.echo(f"{len(states)} runs: {counts}; {sum(run.cost for run in planned.runs):.1e} FLOP of training in all")
+    total = sum(run.cost for run in planned.runs)
+    typer.echo(f"{len(states)} runs: {counts}{f'; {total:.1e} FLOP of training in all' if total else ''}")
     for note in planned.notes:
         typer.echo(f"note: {note}")
+
+
+def _size(run: PlannedRun) -> str:
+    """Parameters and cost, as far as the task can tell them beforehand."""
+    params = "" if run.num_params is None else f"  {run.num_params / 1e6:8.2f}M params"
+    return params + (f"  {run.cost:8.1e} FLOP" if run.cost else "")

@@ -35,9 +35,10 @@ def queue(
     store: o.StoreDir = o.DEFAULT_STORE,
     state_dir: o.StateDir = None,
     stale: o.Stale = "keep",
+    yes: o.Yes = False,
 ) -> None:
     """Queue what is missing of a table; `ablations work` trains it."""
-    chosen = o.choose(study, profile, corpus, rows, seeds, sets, store, state_dir)
+    chosen = o.choose(study, profile, corpus, rows, seeds, sets, store, state_dir, many=yes)
     plan = chosen.plan
     _queue(chosen, plan, wanted(plan, stale), stale)
 
@@ -62,14 +63,15 @@ def run(
     state_dir: o.StateDir = None,
     devices: o.Devices = "auto",
     stale: o.Stale = "keep",
+    yes: o.Yes = False,
     as_json: o.Json = False,
 ) -> None:
     """Train and evaluate what is missing of a table, then print it."""
-    chosen = o.choose(study, profile, corpus, rows, seeds, sets, store, state_dir)
+    chosen = o.choose(study, profile, corpus, rows, seeds, sets, store, state_dir, many=yes)
     run_chosen(chosen, devices, stale, "json" if as_json else "markdown")
 
 
-def run_chosen(chosen: o.Chosen, devices: str, stale: str, format_: str) -> None:
+def run_chosen(chosen: o.Chosen, devices: str, stale: str, format_: str, show: bool = True) -> None:
     """plan − valid results → queue → work → report. Exits 1 if a run failed, 130 if interrupted."""
     slots = parse_slots(devices)
     plan = chosen.plan
@@ -81,7 +83,7 @@ def run_chosen(chosen: o.Chosen, devices: str, stale: str, format_: str) -> None
             summary = _work(chosen.store, slots, engine)
     else:
         typer.echo(f"all {len(plan.runs)} runs are done: nothing to train", err=True)
-    if not summary.interrupted:
+    if show and not summary.interrupted:
         print_table(chosen, format_)
     _exit_if_bad(summary)
 

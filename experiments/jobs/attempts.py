@@ -68,6 +68,7 @@ def launch(
         "run_id": job.run_id,
         "attempt": number,
         "task": job.task,
+        "folder": job.folder,
         "config": dict(job.config),
         "inputs": dict(job.inputs),
         "train": TRAINING in parts,

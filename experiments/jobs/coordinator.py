@@ -20,7 +20,8 @@ from experiments.jobs.engines.base import CHILD, Engine, Exit
 from experiments.jobs.engines.local import LocalEngine
 from experiments.jobs.interrupts import Interrupts
 from experiments.jobs.ledger import Ledger
-from experiments.jobs.placement import LoadTask, Placement
+from experiments.jobs.placement import Placement
+from experiments.jobs.preparation import LoadTask
 from experiments.jobs.promote import missing, promote
 from experiments.jobs.reporter import Reporter, Summary, View
 from experiments.jobs.slots import Slot
@@ -43,11 +44,14 @@ def work(
     until: Literal["empty", "stopped"] = "empty",
     engine: Engine | None = None,
     child: Sequence[str] = CHILD,
+    refill: Callable[[], None] | None = None,
 ) -> Summary:
     """Work on a store's queue until it is empty (or for ever: "stopped"), or until SIGINT or SIGTERM.
 
     The first signal asks the children to save a checkpoint and waits for them; the second kills them. Without
-    `load_task` nothing is prepared and code is not compared. Raises UserError if another coordinator holds the store.
+    `load_task` nothing is prepared and code is not compared. `refill` is called at the beginning and whenever a job has
+    ended, in this process and under its lock: it may queue more (a tuner's next trial). Raises UserError if another
+    coordinator holds the store.
     """
     with store.coordinator_lock(), contextlib.ExitStack() as stack:
         ledger = stack.enter_context(contextlib.closing(Ledger(store.queue_db)))
@@ -57,7 +61,7 @@ def work(
         placement = Placement(store, ledger, slots, engine, child, load_task, reporter)
         try:
             with explain_os_errors(f"work on the store {store.root}"):
-                Coordinator(store, ledger, slots, engine, placement, reporter, interrupts).run(until)
+                Coordinator(store, ledger, slots, engine, placement, reporter, interrupts, refill).run(until)
         finally:
             if tracker is not None:
                 with contextlib.suppress(KeyboardInterrupt):  # in a hurry: the next coordinator tells the rest
@@ -77,9 +81,11 @@ class Coordinator:
         placement: Placement,
         reporter: Reporter,
         interrupts: Interrupts,
+        refill: Callable[[], None] | None = None,
     ) -> None:
         self._store, self._ledger, self._slots, self._engine = store, ledger, slots, engine
         self._placement, self._reporter, self._interrupts = placement, reporter, interrupts
+        self._refill, self._refilled_at = refill, -1  # jobs ended by then
         self._live: dict[str, Live] = {}
         self._seen_version = -1
         self._read_at = 0.0
@@ -87,6 +93,7 @@ class Coordinator:
     def run(self, until: str) -> None:
         try:
             self._recover()
+            self._ask_for_more()
             while not self._over(until):
                 self._take_requests()
                 if not self._interrupts.number:
@@ -95,10 +102,18 @@ class Coordinator:
                 self._engine.wait(POLL_S if self._live else IDLE_S)
                 self._watch()
                 self._placement.collect()
+                self._ask_for_more()
                 self._show()
         except KeyboardInterrupt:
             self._leave_at_once()
         self._show(now=True)
+
+    def _ask_for_more(self) -> None:
+        summary = self._reporter.summary
+        ended = summary.finished + summary.failed + summary.cancelled
+        if self._refill is not None and ended != self._refilled_at and not self._interrupts.number:
+            self._refilled_at = ended
+            self._refill()
 
     def _over(self, until: str) -> bool:
         if self._live:

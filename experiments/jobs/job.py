@@ -28,11 +28,13 @@ class Job:
     run_id: str
     task: str
     config: Mapping[str, Any]  # nested, in full
+    folder: str = ""  # where the study lies: a user's own task is found there
     seed: int = 1
     train: bool = True  # false: only evaluations of weights that are there
     evaluations: tuple[Mapping[str, Any], ...] = ()
     inputs: Mapping[str, str] = field(default_factory=dict)  # digests of what training reads
     prepared_key: str = ""  # equal for jobs that one `prepare` serves; if unset, those of equal settings
+    steps: int | None = None  # of the training, where its configuration says
     num_params: int | None = None
     cost: float = 0.0  # predicted floating-point operations
     priority: int = 0  # higher first
@@ -53,9 +55,7 @@ class Job:
 
     @property
     def total_steps(self) -> int | None:
-        training = self.config.get("training") or {}
-        steps = training.get("train_steps")
-        return int(steps) if self.train and steps is not None else None
+        return self.steps if self.train else None
 
     def to_json(self) -> dict[str, Any]:
         """All but the members, which have a table of their own."""

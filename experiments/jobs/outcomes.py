@@ -127,14 +127,16 @@ def _failed(claimed: Claimed, failure: Mapping[str, Any], pinned: dict[str, Any]
             return Ending(
                 State.WAITING, outcome, detail=detail, pinned={**pinned, "micro_batch_tokens": half}, best=best
             )
-        message = f"Out of memory, and the micro-batch of {tokens} tokens cannot be made smaller. {message}"
+        told = f", and the micro-batch of {tokens} tokens cannot be made smaller" if tokens is not None else ""
+        message = f"Out of memory{told}. {message}"
     tail = "" if outcome is Outcome.USER_ERROR else _tail(log_tail)
     return Ending(State.FAILED, outcome, error=f"{message}{tail}", pinned=pinned, best=best)
 
 
 def _micro_batch(claimed: Claimed, failure: Mapping[str, Any], pinned: Mapping[str, Any]) -> int | None:
     """Tokens of a micro-batch when memory ran out: what the child said, what was pinned, or the whole batch."""
-    training = claimed.job.config.get("training") or {}
+    training = claimed.job.config.get("training")
+    training = training if isinstance(training, Mapping) else {}  # of another task, which may mean anything by it
     known = failure.get("micro_batch_tokens") or pinned.get("micro_batch_tokens") or training.get("tokens_per_batch")
     return int(known) if known else None
 

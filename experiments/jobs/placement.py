@@ -1,25 +1,23 @@
 """From waiting jobs to started children: the coordinator's half that places."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 
 from experiments import provenance
 from experiments.errors import UserError
 from experiments.jobs import attempts
 from experiments.jobs.attempts import Live
 from experiments.jobs.engines.base import Engine
-from experiments.jobs.job import Waiting
+from experiments.jobs.job import Job, Waiting
 from experiments.jobs.ledger import Ledger
-from experiments.jobs.preparation import Preparation
+from experiments.jobs.preparation import LoadTask, Preparation, task_of
 from experiments.jobs.promote import TRAINING, leftover, missing
 from experiments.jobs.reporter import Reporter
 from experiments.jobs.scheduler import place
 from experiments.jobs.slots import Slot
 from experiments.jobs.states import Outcome, State
 from experiments.store import Store
-from experiments.tasks.base import Task
 
 LOOKAHEAD = 64  # jobs beyond the free slots that one placement looks at
-LoadTask = Callable[[str], Task]
 
 
 class Placement:
@@ -75,7 +73,7 @@ class Placement:
     def _begin(self, waiting: Waiting, slot: Slot) -> Live | None:
         run_id, claimed = waiting.run_id, self._ledger.job(waiting.run_id)
         try:
-            code_digest = self._code_digest(claimed.job.task)
+            code_digest = self._code_digest(claimed.job)
         except UserError as error:
             self._end_waiting(run_id, State.FAILED, str(error), Outcome.USER_ERROR)
             return None
@@ -95,11 +93,11 @@ class Placement:
         self._reporter.track(live.claimed, State.RUNNING)
         return live
 
-    def _code_digest(self, task: str) -> str:
+    def _code_digest(self, job: Job) -> str:
         """Of the code on disk now, past the cache: it may be edited while this process runs; a child reads it anew."""
         if self._load_task is None:
             return ""
-        return provenance.code_digest.__wrapped__(self._load_task(task).training_code)
+        return provenance.code_digest.__wrapped__(task_of(job, self._load_task).training_code)
 
     def _end_waiting(self, run_id: str, state: State, error: str = "", error_class: str = "") -> None:
         self._ledger.end_waiting([run_id], state, error, error_class)

@@ -12,7 +12,14 @@ from experiments.jobs.job import Job
 from experiments.jobs.states import Outcome
 from experiments.tasks.base import Task
 
+LoadTask = Callable[..., Task]  # of the task's name, and of the study's folder where there is one
 log = logging.getLogger(__name__)
+
+
+def task_of(job: Job, load_task: LoadTask) -> Task:
+    """The task that trains a job. Raises UserError if it cannot be loaded."""
+    task = load_task(job.task, job.folder) if job.folder else load_task(job.task)
+    return task.with_settings(job.config)
 
 
 class Preparation:
@@ -21,7 +28,7 @@ class Preparation:
     The thread is a daemon: a coordinator that leaves does not wait for it, and `prepare` may be interrupted anywhere.
     """
 
-    def __init__(self, load_task: Callable[[str], Task] | None, store: Path) -> None:
+    def __init__(self, load_task: LoadTask | None, store: Path) -> None:
         self._load_task = load_task
         self._store = store
         self._ready: set[str] = set()
@@ -55,10 +62,10 @@ class Preparation:
         self._current = self.doing = ""
         return done
 
-    def _run(self, job: Job, load_task: Callable[[str], Task]) -> None:
+    def _run(self, job: Job, load_task: LoadTask) -> None:
         error_class = message = ""
         try:
-            task = load_task(job.task)
+            task = task_of(job, load_task)
             config = task.config_type.model_validate_json(json.dumps(dict(job.config)))
             facts = task.prepare(config, self._store, self._progress)
             log.info("prepared for %s: %s", job.run_id, facts)

@@ -10,13 +10,14 @@ that corpus starts. `train` and `evaluate` run in a child process, on the device
  - a mistake of the user's raises UserError; anything else is our bug and keeps its traceback.
 """
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, Self
 
-from experiments.config import DeviceSpec, RunConfig
+from experiments.config import DeviceSpec, RunConfig, TaskConfig, flatten
 from experiments.provenance import EVALUATION_CODE, TRAINING_CODE
 
 Progress = Callable[[str, int, int], None]  # what is being done, how many of how many
@@ -61,44 +62,71 @@ class Context:
 
 
 class Task(ABC):
-    name: ClassVar[str]
-    config_type: ClassVar[type[RunConfig]] = RunConfig
-    columns: ClassVar[tuple[Column, ...]]
-    training_code: ClassVar[tuple[str, ...]] = TRAINING_CODE  # modules whose change makes finished runs stale
-    evaluation_code: ClassVar[tuple[str, ...]] = EVALUATION_CODE
+    """Typed for any configuration: a task names its own `config_type`, and its methods are given that."""
+
+    name: str
+    config_type: type[TaskConfig] = RunConfig
+    columns: tuple[Column, ...]
+    training_code: tuple[str, ...] = TRAINING_CODE  # modules, or files by path, whose change makes finished runs stale
+    evaluation_code: tuple[str, ...] = EVALUATION_CODE
+    # Settings by dotted name (a group ends in a dot) that `inputs` and `prepare` look at: they are called once for all
+    # configurations that agree in these. None: in all but the seed.
+    inputs_read: tuple[str, ...] | None = None
+    prepare_reads: tuple[str, ...] | None = None
+    folder: Path | None = None  # where the study lies; None for a built-in one
+
+    def with_columns(self, columns: Sequence[Column]) -> Self:
+        """This task with the columns that a study declares."""
+        changed = copy.copy(self)
+        changed.columns = tuple(columns)
+        return changed
+
+    def with_settings(self, settings: Mapping[str, Any]) -> Self:
+        """This task for a study's [base] or for a run's configuration, nested.
+
+        Only a task without a configuration of its own (experiments/tasks/command.py) makes something of them.
+        """
+        return self
 
     @abstractmethod
-    def inputs(self, config: RunConfig, store: Path) -> dict[str, str]:
+    def inputs(self, config: Any, store: Path) -> dict[str, str]:
         """Digests of what training reads, by name; they enter run_id. Raises UserError if it cannot be read."""
 
     @abstractmethod
-    def evaluations(self, config: RunConfig, store: Path) -> list[EvaluationSpec]:
+    def evaluations(self, config: Any, store: Path) -> list[EvaluationSpec]:
         """What `config.evaluation` asks for, one per set, in the table's order."""
 
     @abstractmethod
-    def num_params(self, config: RunConfig) -> int:
-        """Parameters of the model, from the configuration alone."""
+    def num_params(self, config: Any) -> int | None:
+        """Parameters of the model, from the configuration alone; None if only the trained model tells."""
 
     @abstractmethod
-    def cost(self, config: RunConfig) -> float:
-        """Predicted floating-point operations of the training: for longest-first placement and for `plan`."""
+    def cost(self, config: Any) -> float:
+        """Predicted floating-point operations of the training: for longest-first placement and `plan`; 0: unknown."""
 
     @abstractmethod
-    def prepare(self, config: RunConfig, store: Path, progress: Progress) -> dict[str, Any]:
+    def prepare(self, config: Any, store: Path, progress: Progress) -> dict[str, Any]:
         """Make what runs of this corpus share (tokenizer, arrays) under the store; returns facts for the log.
 
         Idempotent and safe to interrupt: half-made files are never taken for whole ones.
         """
 
     @abstractmethod
-    def train(self, config: RunConfig, context: Context) -> dict[str, Any]:
+    def train(self, config: Any, context: Context) -> dict[str, Any]:
         """Train to the end; weights under `context.folder / "final"`. Returns facts for the run's result."""
 
     @abstractmethod
     def evaluate(
-        self, config: RunConfig, evaluation: EvaluationSpec, weights: Path, folder: Path, context: Context
+        self, config: Any, evaluation: EvaluationSpec, weights: Path, folder: Path, context: Context
     ) -> dict[str, Any]:
         """Score the weights in `weights` (the folder of the attempt that trained); outputs under `folder`.
 
         Returns {"metrics": {name: float}, …facts}.
         """
+
+
+def settings_read(config: TaskConfig, names: tuple[str, ...] | None) -> dict[str, Any]:
+    """The settings of `inputs_read` or `prepare_reads`, by dotted name."""
+    groups = tuple(name for name in names or () if name.endswith("."))
+    settings = {key: value for key, value in flatten(config) if key != "seed"}
+    return settings if names is None else {k: v for k, v in settings.items() if k in names or k.startswith(groups)}

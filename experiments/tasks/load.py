@@ -1,16 +1,28 @@
-"""From a task's name to the task: a built-in one, or a user's own `module:OBJECT`. Imports no torch."""
+"""From a task's name to the task: a built-in one, or a user's own `module:OBJECT`. Imports no torch.
 
+A user's module lies beside the study and is installed nowhere: the study's folder goes to the head of `sys.path`, as
+Python does for a script. Whoever loads a task (planning, the coordinator, the child) is told that folder.
+"""
+
+import copy
 import importlib
+import sys
 import traceback
+from pathlib import Path
+from types import ModuleType
 
 from experiments.errors import UserError
 from experiments.tasks.base import Task
+from experiments.tasks.sources import OURS, sources, sources_of
 
-BUILTIN = {"translation": "experiments.tasks.translation:TASK"}
+BUILTIN = {"translation": "experiments.tasks.translation:TASK", "command": "experiments.tasks.command:TASK"}
 
 
-def load_task(name: str) -> Task:
-    """Raises UserError if the name is unknown, its module does not import, or the object is no Task."""
+def load_task(name: str, folder: str = "") -> Task:
+    """`folder` is where the study lies, "" for a built-in study.
+
+    Raises UserError if the name is unknown, its module does not import, or the object is no Task.
+    """
     path = BUILTIN.get(name, name)
     module_name, _, attribute = path.partition(":")
     if not attribute:
@@ -18,16 +30,72 @@ def load_task(name: str) -> Task:
             f"There is no task {name!r}. Built-in: {', '.join(BUILTIN)}. Your own is written module:OBJECT, "
             'for example task = "my_package.my_module:TASK".'
         )
-    try:
-        module = importlib.import_module(module_name)
-    except Exception as error:
-        if path == BUILTIN.get(name):
-            raise  # ours: a bug, with its traceback
-        last = traceback.format_exception_only(error)[-1].strip()
-        raise UserError(f"The task {name!r} could not be imported: {last}. Is its folder on PYTHONPATH?") from error
+    own = name not in BUILTIN
+    module = _import(name, module_name, folder) if own else importlib.import_module(module_name)
     task = getattr(module, attribute, None)
     if not isinstance(task, Task):
         raise UserError(
-            f"The task {name!r}: {module_name} has no {attribute} that is a Task (see experiments/tasks/base.py)."
+            f"The task {name!r}: {module_name} has no {attribute} that is a Task. Make one with "
+            "experiments.tasks.own.task (docs/own-task.md), or as a class (experiments/tasks/base.py)."
         )
+    task = copy.copy(task)
+    task.folder = Path(folder) if folder else None
+    if own:
+        code = sources(module)
+        task.training_code, task.evaluation_code = (*task.training_code, *code), (*task.evaluation_code, *code)
     return task
+
+
+def _import(name: str, module_name: str, folder: str) -> ModuleType:
+    if folder:
+        _look_first_in(folder, module_name)
+    try:
+        return importlib.import_module(module_name)
+    except UserError as error:
+        raise UserError(f"The task {name!r}: {error}") from error
+    except (Exception, SystemExit) as error:
+        last = traceback.format_exception_only(error)[-1].strip()
+        raise UserError(f"The task {name!r} could not be imported: {last}{_place(error)}. {_tried(folder)}") from error
+
+
+def _look_first_in(folder: str, module_name: str) -> None:
+    """Put `folder` at the head of the path; forget modules of the same name that another study's folder has lent."""
+    if sys.path[:1] != [folder]:
+        if folder in sys.path:
+            sys.path.remove(folder)
+        sys.path.insert(0, folder)
+        importlib.invalidate_caches()
+    top = module_name.partition(".")[0]
+    here = [path for path in (Path(folder, f"{top}.py"), Path(folder, top)) if path.exists()]
+    if not here:
+        return
+    if top in OURS or top in sys.stdlib_module_names:
+        whose = "this program" if top in OURS else "Python itself"
+        raise UserError(f"{here[0]} has the name of a package of {whose}: rename it, or run it by a `command` task.")
+    file = Path(folder, *module_name.split(".")).with_suffix(".py")
+    if file.is_file():
+        sources_of(file, Path(folder), module_name)  # says so if it imports a file of the user's that ours would hide
+    loaded = sys.modules.get(top)
+    if loaded is not None and not _origin(loaded).is_relative_to(folder):
+        for known in [known for known in sys.modules if known.partition(".")[0] == top]:
+            del sys.modules[known]
+
+
+def _origin(module: ModuleType) -> Path:
+    paths = [module.__file__, *getattr(module, "__path__", ())]
+    return Path(next((path for path in paths if path), "/"))
+
+
+def _place(error: BaseException) -> str:
+    """The user's own line that raised, when the module was found."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename]
+    frame = frames[-1]
+    if isinstance(error, SyntaxError):
+        return f" ({error.filename}, line {error.lineno})"
+    return f" ({frame.filename}, line {frame.lineno})" if frame.filename != __file__ else ""
+
+
+def _tried(folder: str) -> str:
+    if folder:
+        return f"It was looked for in the study's folder {folder}, then along Python's path."
+    return "It was looked for along Python's path only, since a built-in study has no folder of yours."

@@ -3,9 +3,8 @@
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-from experiments import provenance
 from experiments.config import RunConfig, lineage
 from experiments.data.corpus import resolve, select_sets, set_digest, training_digest
 from experiments.data.encoded import EncodedCorpus, encoded_digest, model_names, open_encoded
@@ -20,17 +19,20 @@ if TYPE_CHECKING:
 # For predictions only: pieces of a sentence where no corpus was measured.
 TYPICAL_LENGTH = 28
 MICRO_BATCH_TOKENS = {"cpu": 4096, "cuda": 32768}  # places a side of one forward and backward pass
+_HERE = "experiments.tasks.translation"
 
 
 class Translation(Task):
-    name: ClassVar[str] = "translation"
-    columns: ClassVar[tuple[Column, ...]] = (
+    name = "translation"
+    columns = (
         Column("ppl", "dev", "perplexity", "PPL (dev)", "lower", 2, paper="perplexity"),
         Column("bleu", "dev", "bleu", "BLEU (dev)", "higher", 1, paper="bleu"),
         Column("bleu_*", "*", "bleu", "BLEU (*)", "higher", 1),
     )
-    training_code: ClassVar[tuple[str, ...]] = provenance.TRAINING_CODE
-    evaluation_code: ClassVar[tuple[str, ...]] = provenance.EVALUATION_CODE
+    training_code = ("model", "experiments.data", "experiments.training", "experiments.device", _HERE)
+    evaluation_code = ("model", "experiments.data", "experiments.evaluation", "experiments.device", _HERE)
+    inputs_read = ("data.",)
+    prepare_reads = ("data.", "model.shared_vocabulary", "training.tokens_per_batch")
 
     def inputs(self, config: RunConfig, store: Path) -> dict[str, str]:
         """The content of train and dev and the direction, or the recipe of the built-in corpus."""

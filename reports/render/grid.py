@@ -163,15 +163,22 @@ def _decimals(values: Sequence[float | None]) -> int:
 
 def _params(rows: Sequence[Row]) -> Layout:
     """Parameters in millions: one digit after the point, or as many as show three figures of the smallest model."""
-    smallest = min((row.num_params for row in rows if row.num_params > 0), default=10**7) / 1e6
+    known = [row.num_params for row in rows if row.num_params]
+    smallest = min(known, default=10**7) / 1e6
     places = min(6, max(1, 2 - math.floor(math.log10(smallest))))
     top = "params ×10⁶"
-    layout: Layout = [(Head("params.ours", top, "ours"), lambda row: Cell(fixed(row.num_params / 1e6, places)))]
+    layout: Layout = []
+    if any(row.num_params is not None for row in rows):
+        layout.append((Head("params.ours", top, "ours"), lambda row: _plain(_millions(row), places)))
     reported = [row.paper.get("params") for row in rows]
     if any(value is not None for value in reported):
         digits = _decimals(reported)
         layout.append((Head("params.paper", top, "paper"), lambda row: _plain(row.paper.get("params"), digits)))
     return layout
+
+
+def _millions(row: Row) -> float | None:
+    return None if row.num_params is None else row.num_params / 1e6
 
 
 def _seeds(row: Row) -> Cell:

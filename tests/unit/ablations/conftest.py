@@ -21,6 +21,7 @@ class FakeTask(Task):
     """Translation's planning half with a corpus that is a digest of zeros; counts how often it is asked."""
 
     name = "translation"
+    inputs_read = ("data.",)
     columns = (
         Column("ppl", "dev", "perplexity", "PPL", "lower", 2, "perplexity"),
         Column("bleu", "dev", "bleu", "BLEU", "higher", 1, "bleu"),

@@ -7,6 +7,7 @@ from ablations.resolve import resolve
 from ablations.selectors import Selection
 from ablations.study import load_study
 from experiments.config import RunConfig, TrainingConfig, difference, flatten
+from experiments.errors import UserError
 
 BASE = '[[variation]]\nkey = "base"\n'
 
@@ -85,7 +86,7 @@ def test_a_configuration_that_derives_settings_fails_the_proof(own_study, task):
 
     task.config_type = Config
     study = own_study(BASE + row("long", "set = {training.train_steps = 990}"))
-    with pytest.raises(RuntimeError, match=r"row long differs from base in training\.warmup_steps"):
+    with pytest.raises(UserError, match=r'row "long".* differs from base in training\.warmup_steps'):
         resolve(study, Selection(), task)
 
 

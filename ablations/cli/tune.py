@@ -1,0 +1,136 @@
+"""`ablations tune`: every row at its best, by the same number of trials, and the table of the tuned rows."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ablations.cli import options as o
+from ablations.cli.jobs import enqueue, prepare, wanted
+from ablations.cli.progress import Live, plain_progress
+from ablations.cli.report import print_table
+from ablations.cli.run import run_chosen
+from ablations.cli.state import run_states
+from ablations.cli.trials import Trials
+from ablations.overrides import setting_names
+from ablations.plan import Plan, plan_study
+from ablations.selectors import Selection, selection
+from ablations.tuning import SETS, notes_of, tune_of, with_tuned
+from experiments.errors import UserError
+from experiments.jobs.background import Background
+from experiments.jobs.coordinator import work
+from experiments.jobs.reporter import Summary, View
+from experiments.jobs.slots import Slot, parse_slots
+from experiments.tasks.load import load_task
+from experiments.tracking import Tracker
+
+
+def register(app: typer.Typer) -> None:
+    app.command("tune")(tune)
+
+
+def tune(
+    study: o.StudyName,
+    profile: o.Profile = None,
+    corpus: o.Corpus = None,
+    rows: o.Rows = None,
+    seeds: o.Seeds = None,
+    sets: o.Set = None,
+    store: o.StoreDir = o.DEFAULT_STORE,
+    state_dir: o.StateDir = None,
+    devices: o.Devices = "auto",
+    trials: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Trials of each row; the study's, if unset.")
+    ] = None,
+    format_: Annotated[
+        str, typer.Option("--format", metavar="F", help="Of the table: see `ablations report`.")
+    ] = "markdown",
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table to a file.")] = None,
+    importances: Annotated[bool, typer.Option(help="Print what each tuned setting accounts for, row by row.")] = False,
+    as_json: o.Json = False,
+) -> None:
+    """Tune each row on the development set as the study's [tune] says, train it at its best, print the table.
+
+    A trial is an ordinary run. Interrupted, the same command goes on; finished, it prints the table again.
+    """
+    slots = parse_slots(devices)
+    chosen = o.choose(study, profile, corpus, rows, seeds, sets, store, state_dir)
+    selected = selection(profile, corpus, rows, seeds, sets or ())
+    budget = trials or tune_of(chosen.study, chosen.task).trials
+
+    def queue_tuned() -> None:
+        """The tuned rows follow the last trial without a pause."""
+        tuned = _tuned(chosen, selected, searching)
+        plan = tuned.plan
+        enqueue(tuned, plan, wanted(plan, "keep"), "keep")
+
+    searching = Trials(chosen, selected, budget, len(slots), queue_tuned)
+    if not searching.complete:
+        _search(chosen, searching, slots)
+    if importances:
+        for line in _importances(searching):
+            typer.echo(line, err=True)
+    tuned = _tuned(chosen, selected, searching)
+    format_ = "json" if as_json else format_
+    if out is None:
+        run_chosen(tuned, devices, "keep", format_)
+    else:
+        run_chosen(tuned, devices, "keep", format_, show=False)
+        print_table(tuned, format_, out)
+
+
+def _search(chosen: o.Chosen, searching: Trials, slots: list[Slot]) -> None:
+    """Run trials until every row's budget is spent. Exits 130 if interrupted, 1 if a row had to be given up."""
+    prepare(chosen, chosen.plan.runs, plain_progress)
+    spent = {row: len(search.trials) - len(search.running) for row, search in searching.searches.items()}
+    typer.echo(f"{len(spent)} rows, {searching.trials} trials each: {sum(spent.values())} done", err=True)
+    with Live() as live:
+
+        def show(view: View) -> None:
+            searching.watch(view)
+            live.update(view)
+
+        summary = work(
+            chosen.store, slots, load_task, Background(lambda: Tracker(chosen.store)), show, refill=searching.refill
+        )
+    _leave_if_incomplete(searching, summary)
+
+
+def _leave_if_incomplete(searching: Trials, summary: Summary) -> None:
+    if summary.interrupted:
+        typer.echo("stopped; the same command goes on with the same trials", err=True)
+        raise typer.Exit(128 + summary.interrupted)
+    for row, why in searching.given_up.items():
+        typer.echo(f"{row}: a trial failed, so this row is not tuned further: {why}", err=True)
+    if not searching.complete:
+        typer.echo("`ablations status` says why; the same command tries again what failed", err=True)
+        raise typer.Exit(1)
+
+
+def _tuned(chosen: o.Chosen, selected: Selection, searching: Trials) -> o.Chosen:
+    """The study with each row at its best, scored on the test sets too, if the task lets sets be chosen."""
+    lost = [row for row, search in searching.searches.items() if searching.budget(row) and search.best is None]
+    if lost:
+        raise UserError(
+            f"No trial of {', '.join(lost)} gave a number, so there is nothing to choose: widen or move the ranges."
+        )
+    notes = notes_of(searching.searches, searching.trials, searching.column)
+    study, task, store = with_tuned(chosen.study, searching.best(), notes), chosen.task, chosen.store
+    asked: dict[str, object] = {}
+    if SETS in setting_names(task.config_type):
+        asked[SETS] = [searching.tune.set, *searching.tune.test]
+    final = replace(selected, overrides={**asked, **selected.overrides})
+
+    def replan() -> Plan:
+        return plan_study(study, final, task, store.root, run_states(store, task))
+
+    return o.Chosen(study, task, store, replan)
+
+
+def _importances(searching: Trials) -> Iterator[str]:
+    for row, search in searching.searches.items():
+        found = search.importances()
+        shares = ", ".join(f"{name} {share:.0%}" for name, share in found.items())
+        yield f"{row}: {shares or 'too few trials for importances'}"

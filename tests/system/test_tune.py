@@ -1,0 +1,180 @@
+"""`ablations tune`: equal budgets, trials that survive a kill -9, a table of tuned rows that says what was tuned."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from .conftest import Cli, as_json, command, environment
+
+TASK = """
+import math, time
+from dataclasses import dataclass
+from experiments.tasks.own import column, task
+
+@dataclass
+class Settings:
+    kind: str = "plain"
+    rate: float = 10.0
+    width: int = 2
+    pause_s: float = 0.0
+
+COLUMNS = [column("loss", set="dev", better="lower"), column("loss", better="lower")]
+
+@task(Settings, columns=COLUMNS)
+def TASK(settings, context):
+    best = {"plain": 0.1, "wide": 0.01, "broken": 1.0}[settings.kind]
+    loss = abs(math.log10(settings.rate / best)) + abs(settings.width - 3) / 10
+    for step in range(1, 6):
+        time.sleep(settings.pause_s)
+        context.log(step, dev_loss=loss + 1 / step)
+    if settings.kind == "broken" and settings.rate > 1:
+        raise ValueError("this kind cannot do that")
+    if settings.width == 9:
+        loss = float("nan")
+    return {"dev": {"loss": loss}, "test": {"loss": loss + context.seed / 1000}}
+"""
+STUDY = """
+name = "tuned"
+title = "Tuned"
+task = "quadratic:TASK"
+seeds = 2
+
+[tune]
+trials = 8
+metric = "loss"
+
+[tune.range]
+rate = {low = 0.001, high = 10.0, log = true}
+width = {low = 1, high = 6}
+
+[[variation]]
+key = "base"
+
+[[variation]]
+key = "wide"
+set = {kind = "wide"}
+
+[[variation]]
+key = "narrow"
+set = {width = 1}
+"""
+
+
+def write(folder: Path, study: str = STUDY) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "quadratic.py").write_text(TASK)
+    (folder / "tuned.toml").write_text(study)
+    return folder / "tuned.toml"
+
+
+def trials(store: Path) -> list[dict[str, object]]:
+    """The trials of every row, in an order that does not depend on when they ran."""
+    found = [json.loads(path.read_text()) for path in sorted((store / "tuning").glob("*.json"))]
+    return [{k: v for k, v in trial.items() if k != "curve"} for row in found for trial in row["trials"]]
+
+
+def trained(store: Path) -> int:
+    lines = [line for path in store.glob("runs/*/attempts/*/events.jsonl") for line in path.read_text().splitlines()]
+    return sum(json.loads(line)["kind"] == "trained" for line in lines)
+
+
+@pytest.fixture(scope="module")
+def tuned(cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tuned")
+    cli("tune", write(folder), "--store", folder / "store", "--devices", "cpu:2")
+    return folder
+
+
+def test_every_row_has_its_budget_and_prints_its_best(cli: Cli, tuned: Path) -> None:
+    found = trials(tuned / "store")
+    assert len(found) == 24 and {trial["state"] for trial in found} == {"complete"}
+    done = cli("tune", tuned / "tuned.toml", "--store", tuned / "store", "--importances", "--json")
+    rows = {row["row"]: row for row in as_json(done)}
+    assert "rate" in done.stderr and "%" in done.stderr
+    best = min(trial["value"] for trial in found)
+    assert min(row["loss_dev"] for row in rows.values()) == pytest.approx(best)
+    assert all(row["n"] == 2 for row in rows.values())
+    assert "width" not in rows["narrow"]["settings"] or rows["narrow"]["settings"]["width"] == 1
+    text = cli("tune", tuned / "tuned.toml", "--store", tuned / "store").stdout
+    assert "each row had 8 trials" in text and "loss on dev" in text and "best of 8 trials" in text
+    assert "rate 0.001–10 (log)" in text
+
+
+def test_asked_again_it_only_prints(cli: Cli, tuned: Path) -> None:
+    before, work = trials(tuned / "store"), trained(tuned / "store")
+    done = cli("tune", tuned / "tuned.toml", "--store", tuned / "store", "--format", "latex")
+    assert "nothing to train" in done.stderr and r"\begin{tabular}" in done.stdout
+    assert trials(tuned / "store") == before and trained(tuned / "store") == work
+
+
+def test_a_larger_budget_goes_on(cli: Cli, tuned: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(tuned, copy)
+    cli("tune", copy / "tuned.toml", "--store", copy / "store", "--trials", "9", "--rows", "base,wide")
+    assert len(trials(copy / "store")) == 26
+    kept = {json.dumps(trial, sort_keys=True) for trial in trials(tuned / "store")}
+    assert kept <= {json.dumps(trial, sort_keys=True) for trial in trials(copy / "store")}
+
+
+@pytest.mark.slow
+def test_killed_and_resumed_no_trial_is_lost_or_doubled(cli: Cli, tuned: Path, tmp_path: Path) -> None:
+    """kill -9 of the tuner and its children, twice; the trials are then those of the undisturbed tuning."""
+    folder = tmp_path / "killed"
+    study = write(folder)
+    (folder / "quadratic.py").write_text(TASK.replace("time.sleep(settings.pause_s)", "time.sleep(0.05)"))
+    store = folder / "store"
+    for number in (3, 8):
+        process = subprocess.Popen(
+            command("tune", study, "--store", store, "--devices", "cpu:2"), env=environment(), start_new_session=True
+        )
+        wait_for(lambda number=number: trained(store) >= number)
+        for pid in [process.pid, *children(store)]:
+            kill(pid)
+        process.wait()
+    cli("tune", study, "--store", store, "--devices", "cpu:2")
+    assert trials(store) == trials(tuned / "store")
+    results = len(list(store.glob("runs/*/result.json")))
+    assert results == len(list((tuned / "store").glob("runs/*/result.json")))
+    assert trained(store) == results
+
+
+def children(store: Path) -> list[int]:
+    lines = [line for path in store.glob("runs/*/attempts/*/events.jsonl") for line in path.read_text().splitlines()]
+    return [event["pid"] for event in map(json.loads, lines) if event["kind"] == "started"]
+
+
+def kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def wait_for(condition, patience_s: float = 120.0) -> None:
+    until = time.monotonic() + patience_s
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_a_diverged_trial_counts_and_a_bug_stops_its_row(cli: Cli, tmp_path: Path) -> None:
+    """NaN is what those settings are worth; an exception is not, and is tried again by the next call."""
+    study = STUDY.replace("high = 6", "high = 9").replace("trials = 8", "trials = 6").replace("seeds = 2", "seeds = 1")
+    study += '\n[[variation]]\nkey = "broken"\nset = {kind = "broken"}\n'
+    path = write(tmp_path / "s", study)
+    path.write_text(study.replace("width = {low = 1, high = 9}", "width = [3, 9]"))
+    done = cli("tune", path, "--store", tmp_path / "store", "--devices", "cpu:2", code=1)
+    assert "broken: a trial failed" in done.stderr and "cannot do that" in done.stderr
+    states = [trial["state"] for trial in trials(tmp_path / "store")]
+    assert states.count("running") == 1  # broken's, to be tried again
+    assert "failed" in states  # width 9
+    (tmp_path / "s" / "quadratic.py").write_text(TASK.replace('    if settings.kind == "broken"', "    if False"))
+    text = cli("tune", path, "--store", tmp_path / "store", "--devices", "cpu:2").stdout
+    assert "failed" in text
+    assert not [trial for trial in trials(tmp_path / "store") if trial["state"] == "running"]

@@ -1,0 +1,96 @@
+"""[tune]: what is searched for which row, what is refused, and the study with what was found."""
+
+
+import pytest
+
+from ablations.resolve import resolve
+from ablations.selectors import selection
+from ablations.tuning import deciding_column, notes_of, space_of, tune_of, with_tuned
+from experiments.search import Search
+from experiments.store import Store
+
+STUDY = """
+[tune]
+trials = 8
+metric = "perplexity"
+
+[tune.range]
+training.learning_rate_scale = {low = 0.1, high = 10.0, log = true}
+training.warmup_steps = {low = 50, high = 400, step = 50}
+model.dropout = [0.0, 0.1, 0.3]
+
+[[variation]]
+key = "base"
+
+[[variation]]
+key = "D"
+set = {model.dropout = 0.2}
+"""
+
+
+def test_a_rows_own_factor_and_the_command_lines_settings_are_not_tuned(own_study, task):
+    study = own_study(STUDY)
+    base, row = study.variations
+    assert list(space_of(study, base, selection(), task).ranges) == [
+        "training.learning_rate_scale", "training.warmup_steps", "model.dropout",
+    ]  # fmt: skip
+    assert "model.dropout" not in space_of(study, row, selection(), task).ranges
+    forced = space_of(study, base, selection(sets=["training.warmup_steps=100"]), task)
+    assert "training.warmup_steps" not in forced.ranges
+    assert forced.minimize and forced.metric == "perplexity" and forced.curve == "dev_perplexity"
+
+
+def test_the_first_column_of_the_set_decides_if_none_is_named(own_study, task):
+    assert deciding_column(own_study(STUDY.replace('metric = "perplexity"', "")), task).metric == "perplexity"
+    assert deciding_column(own_study(STUDY.replace("perplexity", "bleu")), task).better == "higher"
+
+
+def test_tuned_settings_go_before_the_profile_and_leave_base_base(own_study, task):
+    study = own_study(STUDY + "\n[profile.p]\nset = {training.warmup_steps = 10}\n")
+    tuned = with_tuned(study, {"base": {"training.warmup_steps": 100}, "D": {"training.warmup_steps": 200}}, ["a note"])
+    rows = {row.variation.key: row for row in resolve(tuned, selection(), task)}
+    assert rows["base"].config.training.warmup_steps == 100 and rows["D"].config.training.warmup_steps == 200
+    assert rows["D"].overrides == {"model.dropout": 0.2, "training.warmup_steps": 200}
+    assert tuned.base_row is not None and tuned.base_row.key == "base" and tuned.notes[-1] == "a note"
+    assert study.variations[0].tuned == {}
+
+
+def test_what_was_tuned_is_said(own_study, task, tmp_path):
+    study = own_study(STUDY)
+    space = space_of(study, study.variations[0], selection(), task)
+    search = Search(Store.open(tmp_path / "store"), space, {})
+    for value in (7.0, 5.0):
+        search.tell(search.ask().number, "complete", value)
+    text = " ".join(notes_of({"base": search}, 8, deciding_column(study, task)))
+    assert "each row had 8 trials" in text and "lowest perplexity on dev" in text and "0.1–10 (log)" in text
+    assert "base: best of 2 trials: number 2, perplexity 5.000 on dev with learning_rate_scale = " in text
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("[tune]", "[tuna]"), ["tuna"]),
+        (('metric = "perplexity"', 'metric = "perplexit"'), ["perplexit on dev", "perplexity on dev"]),
+        (('metric = "perplexity"', 'set = "test"'), ["test", "development"]),
+        (("model.dropout", "model.droput"), ["model.droput", "model.dropout"]),
+        (("low = 0.1", "low = 20.0"), ["learning_rate_scale", "low below high"]),
+        (("low = 0.1", "low = 0.0"), ["log = true wants low above 0"]),
+        (("trials = 8", "trials = 0"), ["trials = 0", "at least 1"]),
+        (("trials = 8", 'trials = 8\nsampler = "tep"'), ["tep", "tpe"]),
+        (("trials = 8", 'trials = 8\npruner = "x"'), ["pruner", "median"]),
+        (("[0.0, 0.1, 0.3]", "[]"), ["model.dropout", "low below high"]),
+    ],
+    ids=lambda value: value[1][:24] if isinstance(value, tuple) else "",
+)
+def test_mistakes(own_study, task, mistake, change, words):
+    def tune():
+        study = own_study(STUDY.replace(*change))
+        tune_of(study, task)
+        deciding_column(study, task)
+
+    message = mistake(tune)
+    assert all(word in message for word in words), message
+
+
+def test_a_study_without_tune(own_study, task, mistake):
+    assert "[tune.range]" in mistake(tune_of, own_study('[[variation]]\nkey = "base"\n'), task)
