@@ -8,10 +8,13 @@ sentence.
 """
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
-from model.masks import blocking_bias
+if TYPE_CHECKING:
+    from model.stepping import StepWeights
 
 
 @dataclass
@@ -24,20 +27,21 @@ class LayerCache:
     self_values: Tensor
 
     @classmethod
-    def start(cls, memory_keys: Tensor, memory_values: Tensor, beam_size: int, max_steps: int) -> "LayerCache":
-        """Room for max_steps positions, in the type that the projections come in (autocast may narrow it)."""
+    def start(
+        cls, memory_keys: Tensor, memory_values: Tensor, beam_size: int, max_steps: int, dtype: torch.dtype
+    ) -> "LayerCache":
+        """Room for max_steps positions; all in `dtype`."""
 
         def room(like: Tensor) -> Tensor:
             sentences, heads, _, width = like.shape
-            return like.new_empty(sentences, heads, max_steps, beam_size, width)
+            return like.new_empty(sentences, heads, max_steps, beam_size, width, dtype=dtype)
 
-        return cls(memory_keys, memory_values, room(memory_keys), room(memory_values))
+        memory = (part.to(dtype).contiguous() for part in (memory_keys, memory_values))
+        return cls(*memory, room(memory_keys), room(memory_values))
 
     def append(self, keys_BHKn: Tensor, values_BHKn: Tensor, time: int) -> tuple[Tensor, Tensor]:
-        """Write the slots of `time`; return all slots so far, (B, H, (time + 1)·K, n), as views."""
-        self.self_keys[:, :, time] = keys_BHKn
-        self.self_values[:, :, time] = values_BHKn
-        return self.self_keys[:, :, : time + 1].flatten(2, 3), self.self_values[:, :, : time + 1].flatten(2, 3)
+        """Write the slots of `time`; return all slots so far, (B·H, (time + 1)·K, n), as views."""
+        return _append(self.self_keys, keys_BHKn, time), _append(self.self_values, values_BHKn, time)
 
     def keep(self, sentences: Tensor, steps: int) -> None:
         """Only these sentences from here on; `steps` positions are in use."""
@@ -45,6 +49,12 @@ class LayerCache:
         self.memory_values = self.memory_values.index_select(0, sentences)
         self.self_keys = _select_used(self.self_keys, sentences, steps)
         self.self_values = _select_used(self.self_values, sentences, steps)
+
+
+def _append(slots_BHTKn: Tensor, new_BHKn: Tensor, time: int) -> Tensor:
+    slots_BHTKn.select(2, time).copy_(new_BHKn)
+    B, H, T, K, n = slots_BHTKn.shape
+    return slots_BHTKn.view(B * H, T * K, n).narrow(1, 0, (time + 1) * K)
 
 
 def _select_used(slots: Tensor, sentences: Tensor, steps: int) -> Tensor:
@@ -57,8 +67,9 @@ def _select_used(slots: Tensor, sentences: Tensor, steps: int) -> Tensor:
 class DecoderState:
     """The caches of all layers. `step` counts the positions written: the next one's index, from 0."""
 
+    weights: "StepWeights"
     layers: list[LayerCache]
-    source_bias: Tensor | None  # (B, 1, 1, S)
+    source_bias: Tensor | None  # (B·H, 1, S)
     beam_size: int
     max_steps: int
     step: int = 0
@@ -69,13 +80,16 @@ class DecoderState:
 
     def keep(self, sentence_index: Tensor) -> None:
         """Drop every sentence that is not named in `sentence_index` (long, (B',)), and take the order it has."""
+        sentences = self.num_sentences
         for cache in self.layers:
             cache.keep(sentence_index, self.step)
         if self.source_bias is not None:
-            self.source_bias = self.source_bias.index_select(0, sentence_index)
+            heads = len(self.source_bias) // sentences
+            by_sentence = self.source_bias.unflatten(0, (sentences, heads))
+            self.source_bias = by_sentence.index_select(0, sentence_index).flatten(0, 1)
 
     def ancestor_bias(self, visible_BKTK: Tensor | None) -> Tensor | None:
-        """(B, 1, K, (step + 1)·K) from the mask of ancestors, True = may attend; None: a single beam sees all.
+        """(B·H, K, (step + 1)·K) from the mask of ancestors, True = may attend; None: a single beam sees all.
 
         Raises ValueError for a mask of another shape, or none where there are several beams.
         """
@@ -86,4 +100,5 @@ class DecoderState:
             return None
         if visible_BKTK.shape != shape:
             raise ValueError(f"mask of ancestors has shape {tuple(visible_BKTK.shape)}, needs {shape}")
-        return blocking_bias(visible_BKTK.flatten(2).unsqueeze(1), self.layers[0].self_keys.dtype)
+        bias_B1KM = torch.where(visible_BKTK.flatten(2).unsqueeze(1), self.weights.open, self.weights.blocked)
+        return bias_B1KM.expand(-1, self.layers[0].self_keys.shape[1], -1, -1).flatten(0, 1)

@@ -41,7 +41,7 @@ class Decodable(Protocol):
 
     def decode_step(self, tokens_BK: Tensor, state: Any, visible_BKTK: Tensor | None, /) -> Tensor: ...
 
-    def logits(self, hidden: Tensor, /) -> Tensor: ...
+    def next_logits(self, hidden_BKD: Tensor, state: Any, /) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class _Batch:
         """Extend every hypothesis by one piece."""
         alive, K = self.alive, self.settings.beam_size
         hidden_BKD = self.model.decode_step(alive.newest, self.state, alive.visible_BKTK)
-        next_BKW = next_log_probs(self.model.logits(hidden_BKD))
+        next_BKW = next_log_probs(self.model.next_logits(hidden_BKD, self.state))
         log_prob_BC, token_BC, parent_BC = best_candidates(alive.log_prob_BK, next_BKW, self.settings.num_candidates)
         ends_BC = token_BC == EOS_ID
         if ends_BC.is_cuda or ends_BC.any():  # asking a GPU costs more than adding nothing
