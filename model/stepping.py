@@ -48,7 +48,7 @@ class StepWeights:
 
 class _LayerWeights:
     def __init__(self, layer: DecoderLayer, config: ModelConfig, dtype: torch.dtype) -> None:
-        self.num_heads, self.d_k = config.num_heads, config.d_k
+        self.parts = [config.num_heads * width for width in (config.d_k, config.d_k, config.d_v)]
         self.qkv = _query_key_value(layer.self_attention, config, dtype)
         self.self_output = _linear(layer.self_attention.output, dtype)
         self.query = _query(layer.cross_attention, config, dtype)
@@ -73,30 +73,29 @@ class _LayerWeights:
     def self_attention(
         self, x_RD: Tensor, cache: LayerCache, state: DecoderState, ancestor_bias: Tensor | None
     ) -> Tensor:
-        qkv = self.qkv(x_RD)
-        queries = self.num_heads * self.d_k
-        q, k, v = qkv[:, :queries], qkv[:, queries : 2 * queries], qkv[:, 2 * queries :]
-        keys, values = cache.append(self.by_head(k, state), self.by_head(v, state), state.step)
-        return self.self_output(self.attend(q, keys, values, state, ancestor_bias))
+        q, k, v = self.qkv(x_RD).split(self.parts, dim=1)
+        keys_values = cache.append(_by_head(k, state), _by_head(v, state), state.step)
+        return self.self_output(_attend(q, *keys_values, state, ancestor_bias))
 
     def cross_attention(self, x_RD: Tensor, cache: LayerCache, state: DecoderState) -> Tensor:
-        keys, values = cache.memory_keys.flatten(0, 1), cache.memory_values.flatten(0, 1)
-        return self.cross_output(self.attend(self.query(x_RD), keys, values, state, state.source_bias))
+        q = self.query(x_RD)
+        return self.cross_output(_attend(q, cache.memory_NnS, cache.memory_NSn, state, state.source_bias_N1S))
 
-    def attend(
-        self, q: Tensor, k_NMn: Tensor, v_NMn: Tensor, state: DecoderState, bias_NKM: Tensor | None
-    ) -> Tensor:
-        """Equation 1, heads side by side: (R, H·d_v). The factor 1/√d_k is in q's weights."""
-        q_NKn = self.by_head(q, state).flatten(0, 1).to(k_NMn.dtype)
-        k_NnM = k_NMn.mT
-        scores_NKM = torch.bmm(q_NKn, k_NnM) if bias_NKM is None else torch.baddbmm(bias_NKM, q_NKn, k_NnM)
-        heads_NKn = torch.bmm(scores_NKM.softmax(-1), v_NMn)
-        B, K = state.num_sentences, state.beam_size
-        return heads_NKn.view(B, self.num_heads, K, -1).transpose(1, 2).reshape(B * K, -1)
 
-    def by_head(self, x_R: Tensor, state: DecoderState) -> Tensor:
-        """(R, H·n) → (B, H, K, n), a view."""
-        return x_R.view(state.num_sentences, state.beam_size, self.num_heads, -1).transpose(1, 2)
+def _attend(q: Tensor, k_NnM: Tensor, v_NMn: Tensor, state: DecoderState, bias: Tensor | None) -> Tensor:
+    """Equation 1, heads side by side: (R, H·d_v). The factor 1/√d_k is in q's weights; bias (N, 1 or K, M)."""
+    B, K, H = state.num_sentences, state.beam_size, state.num_heads
+    q_NKn = q.view(B, K, H, -1).transpose(1, 2).reshape(B * H, K, -1)
+    if q_NKn.dtype != k_NnM.dtype:
+        q_NKn = q_NKn.to(k_NnM.dtype)
+    scores_NKM = torch.bmm(q_NKn, k_NnM) if bias is None else torch.baddbmm(bias, q_NKn, k_NnM)
+    heads_NKn = torch.bmm(scores_NKM.softmax(-1), v_NMn)
+    return heads_NKn.view(B, H, K, -1).transpose(1, 2).reshape(B * K, -1)
+
+
+def _by_head(x_R: Tensor, state: DecoderState) -> Tensor:
+    """(R, H·n) → (B, H, K, n), a view."""
+    return x_R.view(state.num_sentences, state.beam_size, state.num_heads, -1).transpose(1, 2)
 
 
 def without_autocast(device: torch.device) -> contextlib.AbstractContextManager[object]:

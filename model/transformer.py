@@ -111,9 +111,10 @@ class Transformer(nn.Module):
             for layer in self.decoder.layers
             if isinstance(layer, DecoderLayer)
         ]
-        bias_B11S = _source_bias(source_mask_BS, dtype)
-        bias_N1S = None if bias_B11S is None else bias_B11S.expand(-1, heads, -1, -1).flatten(0, 1)
-        return DecoderState(weights, caches, bias_N1S, beam_size, max_steps)
+        bias_BHS = None
+        if source_mask_BS is not None:
+            bias_BHS = blocking_bias(source_mask_BS, dtype).unsqueeze(1).expand(-1, heads, -1)
+        return DecoderState(weights, caches, bias_BHS, beam_size, max_steps)
 
     def decode_step(self, tokens_BK: Tensor, state: DecoderState, visible_BKTK: Tensor | None = None) -> Tensor:
         """Hidden states (B, K, D) after reading one more piece per beam, at time t = state.step; then step is t + 1.
