@@ -25,7 +25,10 @@ class LayerCache:
         self.self_keys, self.self_values = self_keys, self_values
         # What a step multiplies by, as views that are made once.
         self.memory_NnS, self.memory_NSn = memory_keys.flatten(0, 1).mT, memory_values.flatten(0, 1)
-        self._keys_NMn, self._values_NMn = self_keys.flatten(2, 3).flatten(0, 1), self_values.flatten(2, 3).flatten(0, 1)
+        self._keys_NMn, self._values_NMn = (
+            self_keys.flatten(2, 3).flatten(0, 1),
+            self_values.flatten(2, 3).flatten(0, 1),
+        )
 
     @classmethod
     def start(

@@ -9,6 +9,7 @@ D d_model; q and k end in d_k, v in d_v, written n.
 """
 
 import contextlib
+import threading
 import weakref
 from collections.abc import Callable, Iterable
 
@@ -107,6 +108,8 @@ def without_autocast(device: torch.device) -> contextlib.AbstractContextManager[
 
 _known: "weakref.WeakKeyDictionary[nn.Module, tuple[object, StepWeights]]" = weakref.WeakKeyDictionary()
 
+_packing = threading.Lock()  # batches are decoded by several threads
+
 
 def step_weights(model: nn.Module, layers: nn.ModuleList, output_FD: Tensor, config: ModelConfig) -> StepWeights:
     """The weights of `model` for steps, in the type that autocast or else the weights themselves say.
@@ -116,12 +119,13 @@ def step_weights(model: nn.Module, layers: nn.ModuleList, output_FD: Tensor, con
     kind = output_FD.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else output_FD.dtype
     state = (dtype, *(_version(p) for p in model.parameters()))
-    known = _known.get(model)
-    if known is None or known[0] != state:
-        with torch.inference_mode(False), torch.no_grad():
-            known = (state, StepWeights(layers, output_FD, config, dtype))
-        _known[model] = known
-    return known[1]
+    with _packing:
+        known = _known.get(model)
+        if known is None or known[0] != state:
+            with torch.inference_mode(False), torch.no_grad():
+                known = (state, StepWeights(layers, output_FD, config, dtype))
+            _known[model] = known
+        return known[1]
 
 
 def _version(tensor: Tensor) -> tuple[int, int]:

@@ -1,6 +1,6 @@
 """The Transformer (section 3, figure 1).
 
-Shapes: B sentences, S source, T target, K beams, R = B·K rows, N = B·heads, D d_model, W vocabulary. Masks: True = may attend.
+Shapes: B sentences, S source, T target, K beams, R = B·K rows, D d_model, W vocabulary. Masks: True = may attend.
 """
 
 import torch

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import typer
 
-from ablations.cli import demo, evaluate, plan, report, run, status, studies, ui
+from ablations.cli import attention, demo, evaluate, export, plan, report, run, status, studies, translate, ui
 from experiments.errors import UserError
 
 app = typer.Typer(
@@ -23,7 +23,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for module in (studies, plan, run, evaluate, status, report, ui, demo):
+for module in (studies, plan, run, evaluate, status, report, translate, export, attention, ui, demo):
     module.register(app)
 
 
