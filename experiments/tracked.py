@@ -88,6 +88,8 @@ def artifacts(store: Store, run: TrackedRun) -> Iterator[tuple[Path, str]]:
     for eval_id, made in evaluations(store, run):
         for path in sorted(store.evaluation_folder(run.run_id, eval_id).iterdir()):
             yield path, f"evaluations/{made.get('set', 'set')}-{eval_id[:8]}/{path.name}"
+    for path in sorted((store.run_folder(run.run_id) / "attention").glob("*")):
+        yield path, f"attention/{path.name}"
     for number in store.attempts(run.run_id):
         for name in ("log.txt", "uncommitted.diff"):
             yield store.attempt_folder(run.run_id, number) / name, f"attempts/{number:04d}/{name}"

@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from experiments.config import digest, flatten
@@ -196,6 +197,21 @@ class Tracker:
         target = self._store.artifacts / location.removeprefix(SCHEME) / entry.mlflow_id / "artifacts"
         for source, name in artifacts(self._store, run):
             place_artifact(source, target / name)
+
+
+def attach(store: Store, run_id: str, files: Mapping[Path, str]) -> bool:
+    """Show files, by their names there, among a run's artifacts; False if the run is not in MLflow."""
+    os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+    from mlflow import MlflowClient
+
+    client = MlflowClient(tracking_uri=database_uri(store))
+    experiments = [e.experiment_id for e in client.search_experiments()]
+    found = client.search_runs(experiments, f"tags.run_id = '{run_id}'", max_results=1) if experiments else []
+    for known in found:
+        location = known.info.artifact_uri.removeprefix(SCHEME)
+        for source, name in files.items():
+            place_artifact(source, store.artifacts / location / name)
+    return bool(found)
 
 
 def rebuild(store: Store, runs: Iterable[TrackedRun]) -> None:

@@ -1,6 +1,6 @@
 """What a decoder remembers between steps of a beam search.
 
-Shapes: B sentences, S source, T time steps, K beams, H heads; keys and values end in their width n (d_k or d_v).
+Shapes: B sentences, S source, T time steps, K beams, H heads, N = B·H; keys and values end in their width n (d_k, d_v).
 
 Nothing is ever reordered. A beam's past is a path through (time, beam) slots; every beam's query meets all slots of
 its sentence, and a bias blocks those that are not its ancestors. Keys and values of the source are held once per
@@ -8,43 +8,56 @@ sentence.
 """
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
-from model.masks import blocking_bias
+if TYPE_CHECKING:
+    from model.stepping import StepWeights
 
 
-@dataclass
 class LayerCache:
     """One decoder layer's keys and values. Self-attention's are (B, H, T, K, n), written in place at their time."""
 
-    memory_keys: Tensor  # (B, H, S, d_k)
-    memory_values: Tensor  # (B, H, S, d_v)
-    self_keys: Tensor
-    self_values: Tensor
+    def __init__(self, memory_keys: Tensor, memory_values: Tensor, self_keys: Tensor, self_values: Tensor) -> None:
+        self.memory_keys, self.memory_values = memory_keys, memory_values  # (B, H, S, n)
+        self.self_keys, self.self_values = self_keys, self_values
+        # What a step multiplies by, as views that are made once.
+        self.memory_NnS, self.memory_NSn = memory_keys.flatten(0, 1).mT, memory_values.flatten(0, 1)
+        self._keys_NMn, self._values_NMn = (
+            self_keys.flatten(2, 3).flatten(0, 1),
+            self_values.flatten(2, 3).flatten(0, 1),
+        )
 
     @classmethod
-    def start(cls, memory_keys: Tensor, memory_values: Tensor, beam_size: int, max_steps: int) -> "LayerCache":
-        """Room for max_steps positions, in the type that the projections come in (autocast may narrow it)."""
+    def start(
+        cls, memory_keys: Tensor, memory_values: Tensor, beam_size: int, max_steps: int, dtype: torch.dtype
+    ) -> "LayerCache":
+        """Room for max_steps positions; all in `dtype`."""
 
         def room(like: Tensor) -> Tensor:
             sentences, heads, _, width = like.shape
-            return like.new_empty(sentences, heads, max_steps, beam_size, width)
+            return like.new_empty(sentences, heads, max_steps, beam_size, width, dtype=dtype)
 
-        return cls(memory_keys, memory_values, room(memory_keys), room(memory_values))
+        memory = (part.to(dtype).contiguous() for part in (memory_keys, memory_values))
+        return cls(*memory, room(memory_keys), room(memory_values))
 
     def append(self, keys_BHKn: Tensor, values_BHKn: Tensor, time: int) -> tuple[Tensor, Tensor]:
-        """Write the slots of `time`; return all slots so far, (B, H, (time + 1)·K, n), as views."""
-        self.self_keys[:, :, time] = keys_BHKn
-        self.self_values[:, :, time] = values_BHKn
-        return self.self_keys[:, :, : time + 1].flatten(2, 3), self.self_values[:, :, : time + 1].flatten(2, 3)
+        """Write the slots of `time`; return all slots so far, as views: keys (N, n, M), values (N, M, n)."""
+        self.self_keys.select(2, time).copy_(keys_BHKn)
+        self.self_values.select(2, time).copy_(values_BHKn)
+        used = (time + 1) * self.self_keys.shape[3]
+        return self._keys_NMn.narrow(1, 0, used).mT, self._values_NMn.narrow(1, 0, used)
 
-    def keep(self, sentences: Tensor, steps: int) -> None:
-        """Only these sentences from here on; `steps` positions are in use."""
-        self.memory_keys = self.memory_keys.index_select(0, sentences)
-        self.memory_values = self.memory_values.index_select(0, sentences)
-        self.self_keys = _select_used(self.self_keys, sentences, steps)
-        self.self_values = _select_used(self.self_values, sentences, steps)
+    def keep(self, sentences: Tensor, steps: int) -> "LayerCache":
+        """The cache of these sentences only; `steps` positions are in use."""
+        return LayerCache(
+            self.memory_keys.index_select(0, sentences),
+            self.memory_values.index_select(0, sentences),
+            _select_used(self.self_keys, sentences, steps),
+            _select_used(self.self_values, sentences, steps),
+        )
 
 
 def _select_used(slots: Tensor, sentences: Tensor, steps: int) -> Tensor:
@@ -57,25 +70,27 @@ def _select_used(slots: Tensor, sentences: Tensor, steps: int) -> Tensor:
 class DecoderState:
     """The caches of all layers. `step` counts the positions written: the next one's index, from 0."""
 
+    weights: "StepWeights"
     layers: list[LayerCache]
-    source_bias: Tensor | None  # (B, 1, 1, S)
+    source_bias_BHS: Tensor | None
     beam_size: int
     max_steps: int
     step: int = 0
 
-    @property
-    def num_sentences(self) -> int:
-        return len(self.layers[0].memory_keys)
+    def __post_init__(self) -> None:
+        self.num_sentences, self.num_heads = self.layers[0].memory_keys.shape[:2]
+        bias = self.source_bias_BHS
+        self.source_bias_N1S = None if bias is None else bias.flatten(0, 1).unsqueeze(1)
 
     def keep(self, sentence_index: Tensor) -> None:
         """Drop every sentence that is not named in `sentence_index` (long, (B',)), and take the order it has."""
-        for cache in self.layers:
-            cache.keep(sentence_index, self.step)
-        if self.source_bias is not None:
-            self.source_bias = self.source_bias.index_select(0, sentence_index)
+        self.layers = [cache.keep(sentence_index, self.step) for cache in self.layers]
+        if self.source_bias_BHS is not None:
+            self.source_bias_BHS = self.source_bias_BHS.index_select(0, sentence_index)
+        self.__post_init__()
 
     def ancestor_bias(self, visible_BKTK: Tensor | None) -> Tensor | None:
-        """(B, 1, K, (step + 1)·K) from the mask of ancestors, True = may attend; None: a single beam sees all.
+        """(N, K, (step + 1)·K) from the mask of ancestors, True = may attend; None: a single beam sees all.
 
         Raises ValueError for a mask of another shape, or none where there are several beams.
         """
@@ -86,4 +101,5 @@ class DecoderState:
             return None
         if visible_BKTK.shape != shape:
             raise ValueError(f"mask of ancestors has shape {tuple(visible_BKTK.shape)}, needs {shape}")
-        return blocking_bias(visible_BKTK.flatten(2).unsqueeze(1), self.layers[0].self_keys.dtype)
+        bias_BKM = torch.where(visible_BKTK.flatten(2), self.weights.open, self.weights.blocked)
+        return bias_BKM.repeat_interleave(self.num_heads, 0)

@@ -1,6 +1,6 @@
 """Layers of the encoder and the decoder (section 3.1, figure 1).
 
-Shapes: B sentences, S source, T target, K beams, D d_model.
+Shapes: B sentences, S source, T target, D d_model.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from model.attention import CrossAttention, SelfAttention
 from model.config import ModelConfig
-from model.decoding import LayerCache
 from model.dropout import Dropout
 from model.feedforward import FeedForward
 
@@ -88,21 +87,6 @@ class DecoderLayer(nn.Module):
             x_BTD,
             lambda x: self.self_attention(x, causal=True),
             lambda x: self.cross_attention(x, keys_values, source_bias),
-        )
-
-    def step(
-        self, x_BKD: Tensor, cache: LayerCache, time: int, ancestor_bias: Tensor | None, source_bias: Tensor | None
-    ) -> Tensor:
-        """One target position of every beam; earlier ones come from the cache, which gains this one."""
-
-        def self_attention(x_BKD: Tensor) -> Tensor:
-            q, k, v = self.self_attention.project(x_BKD)
-            return self.self_attention.combine(q, *cache.append(k, v, time), ancestor_bias)
-
-        return self._sublayers(
-            x_BKD,
-            self_attention,
-            lambda x: self.cross_attention(x, (cache.memory_keys, cache.memory_values), source_bias),
         )
 
     def _sublayers(self, x: Tensor, self_attention: Sublayer, cross_attention: Sublayer) -> Tensor:

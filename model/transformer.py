@@ -1,6 +1,6 @@
 """The Transformer (section 3, figure 1).
 
-Shapes: B sentences, S source, T target, K beams, D d_model, W vocabulary. Masks: True = may attend.
+Shapes: B sentences, S source, T target, K beams, R = B·K rows, D d_model, W vocabulary. Masks: True = may attend.
 """
 
 import torch
@@ -14,6 +14,7 @@ from model.embedding import Embedding
 from model.layers import DecoderLayer, EncoderLayer, final_norm
 from model.masks import blocking_bias
 from model.positional import POSITIONAL
+from model.stepping import step_weights, without_autocast
 
 
 class Stack(nn.Module):
@@ -43,15 +44,6 @@ class Decoder(Stack):
             x_BTD = layer(x_BTD, memory_BSD, source_bias)
         hidden_BTD: Tensor = self.final_norm(x_BTD)
         return hidden_BTD
-
-    def step(self, x_BKD: Tensor, state: DecoderState, ancestor_bias: Tensor | None) -> Tensor:
-        # Beams stand where positions stand in `forward`, all at the same position.
-        x_BKD = self.dropout(self.positions(x_BKD.flatten(0, 1).unsqueeze(1), first=state.step).view_as(x_BKD))
-        for layer, cache in zip(self.layers, state.layers, strict=True):
-            assert isinstance(layer, DecoderLayer)
-            x_BKD = layer.step(x_BKD, cache, state.step, ancestor_bias, state.source_bias)
-        hidden_BKD: Tensor = self.final_norm(x_BKD)
-        return hidden_BKD
 
 
 class Transformer(nn.Module):
@@ -112,11 +104,17 @@ class Transformer(nn.Module):
         self, memory_BSD: Tensor, source_mask_BS: Tensor | None, beam_size: int, max_steps: int
     ) -> DecoderState:
         """Caches for up to max_steps calls of `decode_step`. Use under torch.inference_mode(), in eval mode."""
-        layers = [layer for layer in self.decoder.layers if isinstance(layer, DecoderLayer)]
+        weights = step_weights(self, self.decoder.layers, self.output_weight[: self.vocab_size], self.config)
+        dtype, heads = weights.attention_dtype, self.config.num_heads
         caches = [
-            LayerCache.start(*layer.cross_attention.keys_values(memory_BSD), beam_size, max_steps) for layer in layers
+            LayerCache.start(*layer.cross_attention.keys_values(memory_BSD), beam_size, max_steps, dtype)
+            for layer in self.decoder.layers
+            if isinstance(layer, DecoderLayer)
         ]
-        return DecoderState(caches, _source_bias(source_mask_BS, memory_BSD.dtype), beam_size, max_steps)
+        bias_BHS = None
+        if source_mask_BS is not None:
+            bias_BHS = blocking_bias(source_mask_BS, dtype).unsqueeze(1).expand(-1, heads, -1)
+        return DecoderState(weights, caches, bias_BHS, beam_size, max_steps)
 
     def decode_step(self, tokens_BK: Tensor, state: DecoderState, visible_BKTK: Tensor | None = None) -> Tensor:
         """Hidden states (B, K, D) after reading one more piece per beam, at time t = state.step; then step is t + 1.
@@ -126,9 +124,19 @@ class Transformer(nn.Module):
         """
         if state.step >= state.max_steps:
             raise ValueError(f"step {state.step} of a search that was started with max_steps = {state.max_steps}")
-        hidden_BKD = self.decoder.step(self.target_embedding(tokens_BK), state, state.ancestor_bias(visible_BKTK))
+        bias = state.ancestor_bias(visible_BKTK)
+        x_BKD = self.target_embedding(tokens_BK)
+        with without_autocast(x_BKD.device):
+            # Beams stand where positions stand in `Decoder.forward`, all at the same position.
+            x_R1D = self.decoder.positions(x_BKD.flatten(0, 1).unsqueeze(1), first=state.step)
+            hidden_RD = self.decoder.final_norm(state.weights.step(x_R1D.squeeze(1), state, bias))
         state.step += 1
-        return hidden_BKD
+        return hidden_RD.view_as(x_BKD)
+
+    def next_logits(self, hidden_BKD: Tensor, state: DecoderState) -> Tensor:
+        """`logits` of what `decode_step` returned, (B, K, W)."""
+        with without_autocast(hidden_BKD.device):
+            return state.weights.output(hidden_BKD.flatten(0, 1)).unflatten(0, hidden_BKD.shape[:2])
 
     def set_attention_kernel(self, name: str) -> None:
         """Which kernel of attention.KERNELS computes equation 1; "auto" (at first) chooses by the device."""

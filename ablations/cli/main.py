@@ -13,7 +13,21 @@ from pathlib import Path
 
 import typer
 
-from ablations.cli import demo, evaluate, new, plan, report, run, status, studies, tune, ui
+from ablations.cli import (
+    attention,
+    demo,
+    evaluate,
+    export,
+    new,
+    plan,
+    report,
+    run,
+    status,
+    studies,
+    translate,
+    tune,
+    ui,
+)
 from experiments.errors import UserError
 
 app = typer.Typer(
@@ -23,7 +37,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for module in (studies, new, plan, run, tune, evaluate, status, report, ui, demo):
+for module in (studies, new, plan, run, tune, evaluate, status, report, ui, demo, translate, export, attention):
     module.register(app)
 
 

@@ -127,3 +127,7 @@ class Tokenizer:
     def decode(self, pieces: Sequence[int]) -> str:
         """Text; PAD, BOS and EOS vanish, UNK is " ⁇ "."""
         return cast(str, self._model.Decode([int(piece) for piece in pieces]))
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """The pieces' own text, "▁" for a space: for figures."""
+        return [str(self._model.IdToPiece(int(piece))) for piece in ids]

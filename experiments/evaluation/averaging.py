@@ -1,12 +1,32 @@
 """Checkpoint averaging (section 6.1: the last 5 checkpoints of base, the last 20 of big)."""
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from experiments.errors import UserError
+from experiments.training import checkpoint
 from experiments.training.checkpoint import load_weights
+
+
+def kept_average(attempt: Path, count: int, every: int) -> dict[str, Tensor]:
+    """The mean of an attempt's last `count` checkpoints (multiples of `every`, and the last step): made once and kept.
+
+    Rows that share a training and differ in beam or alpha read the same average from <attempt>/averages. Raises
+    UserError if there are fewer checkpoints, or a damaged one.
+    """
+    chosen = checkpoint.last(attempt, count, every)
+    path = attempt / "averages" / f"last-{count}-to-{chosen[-1].name}-every-{every}"
+    if (path / "meta.json").exists():
+        with contextlib.suppress(UserError):  # damaged: made anew
+            return load_weights(path)
+    weights = average_weights(chosen)
+    with contextlib.suppress(UserError):  # a store that is read only, or full: it is made again next time
+        checkpoint.save_weights(path, weights, {"averaged": [p.name for p in chosen]})
+    return weights
 
 
 def average_weights(checkpoints: Sequence[Path]) -> dict[str, Tensor]:

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from experiments.data.tokenizer import EOS_ID
 from experiments.evaluation.alive import Alive
-from experiments.evaluation.candidates import NEVER, best_candidates, next_log_probs
+from experiments.evaluation.candidates import NEVER, best_of_logits
 from experiments.evaluation.finished import Finished, length_penalty
 from experiments.evaluation.hypothesis import Hypothesis, read_back
 
@@ -41,7 +41,7 @@ class Decodable(Protocol):
 
     def decode_step(self, tokens_BK: Tensor, state: Any, visible_BKTK: Tensor | None, /) -> Tensor: ...
 
-    def logits(self, hidden: Tensor, /) -> Tensor: ...
+    def next_logits(self, hidden_BKD: Tensor, state: Any, /) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -107,6 +107,7 @@ class _Batch:
         self.limit_B = torch.tensor(self.limits, device=source_BS.device)
         penalties = [length_penalty(limit, settings.length_penalty) for limit in limits]
         self.longest_penalty_B = torch.tensor(penalties, dtype=like.dtype, device=source_BS.device)
+        self.any_ended = False  # a sentence cannot be over while nothing has ended
         self.results: list[list[Hypothesis]] = [[] for _ in limits]
 
     def run(self, check_every: int, after_check: Callable[[int], None] | None) -> list[list[Hypothesis]]:
@@ -116,7 +117,8 @@ class _Batch:
             if at_limit:
                 self.close(self.limit_B == self.alive.time)
             if at_limit or self.alive.time % check_every == 0:
-                self.retire()
+                if at_limit or self.any_ended:
+                    self.retire()
                 if after_check is not None:
                     after_check(len(self.results) - len(self.sentences))
         return self.results
@@ -125,10 +127,11 @@ class _Batch:
         """Extend every hypothesis by one piece."""
         alive, K = self.alive, self.settings.beam_size
         hidden_BKD = self.model.decode_step(alive.newest, self.state, alive.visible_BKTK)
-        next_BKW = next_log_probs(self.model.logits(hidden_BKD))
-        log_prob_BC, token_BC, parent_BC = best_candidates(alive.log_prob_BK, next_BKW, self.settings.num_candidates)
+        logits_BKW = self.model.next_logits(hidden_BKD, self.state)
+        log_prob_BC, token_BC, parent_BC = best_of_logits(alive.log_prob_BK, logits_BKW, self.settings.num_candidates)
         ends_BC = token_BC == EOS_ID
         if ends_BC.is_cuda or ends_BC.any():  # asking a GPU costs more than adding nothing
+            self.any_ended = True
             penalty = length_penalty(alive.time + 1, self.settings.length_penalty)
             self.finished.add(log_prob_BC.masked_fill(~ends_BC, NEVER), alive.time * K + parent_BC, penalty)
         log_prob_BK, place_BK = log_prob_BC.masked_fill(ends_BC, NEVER).topk(K)

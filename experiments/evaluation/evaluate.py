@@ -18,8 +18,8 @@ from model.transformer import Transformer
 
 @dataclass(frozen=True)
 class SetResult:
-    metrics: dict[str, float]  # perplexity, bleu, chrf
-    signatures: dict[str, str]  # of bleu and chrf
+    metrics: dict[str, float]  # perplexity, bleu, chrf, bleu_paper
+    signatures: dict[str, str]  # of all but perplexity
     translations: list[str]  # detokenised, in the input's order
     statistics: NDArray[np.int64]  # experiments.evaluation.scoring.STATISTICS per sentence
     pieces: int  # of the references, EOS counted: what the perplexity is a mean over
@@ -39,12 +39,13 @@ def evaluate_set(
     settings: SearchSettings,
     device: Device,
     *,
+    language: str = "en",
     progress: Callable[[str, int, int], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> SetResult:
     """Perplexity of the references, then beam search, BLEU and chrF of its translations.
 
-    `tokenizers`: of source and target, the same one twice where the vocabulary is shared.
+    `tokenizers`: of source and target, the same one twice where the vocabulary is shared. `language`: the target's.
     """
     source_ids = tokenizers[0].encode_batch(sources, device.threads)
     target_ids = tokenizers[1].encode_batch(references, device.threads)
@@ -56,7 +57,7 @@ def evaluate_set(
 
     found = translate(model, source_ids, settings, device, progress=decoded, should_stop=should_stop)
     translations = [tokenizers[1].decode(hypotheses[0].ids) for hypotheses in found]
-    scores = score_text(translations, references)
+    scores = score_text(translations, references, language)
     return SetResult(
         metrics={"perplexity": likelihood.perplexity, **scores.metrics},
         signatures=scores.signatures,

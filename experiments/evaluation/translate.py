@@ -3,7 +3,9 @@
 Shapes: B sentences, S source.
 """
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -21,6 +23,7 @@ from model.transformer import Transformer
 # Places in the key/value cache of one batch: sentences × beam × longest output. Base holds 24 KB in each in fp32, so
 # 0.4 and 3.2 GB; more gained a processor nothing in a measurement with small models.
 BATCH_SLOTS = {"cpu": 2**14, "cuda": 2**17}
+LEAST_SLOTS = 2**11  # below it, smaller batches cost more than idle workers
 CHECK_EVERY = {"cpu": 1, "cuda": 8}  # steps between asking which sentences have ended
 
 Progress = Callable[[int, int], None]  # sentences done, of how many
@@ -48,20 +51,21 @@ def translate(
         for line, source in enumerate(sources, start=1)
     ]
     results: list[list[Hypothesis]] = [[Hypothesis(ids=(), score=0.0, log_prob=0.0)] for _ in sources]
-    slots = max_batch_slots or BATCH_SLOTS[device.torch_device.type]
-    done = sum(len(source) == 0 for source in sources)
-    told = -1  # the last percentage that `progress` heard of: it is not told every step
+    workers = 1 if device.is_cuda else device.threads
+    slots = max_batch_slots or _slots(sources, limits, settings.beam_size, device, workers)
+    told = _Told(progress, sum(len(source) == 0 for source in sources), len(sources))
 
-    def after_check(ended: int) -> None:
-        if should_stop is not None and should_stop():
-            raise Preempted
-        nonlocal told
-        if progress is not None and (done + ended) * 100 >= (told + 1) * len(sources):
-            told = (done + ended) * 100 // len(sources)
-            progress(done + ended, len(sources))
+    def decode(batch: list[int]) -> None:
+        ended = 0
 
-    with evaluating(model), device.autocast():
-        for batch in _pack(sources, limits, settings.beam_size, slots):
+        def after_check(now: int) -> None:
+            nonlocal ended
+            if should_stop is not None and should_stop():
+                raise Preempted
+            told.more(now - ended)
+            ended = now
+
+        with evaluating(model), device.autocast():
             source_BS, mask_BS = pad_sources([sources[i] for i in batch], device)
             found = beam_search(
                 model,
@@ -72,10 +76,60 @@ def translate(
                 CHECK_EVERY[device.torch_device.type],
                 after_check,
             )
-            for i, hypotheses in zip(batch, found, strict=True):
-                results[i] = hypotheses
-            done += len(batch)
+        for i, hypotheses in zip(batch, found, strict=True):
+            results[i] = hypotheses
+
+    batches = list(_pack(sources, limits, settings.beam_size, slots))
+    with evaluating(model):
+        in_parallel(decode, batches, workers)
     return results
+
+
+def in_parallel(work: Callable[[list[int]], None], batches: Sequence[list[int]], workers: int) -> None:
+    """Batches side by side, each with one thread of the processor; one after the other where there is one worker.
+
+    A search's operations are small: two of them on a thread each get more done than one on two threads, and torch
+    lets other Python threads run meanwhile. The first error ends all.
+    """
+    if workers == 1 or len(batches) == 1:
+        for batch in batches:
+            work(batch)
+        return
+    failed = threading.Event()
+
+    def one(batch: list[int]) -> None:
+        if failed.is_set():
+            return
+        try:
+            work(batch)
+        except BaseException:
+            failed.set()
+            raise
+
+    try:
+        with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            for done in [pool.submit(one, batch) for batch in batches]:
+                done.result()
+    finally:
+        torch.set_num_threads(workers)
+
+
+class _Told:
+    """Tells `progress` each percentage once, from whichever thread reaches it."""
+
+    def __init__(self, progress: Progress | None, done: int, total: int) -> None:
+        self._progress, self._done, self._total = progress, done, total
+        self._told = -1
+        self._lock = threading.Lock()
+
+    def more(self, ended: int) -> None:
+        if self._progress is None:
+            return
+        with self._lock:
+            self._done += ended
+            if self._done * 100 >= (self._told + 1) * self._total:
+                self._told = self._done * 100 // self._total
+                self._progress(self._done, self._total)
 
 
 @contextmanager
@@ -130,6 +184,17 @@ def _limit(config: ModelConfig, length: int, settings: SearchSettings) -> int:
     """The longest output: the source's length + max_extra_length, EOS counted in both, as far as positions reach."""
     limit = length + settings.max_extra_length
     return min(limit, config.max_length) if config.positions == "learned" else limit
+
+
+def _slots(
+    sources: Sequence[Sequence[int]], limits: Sequence[int], beam_size: int, device: Device, workers: int
+) -> int:
+    """Places in the cache of one batch: as many as pay, and so few that every worker gets its share."""
+    most = BATCH_SLOTS[device.torch_device.type]
+    if workers == 1:
+        return most
+    needed = beam_size * sum(limit for source, limit in zip(sources, limits, strict=True) if len(source))
+    return min(most, max(LEAST_SLOTS, needed // (2 * workers)))
 
 
 def _pack(sources: Sequence[Sequence[int]], limits: Sequence[int], beam_size: int, slots: int) -> Iterator[list[int]]:

@@ -1,7 +1,7 @@
 """Translation: joins data, training and evaluation. The planning half imports no torch; `train` and `evaluate` do."""
 
+import contextlib
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +9,7 @@ from experiments.config import RunConfig, lineage
 from experiments.data.corpus import resolve, select_sets, set_digest, training_digest
 from experiments.data.encoded import EncodedCorpus, encoded_digest, model_names, open_encoded
 from experiments.data.prepare import prepare
+from experiments.errors import UserError
 from experiments.tasks.base import Column, Context, EvaluationSpec, Progress, Task
 from model import count
 
@@ -109,18 +110,21 @@ class Translation(Task):
         from experiments.device import Device
         from experiments.evaluation.beam import SearchSettings
         from experiments.evaluation.evaluate import evaluate_set
+        from experiments.evaluation.trained import load_model, load_tokenizers
 
         settings = evaluation.settings
         device = Device.open(context.device, settings["precision"])
-        tokenizers = _tokenizers(config, weights)
+        tokenizers = load_tokenizers(config, weights)
+        every = int(settings.get("checkpoint_steps", 0))
         chosen = _encoded(config, context).set(evaluation.set, evaluation.inputs["set"])
         result = evaluate_set(
-            _load_model(config, settings, weights, device),
+            load_model(config, settings["checkpoint"], every, weights, device),
             tokenizers,
             chosen.source,
             chosen.target,
             SearchSettings(settings["beam_size"], settings["length_penalty"], settings["max_extra_length"]),
             device,
+            language=_target_language(config),
             progress=lambda what, done, total: context.emit(
                 "progress", what=f"{what} {evaluation.set}", done=done, total=total
             ),
@@ -188,30 +192,11 @@ def _dev_perplexity(model: "Transformer", encoded: EncodedCorpus, device: "Devic
     return evaluate
 
 
-def _load_model(config: RunConfig, settings: Mapping[str, Any], weights: Path, device: "Device") -> "Transformer":
-    """The network with the weights that `settings["checkpoint"]` chooses of an attempt."""
-    from experiments.evaluation.averaging import average_weights
-    from experiments.training import checkpoint
-    from model.factory import build_model
-
-    kind, _, number = str(settings["checkpoint"]).partition(":")
-    if kind == "average":
-        tensors = average_weights(checkpoint.last(weights, int(number), int(settings["checkpoint_steps"])))
-    elif kind == "best":
-        found = checkpoint.best(weights)
-        tensors = checkpoint.load_weights(found.path if found else weights / "final")
-    else:
-        tensors = checkpoint.load_weights(weights / "final")
-    model = build_model(config.model, config.data.vocab_size, device=device.torch_device)
-    checkpoint.restore_model(model, tensors)
-    return model
-
-
-def _tokenizers(config: RunConfig, weights: Path) -> tuple[Any, Any]:
-    from experiments.data.tokenizer import Tokenizer
-
-    source, target = (Tokenizer.load(weights / "final" / name) for name in model_names(config.model.shared_vocabulary))
-    return source, target
+def _target_language(config: RunConfig) -> str:
+    """For the tokenizer of the paper's BLEU; "en" where the corpus is elsewhere and no setting says it."""
+    with contextlib.suppress(UserError):
+        return resolve(config.data).target
+    return config.data.target or "en"
 
 
 def _write_lines(path: Path, lines: list[str]) -> None:

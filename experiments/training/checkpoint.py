@@ -71,6 +71,11 @@ def save(folder: Path, step: int, weights: Mapping[str, Tensor], optimizer: Mapp
     return path
 
 
+def save_weights(path: Path, weights: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+    """Save weights alone to a folder of any name: averages, exports."""
+    _write(path, {_MODEL: weights}, meta)
+
+
 def save_final(folder: Path, weights: Mapping[str, Tensor], meta: Mapping[str, Any]) -> Path:
     """Save `<folder>/final`: the weights of the last step alone."""
     _write(folder / "final", {_MODEL: weights}, meta)

@@ -215,10 +215,11 @@ def test_early_stop_and_compaction_do_save_work(monkeypatch: pytest.MonkeyPatch)
 
 def test_what_never_ends_is_cut_at_its_own_limit_and_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
     model = random_model(0, 12)
-    logits = Transformer.logits
+    logits, next_logits = Transformer.logits, Transformer.next_logits
     never = torch.zeros(12, dtype=torch.float64)
     never[EOS_ID] = -1e3
     monkeypatch.setattr(Transformer, "logits", lambda self, hidden: logits(self, hidden) + never)
+    monkeypatch.setattr(Transformer, "next_logits", lambda self, *given: next_logits(self, *given) + never)
     sources = [[4, 5, 6], [7], [8, 9]]
     settings = SearchSettings(beam_size=2, max_extra_length=3, nbest=2)
     for source, found in zip(sources, translate(model, sources, settings, CPU), strict=True):

@@ -42,10 +42,9 @@ def test_statistics_add_up_to_corpus_bleu_of_any_selection() -> None:
 def test_case_counts_and_signatures_say_how() -> None:
     scores = score_text(["the CAT sat on the mat"], ["the cat sat on the mat"])
     assert scores.metrics["bleu"] < 100
-    assert score_text(["the cat sat on it"], ["the cat sat on it"]).metrics == {
-        "bleu": pytest.approx(100),
-        "chrf": pytest.approx(100),
-    }
+    same = score_text(["the cat sat on it"], ["the cat sat on it"])
+    assert {"bleu", "chrf"} <= same.metrics.keys() == same.signatures.keys()
+    assert all(value == pytest.approx(100) for value in same.metrics.values())
     assert "tok:13a" in scores.signatures["bleu"]
     assert "case:mixed" in scores.signatures["bleu"]
     assert "version:" in scores.signatures["chrf"]

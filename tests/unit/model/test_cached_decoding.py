@@ -96,7 +96,7 @@ def test_decoding_in_bfloat16_autocast_stays_near_one_pass(small_model):
         memory, mask_BS, state = start(model, batch=2, beam_size=1, max_steps=5)
         target = torch.randint(20, (2, 5))
         steps = torch.cat([model.decode_step(target[:, t : t + 1], state) for t in range(5)], dim=1)
-        assert state.layers[0].self_keys.dtype == torch.bfloat16
+        assert state.weights.dtype == torch.bfloat16
         torch.testing.assert_close(steps, model.decode(target, memory, mask_BS), atol=0.1, rtol=0)
 
 

@@ -1,0 +1,89 @@
+"""`ablations attention`: who attends to what in a sentence, as a figure and as numbers."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ablations.cli import options as o
+from ablations.cli import trained as t
+from experiments.config import digest
+from experiments.errors import UserError
+from experiments.store import Store, explain_os_errors, write_json
+from reports.attention import draw_attention
+
+KINDS = ("encoder", "decoder", "cross")
+
+
+def register(app: typer.Typer) -> None:
+    app.command("attention")(attention)
+
+
+def attention(
+    sentence: Annotated[str, typer.Argument(help="A source sentence.")],
+    run: t.Run = None,
+    study: t.StudyOption = None,
+    row: t.Row = None,
+    seed: t.Seed = None,
+    target: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Its translation; the model's own if unset.")
+    ] = None,
+    kind: Annotated[str, typer.Option(metavar="|".join(KINDS), help="Which attention.")] = "cross",
+    layer: Annotated[int | None, typer.Option(metavar="N", min=1, help="From 1; the last if unset.")] = None,
+    head: Annotated[int | None, typer.Option(metavar="N", min=1, help="From 1; all if unset.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="The figure: .png, .pdf or .svg.")] = None,
+    checkpoint: t.Checkpoint = None,
+    profile: o.Profile = None,
+    corpus: o.Corpus = None,
+    sets: o.Set = None,
+    store: o.StoreDir = o.DEFAULT_STORE,
+    state_dir: o.StateDir = None,
+    as_json: o.Json = False,
+) -> None:
+    """Draw attention weights of a sentence (the paper's figures 3 to 5); all weights beside them as JSON.
+
+    Figure and JSON are kept with the run and, where it is tracked, as artifacts in MLflow; --out writes a copy.
+    """
+    if kind not in KINDS:
+        raise UserError(f"--kind {kind}: write one of {', '.join(KINDS)}.")
+    opened = Store.open(store, state_dir, create=False)
+    found = t.find_trained(opened, run, study, row, seed, profile=profile, corpus=corpus, sets=sets)
+    from experiments.evaluation.attention_maps import attention_maps
+    from experiments.evaluation.translator import Translator
+
+    translator = Translator.of_run(found.config, found.attempt, t.device_spec("cpu:1"), "fp32", checkpoint)
+    maps = attention_maps(translator, sentence, target)
+    number = _within("--layer", layer or found.config.model.num_layers, found.config.model.num_layers)
+    heads = range(found.config.model.num_heads)
+    if head is not None:
+        heads = range(_within("--head", head, len(heads)) - 1, head)
+    home = opened.run_folder(found.run_id) / "attention"
+    name = f"{digest({'source': sentence, 'target': maps['translation'], 'checkpoint': checkpoint})[:8]}"
+    figure = home / f"{name}-{kind}-{number}{f'-{head}' if head else ''}.png"
+    with explain_os_errors(f"write {home}"):
+        home.mkdir(exist_ok=True)
+        write_json(home / f"{name}.json", {"run_id": found.run_id, "sentence": sentence, **maps})
+        draw_attention(maps, kind, number - 1, heads, figure)
+        if out is not None:
+            draw_attention(maps, kind, number - 1, heads, out)
+    tracked = _track(opened, found.run_id, [figure, home / f"{name}.json"])
+    if as_json:
+        typer.echo(json.dumps({"sentence": sentence, **maps}, ensure_ascii=False))
+    else:
+        typer.echo(f"{maps['translation']}\nfigure: {out or figure}\nweights: {home / f'{name}.json'}")
+        typer.echo("also in MLflow, under the run's artifacts" if tracked else "the run is not in MLflow", err=True)
+
+
+def _within(option: str, number: int, most: int) -> int:
+    if number > most:
+        raise UserError(f"{option} {number}: the model has {most}, numbered from 1.")
+    return number
+
+
+def _track(store: Store, run_id: str, files: list[Path]) -> bool:
+    if not store.mlflow_db.exists():
+        return False
+    from experiments.tracking import attach
+
+    return attach(store, run_id, {path: f"attention/{path.name}" for path in files})

@@ -1,0 +1,45 @@
+"""`ablations export`: a trained model in one folder."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ablations.cli import options as o
+from ablations.cli import trained as t
+from experiments.store import Store
+
+
+def register(app: typer.Typer) -> None:
+    app.command("export")(export)
+
+
+def export(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder.")],
+    run: t.Run = None,
+    study: t.StudyOption = None,
+    row: t.Row = None,
+    seed: t.Seed = None,
+    checkpoint: t.Checkpoint = None,
+    profile: o.Profile = None,
+    corpus: o.Corpus = None,
+    sets: o.Set = None,
+    store: o.StoreDir = o.DEFAULT_STORE,
+    state_dir: o.StateDir = None,
+) -> None:
+    """Write a trained model to a folder: weights, configuration, tokenizer, README.
+
+    For example: ablations export german-english --study table3 --row base
+    """
+    opened = Store.open(store, state_dir, create=False)
+    found = t.find_trained(opened, run, study, row, seed, profile=profile, corpus=corpus, sets=sets)
+    from experiments.evaluation.export import export as write
+
+    choice = checkpoint or found.config.evaluation.checkpoint
+    facts = {
+        "commit": (found.result.get("revision") or {}).get("commit"),
+        "code_digest": found.result.get("code_digest"),
+        "versions": found.result.get("versions"),
+    }
+    write(found.config, found.attempt, folder, run_id=found.run_id, choice=choice, facts=facts)
+    typer.echo(f"run {found.run_id} is in {folder}: ablations translate --model {folder}")

@@ -1,0 +1,116 @@
+"""Which trained run a command line names: by run_id, or by study, row and seed."""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ablations.cli import options as o
+from ablations.study import load_study
+from experiments.config import DeviceSpec, RunConfig
+from experiments.errors import UserError
+from experiments.jobs.queue import Queue
+from experiments.jobs.slots import parse_slots
+from experiments.store import Store
+from experiments.tasks.load import load_task
+
+Run = Annotated[str | None, typer.Option("--run", metavar="RUN_ID", help="A trained run, or the beginning of its id.")]
+StudyOption = Annotated[str | None, typer.Option("--study", metavar="STUDY", help="The study that trained it.")]
+Row = Annotated[str | None, typer.Option("--row", metavar="KEY", help="The study's row; its base if unset.")]
+Seed = Annotated[int | None, typer.Option("--seed", metavar="N", help="The row's seed; its first if unset.")]
+Checkpoint = Annotated[
+    str | None, typer.Option(metavar="last|best|average:K", help="As the run's evaluation if unset.")
+]
+Precision = Annotated[str, typer.Option(metavar="fp32|bf16|auto", help="Arithmetic.")]
+
+
+@dataclass(frozen=True)
+class Trained:
+    run_id: str
+    config: RunConfig
+    attempt: Path  # the folder that holds its weights
+    result: dict[str, Any]
+
+
+def find_trained(
+    store: Store,
+    run: str | None,
+    study: str | None,
+    row: str | None,
+    seed: int | None,
+    *,
+    profile: str | None = None,
+    corpus: str | None = None,
+    sets: list[str] | None = None,
+) -> Trained:
+    """The run, its training finished. Raises UserError: not known, not trained, or several fit."""
+    if (run is None) == (study is None):
+        raise UserError("Name the model: --run RUN_ID, or --study STUDY with --row KEY and --seed N.")
+    run_id = _by_id(store, run) if run is not None else _by_row(store, str(study), row, seed, profile, corpus, sets)
+    result, attempt = store.result(run_id), store.weights_folder(run_id)
+    if result is None or attempt is None:
+        raise UserError(f"The run {run_id} is not trained in {store.root}: `ablations run` trains it.")
+    config = load_task(result["task"]).config_type.model_validate_json(json.dumps(result["config"]))
+    return Trained(run_id, config, attempt, result)
+
+
+def _by_id(store: Store, run: str) -> str:
+    known = sorted(path.parent.name for path in store.runs.glob("*/result.json"))
+    fitting = [run_id for run_id in known if run_id.startswith(run)]
+    if len(fitting) != 1:
+        found = f"{len(fitting)} runs begin so" if fitting else f"there are {len(known)} trained runs"
+        raise UserError(f"--run {run}: {found} in {store.root}: {', '.join((fitting or known)[:8]) or 'none'}.")
+    return fitting[0]
+
+
+def _by_row(
+    store: Store,
+    name: str,
+    row: str | None,
+    seed: int | None,
+    profile: str | None,
+    corpus: str | None,
+    sets: list[str] | None,
+) -> str:
+    study = load_study(name)
+    wanted = row or (study.base_row or study.variations[0]).key
+    if corpus is None and not sets:
+        known = _recorded(store, study.name, wanted, seed, profile)
+        if len(known) == 1:
+            return known[0]
+    # Several sizes or corpora, or a queue that was removed: work it out as `plan` does, which reads the corpus.
+    chosen = o.choose(name, profile, corpus, wanted, None, sets, store.root, store.state_dir)
+    runs = [run for run in chosen.plan.runs if run.row == wanted and seed in (None, run.seed)]
+    if not runs:
+        raise UserError(f"The study {study.name} has no row {wanted!r} with seed {seed}: `ablations plan` lists them.")
+    return runs[0].run_id
+
+
+def _recorded(store: Store, study: str, row: str, seed: int | None, profile: str | None) -> list[str]:
+    """Trained runs that the queue remembers under this name: found without their training data."""
+    if not store.queue_db.exists():
+        return []
+    queue = Queue(store.queue_db, create=False)
+    try:
+        rows = queue.status()
+    finally:
+        queue.close()
+    named = [
+        queued
+        for queued in rows
+        if any(m.study == study and m.row == row and profile in (None, m.profile) for m in queued.members)
+    ]
+    first = min((queued.seed for queued in named), default=None)
+    return [q.run_id for q in named if q.seed == (first if seed is None else seed) and store.result(q.run_id)]
+
+
+def device_spec(devices: str) -> DeviceSpec:
+    """One device of what --devices names: the first GPU, or all of the processor's threads together."""
+    slots = parse_slots(devices)
+    if slots[0].kind == "cuda":
+        os.environ["CUDA_VISIBLE_DEVICES"] = slots[0].device
+        return DeviceSpec("cuda", slots[0].threads, slots[0].memory_gb)
+    return DeviceSpec("cpu", sum(slot.threads for slot in slots))

@@ -1,0 +1,152 @@
+"""`ablations translate`: text through a trained model."""
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ablations.cli import options as o
+from ablations.cli import trained as t
+from experiments.errors import UserError
+from experiments.store import Store
+
+if TYPE_CHECKING:
+    from experiments.evaluation.translator import Translation, Translator
+
+
+def register(app: typer.Typer) -> None:
+    app.command("translate")(translate)
+
+
+def translate(
+    input_: Annotated[
+        Path | None, typer.Argument(metavar="[FILE]", help="UTF-8 lines; standard input if unset.")
+    ] = None,
+    run: t.Run = None,
+    study: t.StudyOption = None,
+    row: t.Row = None,
+    seed: t.Seed = None,
+    model: Annotated[Path | None, typer.Option(metavar="DIR", help="A model that `ablations export` wrote.")] = None,
+    beam_size: Annotated[int | None, typer.Option(metavar="N", min=1, help="As the run's evaluation if unset.")] = None,
+    length_penalty: Annotated[float | None, typer.Option(metavar="ALPHA", min=0)] = None,
+    nbest: Annotated[int, typer.Option(metavar="N", min=1, help="Print the N best: number ||| text ||| score.")] = 1,
+    scores: Annotated[bool, typer.Option(help="Put the score and a tab before each translation.")] = False,
+    over_long: Annotated[
+        str,
+        typer.Option(metavar="refuse|skip", help="Lines of more than --max-pieces: stop, or leave empty and say so."),
+    ] = "refuse",
+    max_pieces: Annotated[int, typer.Option(metavar="N", min=1, help="Longest source line, in word pieces.")] = 1024,
+    checkpoint: t.Checkpoint = None,
+    precision: t.Precision = "fp32",
+    devices: o.Devices = "auto",
+    profile: o.Profile = None,
+    corpus: o.Corpus = None,
+    sets: o.Set = None,
+    store: o.StoreDir = o.DEFAULT_STORE,
+    state_dir: o.StateDir = None,
+    as_json: o.Json = False,
+) -> None:
+    """Translate lines with a trained model, in order, as they come. Empty lines stay empty.
+
+    For example: ablations translate --study table3 --row base < input.txt > output.txt
+    """
+    if over_long not in ("refuse", "skip"):
+        raise UserError(f"--over-long {over_long}: write refuse or skip.")
+    named = (run, study, row, seed, profile, corpus, sets)
+    translator = _load(model, named, checkpoint, precision, devices, store, state_dir)
+    from dataclasses import replace
+
+    beam = beam_size or max(translator.settings.beam_size, nbest)
+    if nbest > beam:
+        raise UserError(f"--nbest {nbest} is more than the beam of {beam}: set --beam-size to {nbest} or more.")
+    alpha = translator.settings.length_penalty if length_penalty is None else length_penalty
+    settings = replace(translator.settings, beam_size=beam, length_penalty=alpha, nbest=nbest)
+    interactive = input_ is None and sys.stdin.isatty()
+    found = translator.stream(
+        _lines(input_),
+        settings,
+        max_pieces=max_pieces,
+        over_long=_skipped if over_long == "skip" else None,
+        progress=_progress,
+        **({"windows": (1,)} if interactive else {}),
+    )
+    for number, translations in enumerate(found):
+        for line in _shown(number, translations, nbest, scores, as_json):
+            sys.stdout.write(line + "\n")
+        if interactive:
+            sys.stdout.flush()
+    sys.stdout.flush()
+    _clear()
+
+
+def _load(
+    model: Path | None,
+    named: tuple[str | None, str | None, str | None, int | None, str | None, str | None, list[str] | None],
+    checkpoint: str | None,
+    precision: str,
+    devices: str,
+    store: Path,
+    state_dir: Path | None,
+) -> "Translator":
+    run, study, row, seed, profile, corpus, sets = named
+    if model is not None and (run is not None or study is not None):
+        raise UserError("--model names an exported folder: leave --run and --study out, or --model.")
+    spec = t.device_spec(devices)
+    if model is not None:
+        from experiments.evaluation.translator import Translator
+
+        return Translator.load(model, spec, precision)
+    found = t.find_trained(
+        Store.open(store, state_dir, create=False), run, study, row, seed, profile=profile, corpus=corpus, sets=sets
+    )
+    from experiments.evaluation.translator import Translator
+
+    return Translator.of_run(found.config, found.attempt, spec, precision, checkpoint)
+
+
+def _lines(path: Path | None) -> Iterator[str]:
+    """Lines split at "\\n" only: other line separators belong to the text."""
+    try:
+        source = sys.stdin.buffer if path is None else path.open("rb")
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}.") from None
+    with source:
+        for number, line in enumerate(source, start=1):
+            try:
+                yield line.removesuffix(b"\n").removesuffix(b"\r").decode()
+            except UnicodeDecodeError:
+                raise UserError(f"Line {number} of {path or 'the input'} is not UTF-8.") from None
+
+
+def _shown(number: int, found: Iterable["Translation"], nbest: int, scores: bool, as_json: bool) -> Iterator[str]:
+    for place, one in enumerate(found):
+        text = one.text.replace("\n", " ")
+        if as_json:
+            yield json.dumps(
+                {
+                    "line": number + 1, "rank": place + 1, "text": one.text, "score": one.score,
+                    "log_prob": one.log_prob, "finished": one.finished,
+                },
+                ensure_ascii=False,
+            )  # fmt: skip
+        elif nbest > 1:
+            yield f"{number + 1} ||| {text} ||| {one.score:.4f}"
+        else:
+            yield f"{one.score:.4f}\t{text}" if scores else text
+
+
+def _skipped(line: int, pieces: int) -> None:
+    typer.echo(f"line {line} has {pieces} pieces and is left empty (--max-pieces)", err=True)
+
+
+def _progress(done: int) -> None:
+    if sys.stderr.isatty() and not sys.stdout.isatty():
+        print(f"\r{done:,} lines", end="", file=sys.stderr, flush=True)
+
+
+def _clear() -> None:
+    if sys.stderr.isatty() and not sys.stdout.isatty():
+        print(file=sys.stderr)

@@ -1,0 +1,171 @@
+"""Speed of decoding against other toolkits: same sizes, sentences, beam and steps, each in a process of its own.
+
+    python -m benchmarks.decoding [--quick] [--json] [--peers DIR] [--clock wall|cpu] [--threads N]
+
+Every engine decodes the source's length + 10 steps for every sentence, with a beam of 4 and random weights whose EOS
+cannot win. Peers run in environments that `python -m benchmarks.setup_peers DIR` makes; those not there are named
+as missing. `--clock cpu` counts the process's own processor time (take --threads 1): for a machine with other work.
+
+`ratio` is ours over the fastest of the peers that the floor speaks of: PyTorch toolkits in fp32, or CTranslate2 in
+fp32. `worst` is the smallest ratio / floor; below 1 the command exits with 1.
+"""
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.machine import machine
+
+HERE = Path(__file__).parent
+TINY = {"num_layers": 2, "d_model": 128, "d_ff": 512, "num_heads": 4, "d_k": 32, "d_v": 32, "vocab_size": 8000}
+BASE = {"num_layers": 6, "d_model": 512, "d_ff": 2048, "num_heads": 8, "d_k": 64, "d_v": 64, "vocab_size": 37000}
+MODELS = {"tiny": TINY, "base": BASE}
+PYTORCH = ("sockeye", "marian")
+PEERS = {  # name → environment, script, precision
+    "sockeye": ("sockeye", "sockeye3.py", "fp32"),
+    "marian": ("hf", "marian.py", "fp32"),
+    "ctranslate2": ("ct2", "ct2.py", "fp32"),
+    "ctranslate2-int8": ("ct2", "ct2.py", "int8"),
+}
+# size, batch ("set": a whole test set), our precision, the peers that the floor speaks of, the floor
+CASES: tuple[tuple[str, int | str, str, tuple[str, ...], float], ...] = (
+    ("tiny", 1, "fp32", PYTORCH, 1.5),
+    ("tiny", 32, "fp32", PYTORCH, 1.5),
+    ("tiny", 32, "fp32", ("ctranslate2",), 1.0),
+    ("tiny", "set", "fp32", ("ctranslate2",), 1.0),
+    ("base", 1, "fp32", PYTORCH, 1.15),
+    ("base", 32, "fp32", PYTORCH, 1.15),
+    ("base", 32, "fp32", ("ctranslate2",), 1.0),
+    ("base", "set", "fp32", ("ctranslate2",), 1.0),
+    ("base", 1, "bf16", PYTORCH, 1.8),
+    ("base", 32, "bf16", PYTORCH, 1.8),
+)
+
+
+def main() -> int:
+    options = _options()
+    speeds = _Speeds(options)
+    results = []
+    for size, batch, precision, against, floor in CASES:
+        if size not in options.sizes.split(","):
+            continue
+        ours = speeds.of("ours", size, batch, precision)
+        peers = {name: speeds.of(name, size, batch, PEERS[name][2]) for name in PEERS}
+        measured = {name: peers[name]["sentences_per_s"] for name in against if "sentences_per_s" in peers[name]}
+        fastest = max(measured, key=measured.__getitem__, default=None)
+        ratio = ours["sentences_per_s"] / measured[fastest] if fastest and "sentences_per_s" in ours else None
+        results.append(
+            {
+                "size": size, "batch": batch, "precision": precision, "ours": ours, "peers": peers,
+                "fastest_peer": fastest, "ratio": ratio and round(ratio, 3), "floor": floor,
+            }
+        )  # fmt: skip
+        if not options.json:
+            _print(results[-1])
+    ratios = [result["ratio"] / result["floor"] for result in results if result["ratio"]]
+    worst = round(min(ratios), 3) if ratios else None
+    report = {"worst": worst, "results": results, "clock": options.clock, "threads": options.threads, **machine()}
+    if options.json:
+        print(json.dumps(report, indent=1))
+    else:
+        print(f"worst ratio / floor: {worst}")
+    if options.out:
+        options.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    return 0 if worst is not None and worst >= 1 else 1
+
+
+class _Speeds:
+    """Measurements, each made once: several floors read the same one."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options = options
+        self._known: dict[tuple[str, str, int | str, str], dict[str, Any]] = {}
+
+    def of(self, engine: str, size: str, batch: int | str, precision: str) -> dict[str, Any]:
+        key = (engine, size, batch, precision)
+        if key not in self._known:
+            self._known[key] = self._measure(*key)
+        return self._known[key]
+
+    def _measure(self, engine: str, size: str, batch: int | str, precision: str) -> dict[str, Any]:
+        if engine == "ours":
+            python, script = sys.executable, "ours.py"
+        else:
+            environment, script, _ = PEERS[engine]
+            python = str(self._options.peers / environment / "bin" / "python")
+            if not Path(python).exists():
+                return {"missing": f"python -m benchmarks.setup_peers {self._options.peers} sets it up"}
+        threads = str(self._options.threads)
+        done = subprocess.run(
+            [python, str(HERE / "engines" / script)],
+            input=json.dumps(_job(size, batch, precision, self._options)),
+            capture_output=True,
+            text=True,
+            timeout=self._options.timeout,
+            env={**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "PYTHONPATH": str(HERE.parent)}
+            if engine == "ours"
+            else {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "PYTHONPATH": ""},
+        )
+        if done.returncode:
+            return {"failed": done.stderr.strip().splitlines()[-1:]}
+        found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+        return found
+
+
+def _job(size: str, batch: int | str, precision: str, options: argparse.Namespace) -> dict[str, Any]:
+    draw = random.Random(1)
+    whole = batch == "set"
+    if whole:
+        count = {"tiny": 256, "base": 64}[size] * (1 if options.quick else 4)
+    else:
+        count = max(int(batch), 4) if size == "tiny" or not options.quick else max(int(batch), 2)
+    # one batch is of similar lengths, as a sorted test set gives it; a test set is not
+    lengths = [
+        min(60, max(5, round(draw.lognormvariate(3.2, 0.5)))) if whole else draw.randint(20, 28) for _ in range(count)
+    ]
+    vocabulary = MODELS[size]["vocab_size"]
+    return {
+        "model": MODELS[size],
+        "sentences": [[draw.randrange(4, vocabulary) for _ in range(length)] for length in lengths],
+        "batch": 32 if whole else batch,
+        "sorted": whole,
+        "beam": 4,
+        "extra": 10,
+        "threads": options.threads,
+        "variant": precision,
+        "repeats": 2 if options.quick else 5,
+        "clock": options.clock,
+    }
+
+
+def _print(result: dict[str, Any]) -> None:
+    speeds = {"ours": result["ours"], **result["peers"]}
+    shown = ", ".join(f"{name} {speed.get('sentences_per_s', '–')}" for name, speed in speeds.items())
+    print(
+        f"{time.strftime('%H:%M:%S')} {result['size']}, batch {result['batch']}, {result['precision']}: {shown} "
+        f"sentences/s; against {result['fastest_peer']}: {result['ratio']} (floor {result['floor']})",
+        flush=True,
+    )
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="fewer sentences and repeats")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--out", type=Path, help="also write the JSON to a file")
+    parser.add_argument("--peers", type=Path, default=Path(os.environ.get("DECODING_PEERS", HERE / "peers")))
+    parser.add_argument("--sizes", default="tiny,base")
+    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--timeout", type=float, default=1800, help="seconds for one engine on one case")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,41 @@
+"""This project's search. `batch` 0: a test set through experiments.evaluation.translate, as an evaluation does it."""
+
+import measure
+import torch
+
+from experiments.config import DeviceSpec
+from experiments.data.tokenizer import EOS_ID
+from experiments.device import Device
+from experiments.evaluation.beam import SearchSettings, beam_search
+from experiments.evaluation.translate import evaluating, pad_sources, translate
+from model.config import ModelConfig
+from model.factory import build_model
+
+job = measure.job()
+device = Device.open(DeviceSpec("cpu", job["threads"]), job["variant"])
+torch.manual_seed(1)
+sizes = dict(job["model"])
+model = build_model(ModelConfig(**{k: v for k, v in sizes.items() if k != "vocab_size"}), sizes["vocab_size"]).eval()
+with torch.no_grad():
+    model.target_embedding.weight[EOS_ID] = 0  # its logit is 0, far below the best of thousands: nothing ends early
+settings = SearchSettings(job["beam"], 0.6, job["extra"] - 1)
+
+
+def decode_set() -> int:
+    found = translate(model, job["sentences"], settings, device)
+    assert all(not hypotheses[0].finished for hypotheses in found)
+    return sum(len(hypotheses[0].ids) for hypotheses in found)
+
+
+def decode_batches() -> int:
+    pieces = 0
+    for batch in measure.batches(job):
+        steps = measure.steps(batch, job)
+        with evaluating(model), device.autocast():
+            found = beam_search(model, *pad_sources(batch, device), [steps] * len(batch), settings)
+        assert all(len(hypotheses[0].ids) == steps for hypotheses in found)
+        pieces += steps * len(batch)
+    return pieces
+
+
+measure.report(job, decode_set if job["sorted"] else decode_batches, f"torch {torch.__version__}")

@@ -1,0 +1,71 @@
+"""BLEU in the paper's way: Moses tokens, compounds split at hyphens, the arithmetic of multi-bleu.perl.
+
+tensor2tensor's get_ende_bleu.sh runs Moses' tokenizer over both sides, puts ##AT##-##AT## for a hyphen between two
+characters, "as in the paper", and scores with multi-bleu: n-grams of words up to 4, no smoothing. It gives about 1.5
+BLEU more than sacrebleu's 13a on German of the same output; only such numbers compare with Table 2 and Table 3.
+sacremoses is imported when it is used: a bare GPU box decodes without it, and then has no such score.
+"""
+
+import importlib.util
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+from importlib import metadata
+
+ORDER = 4
+_HYPHEN = re.compile(r"(\S)-(\S)")
+
+
+def available() -> bool:
+    return importlib.util.find_spec("sacremoses") is not None
+
+
+def paper_bleu(translations: Sequence[str], references: Sequence[str], language: str) -> float:
+    """From 0 to 100, of text; `language` chooses the tokenizer's abbreviations ("de"; unknown ones take "en"'s)."""
+    tokenize = PaperTokens(language)
+    return multi_bleu([tokenize(line) for line in translations], [tokenize(line) for line in references])
+
+
+def signature(language: str) -> str:
+    """How the number was made, in sacrebleu's manner."""
+    return (
+        f"nrefs:1|case:mixed|eff:no|tok:moses-{language}+split|smooth:none|sacremoses:{metadata.version('sacremoses')}"
+    )
+
+
+class PaperTokens:
+    """A line to words: Moses' tokens, then "rich-text" to "rich ##AT##-##AT## text"."""
+
+    def __init__(self, language: str) -> None:
+        from sacremoses import MosesTokenizer
+
+        self._moses = MosesTokenizer(lang=language)
+
+    def __call__(self, line: str) -> list[str]:
+        return split_compounds(" ".join(self._moses.tokenize(line, escape=False))).split()
+
+
+def split_compounds(line: str) -> str:
+    """As the script's perl does, s{(\\S)-(\\S)}{$1 ##AT##-##AT## $2}g: of "a-b-c" the first hyphen only."""
+    return _HYPHEN.sub(r"\1 ##AT##-##AT## \2", line)
+
+
+def multi_bleu(translations: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> float:
+    """100 · min(1, e^(1 − r/c)) · (p_1 p_2 p_3 p_4)^¼ over the whole corpus; 0 if an order has no match."""
+    correct, total = [0] * ORDER, [0] * ORDER
+    for words, reference in zip(translations, references, strict=True):
+        for n in range(1, ORDER + 1):
+            found, wanted = _ngrams(words, n), _ngrams(reference, n)
+            correct[n - 1] += (found & wanted).total()
+            total[n - 1] += found.total()
+    if not all(correct):
+        return 0.0
+    length, reference_length = sum(map(len, translations)), sum(map(len, references))
+    brevity = min(0.0, 1 - reference_length / length)
+    precision = sum(math.log(c / t) for c, t in zip(correct, total, strict=True)) / ORDER
+    return 100 * math.exp(brevity + precision)
+
+
+def _ngrams(words: Sequence[str], n: int) -> Counter[tuple[str, ...]]:
+    return Counter(zip(*(words[start:] for start in range(n)), strict=False))

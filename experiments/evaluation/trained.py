@@ -1,0 +1,38 @@
+"""What a finished training left in its folder, as a network and its tokenizers."""
+
+from pathlib import Path
+
+from experiments.config import RunConfig
+from experiments.data.encoded import model_names
+from experiments.data.tokenizer import Tokenizer
+from experiments.device import Device
+from experiments.evaluation.averaging import kept_average
+from experiments.training import checkpoint
+from model.factory import build_model
+from model.transformer import Transformer
+
+
+def load_model(config: RunConfig, choice: str, checkpoint_steps: int, attempt: Path, device: Device) -> Transformer:
+    """The network with the weights that `choice` (last, best, average:K) names of an attempt.
+
+    `checkpoint_steps`: the spacing of the checkpoints that an average is taken of. Raises UserError if weights are
+    damaged, or fewer than the average wants.
+    """
+    kind, _, number = choice.partition(":")
+    if kind == "average":
+        tensors = kept_average(attempt, int(number), checkpoint_steps)
+    elif kind == "best":
+        found = checkpoint.best(attempt)
+        tensors = checkpoint.load_weights(found.path if found else attempt / "final")
+    else:
+        tensors = checkpoint.load_weights(attempt / "final")
+    model = build_model(config.model, config.data.vocab_size, device=device.torch_device)
+    checkpoint.restore_model(model, tensors)
+    return model
+
+
+def load_tokenizers(config: RunConfig, attempt: Path) -> tuple[Tokenizer, Tokenizer]:
+    """Of source and target; one object where the vocabulary is shared."""
+    names = model_names(config.model.shared_vocabulary)
+    source = Tokenizer.load(attempt / "final" / names[0])
+    return source, source if names[0] == names[1] else Tokenizer.load(attempt / "final" / names[1])
