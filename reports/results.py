@@ -7,15 +7,17 @@ In a notebook:
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ablations.plan import Plan, PlannedRun
 from experiments.tasks.base import EvaluationSpec
+from reports.bleu import COUNTS
 
 if TYPE_CHECKING:
     import pandas as pd
+    from numpy.typing import NDArray
 
 Record = Mapping[str, Any]
 
@@ -76,6 +78,25 @@ def collect(plan: Plan, store: Results) -> list[Outcome]:
             scored[asked.spec.set] = Scored(asked.spec, asked.eval_id, evaluated[place])
         outcomes.append(Outcome(run, trained[run.run_id], scored))
     return outcomes
+
+
+def counts_in(store: Results) -> Callable[[Outcome, str], "NDArray[Any] | None"]:
+    """A reader of the counts that an evaluation kept per sentence; None where there are none, or they are damaged."""
+    import numpy as np
+
+    def counts_of(outcome: Outcome, set_: str) -> "NDArray[Any] | None":
+        folder = getattr(store, "evaluation_folder", None)
+        if folder is None or set_ not in outcome.scored:
+            return None
+        try:
+            path = folder(outcome.run.run_id, outcome.scored[set_].eval_id) / "statistics.npy"
+            counts = np.load(path, allow_pickle=False)
+        except (OSError, ValueError, EOFError):
+            return None
+        usable = counts.ndim == 2 and counts.shape[1] == COUNTS and np.issubdtype(counts.dtype, np.integer)
+        return counts if usable else None
+
+    return counts_of
 
 
 def look_up(record: Record | None, *path: str) -> Any:

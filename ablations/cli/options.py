@@ -44,6 +44,14 @@ Stale = Annotated[
     str, typer.Option(metavar="keep|rerun", help="Finished runs of older code: keep them, marked, or train anew.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Significance = Annotated[
+    str,
+    typer.Option(
+        metavar="auto|seeds|sentences|none",
+        help="What marks a change from base: seeds (other trainings), sentences (these weights, other sentences); "
+        "auto: seeds where every row has three.",
+    ),
+]
 
 DEFAULT_STORE = Path("runs")
 

@@ -30,23 +30,24 @@ def report(
     state_dir: o.StateDir = None,
     format_: Annotated[str, typer.Option("--format", metavar="F", help="One of: " + ", ".join(RENDERERS))] = "markdown",
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write to a file instead of the terminal.")] = None,
+    significance: o.Significance = "auto",
     strict: Annotated[bool, typer.Option(help="Exit with 1 if the table has gaps.")] = False,
     as_json: o.Json = False,
 ) -> None:
     """Print the table of a study; gaps are shown as gaps."""
     chosen = o.choose(study, profile, corpus, rows, seeds, sets, store, state_dir)
-    table = print_table(chosen, "json" if as_json else format_, out)
+    table = print_table(chosen, "json" if as_json else format_, out, significance)
     gaps = missing_cells(table)
     if strict and gaps:
         typer.echo(f"{gaps} cells are missing", err=True)
         raise typer.Exit(1)
 
 
-def print_table(chosen: o.Chosen, format_: str, out: Path | None = None) -> Table:
+def print_table(chosen: o.Chosen, format_: str, out: Path | None = None, significance: str = "auto") -> Table:
     """Build and print the table, or write it to `out`, whole or not at all."""
     if format_ not in RENDERERS:
         raise UserError(f"--format {format_}: write one of {', '.join(RENDERERS)}.")
-    table = build_table(chosen.plan, chosen.store, chosen.task.columns)
+    table = build_table(chosen.plan, chosen.store, chosen.task.columns, significance)
     if format_ in CARRY_NO_WARNINGS:
         for warning in table.warnings:
             typer.echo(f"warning: {warning}", err=True)

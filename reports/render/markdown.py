@@ -59,5 +59,5 @@ def _head(head: Head) -> str:
 
 
 def _cell(cell: Cell) -> str:
-    text = _in_cell(cell.text)
-    return f"**{text}**{cell.mark}" if cell.emphasis else text + cell.mark
+    text, mark = _in_cell(cell.text), _in_cell(cell.mark)
+    return f"**{text}**{mark}" if cell.emphasis else text + mark
