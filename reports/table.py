@@ -97,6 +97,7 @@ class Table:
     warnings: tuple[str, ...] = ()
     test: str = ""  # what marks changes: "seeds" or "sentences"; "" for no test
     test_notes: tuple[str, ...] = ()
+    asked: str = ""  # the words after `ablations report` that ask for this table
 
     @cached_property
     def base_row(self) -> Row | None:

@@ -16,7 +16,7 @@ WORSE = [(5.6, 22.1), (5.5, 22.0), (5.7, 22.3)]
 ALIKE = [(5.05, 25.1), (4.95, 24.8), (5.1, 25.3)]
 
 
-def tests_of(table, key):
+def found_in(table, key):
     return {row.key: row.measures[key].test for row in table.rows}
 
 
@@ -36,7 +36,7 @@ def test_seeds_mark_what_differs_and_only_that(bench):
     table = bench.row("C", {"model.d_k": 32}, results=ALIKE).table()
     assert table.test == "seeds"
     for key in ("ppl", "bleu"):
-        found = tests_of(table, key)
+        found = found_in(table, key)
         assert (found["base"], found["B"].marked, found["C"].marked) == (None, True, False)
         for row in table.rows[1:]:
             test, change = row.measures[key].test, row.measures[key].change
@@ -51,16 +51,16 @@ def test_seeds_mark_what_differs_and_only_that(bench):
 def test_perplexities_are_tested_as_they_are_compared(bench):
     table = bench.row("base", results=BASE).row("B", {"model.d_k": 16}, results=WORSE).table()
     logs = [[math.log(ppl) for ppl, _ in values] for values in (WORSE, BASE)]
-    assert tests_of(table, "ppl")["B"].p == pytest.approx(stats.ttest_ind(*logs).pvalue, abs=1e-8)
+    assert found_in(table, "ppl")["B"].p == pytest.approx(stats.ttest_ind(*logs).pvalue, abs=1e-8)
     differences = np.subtract(*logs)
     expected = stats.t.interval(0.95, 2, differences.mean(), stats.sem(differences))
-    assert tests_of(table, "ppl")["B"].paired == pytest.approx(expected)
+    assert found_in(table, "ppl")["B"].paired == pytest.approx(expected)
 
 
 def test_auto_tests_nothing_with_fewer_seeds_and_says_so(bench):
     table = bench.row("base").row("B", {"model.d_k": 16}, results=[(9.0, 2.0)]).table()
     assert table.test == ""
-    assert not any(tests_of(table, "bleu").values())
+    assert not any(found_in(table, "bleu").values())
     assert f"that takes {ENOUGH_SEEDS} seeds" in render(table, "markdown")
     assert "bleu_p" not in record(table.rows[1], table)
 
@@ -69,13 +69,13 @@ def test_incomplete_and_incomparable_rows_are_not_tested(bench):
     bench.row("base", results=BASE).row("B", {"model.d_k": 16}, results=[*WORSE[:2], None])
     bench.row("V", {"data.vocab_size": 1000}, results=WORSE).row("C", {"model.d_k": 32}, results=ALIKE)
     table = bench.table()
-    assert [key for key, test in tests_of(table, "ppl").items() if test] == ["C"]
-    assert [key for key, test in tests_of(table, "bleu").items() if test] == ["V", "C"]
+    assert [key for key, test in found_in(table, "ppl").items() if test] == ["C"]
+    assert [key for key, test in found_in(table, "bleu").items() if test] == ["V", "C"]
 
 
 def test_values_that_do_not_vary_are_not_tested(bench):
     table = bench.row("base", results=[(5.0, 25.0)] * 3).row("B", {"model.d_k": 16}, results=[(6.0, 24.0)] * 3).table()
-    assert not any(tests_of(table, "bleu").values())
+    assert not any(found_in(table, "bleu").values())
     assert any("do not vary between seeds" in note for note in table.footnotes)
 
 
@@ -83,10 +83,10 @@ def test_sentences_mark_and_disclaim(bench):
     bench.row("base").row("B", {"model.d_k": 16}).row("C", {"model.d_k": 32}).row("D", {"model.d_k": 128})
     counts = {"base#1": counts_of(0.8), "B#1": counts_of(0.6, seed=2), "C#1": counts_of(0.8)}
     table = with_counts(bench.table(), counts, "sentences")
-    found = tests_of(table, "bleu")
+    found = found_in(table, "bleu")
     assert (found["B"].marked, found["C"].marked, found["C"].p, found["D"]) == (True, False, 1.0, None)
     assert found["B"].high < 0
-    assert not any(tests_of(table, "ppl").values())  # perplexity keeps no counts
+    assert not any(found_in(table, "ppl").values())  # perplexity keeps no counts
     assert "another training may differ by more" in table.test_notes[0]
     assert any("no counts per sentence are kept of D" in note for note in table.test_notes)
 
@@ -99,7 +99,7 @@ def test_several_seeds_are_pooled_by_sentence(bench):
     single = with_counts(bench.table(), repeated, "sentences")
     bench.rows.clear(), bench.runs.clear(), bench.study["variation"].clear()
     bench.row("base").row("B", {"model.d_k": 16})
-    assert tests_of(single, "bleu")["B"].p == tests_of(with_counts(bench.table(), repeated, "sentences"), "bleu")["B"].p
+    assert found_in(single, "bleu")["B"].p == found_in(with_counts(bench.table(), repeated, "sentences"), "bleu")["B"].p
 
 
 def test_records_carry_the_tests(bench):
