@@ -7,13 +7,16 @@ from typing import Any
 from ablations.plan import Plan
 from ablations.study import Study
 from experiments.tasks.base import Column
-from reports import compare, notes, settings
-from reports.results import Outcome, Results, collect, look_up
+from reports import compare, notes, settings, significance
+from reports.results import Outcome, Results, collect, counts_in, look_up
 from reports.table import Measure, Row, Table
 
 
-def build_table(plan: Plan, store: Results, columns: Sequence[Column]) -> Table:
-    """The table of a plan's rows, from what the store holds now; `columns` are the task's."""
+def build_table(plan: Plan, store: Results, columns: Sequence[Column], tests: str = "auto") -> Table:
+    """The table of a plan's rows, from what the store holds now; `columns` are the task's.
+
+    `tests`: which differences from base are marked (significance.MODES).
+    """
     grouped: dict[str, list[Outcome]] = {}
     for outcome in collect(plan, store):
         grouped.setdefault(outcome.run.row, []).append(outcome)
@@ -25,6 +28,7 @@ def build_table(plan: Plan, store: Results, columns: Sequence[Column]) -> Table:
     shown = [(row.label, row.settings) for number, row in enumerate(rows) if number != of_base]
     heads = settings.columns(shown, plan.study.factors, always=plan.study.columns)
     table = Table(plan.study.name, plan.study.title, heads, resolved, rows, base)
+    table = significance.with_tests(table, tests, counts_in(store))
     return replace(table, footnotes=notes.footnotes(table, plan), warnings=notes.warnings(table))
 
 

@@ -62,11 +62,14 @@ def reported_change(row: Row, base: Row, column: Column) -> float | None:
 
 
 def _difference(ours: Sequence[float], theirs: Sequence[float], column: Column) -> float | None:
-    if column.metric not in LOGARITHMIC:
-        return statistics.fmean(ours) - statistics.fmean(theirs)
-    if min(*ours, *theirs) <= 0:
+    if column.metric in LOGARITHMIC and min(*ours, *theirs) <= 0:
         return None  # no perplexity: whatever wrote it, it has no logarithm
-    return statistics.fmean(map(math.log, ours)) - statistics.fmean(map(math.log, theirs))
+    return statistics.fmean(scale(ours, column)) - statistics.fmean(scale(theirs, column))
+
+
+def scale(values: Sequence[float], column: Column) -> list[float]:
+    """Values as they are compared: logarithms of perplexities, others as they are."""
+    return [math.log(value) for value in values] if column.metric in LOGARITHMIC else list(values)
 
 
 def change_digits(column: Column) -> int:

@@ -7,6 +7,7 @@ from ablations.plan import Plan
 from reports import compare
 from reports.provenance import corpus_name, decoding, hardware, seeds, training
 from reports.results import Outcome, fact, look_up
+from reports.significance import agreement
 from reports.table import Row, Table, missing_cells
 
 NAMED = 6  # rows that a warning names before it counts
@@ -14,7 +15,15 @@ NAMED = 6  # rows that a warning names before it counts
 
 def footnotes(table: Table, plan: Plan) -> tuple[str, ...]:
     """Notes in reading order: the columns, the data and settings behind them, then the study's and the rows' own."""
-    parts = [*_columns(table), *training(table), *decoding(table), *seeds(table), *hardware(table)]
+    parts = [
+        *_columns(table),
+        *table.test_notes,
+        *agreement(table),
+        *training(table),
+        *decoding(table),
+        *seeds(table),
+        *hardware(table),
+    ]
     parts += plan.study.notes
     parts += [f"{row.variation.key}: {row.variation.note}" for row in plan.rows if row.variation.note]
     parts += plan.notes

@@ -15,6 +15,10 @@ def record(row: Row, table: Table) -> dict[str, Any]:
         values[f"{column.key}_sd"] = measure.sd
         values[f"{column.key}_change"] = measure.change
         values[f"{column.key}_paper_change"] = measure.reported_change
+        if table.test:
+            test = measure.test
+            values[f"{column.key}_p"] = test and test.p
+            values[f"{column.key}_low"], values[f"{column.key}_high"] = (test.low, test.high) if test else (None, None)
     values["num_params"] = row.num_params
     values |= {"n": row.n, "seeds": len(row.outcomes)}
     values["paper"] = dict(row.paper)

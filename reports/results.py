@@ -7,15 +7,17 @@ In a notebook:
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ablations.plan import Plan, PlannedRun
 from experiments.tasks.base import EvaluationSpec
+from reports.bleu import COUNTS
 
 if TYPE_CHECKING:
     import pandas as pd
+    from numpy.typing import NDArray
 
 Record = Mapping[str, Any]
 
@@ -76,6 +78,35 @@ def collect(plan: Plan, store: Results) -> list[Outcome]:
             scored[asked.spec.set] = Scored(asked.spec, asked.eval_id, evaluated[place])
         outcomes.append(Outcome(run, trained[run.run_id], scored))
     return outcomes
+
+
+def counts_in(store: Results) -> Callable[[Outcome, str], "NDArray[Any] | None"]:
+    """A reader of the counts that an evaluation kept per sentence; None where there are none, or they are damaged."""
+    kept = kept_array(store, "statistics.npy")
+
+    def counts_of(outcome: Outcome, set_: str) -> "NDArray[Any] | None":
+        counts = kept(outcome, set_)
+        return counts if counts is not None and counts.ndim == 2 and counts.shape[1] == COUNTS else None
+
+    return counts_of
+
+
+def kept_array(store: Results, name: str) -> Callable[[Outcome, str], "NDArray[Any] | None"]:
+    """A reader of whole numbers that evaluations kept in a file of that name."""
+    import numpy as np
+
+    folder_of = getattr(store, "evaluation_folder", None)
+
+    def read(outcome: Outcome, set_: str) -> "NDArray[Any] | None":
+        if folder_of is None or set_ not in outcome.scored or outcome.scored[set_].record is None:
+            return None
+        try:
+            array = np.load(folder_of(outcome.run.run_id, outcome.scored[set_].eval_id) / name, allow_pickle=False)
+        except (OSError, ValueError, EOFError):
+            return None
+        return array if np.issubdtype(array.dtype, np.integer) else None
+
+    return read
 
 
 def look_up(record: Record | None, *path: str) -> Any:

@@ -18,6 +18,17 @@ ATTENTION = ("failed", "running", "waiting", "missing", "stale", "finished")
 
 
 @dataclass(frozen=True)
+class Test:
+    """A row's change from base in one column, tested (reports/significance.py)."""
+
+    p: float  # two-sided, corrected for the column's rows
+    low: float  # 95 % interval of the change; between seeds for all rows at once, between sentences for each
+    high: float
+    marked: bool
+    paired: tuple[float, float] | None  # between seeds: 95 % interval of the seeds' own differences, this row alone
+
+
+@dataclass(frozen=True)
 class Measure:
     """One metric of one row over the seeds that were asked for."""
 
@@ -28,6 +39,7 @@ class Measure:
     change: float | None = None  # from base, over the same tokens and sentences (see compare.change)
     reported_change: float | None = None
     best: bool = False  # of its column, where every row has a value and they can be compared
+    test: Test | None = None  # of the change
 
     @property
     def complete(self) -> bool:
@@ -83,6 +95,9 @@ class Table:
     base: str | None  # the row that changes are from; None: not selected
     footnotes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    test: str = ""  # what marks changes: "seeds" or "sentences"; "" for no test
+    test_notes: tuple[str, ...] = ()
+    asked: str = ""  # the words after `ablations report` that ask for this table
 
     @cached_property
     def base_row(self) -> Row | None:

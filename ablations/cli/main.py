@@ -15,9 +15,13 @@ import typer
 
 from ablations.cli import (
     attention,
+    bundle,
+    compare,
     demo,
     evaluate,
     export,
+    figures,
+    inspect,
     new,
     plan,
     report,
@@ -37,7 +41,25 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for module in (studies, new, plan, run, tune, evaluate, status, report, ui, demo, translate, export, attention):
+for module in (
+    studies,
+    new,
+    plan,
+    run,
+    tune,
+    evaluate,
+    status,
+    report,
+    ui,
+    demo,
+    translate,
+    export,
+    attention,
+    figures,
+    inspect,
+    compare,
+    bundle,
+):
     module.register(app)
 
 

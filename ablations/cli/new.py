@@ -11,7 +11,7 @@ from experiments.errors import UserError
 from experiments.store import explain_os_errors, write_bytes
 from experiments.tasks.sources import OURS
 
-STUDY = Template('''\
+STUDY = Template("""\
 name = "$name"
 title = "What the pieces of $name are worth"
 task = "$module:TASK"
@@ -47,7 +47,7 @@ metric = "accuracy"
 
 [tune.range]
 learning_rate = {low = 0.01, high = 10.0, log = true}
-''')
+""")
 
 TRAINER = Template('''\
 """The trainer of $name.toml: replace what is between the lines. It may import what lies beside it."""

@@ -1,5 +1,8 @@
 """The options that verbs share, and what they select."""
 
+import atexit
+import shutil
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +17,15 @@ from ablations.selectors import selection
 from ablations.study import Study, load_study
 from experiments.errors import UserError
 from experiments.store import Store
-from experiments.tasks.base import Task
+from experiments.tasks.base import Column, Task
 from experiments.tasks.load import load_task
+from reports.bundle import SUFFIX, read_bundle
 
 StudyName = Annotated[
     str, typer.Argument(metavar="STUDY", help="A built-in study (`ablations studies`) or the path of a .toml file.")
+]
+StudyOrBundle = Annotated[
+    str, typer.Argument(metavar="STUDY", help="A built-in study, the path of a .toml file, or a bundle (.tar.gz).")
 ]
 Profile = Annotated[str | None, typer.Option(metavar="P", help="Size of the whole table; the study has a default.")]
 Corpus = Annotated[
@@ -47,6 +54,14 @@ Stale = Annotated[
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Go on with a design of over 10,000 rows.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Significance = Annotated[
+    str,
+    typer.Option(
+        metavar="auto|seeds|sentences|none",
+        help="What marks a change from base: seeds (other trainings), sentences (these weights, other sentences); "
+        "auto: seeds where every row has three.",
+    ),
+]
 
 DEFAULT_STORE = Path("runs")
 
@@ -59,6 +74,8 @@ class Chosen:
     task: Task
     store: Store
     replan: Callable[[], Plan]  # with the states as they are now
+    columns: tuple[Column, ...]
+    asked: tuple[str, ...] = ()  # the study and its selectors as words of a command line, without paths
 
     @property
     def plan(self) -> Plan:
@@ -99,4 +116,37 @@ def choose(
     def replan() -> Plan:
         return plan_study(study, chosen, task, store.root, run_states(store, task))
 
-    return Chosen(study, task, store, replan)
+    asked = _asked(study_name, profile, corpus, rows, seeds, sets)
+    return Chosen(study, task, store, replan, tuple(task.columns), asked)
+
+
+def choose_table(
+    study_name: str,
+    profile: str | None,
+    corpus: str | None,
+    rows: str | None,
+    seeds: int | None,
+    sets: list[str] | None,
+    store_dir: Path,
+    state_dir: Path | None,
+) -> Chosen:
+    """As `choose`, for verbs that only read: STUDY may also be a bundle (`ablations bundle`), which is one table."""
+    if not study_name.endswith(SUFFIX):
+        return choose(study_name, profile, corpus, rows, seeds, sets, store_dir, state_dir)
+    if (profile, corpus, rows, seeds) != (None,) * 4 or sets:
+        raise UserError(f"{study_name} is a bundle: one table, as it was asked for. Leave the selectors out.")
+    folder = Path(tempfile.mkdtemp(prefix="ablations-bundle-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    bundle = read_bundle(Path(study_name), folder)
+    study = bundle.plan.study
+    return Chosen(study, load_task(study.task), bundle.store, lambda: bundle.plan, bundle.columns, bundle.asked)
+
+
+def _asked(
+    study: str, profile: str | None, corpus: str | None, rows: str | None, seeds: int | None, sets: list[str] | None
+) -> tuple[str, ...]:
+    """The words that ask for the same table; of a study's or a corpus's path only the last part."""
+    options = {"--profile": profile, "--corpus": corpus and Path(corpus).name, "--rows": rows}
+    options["--seeds"] = str(seeds) if seeds else None
+    words = [word for name, value in options.items() if value for word in (name, value)]
+    return (Path(study).name, *words, *(word for item in sets or () for word in ("--set", item)))

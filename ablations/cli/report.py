@@ -1,5 +1,7 @@
 """`ablations report`: the table, from what the store holds."""
 
+import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +11,9 @@ from ablations.cli import options as o
 from experiments.errors import UserError
 from experiments.store import explain_os_errors, write_bytes
 from reports.build import build_table
+from reports.failures import failures
 from reports.render.formats import RENDERERS, render
+from reports.results import Results
 from reports.table import Table, missing_cells
 
 CARRY_NO_WARNINGS = ("csv", "json")
@@ -20,7 +24,7 @@ def register(app: typer.Typer) -> None:
 
 
 def report(
-    study: o.StudyName,
+    study: o.StudyOrBundle,
     profile: o.Profile = None,
     corpus: o.Corpus = None,
     rows: o.Rows = None,
@@ -30,32 +34,55 @@ def report(
     state_dir: o.StateDir = None,
     format_: Annotated[str, typer.Option("--format", metavar="F", help="One of: " + ", ".join(RENDERERS))] = "markdown",
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write to a file instead of the terminal.")] = None,
+    significance: o.Significance = "auto",
     strict: Annotated[bool, typer.Option(help="Exit with 1 if the table has gaps.")] = False,
     as_json: o.Json = False,
 ) -> None:
     """Print the table of a study; gaps are shown as gaps."""
-    chosen = o.choose(study, profile, corpus, rows, seeds, sets, store, state_dir)
-    table = print_table(chosen, "json" if as_json else format_, out)
+    chosen = o.choose_table(study, profile, corpus, rows, seeds, sets, store, state_dir)
+    table = print_table(chosen, "json" if as_json else format_, out, significance)
     gaps = missing_cells(table)
     if strict and gaps:
         typer.echo(f"{gaps} cells are missing", err=True)
         raise typer.Exit(1)
 
 
-def print_table(chosen: o.Chosen, format_: str, out: Path | None = None) -> Table:
+def table_of(chosen: o.Chosen, significance: str = "auto", results: Results | None = None) -> Table:
+    """The table of what is chosen, with the words that ask for it."""
+    table = build_table(chosen.plan, results or chosen.store, chosen.columns, significance)
+    words = [*chosen.asked, *(("--significance", significance) if significance != "auto" else ())]
+    return replace(table, asked=shlex.join(words))
+
+
+def print_table(chosen: o.Chosen, format_: str, out: Path | None = None, significance: str = "auto") -> Table:
     """Build and print the table, or write it to `out`, whole or not at all."""
     if format_ not in RENDERERS:
         raise UserError(f"--format {format_}: write one of {', '.join(RENDERERS)}.")
-    table = build_table(chosen.plan, chosen.store, chosen.task.columns)
+    table = table_of(chosen, significance)
     if format_ in CARRY_NO_WARNINGS:
         for warning in table.warnings:
             typer.echo(f"warning: {warning}", err=True)
-    text = render(table, format_)
+    text = page(table, chosen) if format_ == "html" else render(table, format_)
     if out is None:
         typer.echo(text, nl=not text.endswith("\n"))
-        return table
+    else:
+        write_out(out, text.encode())
+    return table
+
+
+def page(table: Table, chosen: o.Chosen) -> str:
+    """The HTML page with what lies in the store beside the numbers: figures, failures."""
+    from reports.figures.draw import FIGURES, draw  # matplotlib: only who asks for figures waits for it
+    from reports.render import html
+
+    drawn = draw(table, chosen.store, ["svg"])
+    figures = {name: (FIGURES[name][0], drawn[f"{name}.svg"]) for name in FIGURES if f"{name}.svg" in drawn}
+    return html.render(table, figures, failures(table, chosen.store))
+
+
+def write_out(out: Path, data: bytes) -> None:
+    """Write the file that --out names, whole or not at all."""
     with explain_os_errors(f"write {out}"):
         if not out.absolute().parent.is_dir():
             raise UserError(f"--out {out}: there is no folder {out.absolute().parent}. Make it, or name another.")
-        write_bytes(out.absolute(), text.encode())
-    return table
+        write_bytes(out.absolute(), data)

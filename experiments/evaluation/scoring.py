@@ -54,5 +54,7 @@ def score_text(translations: Sequence[str], references: Sequence[str], language:
 def bleu_of_statistics(statistics: NDArray[np.int64]) -> float:
     """Corpus BLEU of the sentences whose rows are given: the same number as `score_text` prints for them."""
     sys_len, ref_len, *counts = (int(n) for n in statistics.sum(axis=0))
-    score = BLEU.compute_bleu(correct=counts[:4], total=counts[4:], sys_len=sys_len, ref_len=ref_len)
+    score = BLEU.compute_bleu(
+        correct=counts[:4], total=counts[4:], sys_len=sys_len, ref_len=ref_len, smooth_method="exp"
+    )
     return float(score.score)

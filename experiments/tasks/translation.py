@@ -132,6 +132,8 @@ class Translation(Task):
         )
         _write_lines(folder / "translations.txt", result.translations)
         np.save(folder / "statistics.npy", result.statistics, allow_pickle=False)
+        words = np.array([len(sentence.split()) for sentence in chosen.source], dtype=np.int64)
+        np.save(folder / "source_lengths.npy", words, allow_pickle=False)
         return {
             "metrics": result.metrics,
             "signature": result.signatures,

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 from experiments.errors import UserError
-from reports.render import csv, json, latex, markdown
+from reports import setup
+from reports.render import csv, html, json, latex, markdown
 from reports.table import Table
 
 RENDERERS: dict[str, Callable[[Table], str]] = {
@@ -11,6 +12,8 @@ RENDERERS: dict[str, Callable[[Table], str]] = {
     "latex": latex.render,
     "csv": csv.render,
     "json": json.render,
+    "html": html.render,
+    "setup": setup.as_markdown,  # the paragraph and the checklist, not the table
 }
 
 

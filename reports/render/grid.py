@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from experiments.tasks.base import Column
 from reports.compare import LOGARITHMIC, change_digits
@@ -11,6 +11,7 @@ from reports.settings import show
 from reports.table import Measure, Row, Table
 
 STALE = "†"
+MARK = "*"  # of a tested difference
 
 
 @dataclass(frozen=True)
@@ -118,9 +119,7 @@ def _metric(column: Column, rows: Sequence[Row]) -> Layout:
         layout.append((Head(f"{key}.ours", column.header, "ours"), lambda row: _value(row, column)))
     if any(m.change is not None for m in measures):
         places = change_digits(column)
-        layout.append(
-            (Head(f"{key}.change", column.header, delta), lambda row: _signed(row.measures[key].change, places))
-        )
+        layout.append((Head(f"{key}.change", column.header, delta), lambda row: _change(row.measures[key], places)))
     if any(m.reported is not None for m in measures):
         layout.append(
             (Head(f"{key}.paper", column.header, "paper"), lambda row: _plain(row.measures[key].reported, digits))
@@ -145,6 +144,11 @@ def _value(row: Row, column: Column) -> Cell:
     if measure.sd is not None:
         text += f" ± {fixed(measure.sd, column.digits)}"
     return Cell(text, measure.best, STALE if row.stale else "")
+
+
+def _change(measure: Measure, digits: int) -> Cell:
+    cell = _signed(measure.change, digits)
+    return replace(cell, mark=MARK) if measure.test and measure.test.marked else cell
 
 
 def _signed(value: float | None, digits: int) -> Cell:

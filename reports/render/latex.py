@@ -7,7 +7,10 @@ from collections.abc import Iterator
 
 from reports.render.grid import Cell, Grid, Head, Line, group_name, lay_out
 from reports.render.latex_text import escape, foreign
+from reports.render.text import plain
 from reports.table import Table
+
+MADE_BY = "made with: ablations report "  # `ablations verify` reads it
 
 # The paper's heads of settings, over two lines; other heads are escaped text.
 HEADS = {
@@ -140,6 +143,8 @@ def _preface(table: Table, grid: Grid) -> list[str]:
     texts += [head.top for head in grid.heads] + [cell.text for line in grid.lines for cell in line.cells]
     texts += [line.row.label for line in grid.lines]
     lines = [r"% in the preamble: \usepackage{booktabs}"]
+    if table.asked:
+        lines.insert(0, f"% {MADE_BY}{plain(table.asked)}")
     signs = sorted(set("".join(map(foreign, texts))))
     if signs:
         some = " ".join(f"U+{ord(sign):04X}" for sign in signs[:8])

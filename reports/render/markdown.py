@@ -30,18 +30,22 @@ def escape(text: str) -> str:
     return _BLOCK_START.sub(r"\1\\\2", text)
 
 
-def _in_cell(text: str) -> str:
+def in_cell(text: str) -> str:
     return escape(text).replace("|", "\\|")
 
 
 def _table(grid: Grid) -> str:
-    heads = [_in_cell(_head(head)) for head in grid.heads]
+    heads = [in_cell(_head(head)) for head in grid.heads]
     lines = [[_cell(cell) for cell in line.cells] for line in grid.lines]
+    return pipe(heads, lines, [head.kind in ("group", "row", "label") for head in grid.heads])
+
+
+def pipe(heads: list[str], lines: list[list[str]], left: list[bool]) -> str:
+    """A pipe table of escaped cells; `left`: columns that are not numbers."""
     widths = [
         max(3, *(w for w in map(width, column) if w <= MAX_PADDED_WIDTH), 0)
         for column in zip(heads, *lines, strict=True)
     ]
-    left = [head.kind in ("group", "row", "label") for head in grid.heads]
     rule = ["-" * w if is_left else "-" * (w - 1) + ":" for w, is_left in zip(widths, left, strict=True)]
     return "".join(_line(cells, widths, left) for cells in (heads, rule, *lines))
 
@@ -59,5 +63,5 @@ def _head(head: Head) -> str:
 
 
 def _cell(cell: Cell) -> str:
-    text = _in_cell(cell.text)
-    return f"**{text}**{cell.mark}" if cell.emphasis else text + cell.mark
+    text, mark = in_cell(cell.text), in_cell(cell.mark)
+    return f"**{text}**{mark}" if cell.emphasis else text + mark

@@ -117,8 +117,8 @@ class Bench:
         study = Study.model_validate(self.study)
         return Plan(study, "exact", tuple(self.rows), tuple(self.runs), self.notes, ("perplexity", "bleu", "params"))
 
-    def table(self) -> Table:
-        return build_table(self.plan(), self.store, COLUMNS)
+    def table(self, tests: str = "auto") -> Table:
+        return build_table(self.plan(), self.store, COLUMNS, tests)
 
 
 @pytest.fixture

@@ -1,0 +1,132 @@
+"""`ablations bundle` and `ablations import`: a finished table in one archive, and runs into a store of one's own."""
+
+import tempfile
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ablations.cli import options as o
+from experiments.errors import UserError
+from experiments.exchange import Taken, runs_in, take_over
+from experiments.jobs.job import Member
+from experiments.jobs.queue import Queue
+from experiments.store import Store, read_json
+from experiments.tracked import TrackedRun
+from reports.bundle import SUFFIX, read_bundle, write_bundle
+
+
+def register(app: typer.Typer) -> None:
+    app.command("bundle")(bundle)
+    app.command("import")(import_)
+
+
+def bundle(
+    study: o.StudyName,
+    profile: o.Profile = None,
+    corpus: o.Corpus = None,
+    rows: o.Rows = None,
+    seeds: o.Seeds = None,
+    sets: o.Set = None,
+    store: o.StoreDir = o.DEFAULT_STORE,
+    state_dir: o.StateDir = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="The archive; STUDY.tar.gz if unset.")] = None,
+    weights: Annotated[bool, typer.Option("--weights", help="With the trained weights.")] = False,
+) -> None:
+    """Pack a finished table: `ablations report FILE` prints it again anywhere, without corpus or GPU."""
+    chosen = o.choose(study, profile, corpus, rows, seeds, sets, store, state_dir)
+    path = out or Path(f"{chosen.study.name}{SUFFIX}")
+    if not path.name.endswith(SUFFIX):
+        raise UserError(f"--out {path}: a bundle's name ends with {SUFFIX}.")
+    if not path.absolute().parent.is_dir():
+        raise UserError(f"--out {path}: there is no folder {path.absolute().parent}. Make it, or name another.")
+    count = write_bundle(path, chosen.plan, chosen.store, chosen.columns, chosen.asked, weights)
+    typer.echo(f"{path}: {len(chosen.plan.runs)} runs, {count} files, {path.stat().st_size / 1e6:.1f} MB")
+
+
+def import_(
+    source: Annotated[Path, typer.Argument(metavar="BUNDLE|STORE", help="A bundle, or another store's folder.")],
+    store: o.StoreDir = o.DEFAULT_STORE,
+    state_dir: o.StateDir = None,
+) -> None:
+    """Take finished runs into this store; a run that is there already stays as it is."""
+    with tempfile.TemporaryDirectory(prefix="ablations-import-") as folder:
+        origin, members = _origin(source, Path(folder))
+        target = Store.open(store, state_dir)
+        with target.coordinator_lock():
+            taken = list(take_over(origin, target, runs_in(origin)))
+            new = [item.run_id for item in taken if item.how == "taken" or item.evaluations]
+            _track(target, new, members)
+    _say(taken, target)
+
+
+Members = dict[str, tuple[Member, ...]]
+
+
+def _origin(source: Path, folder: Path) -> tuple[Store, Members]:
+    """The store to take from, and in which tables its runs stand."""
+    if source.name.endswith(SUFFIX):
+        found = read_bundle(source, folder)
+        plan = found.plan
+        members: Members = {}
+        for run in plan.runs:
+            corpus = Path(run.config.data.corpus).name
+            member = Member(plan.study.name, plan.profile, corpus, run.row, run.group)
+            members[run.run_id] = (*members.get(run.run_id, ()), member)
+        return found.store, members
+    if not (source / "store.json").is_file():
+        raise UserError(f"{source} is neither a bundle ({SUFFIX}) nor a store (it has no store.json).")
+    store = Store.open(source, create=False)
+    return store, _queued_members(store)
+
+
+def _queued_members(store: Store) -> Members:
+    if not store.queue_db.exists():
+        return {}
+    queue = Queue(store.queue_db, create=False)
+    try:
+        return {row.run_id: row.members for row in queue.status()}
+    finally:
+        queue.close()
+
+
+def _track(store: Store, run_ids: Iterable[str], members: Members) -> None:
+    """Show what was taken in MLflow too."""
+    run_ids = list(run_ids)
+    if not run_ids:
+        return
+    from experiments.tracking import Tracker
+
+    tracker = Tracker(store)
+    for run_id in run_ids:
+        about = read_json(store.run_folder(run_id) / "config.json") or {}
+        result = store.result(run_id) or {}
+        config = result.get("config") or about.get("config") or {}
+        tracker.sync(
+            TrackedRun(
+                run_id=run_id,
+                status="FINISHED",
+                task=str(result.get("task", "")),
+                config=config,
+                seed=int(config.get("seed", 1)),
+                inputs=about.get("inputs") or {},
+                num_params=result.get("num_params"),
+                members=members.get(run_id, ()),
+            )
+        )
+
+
+def _say(taken: list[Taken], target: Store) -> None:
+    counts = Counter(item.how for item in taken)
+    scores = sum(item.evaluations for item in taken)
+    typer.echo(
+        f"{counts['taken']} runs taken into {target.root}, {counts['had']} were there; {scores} evaluations taken"
+    )
+    for item in taken:
+        if item.how == "other":
+            typer.echo(
+                f"{item.run_id}: both stores trained it, with other numbers (another device, or code); ours is kept",
+                err=True,
+            )

@@ -1,0 +1,85 @@
+"""`ablations compare`: a table beside another study's, another store's, an older revision's, or an earlier printing."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ablations.cli import options as o
+from ablations.cli.report import table_of
+from experiments.errors import UserError
+from reports import versus
+from reports.bundle import SUFFIX
+from reports.results import counts_in
+from reports.revision import AtRevision
+from reports.significance import CountsOf
+from reports.table import Table
+
+
+def register(app: typer.Typer) -> None:
+    app.command("compare")(compare)
+
+
+def compare(
+    study: o.StudyOrBundle,
+    against: Annotated[
+        str | None,
+        typer.Argument(metavar="[OTHER]", help="A .json or .csv of `report`, another store, a bundle, another study."),
+    ] = None,
+    revision: Annotated[
+        str | None, typer.Option(metavar="COMMIT", help="The same store as that commit (or code digest) trained it.")
+    ] = None,
+    profile: o.Profile = None,
+    corpus: o.Corpus = None,
+    rows: o.Rows = None,
+    seeds: o.Seeds = None,
+    sets: o.Set = None,
+    store: o.StoreDir = o.DEFAULT_STORE,
+    state_dir: o.StateDir = None,
+    as_json: o.Json = False,
+) -> None:
+    """Say which cells moved, with intervals. The selectors apply to both sides; so does STUDY to another store."""
+    if (against is None) == (revision is None):
+        raise UserError(
+            "compare: name one other side: a .json or .csv table, a store, a bundle, a study, or --revision."
+        )
+
+    def choose(name: str, where: Path) -> o.Chosen:
+        if name.endswith(SUFFIX):
+            return o.choose_table(name, None, None, None, None, None, where, None)
+        return o.choose_table(name, profile, corpus, rows, seeds, sets, where, state_dir)
+
+    chosen = choose(study, store)
+    table = table_of(chosen, "none")
+    look, counts, name = _other(chosen, against, revision, choose, study, store)
+    cells = list(versus.versus(table, look, counts_in(chosen.store), counts))
+    if not any(cell.there is not None for cell in cells):
+        raise UserError(f"{name} has no number for any cell of {table.name}: nothing to compare.")
+    if as_json:
+        typer.echo(json.dumps(versus.as_records(cells), indent=1, ensure_ascii=False))
+    else:
+        typer.echo(versus.as_text(cells, f"{table.title or table.name}: here and there", {"there": name}), nl=False)
+
+
+def _other(
+    chosen: o.Chosen,
+    against: str | None,
+    revision: str | None,
+    choose: Callable[[str, Path], o.Chosen],
+    study: str,
+    store: Path,
+) -> tuple[versus.Look, CountsOf | None, str]:
+    """The other side: how to look a cell up, its counts per sentence, and what it is called."""
+    if revision is not None:
+        older = AtRevision(chosen.store, revision)
+        return versus.side_of(table_of(chosen, "none", older)), counts_in(older), f"revision {revision}"
+    path = Path(str(against))
+    if path.suffix in (".json", ".csv"):
+        look, found = versus.side_of_file(path)
+        return look, None, f"{path.name}, {len(found)} rows; it does not say over which tokens and sentences"
+    is_store = path.is_dir()
+    other = choose(study, path) if is_store else choose(str(against), store)
+    table: Table = table_of(other, "none")
+    return versus.side_of(table), counts_in(other.store), path.name or str(path)

@@ -1,0 +1,47 @@
+"""`ablations figures`: the table's figures as files for a paper."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ablations.cli import options as o
+from ablations.cli.report import table_of
+from experiments.errors import UserError
+from experiments.store import explain_os_errors, write_bytes
+
+FORMATS = ("pdf", "svg", "png")
+
+
+def register(app: typer.Typer) -> None:
+    app.command("figures")(figures)
+
+
+def figures(
+    study: o.StudyOrBundle,
+    profile: o.Profile = None,
+    corpus: o.Corpus = None,
+    rows: o.Rows = None,
+    seeds: o.Seeds = None,
+    sets: o.Set = None,
+    store: o.StoreDir = o.DEFAULT_STORE,
+    state_dir: o.StateDir = None,
+    formats: Annotated[str, typer.Option("--formats", metavar="F,F", help="Some of pdf, svg, png.")] = "pdf",
+    out: Annotated[Path, typer.Option(metavar="DIR", help="A folder; it is made if there is none.")] = Path("figures"),
+    significance: o.Significance = "auto",
+) -> None:
+    """Draw changes from base, quality against cost, learning curves and BLEU by length."""
+    wanted = [part.strip() for part in formats.split(",")]
+    if not all(part in FORMATS for part in wanted):
+        raise UserError(f"--formats {formats}: write some of {', '.join(FORMATS)}, with commas between.")
+    chosen = o.choose_table(study, profile, corpus, rows, seeds, sets, store, state_dir)
+    from reports.figures.draw import draw  # a second of matplotlib: not for who mistypes an option
+
+    drawn = draw(table_of(chosen, significance), chosen.store, wanted)
+    if not drawn:
+        raise UserError(f"There is nothing to draw yet: {chosen.store.root} holds no number of this table.")
+    with explain_os_errors(f"write to {out}"):
+        out.mkdir(parents=True, exist_ok=True)
+        for name, data in drawn.items():
+            write_bytes((out / name).absolute(), data)
+    typer.echo("\n".join(str(out / name) for name in drawn))

@@ -1,0 +1,109 @@
+"""`ablations verify` and `ablations explain`: from a printed table back to its runs."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ablations.cli import options as o
+from ablations.cli.report import table_of
+from experiments.errors import UserError
+from reports import explain as explaining
+from reports import verify as verifying
+from reports.bundle import SUFFIX
+
+FORMATS = ", ".join(verifying.SUFFIXES.values())
+
+
+def register(app: typer.Typer) -> None:
+    app.command("verify")(verify)
+    app.command("explain")(explain)
+
+
+def verify(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A table as `ablations report` printed it.")],
+    study: Annotated[
+        str | None, typer.Argument(metavar="[STUDY]", help="Where the file does not say it: a study or a bundle.")
+    ] = None,
+    profile: o.Profile = None,
+    corpus: o.Corpus = None,
+    rows: o.Rows = None,
+    seeds: o.Seeds = None,
+    sets: o.Set = None,
+    store: o.StoreDir = o.DEFAULT_STORE,
+    state_dir: o.StateDir = None,
+    significance: Annotated[str | None, typer.Option(metavar="MODE", help="As the table was made.")] = None,
+    format_: Annotated[str | None, typer.Option("--format", metavar="F", help=f"One of: {FORMATS}")] = None,
+) -> None:
+    """Compute a table again from the store and say which cells changed. Exits 1 if any did.
+
+    LaTeX and HTML files name the study and selectors they were made with; options given here go before those.
+    """
+    text = _text(file)
+    format_ = format_ or verifying.SUFFIXES.get(file.suffix, "")
+    if format_ not in verifying.SUFFIXES.values():
+        raise UserError(f"{file}: of which format is it? Say --format, one of {FORMATS}.")
+    said = _said(verifying.asked_for(text))
+    given = {"profile": profile, "corpus": corpus, "rows": rows, "seeds": seeds, "sets": sets}
+    study = study or _find(said.pop("study", None), file)
+    bundled = study.endswith(SUFFIX)
+    selectors = given if bundled else {n: said.get(n) if value is None else value for n, value in given.items()}
+    chosen = o.choose_table(study, **selectors, store_dir=store, state_dir=state_dir)
+    table = table_of(chosen, significance or said.get("significance") or "auto")
+    verdict = verifying.verify(text, table, format_)
+    if verdict.same:
+        typer.echo(f"{file}: {verdict.cells} cells, all as the store gives them")
+        return
+    typer.echo("\n".join([f"{file}: {len(verdict.changed)} differences", *verdict.changed]))
+    raise typer.Exit(1)
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
+
+
+def _said(words: list[str]) -> dict[str, Any]:
+    """The selectors in a file's own words; what does not parse is not taken."""
+    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False, allow_abbrev=False)
+    parser.add_argument("study", nargs="?")
+    for name in ("--profile", "--corpus", "--rows", "--significance"):
+        parser.add_argument(name)
+    parser.add_argument("--seeds", type=int)
+    parser.add_argument("--set", action="append", dest="sets")
+    try:
+        found, _ = parser.parse_known_args(words)
+    except (argparse.ArgumentError, SystemExit):
+        return {}
+    return {name: value for name, value in vars(found).items() if value is not None}
+
+
+def _find(name: str | None, file: Path) -> str:
+    """The study that a file names: a built-in one, or a .toml beside the file or here."""
+    if name is None:
+        raise UserError(f"{file} does not say which study it shows. Name it: ablations verify {file} STUDY [selectors]")
+    beside = file.parent / name
+    return str(beside) if name.endswith(".toml") and beside.is_file() else name
+
+
+def explain(
+    study: o.StudyOrBundle,
+    cell: Annotated[str, typer.Argument(metavar="ROW.COLUMN", help="Such as A-h16.bleu; ROW alone for all of a row.")],
+    profile: o.Profile = None,
+    corpus: o.Corpus = None,
+    rows: o.Rows = None,
+    seeds: o.Seeds = None,
+    sets: o.Set = None,
+    store: o.StoreDir = o.DEFAULT_STORE,
+    state_dir: o.StateDir = None,
+    significance: o.Significance = "auto",
+    as_json: o.Json = False,
+) -> None:
+    """Lead a cell back to its runs: commit, command, data digests, decoding, signature, files."""
+    chosen = o.choose_table(study, profile, corpus, rows, seeds, sets, store, state_dir)
+    found = explaining.explain(table_of(chosen, significance), cell)
+    typer.echo(json.dumps(found, indent=1, ensure_ascii=False) if as_json else explaining.as_text(found).rstrip("\n"))

@@ -1,0 +1,116 @@
+"""Dunnett's comparison of many rows with one control, by numerical integration. Imports no torch.
+
+scipy.stats.dunnett gives the same p-values from random draws: four seconds for 19 rows, minutes for 99, and other last
+digits with another seed. All rows share the control and the pooled variance, so that the joint distribution is one
+integral over the control's mean and one over the variance (Dunnett 1955); both are smooth, and the trapezoid rule on
+them is exact to about 1e-9. The tests hold scipy against it.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+ALPHA = 0.05
+POWER = 0.8
+_POINTS = 161
+
+
+@dataclass(frozen=True)
+class Family:
+    """Rows compared with one control: how many values each has, and the spread they are taken to share."""
+
+    control: int  # values of the control
+    rows: tuple[int, ...]  # values of each row
+    variance: float  # pooled within rows and control
+    freedom: int  # its degrees of freedom
+
+    def error(self, n: int) -> float:
+        """Standard error of the difference between the mean of `n` values and the control's."""
+        return math.sqrt(self.variance * (1 / n + 1 / self.control))
+
+    def p(self, difference: float, n: int) -> float:
+        """Two-sided, corrected for all rows of the family."""
+        return min(1.0, max(0.0, 1 - self._inside(abs(difference) / self.error(n))))
+
+    def critical(self, alpha: float = ALPHA) -> float:
+        """The t beyond which a row differs: differences of critical × error(n) and less are not marked."""
+        return _solve(lambda t: 1 - self._inside(t) - alpha, 0.0, 200.0)
+
+    def _inside(self, t: float) -> float:
+        """P(every row's |t| ≤ t) where no row differs."""
+        spread, weight = _pooled_spread(self.freedom)
+        z = np.linspace(-8.5, 8.5, _POINTS)
+        density = np.exp(-z * z / 2) / math.sqrt(2 * math.pi) * (z[1] - z[0])
+        joint = np.ones((len(spread), len(z)))
+        for n, count in Counter(self.rows).items():
+            share = n / (n + self.control)  # correlation of two such rows, through the control
+            own, shift = math.sqrt(1 - share), math.sqrt(share) * z
+            joint *= _between((-t * spread[:, None] + shift) / own, (t * spread[:, None] + shift) / own) ** count
+        return float(weight @ joint @ density)
+
+
+def family(control: Sequence[float], rows: Sequence[Sequence[float]]) -> Family | None:
+    """None where there is no spread to judge by: too few values, or all of them equal."""
+    samples = [np.asarray(values, dtype=float) for values in (control, *rows)]
+    freedom = sum(len(values) - 1 for values in samples)
+    if not rows or freedom < 1 or min(map(len, samples)) < 1:
+        return None
+    variance = sum(float(((values - values.mean()) ** 2).sum()) for values in samples) / freedom
+    scale = max(float(abs(values).max()) for values in samples)
+    if variance <= (1e-12 * scale) ** 2:
+        return None
+    return Family(len(control), tuple(len(values) for values in rows), variance, freedom)
+
+
+def detectable(of: Family, n: int, power: float = POWER) -> float:
+    """The true difference that is marked with probability `power`, for a row of `n` values."""
+    from scipy.special import nctdtr
+
+    limit = of.critical()
+
+    def marked(shift: float) -> float:
+        return float(1 - nctdtr(of.freedom, shift, limit) + nctdtr(of.freedom, shift, -limit))
+
+    return _solve(lambda shift: power - marked(shift), 0.0, 400.0) * of.error(n)
+
+
+def t_interval(values: Sequence[float], alpha: float = ALPHA) -> tuple[float, float, float]:
+    """Mean of values and its two-sided interval by Student's t; infinite for a single value."""
+    from scipy.special import stdtrit
+
+    sample = np.asarray(values, dtype=float)
+    mean = float(sample.mean())
+    if len(sample) < 2:
+        return mean, -math.inf, math.inf
+    half = float(stdtrit(len(sample) - 1, 1 - alpha / 2)) * float(sample.std(ddof=1)) / math.sqrt(len(sample))
+    return mean, mean - half, mean + half
+
+
+def _pooled_spread(freedom: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Points of s/σ and their probabilities, s² = χ²/ν: the trapezoid rule in ln s, whose density is smooth."""
+    from scipy.special import gammaln
+
+    width = min(12.0 / math.sqrt(freedom), 7.0)
+    log_s = np.linspace(-1.6 * width - 6 / freedom, width, 2 * _POINTS)
+    half = freedom / 2
+    log_density = math.log(2) + half * math.log(half) - gammaln(half) + freedom * log_s - half * np.exp(2 * log_s)
+    return np.exp(log_s), np.exp(log_density) * (log_s[1] - log_s[0])
+
+
+def _between(low: NDArray[np.float64], high: NDArray[np.float64]) -> NDArray[np.float64]:
+    from scipy.special import ndtr
+
+    found: NDArray[np.float64] = ndtr(high) - ndtr(low)
+    return np.clip(found, 0.0, 1.0)
+
+
+def _solve(falling: Callable[[float], float], low: float, high: float) -> float:
+    """The root of a falling function; 60 halvings."""
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if falling(middle) > 0 else (low, middle)
+    return (low + high) / 2

@@ -1,0 +1,39 @@
+"""Why rows have no number: what the last attempt of each failed run said."""
+
+from dataclasses import dataclass
+
+from experiments.events import read_events
+from experiments.store import Store
+from reports.table import Table
+
+LONGEST = 2000  # signs of a message that are shown
+
+
+@dataclass(frozen=True)
+class Failure:
+    row: str
+    seed: int
+    run_id: str
+    attempt: int
+    kind: str  # out_of_memory, diverged, user_error, bug
+    message: str
+
+
+def failures(table: Table, store: Store) -> list[Failure]:
+    """One for each run of the table that has failed and was not trained since."""
+    found = []
+    for row in table.rows:
+        for outcome in row.outcomes:
+            if outcome.run.state == "failed":
+                found.append(_last(store, row.key, outcome.run.seed, outcome.run.run_id))
+    return found
+
+
+def _last(store: Store, row: str, seed: int, run_id: str) -> Failure:
+    for attempt in reversed(store.attempts(run_id)):
+        events = read_events(store.attempt_folder(run_id, attempt))
+        failed = next((event for event in reversed(events) if event["kind"] == "failed"), None)
+        if failed is not None:
+            kind, message = str(failed.get("cls", "")), str(failed.get("message", ""))
+            return Failure(row, seed, run_id, attempt, kind, message[:LONGEST])
+    return Failure(row, seed, run_id, 0, "", "The process ended without a word: `ablations status` shows its log.")

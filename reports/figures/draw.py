@@ -1,0 +1,35 @@
+"""The figures of a table, by name. A new one is a module here and a line below."""
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+from experiments.store import Store
+from reports.figures import cost, curves, effects, lengths, style
+from reports.results import counts_in, kept_array
+from reports.table import Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Drawing = Callable[[Table, Store], "AbstractContextManager[Figure | None]"]
+FIGURES: dict[str, tuple[str, Drawing]] = {
+    "effects": ("Changes from base", lambda table, store: effects.draw(table)),
+    "cost": ("Quality against cost", lambda table, store: cost.draw(table)),
+    "curves": ("Learning curves", curves.draw),
+    "lengths": (
+        "BLEU by length",
+        lambda table, store: lengths.draw(table, counts_in(store), kept_array(store, "source_lengths.npy")),
+    ),
+}
+
+
+def draw(table: Table, store: Store, formats: Iterable[str], names: Iterable[str] = FIGURES) -> dict[str, Any]:
+    """{"effects.svg": bytes, …} of what can be drawn now; a figure without a number to show is left out."""
+    files: dict[str, bytes] = {}
+    for name in names:
+        with FIGURES[name][1](table, store) as figure:
+            for format_ in formats:
+                if figure is not None:
+                    files[f"{name}.{format_}"] = style.save(figure, name, format_)
+    return files

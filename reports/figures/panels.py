@@ -1,0 +1,57 @@
+"""Small multiples: one panel for each group of rows, base in each of them."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from reports.figures import style
+from reports.render.grid import group_name
+from reports.table import Row, Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+COLUMNS = 3
+MOST_PANELS, MOST_LINES = 12, 12  # beyond that a panel says what it leaves out
+
+Draw = Callable[[Any, Row, Mapping[str, Any]], None]  # axes, row, matplotlib's style of its line
+
+
+@contextmanager
+def by_group(table: Table, drawable: set[str], draw: Draw, x: str, y: str) -> Iterator["Figure"]:
+    """Draw every row of `drawable` (keys) in its group's panel. `x`, `y`: labels of the outer axes."""
+    groups = list(_groups(table, drawable).items())[:MOST_PANELS]
+    columns = min(COLUMNS, len(groups))
+    rows = -(-len(groups) // columns)
+    with style.canvas(rows, columns, sharex=True, sharey=True) as (figure, axes):
+        panels = [panel for line in axes for panel in line]
+        for panel, (group, members) in zip(panels, groups, strict=False):
+            panel.set_title(style.label(group), loc="left")
+            panel.grid(True)
+            looks = style.colours([row.key for row in members])
+            for row in members[:MOST_LINES]:
+                colour, marker = looks[row.key]
+                draw(panel, row, {"color": colour, "marker": marker, "label": style.label(row.label or row.key)})
+            if table.base_row is not None and table.base_row.key in drawable:
+                draw(panel, table.base_row, {"color": style.BASE, "marker": "None", "label": "base", "zorder": 3})
+            if len(members) > MOST_LINES:
+                panel.plot([], [], " ", label=f"and {len(members) - MOST_LINES} more")
+            panel.legend(handlelength=1.6, borderaxespad=0.2, labelspacing=0.25)
+        for place, panel in enumerate(panels):
+            if place >= len(groups):
+                panel.set_axis_off()
+            elif place + columns >= len(groups):  # the lowest of its column: sharing would hide its numbers
+                panel.tick_params(labelbottom=True)
+        figure.supxlabel(x, fontsize=7.5)
+        figure.supylabel(y, fontsize=7.5)
+        yield figure
+
+
+def _groups(table: Table, drawable: set[str]) -> dict[str, list[Row]]:
+    """Rows by group but base; rows without a group share one panel."""
+    groups: dict[str, list[Row]] = {}
+    for row in table.rows:
+        if row.key in drawable and row.key != table.base:
+            own = row.group if row.group and row.group != row.key else ""
+            groups.setdefault(group_name(own) if own else "others", []).append(row)
+    return groups or {"": []}

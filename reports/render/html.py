@@ -1,0 +1,189 @@
+"""One HTML page, complete in itself: no network, no script. Details of a cell open by hover, focus or touch.
+
+The page forbids itself to load or run anything (its Content-Security-Policy), whatever a name in it says. The table
+is there a second time as JSON, for `ablations verify`.
+"""
+
+import itertools
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from html import escape as escape_signs
+
+from reports.failures import Failure
+from reports.render.grid import Cell, Grid, Head, Line, fixed, lay_out
+from reports.render.latex import MADE_BY
+from reports.render.page_style import CSS
+from reports.render.text import plain
+from reports.results import fact
+from reports.setup import checklist, paragraph
+from reports.table import Measure, Row, Table
+
+GRID_JSON = "table"
+LONG = 24  # signs
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+
+
+def render(table: Table, figures: Mapping[str, tuple[str, bytes]] | None = None, failed: Sequence[Failure] = ()) -> str:
+    """`figures`: caption and SVG by name (reports/figures); `failed`: reports/failures.py."""
+    grid = lay_out(table)
+    title = escape(table.title or table.name)
+    parts = [
+        "<!DOCTYPE html>",
+        *([f"<!-- {MADE_BY}{_comment(table.asked)} -->"] if table.asked else []),
+        '<html lang="en"><head><meta charset="utf-8">',
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>{title}</title><style>{CSS}</style></head><body>",
+        f"<header><h1>{title}</h1><p class=soft>{escape(_summary(table))}</p></header><main>",
+        *(f"<p class=warning role=note>{escape(text)}</p>" for text in table.warnings),
+        *_table(table, grid),
+        '<ul class="notes">',
+        *(f"<li>{escape(note)}</li>" for note in table.footnotes),
+        "</ul>",
+        *_figures(figures or {}),
+        *_failures(failed),
+        "<section><h2>Experimental setup</h2>",
+        f"<p>{escape(paragraph(table))}</p></section>",
+        "<section><h2>Reproducibility checklist</h2><dl>",
+        *(f"<dt>{escape(question)}</dt><dd>{escape(answer)}</dd>" for question, answer in checklist(table)),
+        "</dl></section>",
+        *_runs(table),
+        f'</main><script type="application/json" id="{GRID_JSON}">{_data(grid)}</script>',
+        "</body></html>",
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def escape(text: object) -> str:
+    """Text of an element or of a quoted attribute."""
+    return escape_signs(plain(text), quote=True)
+
+
+def _comment(text: str) -> str:
+    """A comment must not be ended by what it says."""
+    return re.sub(r"[<>]|--(?=-|>|!)", " ", plain(text))
+
+
+def _data(grid: Grid) -> str:
+    """JSON in a script element: nothing in it may look like the element's end."""
+    heads = [f"{head.top} {head.sub}".strip() for head in grid.heads]
+    lines = [heads, *([cell.text + cell.mark for cell in line.cells] for line in grid.lines)]
+    text = json.dumps(lines).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    return text.replace("], [", "],\n[")
+
+
+def _summary(table: Table) -> str:
+    runs = sum(len(row.outcomes) for row in table.rows)
+    done = sum(outcome.record is not None for row in table.rows for outcome in row.outcomes)
+    return f"{table.name}: {len(table.rows)} rows, {done} of {runs} runs finished"
+
+
+def _table(table: Table, grid: Grid) -> Iterator[str]:
+    yield '<div class="scroll" tabindex="0" role="region" aria-label="The table"><table class="data">'
+    yield from _heads(grid)
+    yield "<tbody>"
+    for line in grid.lines:
+        opens = ' class="opens"' if line.opens_group and line is not grid.lines[0] else ""
+        cells = (_cell(table, head, cell, line) for head, cell in zip(grid.heads, line.cells, strict=True))
+        yield f"<tr{opens}>{''.join(cells)}</tr>"
+    yield "</tbody></table></div>"
+
+
+def _heads(grid: Grid) -> Iterator[str]:
+    """Two lines: a metric spans its columns; a head alone spans both lines."""
+    top, bottom = [], []
+    for (_, spans), group in itertools.groupby(grid.heads, key=lambda head: (head.spanned_by, bool(head.sub))):
+        heads = list(group)
+        if spans and len(heads) > 1:
+            top.append(f'<th class="span" colspan="{len(heads)}" scope="colgroup">{escape(heads[0].top)}</th>')
+            bottom += [f'<th scope="col">{escape(head.sub.replace("paper Δ", "Δ"))}</th>' for head in heads]
+        else:
+            top += [f'<th rowspan="2" scope="col"{_left(head)}>{escape(head.top)}</th>' for head in heads]
+    yield f"<thead><tr>{''.join(top)}</tr><tr>{''.join(bottom)}</tr></thead>"
+
+
+def _left(head: Head) -> str:
+    return ' class="left"' if head.kind in ("group", "row", "label") else ""
+
+
+def _cell(table: Table, head: Head, cell: Cell, line: Line) -> str:
+    text = escape(cell.text) + (f"<sup>{escape(cell.mark)}</sup>" if cell.mark else "")
+    if head.kind == "row":
+        return f'<th scope="row" class="name{_long(cell)}">{text}</th>'
+    if head.kind in ("group", "label"):
+        return f'<td class="left{_long(cell)}">{text}</td>'
+    column, _, role = head.key.rpartition(".")
+    measure = line.row.measures.get(column) if head.kind == "value" else None
+    if measure is None or not text or role not in ("ours", "change"):
+        return f"<td>{text}</td>"
+    kinds = ["cell", *(["best"] if cell.emphasis else []), *(["gap"] if measure.missing else [])]
+    tip = escape_signs("\n".join(map(plain, _detail(table, line.row, measure, head))), quote=True)
+    return f'<td class="{" ".join(kinds)}" tabindex="0">{text}<span class="tip" role="tooltip">{tip}</span></td>'
+
+
+def _long(cell: Cell) -> str:
+    """A long text may break anywhere; a short one stays on its line."""
+    return " long" if len(cell.text) > LONG else ""
+
+
+def _detail(table: Table, row: Row, measure: Measure, head: Head) -> Iterator[str]:
+    """What a cell says on being asked: its seeds, its interval, its test, its runs."""
+    column = next(column for column in table.columns if column.key == head.spanned_by)
+    yield f"{row.key} · {column.header}"
+    values = iter(measure.values)
+    for outcome in row.outcomes:
+        value = outcome.measured(column.set, column.metric)
+        shown = fixed(next(values), column.digits + 2) if value is not None else f"– ({outcome.run.state})"
+        yield f"seed {outcome.run.seed}: {shown}   run {outcome.run.run_id}"
+    if measure.change is not None:
+        yield f"change from {table.base}: {fixed(measure.change, 3, signed=True)}"
+    if measure.test is not None:
+        low, high = (fixed(bound, 3, signed=True) for bound in (measure.test.low, measure.test.high))
+        yield f"95% interval {low} … {high}, p = {measure.test.p:.2g} corrected, between {table.test}"
+    if measure.reported is not None:
+        yield f"published: {measure.reported}"
+
+
+def _figures(figures: Mapping[str, tuple[str, bytes]]) -> Iterator[str]:
+    if figures:
+        yield "<section><h2>Figures</h2>"
+        for name, (caption, svg) in figures.items():
+            drawing = svg.decode("utf-8")
+            drawing = drawing[drawing.index("<svg") :].replace(
+                "<svg ", f'<svg role="img" aria-label="{escape(caption)}" ', 1
+            )
+            yield f'<figure id="figure-{escape(name)}">{drawing}<figcaption>{escape(caption)}</figcaption></figure>'
+        yield "</section>"
+
+
+def _failures(failed: Sequence[Failure]) -> Iterator[str]:
+    if failed:
+        yield "<section><h2>Failures</h2>"
+        for failure in failed:
+            head = f"{failure.row}, seed {failure.seed}: {failure.kind.replace('_', ' ') or 'ended'}"
+            where = f"run {failure.run_id}, attempt {failure.attempt}"
+            message = escape_signs("\n".join(map(plain, failure.message.split("\n"))), quote=True)
+            yield f"<details open><summary>{escape(head)} <span class=soft>{escape(where)}</span></summary>"
+            yield f"<pre>{message}</pre></details>"
+        yield "</section>"
+
+
+def _runs(table: Table) -> Iterator[str]:
+    heads = ("row", "seed", "run", "state", "steps", "minutes", "device", "precision", "commit")
+    yield "<section><h2>Runs</h2><details><summary>Every run of the table</summary>"
+    yield f'<div class="scroll"><table><thead><tr>{_line("th", heads)}</tr></thead><tbody>'
+    for row in table.rows:
+        for outcome in row.outcomes:
+            run, record = outcome.run, outcome.record
+            seconds, commit = fact(record, "wall_s"), fact(record, "commit")
+            facts = (fact(record, name) or "" for name in ("device", "precision"))
+            minutes = f"{seconds / 60:.1f}" if isinstance(seconds, int | float) else ""
+            steps = fact(record, "steps")
+            values = (row.key, run.seed, run.run_id, run.state, "" if steps is None else steps, minutes)
+            yield f"<tr>{_line('td', (*values, *facts, str(commit or '')[:10]))}</tr>"
+    yield "</tbody></table></div></details></section>"
+
+
+def _line(tag: str, values: Iterable[object]) -> str:
+    return "".join(f"<{tag}>{escape(value)}</{tag}>" for value in values)

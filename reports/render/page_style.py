@@ -1,0 +1,56 @@
+"""The page's style sheet: readable on a phone, in the dark of a projector's room, and on paper."""
+
+CSS = """
+:root { --ink: #1b1b1b; --soft: #5c5c5c; --line: #d8d8d8; --page: #ffffff; --tint: #f4f6f8; --mark: #0b5c8a; }
+* { box-sizing: border-box; }
+body { margin: 0 auto; max-width: 78rem; padding: 1rem; color: var(--ink); background: var(--page);
+  font: 16px/1.5 system-ui, -apple-system, "Segoe UI", "Noto Sans", "Noto Sans CJK KR", sans-serif; }
+h1 { font-size: 1.5rem; line-height: 1.25; margin: .5rem 0; overflow-wrap: anywhere; }
+h2 { font-size: 1.15rem; margin: 2rem 0 .5rem; }
+p, li, dd { overflow-wrap: anywhere; }
+.soft, figcaption, .notes { color: var(--soft); font-size: .875rem; }
+.warning { border-left: 4px solid #b45309; background: #fff7ed; color: #451a03;
+  padding: .5rem .75rem; margin: .5rem 0; }
+.scroll { overflow-x: auto; border-top: 2px solid var(--ink); border-bottom: 2px solid var(--ink); }
+table { border-collapse: collapse; width: 100%; font-size: .875rem; font-variant-numeric: tabular-nums; }
+th, td { padding: .25rem .5rem; text-align: right; white-space: nowrap; font-weight: normal; }
+th { color: var(--soft); vertical-align: bottom; }
+.left, th[scope=row] { text-align: left; }
+th[scope=row] { color: var(--ink); }
+.long { white-space: normal; overflow-wrap: anywhere; min-width: 11rem; max-width: 22rem; }
+.data th[scope=row].name { position: sticky; left: 0; background: var(--page); }
+thead tr:last-child > * { border-bottom: 1px solid var(--ink); }
+tr.opens > * { border-top: 1px solid var(--ink); }
+tbody tr:hover > * { background: var(--tint); }
+.span { text-align: center; border-bottom: 1px solid var(--line); }
+.best { font-weight: 700; }
+.gap { color: var(--soft); }
+.cell { cursor: help; }
+.cell:focus { outline: 2px solid var(--mark); outline-offset: -2px; }
+.tip { display: none; }
+.cell:hover > .tip, .cell:focus > .tip { display: block; position: fixed; z-index: 9; left: 1rem; right: 1rem;
+  bottom: 1rem; max-width: 40rem; margin: 0 auto; padding: .75rem 1rem; text-align: left; white-space: pre-line;
+  overflow-wrap: anywhere; font-weight: normal; color: #fff; background: #1f2933; border-radius: .375rem;
+  max-height: 60vh; overflow: auto; box-shadow: 0 4px 16px rgb(0 0 0 / .35); pointer-events: none; }
+figure { margin: 1rem 0; }
+figure svg { width: 100%; max-width: 52rem; height: auto; display: block; background: #fff; }
+dt { font-weight: 600; margin-top: .5rem; }
+dd { margin: 0; }
+details > summary { cursor: pointer; }
+pre { white-space: pre-wrap; overflow-wrap: anywhere; background: var(--tint); padding: .5rem; font-size: .8rem; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e8e8e8; --soft: #a8b0b8; --line: #3a4148; --page: #14181c; --tint: #1e2429; --mark: #6cb6e8; }
+  figure svg { border-radius: .25rem; }
+}
+@media (max-width: 40rem) { body { padding: .5rem; font-size: 15px; } th, td { padding: .25rem .35rem; } }
+@media print {
+  :root { --ink: #000; --soft: #333; --line: #999; --page: #fff; --tint: #fff; }
+  body { max-width: none; padding: 0; font-size: 9pt; }
+  .scroll { overflow: visible; }
+  table { font-size: 6.5pt; }
+  th, td { padding: 1pt 2pt; }
+  .tip, nav { display: none !important; }
+  figure, tr { break-inside: avoid; }
+  details > * { display: block; }
+}
+"""

@@ -1,0 +1,130 @@
+"""Which changes a table marks, by which test, and what it says of that."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from experiments.errors import UserError
+from reports.records import record
+from reports.render.formats import render
+from reports.significance import ENOUGH_SEEDS, kendall, with_tests
+
+BASE = [(5.0, 25.0), (5.1, 25.2), (4.9, 24.9)]
+WORSE = [(5.6, 22.1), (5.5, 22.0), (5.7, 22.3)]
+ALIKE = [(5.05, 25.1), (4.95, 24.8), (5.1, 25.3)]
+
+
+def found_in(table, key):
+    return {row.key: row.measures[key].test for row in table.rows}
+
+
+def with_counts(table, counts, mode):
+    return with_tests(table, mode, lambda outcome, set_: counts.get(outcome.run.run_id))
+
+
+def counts_of(quality, size=200, seed=1):
+    """Sentences of ten words, of which a share `quality` and its n-grams are right."""
+    rng = np.random.default_rng(seed)
+    correct = np.stack([rng.binomial(10 - order, quality / (order + 1), size) for order in range(4)], axis=1)
+    return np.concatenate([np.full((size, 2), 10), correct, np.tile([10, 9, 8, 7], (size, 1))], axis=1)
+
+
+def test_seeds_mark_what_differs_and_only_that(bench):
+    bench.row("base", results=BASE).row("B", {"model.d_k": 16}, results=WORSE)
+    table = bench.row("C", {"model.d_k": 32}, results=ALIKE).table()
+    assert table.test == "seeds"
+    for key in ("ppl", "bleu"):
+        found = found_in(table, key)
+        assert (found["base"], found["B"].marked, found["C"].marked) == (None, True, False)
+        for row in table.rows[1:]:
+            test, change = row.measures[key].test, row.measures[key].change
+            assert test.low < change < test.high
+            assert test.marked == (not test.low < 0 < test.high)
+    text = render(table, "markdown")
+    assert r"−3.0\* " in text or "−2.9\\*" in text
+    assert "between seeds: Dunnett" in text and "on 6 degrees of freedom" in text
+    assert "$^{{*}}$ &" in render(table, "latex")
+
+
+def test_perplexities_are_tested_as_they_are_compared(bench):
+    table = bench.row("base", results=BASE).row("B", {"model.d_k": 16}, results=WORSE).table()
+    logs = [[math.log(ppl) for ppl, _ in values] for values in (WORSE, BASE)]
+    assert found_in(table, "ppl")["B"].p == pytest.approx(stats.ttest_ind(*logs).pvalue, abs=1e-8)
+    differences = np.subtract(*logs)
+    expected = stats.t.interval(0.95, 2, differences.mean(), stats.sem(differences))
+    assert found_in(table, "ppl")["B"].paired == pytest.approx(expected)
+
+
+def test_auto_tests_nothing_with_fewer_seeds_and_says_so(bench):
+    table = bench.row("base").row("B", {"model.d_k": 16}, results=[(9.0, 2.0)]).table()
+    assert table.test == ""
+    assert not any(found_in(table, "bleu").values())
+    assert f"that takes {ENOUGH_SEEDS} seeds" in render(table, "markdown")
+    assert "bleu_p" not in record(table.rows[1], table)
+
+
+def test_incomplete_and_incomparable_rows_are_not_tested(bench):
+    bench.row("base", results=BASE).row("B", {"model.d_k": 16}, results=[*WORSE[:2], None])
+    bench.row("V", {"data.vocab_size": 1000}, results=WORSE).row("C", {"model.d_k": 32}, results=ALIKE)
+    table = bench.table()
+    assert [key for key, test in found_in(table, "ppl").items() if test] == ["C"]
+    assert [key for key, test in found_in(table, "bleu").items() if test] == ["V", "C"]
+
+
+def test_values_that_do_not_vary_are_not_tested(bench):
+    table = bench.row("base", results=[(5.0, 25.0)] * 3).row("B", {"model.d_k": 16}, results=[(6.0, 24.0)] * 3).table()
+    assert not any(found_in(table, "bleu").values())
+    assert any("do not vary between seeds" in note for note in table.footnotes)
+
+
+def test_sentences_mark_and_disclaim(bench):
+    bench.row("base").row("B", {"model.d_k": 16}).row("C", {"model.d_k": 32}).row("D", {"model.d_k": 128})
+    counts = {"base#1": counts_of(0.8), "B#1": counts_of(0.6, seed=2), "C#1": counts_of(0.8)}
+    table = with_counts(bench.table(), counts, "sentences")
+    found = found_in(table, "bleu")
+    assert (found["B"].marked, found["C"].marked, found["C"].p, found["D"]) == (True, False, 1.0, None)
+    assert found["B"].high < 0
+    assert not any(found_in(table, "ppl").values())  # perplexity keeps no counts
+    assert "another training may differ by more" in table.test_notes[0]
+    assert any("no counts per sentence are kept of D" in note for note in table.test_notes)
+
+
+def test_several_seeds_are_pooled_by_sentence(bench):
+    """A sentence is swapped with all its translations at once, so more seeds are not more sentences."""
+    bench.row("base", results=BASE).row("B", {"model.d_k": 16}, results=ALIKE)
+    one, other = counts_of(0.8), counts_of(0.75, seed=2)
+    repeated = {f"base#{n}": one for n in (1, 2, 3)} | {f"B#{n}": other for n in (1, 2, 3)}
+    single = with_counts(bench.table(), repeated, "sentences")
+    bench.rows.clear(), bench.runs.clear(), bench.study["variation"].clear()
+    bench.row("base").row("B", {"model.d_k": 16})
+    assert found_in(single, "bleu")["B"].p == found_in(with_counts(bench.table(), repeated, "sentences"), "bleu")["B"].p
+
+
+def test_records_carry_the_tests(bench):
+    table = bench.row("base", results=BASE).row("B", {"model.d_k": 16}, results=WORSE).table()
+    base, row = (record(r, table) for r in table.rows)
+    assert base["bleu_p"] is None and row["bleu_p"] < 0.05
+    assert row["bleu_low"] < row["bleu_change"] < row["bleu_high"]
+
+
+def test_none_and_unknown_modes(bench):
+    bench.row("base", results=BASE).row("B", {"model.d_k": 16}, results=WORSE)
+    assert bench.table("none").test == ""
+    with pytest.raises(UserError, match="auto, seeds, sentences, none"):
+        bench.table("t-test")
+
+
+def test_the_order_of_changes_beside_the_papers(bench):
+    paper = [25.8, 24.9, 25.5, 25.1, 23.7]
+    for number, value in enumerate(paper):
+        changes = {"model.d_ff": 64 + number} if number else {}
+        bench.row(f"r{number}", changes, results=[(5.0, 20 - number)], paper={"bleu": value})
+    ours, theirs = [-1, -2, -3, -4], [p - paper[0] for p in paper[1:]]
+    tau = stats.kendalltau(ours, theirs).statistic
+    assert kendall(list(zip(ours, theirs, strict=True))) == pytest.approx(tau)
+    assert f"BLEU (dev) {tau:.2f} over 4 rows" in render(bench.table(), "markdown")
+    ties = [(1, 1), (1, 2), (2, 2), (3, 2), (0, 5)]
+    assert kendall(ties) == pytest.approx(stats.kendalltau(*zip(*ties, strict=True)).statistic)
+    assert kendall([(1, 1), (1, 2)]) is None
