@@ -9,6 +9,8 @@ from typing import Annotated
 import typer
 
 from ablations.cli import options as o
+from ablations.selectors import CORPUS
+from experiments.config import flatten
 from experiments.errors import UserError
 from experiments.exchange import Taken, runs_in, take_over
 from experiments.jobs.job import Member
@@ -72,7 +74,7 @@ def _origin(source: Path, folder: Path) -> tuple[Store, Members]:
         plan = found.plan
         members: Members = {}
         for run in plan.runs:
-            corpus = Path(run.config.data.corpus).name
+            corpus = Path(str(dict(flatten(run.config)).get(CORPUS, ""))).name
             member = Member(plan.study.name, plan.profile, corpus, run.row, run.group)
             members[run.run_id] = (*members.get(run.run_id, ()), member)
         return found.store, members

@@ -41,7 +41,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for module in (
+VERBS = (  # in the order of --help
     studies,
     new,
     plan,
@@ -50,16 +50,17 @@ for module in (
     evaluate,
     status,
     report,
-    ui,
-    demo,
-    translate,
-    export,
-    attention,
     figures,
     inspect,
     compare,
     bundle,
-):
+    translate,
+    export,
+    attention,
+    ui,
+    demo,
+)
+for module in VERBS:
     module.register(app)
 
 

@@ -54,6 +54,8 @@ def find_trained(
     if result is None or attempt is None:
         raise UserError(f"The run {run_id} is not trained in {store.root}: `ablations run` trains it.")
     config = load_task(result["task"]).config_type.model_validate_json(json.dumps(result["config"]))
+    if not isinstance(config, RunConfig):
+        raise UserError(f"The run {run_id} is of the task {result['task']}, which translates nothing.")
     return Trained(run_id, config, attempt, result)
 
 

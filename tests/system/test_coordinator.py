@@ -41,7 +41,15 @@ def make(number=1, attempts=None, steps=STEPS, evaluate=True, step_s=0.0, **more
     stub = {"step_s": step_s, "checkpoint_steps": 2, "attempts": attempts or {}}
     config = {"training": {"train_steps": steps, "tokens_per_batch": 1000}, "stub": stub}
     evaluations = ({"eval_id": EVALUATION, "set": "dev", "settings": {}, "inputs": {}},) if evaluate else ()
-    return Job(run_id, "stub", config, evaluations=evaluations, members=(Member("s", "p", "c", str(number)),), steps=steps, **more)
+    return Job(
+        run_id,
+        "stub",
+        config,
+        evaluations=evaluations,
+        members=(Member("s", "p", "c", str(number)),),
+        steps=steps,
+        **more,
+    )
 
 
 def go(store, *jobs, **more):

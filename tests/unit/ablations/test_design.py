@@ -36,7 +36,8 @@ def test_a_full_grid_has_every_combination_once(own_study, rows_of):
 
 
 def test_settings_that_change_together_are_one_factor(own_study, rows_of):
-    heads = "{model.num_heads = 1, model.d_k = 512, model.d_v = 512}, {model.num_heads = 16, model.d_k = 32, model.d_v = 32}"
+    sizes = ((1, 512), (16, 32))
+    heads = ", ".join(f"{{model.num_heads = {h}, model.d_k = {d}, model.d_v = {d}}}" for h, d in sizes)
     rows = rows_of(own_study(BASE + f'[[variation]]\nkey = "A"\nvary = {{heads = [{heads}]}}\n'))
     assert list(rows) == ["base", "A-heads1", "A-heads16"]
     assert rows["A-heads16"].overrides == {"model.num_heads": 16, "model.d_k": 32, "model.d_v": 32}
@@ -109,8 +110,7 @@ def test_ten_thousand_and_one_rows_on_demand(tmp_path, mistake):
     path = tmp_path / "large.toml"
     side = math.isqrt(MANY_ROWS) + 1
     values = [round(0.001 * n, 3) for n in range(side)]
-    path.write_text(
-        f'name = "l"\ntitle = "L"\n[[variation]]\nkey = "g"\ngrid = {{model.dropout = {values}, training.label_smoothing = {values}}}\n'
-    )
+    grid = f"grid = {{model.dropout = {values}, training.label_smoothing = {values}}}"
+    path.write_text(f'name = "l"\ntitle = "L"\n[[variation]]\nkey = "g"\n{grid}\n')
     assert "10,201 rows" in mistake(load_study, str(path))
     assert len(load_study(str(path), many=True).variations) == side * side

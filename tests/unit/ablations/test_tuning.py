@@ -1,6 +1,5 @@
 """[tune]: what is searched for which row, what is refused, and the study with what was found."""
 
-
 import pytest
 
 from ablations.resolve import resolve

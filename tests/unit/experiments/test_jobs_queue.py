@@ -76,7 +76,15 @@ def test_many_open_a_new_queue_at_once(tmp_path):
 
 def test_a_job_comes_back_as_it_went_in(ledger):
     member = Member("table3", "demo", "builtin", "A-h16", "A")
-    job = make(1, seed=3, steps=10, evaluations=(evaluation("e1"),), inputs={"corpus": "ab"}, members=(member,), continues=("c",))
+    job = make(
+        1,
+        seed=3,
+        steps=10,
+        evaluations=(evaluation("e1"),),
+        inputs={"corpus": "ab"},
+        members=(member,),
+        continues=("c",),
+    )
     ledger.enqueue([job])
     assert ledger.job(job.run_id).job == job
     row = ledger.status()[0]
