@@ -65,9 +65,14 @@ class LocalEngine(Engine):
                 process.send_signal(signal.SIGTERM)
 
     def kill(self, handle: Handle) -> None:
-        if _process(handle.ref) is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(int(handle.ref["pid"]), signal.SIGKILL)  # it leads a session of its own
+        process = _process(handle.ref)
+        if process is None:
+            return
+        try:
+            os.killpg(process.pid, signal.SIGKILL)  # it leads a session of its own
+        except ProcessLookupError:  # not yet: it was forked a moment ago
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
 
     def wait(self, timeout_s: float) -> None:
         if self._server is not None and self._server.alive:
