@@ -50,6 +50,8 @@ def show(name: str, value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
         return "+".join(show(name, item) for item in value) or "unset"
+    if isinstance(value, float) and len(repr(value)) > 8:
+        return f"{value:.4g}"  # a tuned one; in full in JSON and CSV
     if name == "training.train_steps" and isinstance(value, int) and value >= 10_000 and value % 1000 == 0:
         return f"{value // 1000}K"
     return str(value)

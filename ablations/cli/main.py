@@ -16,6 +16,7 @@ import typer
 from ablations.cli import (
     attention,
     bundle,
+    cases,
     compare,
     demo,
     evaluate,
@@ -50,6 +51,7 @@ VERBS = (  # in the order of --help
     evaluate,
     status,
     report,
+    cases,
     figures,
     inspect,
     compare,

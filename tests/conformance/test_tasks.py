@@ -112,7 +112,7 @@ def example(tmp_path: Path) -> Case:
     return Case(task_of(study), study.profiles["short"].set)
 
 
-CASES: list[Callable[[Path], Case]] = [translation, own, command]
+CASES: list[Callable[[Path], Case]] = [translation, own, command, example]
 
 
 class Bench:

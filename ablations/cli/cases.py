@@ -1,0 +1,65 @@
+"""`ablations cases`: single examples, and what each row made of them."""
+
+import csv
+import io
+from typing import Annotated, Any
+
+import typer
+
+from ablations.cli import options as o
+from experiments.errors import UserError
+from reports.cases import Cases, collect_cases
+from reports.render.csv import text
+from reports.render.markdown import escape
+
+
+def register(app: typer.Typer) -> None:
+    app.command("cases")(cases)
+
+
+def cases(
+    study: o.StudyName,
+    profile: o.Profile = None,
+    corpus: o.Corpus = None,
+    rows: o.Rows = None,
+    sets: o.Set = None,
+    store: o.StoreDir = o.DEFAULT_STORE,
+    state_dir: o.StateDir = None,
+    of_set: Annotated[str, typer.Option("--of", metavar="SET", help="The set whose examples are shown.")] = "test",
+    seed: Annotated[int, typer.Option(metavar="N", help="The seed whose runs are shown.")] = 1,
+    differing: Annotated[bool, typer.Option(help="Only examples of which the rows make different things.")] = False,
+    limit: Annotated[int, typer.Option(min=0, metavar="N", help="At most so many; 0: all.")] = 50,
+    format_: Annotated[str, typer.Option("--format", metavar="F", help="markdown or csv.")] = "markdown",
+) -> None:
+    """Show what each row made of single examples, for trainers that keep such outputs."""
+    if format_ not in _WRITERS:
+        raise UserError(f"--format {format_}: write one of {', '.join(_WRITERS)}.")
+    chosen = o.choose(study, profile, corpus, rows, seed, sets, store, state_dir)
+    found = collect_cases(chosen.plan, chosen.store, of_set, seed, differing=differing)
+    shown = Cases(found.heads, found.lines[:limit] if limit else found.lines)
+    typer.echo(_WRITERS[format_](shown), nl=False)
+    if len(shown.lines) < len(found.lines):
+        typer.echo(f"{len(shown.lines)} of {len(found.lines)} examples; --limit 0 shows all", err=True)
+
+
+def _markdown(found: Cases) -> str:
+    lines = [found.heads, ["---"] * len(found.heads), *found.lines]
+    return "".join(f"| {' | '.join(_cell(value) for value in line)} |\n" for line in lines)
+
+
+def _cell(value: Any) -> str:
+    plain = f"{value:.3f}" if isinstance(value, float) else "" if value is None else str(value)
+    return plain if plain == "---" else escape(plain).replace("|", "\\|")
+
+
+def _csv(found: Cases) -> str:
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow([text(head) for head in found.heads])
+    writer.writerows(
+        [value if isinstance(value, int | float) else text(value) for value in line] for line in found.lines
+    )
+    return stream.getvalue()
+
+
+_WRITERS = {"markdown": _markdown, "csv": _csv}
