@@ -68,7 +68,8 @@ def write_bundle(
         "plan": plan_to_json(plan),
         "files": digests,
     }
-    text = (json.dumps(head, indent=1, ensure_ascii=False, sort_keys=True) + "\n").encode("utf-8", "backslashreplace")
+    # in the order written: it is that of the table's columns
+    text = (json.dumps(head, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
     with explain_os_errors(f"write {path}"), _whole_or_not(path.absolute()) as file:
         _archive(file, text, store.root, digests)
     return len(digests)

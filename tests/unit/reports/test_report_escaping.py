@@ -47,7 +47,7 @@ def balanced(latex):
 _ALLOWED = re.compile(
     r"\\textbackslash\{\}|\\[{}%&#$_]|\\textasciicircum\{\}|\\textasciitilde\{\}|\\textless\{\}|\\textgreater\{\}"
     r"|\\textbar\{\}\\allowbreak\{\}|\\`\{\}|\{\[\}|\{\]\}|\{\*\}|\\ldots\{\}|\\dag\{\}|\\ddag\{\}|\\S\{\}"
-    r"|\$\\(?:pm|times|cdot|leq|geq|approx|rightarrow|infty|surd|alpha|beta|Delta|delta|epsilon|lambda|mu|sigma)\$"
+    r"|\$\\(?:pm|times|cdot|leq|geq|approx|rightarrow|infty|surd|alpha|beta|Delta|delta|epsilon|lambda|mu|sigma|tau)\$"
     r"|\$-\$|\$\^[236]\$|---?\{\}|``?\{\}|''?\{\}|[-',?!]\{\}|~|[^\\{}%&#$^_~\[\]*<>|\"]"
 )
 
