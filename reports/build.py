@@ -8,6 +8,7 @@ from ablations.plan import Plan
 from ablations.study import Study
 from experiments.tasks.base import Column
 from reports import compare, notes, settings, significance
+from reports.paired import shares_in
 from reports.results import Outcome, Results, collect, counts_in, look_up
 from reports.table import Measure, Row, Table
 
@@ -28,7 +29,7 @@ def build_table(plan: Plan, store: Results, columns: Sequence[Column], tests: st
     shown = [(row.label, row.settings) for number, row in enumerate(rows) if number != of_base]
     heads = settings.columns(shown, plan.study.factors, always=plan.study.columns)
     table = Table(plan.study.name, plan.study.title, heads, resolved, rows, base)
-    table = significance.with_tests(table, tests, counts_in(store))
+    table = significance.with_tests(table, tests, counts_in(store), shares_in(store))
     return replace(table, footnotes=notes.footnotes(table, plan), warnings=notes.warnings(table))
 
 

@@ -47,7 +47,9 @@ def _columns(table: Table) -> Iterator[str]:
         used = any(column.metric in compare.LOGARITHMIC for column in table.columns)
         yield f"Δ: change from {table.base}{logarithm if used else ''}."
     if any(m.reported is not None for m in measures):
-        yield ("paper: as reported, over the paper's own vocabulary and sentences; compare changes, not values.")
+        pieces = any(column.metric in compare.PER_TOKEN for column in table.columns)
+        what = "over the paper's own vocabulary and sentences" if pieces else "on the paper's own data"
+        yield f"paper: as reported, {what}; compare changes, not values."
     if any(m.best for m in measures):
         yield "Bold: the best of its column, as printed; no claim that it differs from the others."
     if missing_cells(table):

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from experiments.errors import UserError
 from experiments.tasks.base import Column
 from reports import compare, dunnett, resampling
+from reports.paired import SharesOf, paired_tests, shares_of_rows
 from reports.results import Outcome
 from reports.table import Row, Table, Test
 
@@ -28,7 +29,7 @@ COUNTED = ("bleu",)  # metrics that are a function of the stored counts
 CountsOf = Callable[[Outcome, str], NDArray[Any] | None]
 
 
-def with_tests(table: Table, mode: str, counts_of: CountsOf) -> Table:
+def with_tests(table: Table, mode: str, counts_of: CountsOf, shares_of: SharesOf | None = None) -> Table:
     """The table with a Test on every measure that was tested. Raises UserError for another mode than MODES."""
     if mode not in MODES:
         raise UserError(f"--significance {mode}: write one of {', '.join(MODES)}.")
@@ -38,7 +39,10 @@ def with_tests(table: Table, mode: str, counts_of: CountsOf) -> Table:
     tests: dict[tuple[str, str], Test] = {}
     notes: list[str] = []
     for column in table.columns:
-        found, note = (_seeds if chosen == "seeds" else _sentences)(table, column, counts_of)
+        if chosen == "sentences" and column.metric not in COUNTED:
+            found, note = _examples(table, column, shares_of)
+        else:
+            found, note = (_seeds if chosen == "seeds" else _sentences)(table, column, counts_of)
         tests |= {(key, column.key): test for key, test in found.items()}
         notes += [note] if note else []
     rows = tuple(_with(row, tests) for row in table.rows)
@@ -147,6 +151,25 @@ def _sentences(table: Table, column: Column, counts_of: CountsOf) -> tuple[dict[
     tests = {k: Test(p, bounds[k].low, bounds[k].high, p <= ALPHA, None) for k, p in corrected.items()}
     lacking = [row.key for row, pair in pairs if pair is None]
     return tests, f"{column.header}: no counts per sentence are kept of {', '.join(lacking)}." if lacking else ""
+
+
+def _examples(table: Table, column: Column, shares_of: SharesOf | None) -> tuple[dict[str, Test], str]:
+    """The same between single examples, for a metric that is the mean of shares which the trainer kept."""
+    base, rows = table.base_row, _compared(table, column)
+    if base is None or not rows or shares_of is None or column.metric in compare.LOGARITHMIC:
+        return {}, ""
+    pairs = {row.key: shares_of_rows(base, row, column.key, column.set, column.metric, shares_of) for row in rows}
+    there = {key: pair for key, pair in pairs.items() if pair is not None}
+    if not there:
+        return {}, ""
+    found = dict(zip(there, paired_tests(list(there.values())), strict=True))
+    corrected = holm({key: result.p for key, result in found.items()})
+    tests = {k: Test(p, found[k].low, found[k].high, p <= ALPHA, None) for k, p in corrected.items()}
+    lacking = [key for key in pairs if key not in there]
+    return (
+        tests,
+        f"{column.header}: no shares per example that pair are kept of {', '.join(lacking)}." if lacking else "",
+    )
 
 
 class _Pooled:

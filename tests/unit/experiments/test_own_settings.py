@@ -1,0 +1,257 @@
+"""A user's settings as a configuration and back, the files that make up a trainer, metrics from a command's output."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from pydantic import BaseModel, Field, ValidationError, field_validator
+
+from experiments.config import RunConfig, SettingRoles, flatten, lineage, run_identity, total_steps
+from experiments.errors import Diverged, UserError
+from experiments.provenance import code_digest
+from experiments.tasks.load import load_task
+from experiments.tasks.own import by_set, column, of_set
+from experiments.tasks.settings import config_type_of, restore
+from experiments.tasks.shell import Ended, fill, read_metrics
+from experiments.tasks.sources import sources_of
+
+
+@dataclass
+class Optimizer:
+    rate: float = 0.1
+    betas: tuple[float, float] = (0.9, 0.99)
+
+
+@dataclass
+class Plain:
+    steps: int = 5
+    kind: Literal["a", "b"] = "a"
+    optimizer: Optimizer = field(default_factory=Optimizer)
+
+    def __post_init__(self):
+        if self.steps > 100:
+            raise ValueError("steps are at most 100")
+
+
+class Model(BaseModel):
+    rate: float = Field(0.1, gt=0)
+    width: int = 3
+    optimizer: Optimizer = Optimizer()
+
+    @field_validator("width")
+    @classmethod
+    def _odd(cls, width):
+        if width % 2 == 0:
+            raise ValueError("width must be odd")
+        return width
+
+
+@pytest.mark.parametrize("settings", [Plain, Model])
+def test_there_and_back(settings):
+    kind = config_type_of(settings)
+    config = kind.model_validate_json(json.dumps({"optimizer": {"rate": 0.5, "betas": [0.1, 0.2]}, "task": "t"}))
+    own = restore(config)
+    assert isinstance(own, settings) and own.optimizer == Optimizer(0.5, (0.1, 0.2))
+    assert restore(kind()) == settings()
+    assert dict(flatten(kind()))["optimizer.betas"] == [0.9, 0.99]
+
+
+@pytest.mark.parametrize(
+    ("settings", "values", "words"),
+    [
+        (Plain, {"steps": 101}, "at most 100"),
+        (Plain, {"steps": 1.5}, "steps"),
+        (Plain, {"steps": "5"}, "steps"),
+        (Plain, {"kind": "c"}, "kind"),
+        (Plain, {"optimizer": {"rat": 1.0}}, "rat"),
+        (Model, {"width": 4}, "must be odd"),
+        (Model, {"rate": -1.0}, "rate"),
+        (Model, {"deep": 1}, "deep"),
+    ],
+)
+def test_the_users_own_checks_hold_while_planning(settings, values, words):
+    with pytest.raises(ValidationError, match=words):
+        config_type_of(settings).model_validate_json(json.dumps(values))
+
+
+def refused(**annotations):
+    made = dataclass(type("Settings", (), {"__annotations__": annotations, **dict.fromkeys(annotations, 1)}))
+    with pytest.raises(UserError) as caught:
+        config_type_of(made)
+    return str(caught.value)
+
+
+def test_settings_that_no_study_can_hold():
+    assert "the harness has this name" in refused(seed=int)
+    assert "make it a dataclass of its own" in refused(weights=dict[str, float])
+    assert "no study file can hold" in refused(file=type("Handle", (), {}))
+    required = dataclass(type("Settings", (), {"__annotations__": {"rate": float}}))
+    with pytest.raises(UserError, match=r"Settings\.rate has no default"):
+        config_type_of(required)
+    with pytest.raises(UserError, match="dataclass or a pydantic model"):
+        config_type_of(dict)
+    with pytest.raises(UserError, match="no setting epochs"):
+        config_type_of(Plain, SettingRoles(steps="epochs"))
+
+
+def test_a_changed_default_is_another_run_and_ours_are_frozen():
+    before, after = (config_type_of(dataclass(type("S", (), {"__annotations__": {"a": int}, "a": a}))) for a in (1, 2))
+    assert run_identity(before(), {}) != run_identity(after(), {})
+    assert run_identity(before(a=2), {}) == run_identity(after(), {})
+    assert RunConfig.setting_roles.frozen_defaults
+
+
+def test_steps_are_known_and_only_on_request_continued():
+    kind = config_type_of(Plain, SettingRoles(steps="steps"))
+    longer = config_type_of(Plain, SettingRoles(steps="steps", not_in_lineage=("steps",)))
+    assert total_steps(kind(steps=7)) == 7 and total_steps(config_type_of(Plain)()) is None
+    assert lineage(kind(steps=7), {}) != lineage(kind(steps=8), {})
+    assert lineage(longer(steps=7), {}) == lineage(longer(steps=8), {})
+
+
+def test_names_of_settings_are_not_taken_for_prefixes():
+    """`seed_words` is a setting, though `seed` is none."""
+    kind = config_type_of(dataclass(type("S", (), {"__annotations__": {"seed_words": int}, "seed_words": 1})))
+    assert run_identity(kind(seed_words=2), {}) != run_identity(kind(seed_words=3), {})
+
+
+# --- files
+
+
+@pytest.fixture
+def project(tmp_path):
+    files = {
+        "train.py": "import helper\nfrom lib.data import read\nimport numpy\n\ndef f():\n    import late\n",
+        "helper.py": "from experiments.training import loss\nfrom experiments.tasks.own import task\n",
+        "lib/__init__.py": "", "lib/data.py": "from . import words\n", "lib/words.py": "", "lib/other.py": "",
+        "late.py": "", "unrelated.py": "", "experiments/readme.md": "",
+    }  # fmt: skip
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def test_a_trainer_is_its_file_and_what_it_imports_from_beside_it(project):
+    found = sources_of(project / "train.py", project, "train")
+    names = {str(Path(path).relative_to(project)) for path in found if path.startswith("/")}
+    assert names == {"train.py", "helper.py", "lib/__init__.py", "lib/data.py", "lib/words.py", "late.py"}
+    assert [name for name in found if not name.startswith("/")] == ["experiments.training"]
+
+
+def test_the_digest_is_of_contents_not_of_places(project, tmp_path_factory):
+    import shutil
+
+    other = tmp_path_factory.mktemp("other") / "moved"
+    shutil.copytree(project, other)
+    one, two = (code_digest(sources_of(home / "train.py", home, "train")) for home in (project, other))
+    assert one == two
+    (other / "lib" / "words.py").write_text("x = 1\n")
+    assert code_digest.__wrapped__(sources_of(other / "train.py", other, "train")) != one
+
+
+def test_two_studies_may_call_their_modules_alike(tmp_path):
+    text = (
+        "from dataclasses import dataclass\nfrom experiments.tasks.own import column, task\n@dataclass\n"
+        "class S:\n    {0}: int = 1\n@task(S, columns=[column('m')])\ndef TASK(settings, context): ...\n"
+    )
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "trainer_of_the_same_name.py").write_text(text.format(name))
+    found = [load_task("trainer_of_the_same_name:TASK", str(tmp_path / name)) for name in ("one", "two", "one")]
+    assert [next(iter(set(t.config_type.model_fields) - {"task", "seed"})) for t in found] == ["one", "two", "one"]
+    assert found[0].training_code != found[1].training_code
+
+
+# --- metrics
+
+
+def test_metrics_by_set_or_alone():
+    assert of_set(by_set({"accuracy": 1}), "test", ["accuracy"]) == {"accuracy": 1.0}
+    both = by_set({"dev": {"accuracy": 1}, "test": {"accuracy": 2}})
+    assert of_set(both, "test", ["test.accuracy"]) == {"accuracy": 2.0}
+    with pytest.raises(UserError, match=r"did not return it. It returned accuracy"):
+        of_set(by_set({"accuracy": 1}), "test", ["test.accuracy"])  # of which of two sets it is nobody knows
+    with pytest.raises(Diverged, match="accuracy = nan"):
+        of_set(by_set({"accuracy": float("nan")}), "test", ["accuracy"])
+    assert of_set(by_set({"a": 1, "b": float("inf")}), "test", ["a"]) == {"a": 1.0}  # b is printed nowhere
+    for wrong in (None, 3, {"a": "far"}, {"a": None}, {"a": True}):
+        with pytest.raises(UserError):
+            by_set(wrong)
+
+
+def test_columns():
+    assert column("accuracy").key == "accuracy_test" == column("accuracy").paper
+    with pytest.raises(UserError, match="higher"):
+        column("accuracy", better="more")
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (['{"accuracy": 90.5}'], {"accuracy": 90.5}),
+        (['{"accuracy": 1}', '{"accuracy": 2}', "bye", '{"step": 3, "loss": 1}'], {"accuracy": 2}),
+        (["step,loss", "epoch,accuracy,when", "3,0.5,today"], {"epoch": 3.0, "accuracy": 0.5}),
+        (['{"dev": {"a": 1}, "note": "x", "done": true}'], {"dev": {"a": 1}}),
+        (["{torn", '{"a": 1.0}', "{"], {"a": 1.0}),
+    ],
+)
+def test_metrics_in_what_was_printed(lines, expected):
+    assert read_metrics(Ended(lines, False), None, "c") == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{\n "accuracy": 1.5,\n "step": 4\n}\n', {"accuracy": 1.5}),
+        ("epoch,accuracy\n1,0.1\n2,0.2\n", {"epoch": 2.0, "accuracy": 0.2}),
+    ],
+)
+def test_metrics_in_a_file(tmp_path, text, expected):
+    (tmp_path / "m").write_text(text)
+    assert read_metrics(Ended(["{}"], False), tmp_path / "m", "c") == expected
+
+
+@pytest.mark.parametrize("lines", [[], ["done"], ["1,2", "3,4"], ["a,b", "1"], ['{"step": 1, "loss": 2}']])
+def test_no_metrics_are_said(lines, tmp_path):
+    with pytest.raises(UserError, match="no metrics"):
+        read_metrics(Ended(lines, False), None, "python train.py")
+    with pytest.raises(UserError, match="no metrics in the file"):
+        read_metrics(Ended(lines, False), tmp_path / "none", "python train.py")
+
+
+def test_placeholders_are_quoted_once_and_other_braces_left_alone():
+    values = {"name": "it's; rm -rf /", "rate": 0.1, "flag": True, "optimizer.rate": 2, "sizes": [1, 2]}
+    command = "run {name} {rate} {flag} {optimizer.rate} {sizes} {other} '{\"json\": 1}' ${HOME}"
+    filled = fill(command, values)
+    assert filled == "run 'it'\"'\"'s; rm -rf /' 0.1 true 2 '[1, 2]' {other} '{\"json\": 1}' ${HOME}"
+    assert fill("{a}", {"a": "{b}", "b": "x"}) == "'{b}'"
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"lr": 0.1}, "no command"),
+        ({"command": "train {rl}", "lr": 0.1}, "{rl}"),
+        ({"command": "train", "lr": 0.1}, "changing it would change nothing"),
+        ({"command": "train 'x {lr}", "lr": 0.1}, "not one that a shell reads"),
+    ],
+)
+def test_commands_that_cannot_be_meant(settings, words, tmp_path):
+    with pytest.raises(UserError, match=words):
+        load_task("command", str(tmp_path)).with_settings(settings)
+
+
+def test_a_command_knows_types_and_its_script(tmp_path):
+    (tmp_path / "train.py").write_text("import helper\n")
+    (tmp_path / "helper.py").write_text("")
+    task = load_task("command", str(tmp_path)).with_settings(
+        {"command": "python train.py {settings}", "n": 1, "x": {"lr": 0.1}}
+    )
+    assert [Path(path).name for path in task.training_code] == ["helper.py", "train.py"]
+    for values in ({"n": "1"}, {"x": {"lr": "fast"}}, {"m": 1}):
+        with pytest.raises(ValidationError):
+            task.config_type.model_validate_json(json.dumps(values))
+    assert task.config_type.model_validate_json('{"n": 1.5}').n == 1.5

@@ -1,0 +1,122 @@
+"""Paired tests on examples' shares, and examples side by side."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from experiments.errors import UserError
+from experiments.tasks.base import Column
+from reports.build import build_table
+from reports.cases import collect_cases
+from reports.paired import paired_tests, shares_in, shares_of_rows
+from reports.significance import with_tests
+
+
+def shares(right, n=200):
+    return np.array([1.0] * right + [0.0] * (n - right))
+
+
+def test_p_is_that_of_the_exact_sign_test_on_discordant_pairs():
+    """For shares of 0 and 1, exchanging outputs is McNemar's exact test."""
+    base, row = shares(100), shares(100).copy()
+    row[:3], row[100:115] = 0.0, 1.0  # 3 lost, 15 won
+    found = paired_tests([(base, row)])[0]
+    exact = stats.binomtest(15, 18).pvalue
+    assert found.difference == pytest.approx(12 / 200)
+    assert found.p == pytest.approx(exact, rel=0.35)
+    assert found.low < 12 / 200 < found.high and found.low > 0
+
+
+def test_no_difference_is_no_evidence():
+    assert paired_tests([(shares(50), shares(50))])[0].p == 1.0
+
+
+def test_under_no_effect_few_are_called_different():
+    chance = np.random.default_rng(1)
+    pairs = [(chance.integers(2, size=80) * 1.0, chance.integers(2, size=80) * 1.0) for _ in range(100)]
+    assert sum(found.p <= 0.05 for found in paired_tests(pairs)) <= 11
+
+
+ACCURACY = Column("acc", "dev", "accuracy", "accuracy", "higher", 1)
+
+
+def table_of(bench, **accuracies):
+    """Rows whose accuracy, in per cent, is as given."""
+    for number, (key, value) in enumerate(accuracies.items()):
+        changes = {"model.d_ff": 8 * number} if number else {}
+        bench.row(key, changes, results=[(1.0, 1.0)], scored={"metrics": {"accuracy": value}})
+    return build_table(bench.plan(), bench.store, [ACCURACY], "none")
+
+
+def kept_by(**by_row):
+    return lambda outcome, set_, metric: by_row.get(outcome.run.row) if metric == "accuracy" else None
+
+
+def test_the_table_marks_what_differs_between_examples(bench):
+    """50, 60 and 50.5 per cent of 200."""
+    better, alike = shares(100), shares(101)
+    better[100:120] = 1.0
+    table = table_of(bench, base=50.0, B=60.0, C=50.5)
+    table = with_tests(table, "sentences", lambda *_: None, kept_by(base=shares(100), B=better, C=alike))
+    tests = {row.key: row.measures["acc"].test for row in table.rows}
+    assert tests["base"] is None and tests["B"].marked and not tests["C"].marked
+    assert 0 < tests["B"].low < 10 < tests["B"].high < 20
+
+
+@pytest.mark.parametrize("row", [shares(120), np.ones(3)], ids=["of something else", "of other examples"])
+def test_shares_that_are_not_the_metrics_are_not_tested(bench, row):
+    table = table_of(bench, base=50.0, B=10.0)
+    kept = kept_by(base=shares(100), B=row)
+    assert shares_of_rows(*table.rows, "acc", "dev", "accuracy", kept) is None
+    assert all(r.measures["acc"].test is None for r in with_tests(table, "sentences", lambda *_: None, kept).rows)
+
+
+def test_damaged_examples_are_as_good_as_none(bench, tmp_path):
+    outcome = bench.row("base").table().rows[0].outcomes[0]
+    bench.store.evaluation_folder = lambda run_id, eval_id: tmp_path
+    read = shares_in(bench.store)
+    assert read(outcome, "dev", "accuracy") is None
+    for text in ("{", '{"accuracy": null}\n', '{"other": 1}\n'):
+        (tmp_path / "examples.jsonl").write_text(text)
+        found = read(outcome, "dev", "accuracy")
+        assert found is None or math.isnan(found[0])
+    (tmp_path / "examples.jsonl").write_text('{"accuracy": 1}\n{"accuracy": 0}\n')
+    assert read(outcome, "dev", "accuracy").tolist() == [1.0, 0.0]
+
+
+# --- side by side
+
+
+@pytest.fixture
+def kept(bench, tmp_path):
+    """Two rows with three examples each."""
+    bench.row("base").row("B", {"model.d_ff": 8})
+    made = {"base": "EEI", "B": "EII"}
+
+    def folder(run_id, eval_id):
+        path = tmp_path / run_id
+        path.mkdir(exist_ok=True)
+        lines = [{"text": f"t{n}\u2028", "guess": g} for n, g in enumerate(made[run_id.partition("#")[0]])]
+        (path / "examples.jsonl").write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+        return path
+
+    bench.store.evaluation_folder = folder
+    return bench
+
+
+def test_shared_fields_once_and_differing_ones_under_each_row(kept):
+    found = collect_cases(kept.plan(), kept.store, "dev", 1)
+    assert found.heads == ("#", "text", "base", "B")
+    assert [line[2:] for line in found.lines] == [("E", "E"), ("E", "I"), ("I", "I")]
+    only = collect_cases(kept.plan(), kept.store, "dev", 1, differing=True)
+    assert [line[0] for line in only.lines] == [2]
+
+
+def test_no_outputs_is_said(kept):
+    with pytest.raises(UserError, match=r"context\.examples"):
+        collect_cases(kept.plan(), kept.store, "test", 1)
+    with pytest.raises(UserError, match="seed 7"):
+        collect_cases(kept.plan(), kept.store, "dev", 7)
