@@ -24,6 +24,7 @@ from experiments.history import History, Point
 from experiments.mlflow_file import SCHEME, database_uri, make_database, move_default
 from experiments.store import Store, remove_folder
 from experiments.tracked import (
+    ARTIFACT_BYTES,
     RUNNING,
     TAG_LENGTH,
     TrackedRun,
@@ -50,22 +51,31 @@ class _Entry:
 
 
 class Tracker:
-    """Writes to a store's MLflow database. Not to be shared between threads."""
+    """Writes to a store's MLflow database, or to the server at `uri`. Not to be shared between threads."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, uri: str = "") -> None:
         os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
-        make_database(store.mlflow_db)
+        if not uri:
+            make_database(store.mlflow_db)
         from mlflow import MlflowClient, entities
 
         for name in ("mlflow", "alembic"):  # migrations are not the user's news
             logging.getLogger(name).setLevel(logging.WARNING)
         self._store, self._entities = store, entities
-        self._client = MlflowClient(tracking_uri=database_uri(store))
+        self._elsewhere = bool(uri)
+        self._client = MlflowClient(tracking_uri=uri or database_uri(store))
         self._client.search_experiments(max_results=1)  # makes the tables
-        move_default(store.mlflow_db)
+        if not uri:
+            move_default(store.mlflow_db)
         self._experiments: dict[str, str] = {}
+        self._locations: dict[str, Path] = {}
         self._headings: dict[tuple[str, str, str], str] = {}
         self._open: dict[str, _Entry] = {}
+
+    @property
+    def client(self) -> Any:
+        """MLflow's own, for views.py."""
+        return self._client
 
     def sync(self, run: TrackedRun) -> None:
         """Bring MLflow up to date with a run. Raises what MLflow raises; may be repeated."""
@@ -112,11 +122,11 @@ class Tracker:
 
     def _create(self, run: TrackedRun) -> _Entry:
         study, profile, corpus, row, _ = run.members[0] if run.members else ("runs", "", "", run.run_id, "")
-        experiment = self._experiment(study)
+        experiment = self.experiment(study)
         history = History(self._store, run.run_id)
         history.read()
         about = tags(run, history) | {
-            "mlflow.parentRunId": self._heading(study, profile, corpus),
+            "mlflow.parentRunId": self.heading(study, profile, corpus),
             "first_attempt": str(history.begin),
         }
         start = int(history.first_t * 1000) if history.first_t else None
@@ -127,23 +137,25 @@ class Tracker:
         self._log_inputs(entry, run, corpus)
         return entry
 
-    def _experiment(self, study: str) -> str:
+    def experiment(self, study: str) -> str:
         if study not in self._experiments:
             known = self._client.get_experiment_by_name(study)
             if known is None:
-                location = f"mlflow-artifacts:/{''.join(c if c.isalnum() else '-' for c in study)}"
-                self._experiments[study] = self._client.create_experiment(study, artifact_location=location)
+                location = f"{SCHEME}{''.join(c if c.isalnum() else '-' for c in study)}"
+                self._experiments[study] = self._client.create_experiment(
+                    study, artifact_location=None if self._elsewhere else location
+                )
             else:
                 if known.lifecycle_stage != "active":
                     self._client.restore_experiment(known.experiment_id)
                 self._experiments[study] = known.experiment_id
         return self._experiments[study]
 
-    def _heading(self, study: str, profile: str, corpus: str) -> str:
+    def heading(self, study: str, profile: str, corpus: str) -> str:
         """The parent run: a heading and nothing more, so that it is finished from the start."""
         key = (study, profile, corpus)
         if key not in self._headings:
-            experiment = self._experiment(study)
+            experiment = self.experiment(study)
             about = {"heading": digest(key), "study": study, "profile": profile, "corpus": corpus}
             found = self._client.search_runs([experiment], f"tags.heading = '{about['heading']}'", max_results=1)
             if found:
@@ -193,10 +205,24 @@ class Tracker:
         metrics = [self._entities.Metric(name, value, now, step) for name, value in new.items()]
         for some in _chunks(metrics, METRICS_AT_ONCE):
             self._client.log_batch(entry.mlflow_id, metrics=some)
-        location = self._client.get_experiment(entry.experiment).artifact_location
-        target = self._store.artifacts / location.removeprefix(SCHEME) / entry.mlflow_id / "artifacts"
         for source, name in artifacts(self._store, run):
-            place_artifact(source, target / name)
+            self.keep_artifact(entry.mlflow_id, source, name)
+
+    def keep_artifact(self, mlflow_id: str, source: Path, name: str, fresh: bool = False) -> None:
+        """Show a file among a run's artifacts, by its name there; what is no file or too large is left out.
+
+        `fresh`: it may have changed since it was kept.
+        """
+        if not self._elsewhere:
+            if mlflow_id not in self._locations:
+                location = self._client.get_run(mlflow_id).info.artifact_uri.removeprefix(SCHEME)
+                self._locations[mlflow_id] = self._store.artifacts / location
+            target = self._locations[mlflow_id] / name
+            if fresh:
+                target.unlink(missing_ok=True)
+            place_artifact(source, target)
+        elif source.is_file() and source.stat().st_size <= ARTIFACT_BYTES:
+            self._client.log_artifact(mlflow_id, str(source), name.rpartition("/")[0] or None)
 
 
 def attach(store: Store, run_id: str, files: Mapping[Path, str]) -> bool:

@@ -9,8 +9,7 @@ from typing import Annotated
 import typer
 
 from ablations.cli import options as o
-from ablations.selectors import CORPUS
-from experiments.config import flatten
+from ablations.cli.jobs import member
 from experiments.errors import UserError
 from experiments.exchange import Taken, runs_in, take_over
 from experiments.jobs.job import Member
@@ -74,9 +73,7 @@ def _origin(source: Path, folder: Path) -> tuple[Store, Members]:
         plan = found.plan
         members: Members = {}
         for run in plan.runs:
-            corpus = Path(str(dict(flatten(run.config)).get(CORPUS, ""))).name
-            member = Member(plan.study.name, plan.profile, corpus, run.row, run.group)
-            members[run.run_id] = (*members.get(run.run_id, ()), member)
+            members[run.run_id] = (*members.get(run.run_id, ()), member(plan, run))
         return found.store, members
     if not (source / "store.json").is_file():
         raise UserError(f"{source} is neither a bundle ({SUFFIX}) nor a store (it has no store.json).")

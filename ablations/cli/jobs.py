@@ -61,8 +61,14 @@ def _prepared_key(task: Task, run: PlannedRun) -> str:
     return digest(settings_read(run.config, task.prepare_reads))
 
 
+def member(plan: Plan, run: PlannedRun) -> Member:
+    """The place of a run in a plan's table."""
+    corpus = str(dict(flatten(run.config)).get(CORPUS, ""))
+    return Member(plan.study.name, plan.profile, Path(corpus).name, run.row, run.group)
+
+
 def _job(chosen: Chosen, plan: Plan, run: PlannedRun, stale: str) -> Job:
-    store, corpus = chosen.store, str(dict(flatten(run.config)).get(CORPUS, ""))
+    store = chosen.store
     result = store.result(run.run_id)
     retrain = run.state == "stale" and stale == "rerun"
     return Job(
@@ -81,7 +87,7 @@ def _job(chosen: Chosen, plan: Plan, run: PlannedRun, stale: str) -> Job:
         steps=total_steps(run.config),
         num_params=run.num_params,
         cost=run.cost,
-        members=(Member(plan.study.name, plan.profile, Path(corpus).name, run.row, run.group),),
+        members=(member(plan, run),),
         rerun_after=int(result["attempt"]) if result and retrain else 0,
         continues=tuple(_shorter(store, run)),
     )

@@ -1,14 +1,26 @@
-"""`ablations ui`: MLflow's pages on this store, on 127.0.0.1."""
+"""`ablations ui`: MLflow's pages on this store, on 127.0.0.1, with a study's table as a ready comparison."""
 
 import os
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ablations.cli import options as o
+from ablations.cli.jobs import member
+from ablations.cli.report import page, table_of
+from ablations.plan import Plan
 from experiments.errors import UserError
 from experiments.store import Store
+from experiments.tracked import TrackedRun
 from experiments.tracking import ui_command
+from experiments.views import Chart, Published, Table, publish, saved_views
+from reports.render.formats import render
+from reports.table import Table as Printed
+
+if TYPE_CHECKING:
+    pass
+
+FILES = {"markdown": "table.md", "latex": "table.tex", "csv": "table.csv", "json": "table.json", "setup": "setup.md"}
 
 
 def register(app: typer.Typer) -> None:
@@ -16,14 +28,103 @@ def register(app: typer.Typer) -> None:
 
 
 def ui(
+    study: Annotated[str | None, typer.Argument(metavar="[STUDY]", help="Show this table as a comparison.")] = None,
+    profile: o.Profile = None,
+    corpus: o.Corpus = None,
+    rows: o.Rows = None,
+    seeds: o.Seeds = None,
+    sets: o.Set = None,
     store: o.StoreDir = o.DEFAULT_STORE,
     state_dir: o.StateDir = None,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port on 127.0.0.1.")] = 5000,
+    tracking_uri: Annotated[
+        str | None,
+        typer.Option(metavar="URI", help="A tracking server of your own: send the table and its runs there."),
+    ] = None,
 ) -> None:
-    """Open MLflow on the store; Ctrl-C ends it."""
+    """Open MLflow on the store; Ctrl-C ends it. With STUDY, its table and figures are put there first."""
+    server = tracking_uri or f"http://127.0.0.1:{port}"
+    if study is None and tracking_uri:
+        raise UserError("--tracking-uri sends a table to a server: name the study, `ablations ui STUDY …`.")
+    if study is not None:
+        chosen = o.choose(study, profile, corpus, rows, seeds, sets, store, state_dir)
+        found = _publish(chosen, tracking_uri or "")
+        typer.echo(f"{chosen.study.name} as a comparison: {found.view(server)}")
+        typer.echo(f"the same runs as a list: {found.listing(server)}")
+    if tracking_uri:
+        return
     opened = Store.open(store, state_dir, create=False)
     if not opened.mlflow_db.exists():
         raise UserError(f"{opened.mlflow_db} does not exist: nothing was run in this store yet.")
+    if study is None:
+        _print_views(opened, server)
     command = ui_command(opened, port)
-    typer.echo(f"MLflow on http://127.0.0.1:{port} (Ctrl-C ends it)")
+    typer.echo(f"MLflow on {server} (Ctrl-C ends it)")
     os.execvpe(command[0], command, {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"})
+
+
+def _print_views(store: Store, server: str) -> None:
+    from experiments.tracking import Tracker
+
+    for name, views in saved_views(Tracker(store)).items():
+        for view in views:
+            typer.echo(f"{name} as a comparison: {view.view(server)}")
+
+
+def _publish(chosen: o.Chosen, uri: str) -> Published:
+    """Runs that MLflow does not have yet, then the table. Raises UserError where the server cannot be reached."""
+    from experiments.tracking import Tracker
+
+    plan = chosen.plan
+    done = [run for run in plan.runs if chosen.store.result(run.run_id) is not None]
+    if not done:
+        raise UserError(f"{chosen.store.root} holds no finished run of this table: train it with `ablations run`.")
+    try:
+        tracker = Tracker(chosen.store, uri)
+        for run in _tracked(plan, chosen.store):
+            tracker.sync(run)
+        return publish(tracker, _table(chosen, plan, table_of(chosen)))
+    except Exception as error:
+        if not uri or type(error).__name__ not in ("MlflowException", "RestException", "ConnectionError"):
+            raise
+        raise UserError(f"--tracking-uri {uri}: the server did not take it ({error}).") from None
+
+
+def _tracked(plan: Plan, store: Store) -> list[TrackedRun]:
+    found = {}
+    for run in plan.runs:
+        if store.result(run.run_id) is not None:
+            found[run.run_id] = TrackedRun(
+                run_id=run.run_id,
+                status="FINISHED",
+                task=run.config.task,
+                config=run.config.model_dump(mode="json"),
+                seed=run.seed,
+                inputs=run.inputs,
+                num_params=run.num_params,
+                members=(member(plan, run),),
+                evaluations=tuple(run.eval_ids),
+            )
+    return list(found.values())
+
+
+def _table(chosen: o.Chosen, plan: Plan, table: Printed) -> Table:
+    from reports.figures.draw import draw
+
+    files = {name: render(table, format_).encode() for format_, name in FILES.items()}
+    files |= {"table.html": page(table, chosen).encode(), **draw(table, chosen.store, ["svg"])}
+    charts = [
+        Chart(column.metric if column.set == "dev" else f"{column.metric}.{column.set}", column.header)
+        for column in table.columns
+    ]
+    charts += [Chart("num_params", "parameters"), Chart("train_perplexity", "perplexity while training", curve=True)]
+    return Table(
+        study=plan.study.name,
+        profile=plan.profile,
+        corpus=member(plan, plan.runs[0]).corpus,
+        rows=[row.key for row in table.rows],
+        runs=list({run.run_id: run.row for run in plan.runs}.items()),
+        note=render(table, "markdown"),
+        files=files,
+        charts=charts,
+    )
