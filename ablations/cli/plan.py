@@ -44,6 +44,8 @@ def _print(planned: Plan, store: Path) -> None:
         )
     states = [run.state for run in planned.runs]
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
-    typer.echo(f"{len(states)} runs: {counts}; {sum(run.cost for run in planned.runs):.1e} FLOP of training in all")
+    trainings = {run.run_id: run.cost for run in planned.runs}  # rows may share one and differ in its decoding
+    shared = "" if len(trainings) == len(states) else f"{len(trainings)} trainings, "
+    typer.echo(f"{len(states)} runs: {counts}; {shared}{sum(trainings.values()):.1e} FLOP of training in all")
     for note in planned.notes:
         typer.echo(f"note: {note}")
