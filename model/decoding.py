@@ -38,10 +38,10 @@ class LayerCache:
 
         def room(like: Tensor) -> Tensor:
             sentences, heads, _, width = like.shape
-            return like.new_empty(sentences, heads, max_steps, beam_size, width, dtype=dtype)
+            return like.new_empty(sentences, heads, max_steps, beam_size, width)
 
-        memory = (part.to(dtype).contiguous() for part in (memory_keys, memory_values))
-        return cls(*memory, room(memory_keys), room(memory_values))
+        keys, values = memory_keys.to(dtype).contiguous(), memory_values.to(dtype).contiguous()
+        return cls(keys, values, room(keys), room(values))
 
     def append(self, keys_BHKn: Tensor, values_BHKn: Tensor, time: int) -> tuple[Tensor, Tensor]:
         """Write the slots of `time`; return all slots so far, as views: keys (N, n, M), values (N, M, n)."""

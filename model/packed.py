@@ -46,7 +46,7 @@ class Projection:
 @functools.cache
 def packing_works(dtype: torch.dtype) -> bool:
     """Whether this torch packs matrices of this type on this processor, and multiplies by them rightly."""
-    if dtype not in (torch.float32, torch.bfloat16) or not torch.backends.mkldnn.is_available():
+    if dtype not in (torch.float32, torch.bfloat16) or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     weight_FD = torch.arange(-32, 32).view(8, 8).to(dtype) / 8
     x_RD, bias_F = torch.eye(8, dtype=dtype)[:3], torch.ones(8, dtype=dtype)

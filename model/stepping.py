@@ -74,7 +74,7 @@ class _LayerWeights:
     def self_attention(
         self, x_RD: Tensor, cache: LayerCache, state: DecoderState, ancestor_bias: Tensor | None
     ) -> Tensor:
-        q, k, v = self.qkv(x_RD).split(self.parts, dim=1)
+        q, k, v = torch.split(self.qkv(x_RD), self.parts, dim=1)
         keys_values = cache.append(_by_head(k, state), _by_head(v, state), state.step)
         return self.self_output(_attend(q, *keys_values, state, ancestor_bias))
 
@@ -145,8 +145,8 @@ def _query_key_value(attention: SelfAttention, config: ModelConfig, dtype: torch
     """From head by head, q, k and v of each together, to all q, all k, all v."""
     weight, bias = attention.qkv.weight, attention.qkv.bias
     parts = [config.d_k, config.d_k, config.d_v]
-    q, k, v = weight.view(config.num_heads, sum(parts), -1).split(parts, dim=1)
-    q_bias, k_bias, v_bias = bias.view(config.num_heads, sum(parts)).split(parts, dim=1)
+    q, k, v = torch.split(weight.view(config.num_heads, sum(parts), -1), parts, dim=1)
+    q_bias, k_bias, v_bias = torch.split(bias.view(config.num_heads, sum(parts)), parts, dim=1)
     scale = config.d_k**-0.5
     rows = torch.cat([(q * scale).flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)])
     return Projection(rows, torch.cat([(q_bias * scale).flatten(), k_bias.flatten(), v_bias.flatten()]), dtype)

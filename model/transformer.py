@@ -129,14 +129,15 @@ class Transformer(nn.Module):
         with without_autocast(x_BKD.device):
             # Beams stand where positions stand in `Decoder.forward`, all at the same position.
             x_R1D = self.decoder.positions(x_BKD.flatten(0, 1).unsqueeze(1), first=state.step)
-            hidden_RD = self.decoder.final_norm(state.weights.step(x_R1D.squeeze(1), state, bias))
+            hidden_RD: Tensor = self.decoder.final_norm(state.weights.step(x_R1D.squeeze(1), state, bias))
         state.step += 1
         return hidden_RD.view_as(x_BKD)
 
     def next_logits(self, hidden_BKD: Tensor, state: DecoderState) -> Tensor:
         """`logits` of what `decode_step` returned, (B, K, W)."""
         with without_autocast(hidden_BKD.device):
-            return state.weights.output(hidden_BKD.flatten(0, 1)).unflatten(0, hidden_BKD.shape[:2])
+            logits_RW = state.weights.output(hidden_BKD.flatten(0, 1))
+        return logits_RW.view(*hidden_BKD.shape[:2], -1)
 
     def set_attention_kernel(self, name: str) -> None:
         """Which kernel of attention.KERNELS computes equation 1; "auto" (at first) chooses by the device."""

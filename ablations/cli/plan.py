@@ -42,8 +42,10 @@ def _print(planned: Plan, store: Path) -> None:
         typer.echo(f"  {run.row:<{width}}  seed {run.seed}  {run.run_id}  {run.state:<8}{_size(run)}  {changes}")
     states = [run.state for run in planned.runs]
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
-    total = sum(run.cost for run in planned.runs)
-    typer.echo(f"{len(states)} runs: {counts}{f'; {total:.1e} FLOP of training in all' if total else ''}")
+    trainings = {run.run_id: run.cost for run in planned.runs}  # rows may share one and differ in its decoding
+    shared = "" if len(trainings) == len(states) else f"; {len(trainings)} trainings"
+    total = sum(trainings.values())
+    typer.echo(f"{len(states)} runs: {counts}{shared}{f'; {total:.1e} FLOP of training in all' if total else ''}")
     for note in planned.notes:
         typer.echo(f"note: {note}")
 

@@ -80,4 +80,5 @@ def _weights(q_BHQK: Tensor, k_BHMK: Tensor, *, causal: bool) -> Tensor:
     scores_HQM = (q_BHQK @ k_BHMK.mT)[0].float() * q_BHQK.shape[-1] ** -0.5
     if causal:
         scores_HQM = scores_HQM + causal_bias(scores_HQM.shape[-1], scores_HQM.dtype, scores_HQM.device)
-    return scores_HQM.softmax(-1).cpu()
+    weights_HQM: Tensor = scores_HQM.softmax(-1).cpu()
+    return weights_HQM

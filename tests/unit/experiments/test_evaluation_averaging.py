@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from experiments.evaluation.averaging import average_weights
+from experiments.evaluation import averaging
+from experiments.evaluation.averaging import average_weights, kept_average
 from experiments.training.checkpoint import save
 
 
@@ -50,3 +51,23 @@ def test_integers_that_differ_have_no_average(tmp_path: Path) -> None:
 def test_nothing_to_average_is_refused() -> None:
     with pytest.raises(ValueError, match="no checkpoint"):
         average_weights([])
+
+
+def test_an_average_is_made_once_and_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for step in (2, 4, 6):
+        save(tmp_path, step, {"w": torch.full((2,), float(step))}, {}, {})
+    first = kept_average(tmp_path, 2, 2)
+    assert torch.equal(first["w"], torch.full((2,), 5.0))
+    monkeypatch.setattr(averaging, "average_weights", lambda _: pytest.fail("averaged again"))
+    assert torch.equal(kept_average(tmp_path, 2, 2)["w"], first["w"])
+    monkeypatch.undo()
+    assert torch.equal(kept_average(tmp_path, 3, 2)["w"], torch.full((2,), 4.0))
+
+
+def test_a_damaged_average_is_made_anew(tmp_path: Path) -> None:
+    for step in (2, 4):
+        save(tmp_path, step, {"w": torch.full((2,), float(step))}, {}, {})
+    kept_average(tmp_path, 2, 2)
+    (file,) = (tmp_path / "averages").glob("*/model.safetensors")
+    file.write_bytes(b"torn")
+    assert torch.equal(kept_average(tmp_path, 2, 2)["w"], torch.full((2,), 3.0))

@@ -1,0 +1,111 @@
+"""A trained run through `translate`, `export`, `attention`, without its training data; a study of decoding."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.system.conftest import Cli, as_json
+
+SHARED = """
+name = "search"
+title = "One training, several searches"
+
+[base]
+model = {num_layers = 1, d_model = 8, d_ff = 16, num_heads = 2, d_k = 4, d_v = 4}
+data = {vocab_size = 200, builtin_pairs = 300}
+training = {train_steps = 6, warmup_steps = 10, tokens_per_batch = 400, checkpoint_steps = 2, keep_checkpoints = 3}
+evaluation = {beam_size = 2, max_extra_length = 3}
+
+[[variation]]
+key = "base"
+
+[[variation]]
+key = "greedy"
+set = {evaluation.beam_size = 1}
+
+[[variation]]
+key = "alpha1"
+set = {evaluation.length_penalty = 1.0}
+
+[[variation]]
+key = "average"
+set = {evaluation.checkpoint = "average:3"}
+"""
+
+
+@pytest.fixture(scope="module")
+def store(cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("search")
+    study = folder / "search.toml"
+    study.write_text(SHARED, encoding="utf-8")
+    done = cli("run", study, "--store", folder / "runs", "--devices", "cpu:1", "--json")
+    rows = {row["row"]: row for row in as_json(done)["rows"]}
+    assert set(rows) == {"base", "greedy", "alpha1", "average"}
+    shutil.rmtree(folder / "runs" / "corpora")
+    return folder / "runs", study
+
+
+def test_rows_of_decoding_share_one_training_and_fill_a_table(cli: Cli, store: tuple[Path, Path]) -> None:
+    runs, study = store
+    (run,) = (runs / "runs").iterdir()
+    assert len(list((run / "attempts").glob("*/result.json"))) == 1
+    assert len(list((run / "evaluations").iterdir())) == 4
+    assert len(list(run.glob("attempts/*/averages/*"))) == 1
+    table = as_json(cli("report", study, "--store", runs, "--json", "--strict"))
+    assert len(table["rows"]) == 4
+
+
+def test_lines_come_out_in_order_and_empty_ones_stay_empty(cli: Cli, store: tuple[Path, Path], tmp_path: Path) -> None:
+    runs, study = store
+    text = tmp_path / "input.txt"
+    text.write_text("The old dog sleeps.\n\nThe man goes.\n", encoding="utf-8")
+    named = ("--store", runs, "--devices", "cpu:1", "--study", study, "--row", "base")
+    lines = cli("translate", text, *named).stdout.split("\n")
+    assert len(lines) == 4
+    assert lines[1] == lines[3] == ""
+    best = [json.loads(line) for line in cli("translate", text, *named, "--nbest", "2", "--json").stdout.splitlines()]
+    assert [(one["line"], one["rank"]) for one in best if one["line"] != 2] == [(1, 1), (1, 2), (3, 1), (3, 2)]
+    assert best[0]["score"] >= best[1]["score"]
+    refused = cli("translate", text, *named, "--max-pieces", "2", code=2)
+    assert "Line 1 has" in refused.stderr
+    skipped = cli("translate", text, *named, "--max-pieces", "2", "--over-long", "skip")
+    assert skipped.stdout == "\n\n\n"
+    assert "line 3 has" in skipped.stderr
+
+
+def test_an_exported_folder_needs_no_store(cli: Cli, store: tuple[Path, Path], tmp_path: Path) -> None:
+    runs, _ = store
+    (run,) = (runs / "runs").iterdir()
+    cli("export", tmp_path / "model", "--run", run.name[:6], "--store", runs)
+    text = tmp_path / "input.txt"
+    text.write_text("The old dog sleeps.\n", encoding="utf-8")
+    exported = cli("translate", text, "--model", tmp_path / "model", "--devices", "cpu:1", cwd=tmp_path).stdout
+    assert exported == cli("translate", text, "--run", run.name, "--store", runs, "--devices", "cpu:1").stdout
+    assert "not empty" in cli("export", tmp_path / "model", "--run", run.name, "--store", runs, code=2).stderr
+
+
+def test_attention_is_drawn_and_kept_as_an_artifact(cli: Cli, store: tuple[Path, Path], tmp_path: Path) -> None:
+    runs, study = store
+    figure = tmp_path / "figure.png"
+    named = ("--study", study, "--row", "base", "--store", runs, "--out", figure)
+    found = as_json(cli("attention", "The $old dog sleeps.", *named, "--json", "--head", "2", "--target", "der Hund"))
+    assert len(found["maps"]["cross"][0]) == 2
+    assert figure.read_bytes().startswith(b"\x89PNG")
+    (run,) = (runs / "runs").iterdir()
+    assert len(list((run / "attention").iterdir())) == 2
+    assert len(list((runs / "artifacts").rglob("attention/*"))) == 2
+    assert "numbered from 1" in cli("attention", "The dog.", *named, "--layer", "9", code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "Name the model"),
+        (("--run", "ffff"), "there are 1 trained runs"),
+        (("--over-long", "cut"), "refuse or skip"),
+    ],
+)
+def test_mistakes_are_explained(cli: Cli, store: tuple[Path, Path], arguments: tuple[str, ...], message: str) -> None:
+    assert message in cli("translate", *arguments, "--store", store[0], code=2).stderr

@@ -1,0 +1,52 @@
+"""Matrices laid out once give what F.linear gives, and follow the weights they were made of."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from model.config import ModelConfig
+from model.factory import build_model
+from model.packed import NARROW_FROM, PACK_FROM, Projection, packing_works
+
+
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("rows", [1, 4, 37])
+@pytest.mark.parametrize("outputs", [24, PACK_FROM // 64 + 5])
+@torch.inference_mode()
+def test_equals_linear_in_fp32(outputs, rows, relu):
+    torch.manual_seed(0)
+    weight, bias, x = torch.randn(outputs, 64), torch.randn(outputs), torch.randn(rows, 64)
+    projection = Projection(weight, bias, torch.float32, relu=relu)
+    expected = F.linear(x, weight, bias)
+    torch.testing.assert_close(projection(x), expected.relu() if relu else expected, atol=1e-4, rtol=1e-5)
+    assert (projection.packed is not None) == (weight.numel() >= PACK_FROM and packing_works(torch.float32))
+
+
+@torch.inference_mode()
+def test_double_is_not_packed_and_bf16_is_where_it_pays():
+    weight, x = torch.randn(NARROW_FROM // 64, 64), torch.randn(3, 64)
+    assert torch.equal(
+        Projection(weight.double(), None, torch.float64)(x.double()), F.linear(x.double(), weight.double())
+    )
+    narrow = Projection(weight, None, torch.bfloat16)(x)
+    assert narrow.dtype == torch.bfloat16
+    torch.testing.assert_close(narrow.float(), F.linear(x, weight), atol=0.2, rtol=0.02)
+    assert Projection(weight[:8], None, torch.bfloat16)(x).dtype == torch.float32
+
+
+@torch.inference_mode()
+def test_steps_follow_a_weight_that_changes():
+    model = build_model(ModelConfig(num_layers=1, d_model=8, d_ff=16, num_heads=2, d_k=4, d_v=4), 20).double().eval()
+    source, token = torch.tensor([[4, 5, 6]]), torch.tensor([[1]])
+
+    def first_hidden():
+        memory = model.encode(source)
+        return model.decode_step(token, model.start_decoding(memory, None, 1, 3))
+
+    before = first_hidden()
+    assert torch.equal(first_hidden(), before)
+    with torch.inference_mode(False), torch.no_grad():
+        model.decoder.layers[0].feed_forward.inner.weight.mul_(2)
+    after = first_hidden()
+    assert not torch.equal(after, before)
+    torch.testing.assert_close(after, model.decode(token, model.encode(source)), atol=1e-10, rtol=0)
