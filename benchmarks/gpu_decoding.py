@@ -1,0 +1,106 @@
+"""How long a GPU takes to decode 3,000 sentences with base at beam 4, unattended.
+
+    python -m benchmarks.gpu_decoding [--source FILE.en] [--model DIR] [--out FILE.json]
+
+Needs torch, sentencepiece, sacrebleu and what `experiments` itself imports (numpy, pydantic, safetensors, psutil).
+Without --model the weights are random and every sentence runs to its source's length + 10; without --source the
+lengths are drawn as newstest's are (median 27 pieces). With both, the text is also compared with the processor's in
+fp32, on the first sentences.
+"""
+
+import argparse
+import json
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.machine import machine
+from experiments.config import DeviceSpec
+from experiments.data.tokenizer import EOS_ID
+from experiments.device import Device
+from experiments.evaluation.beam import SearchSettings
+from experiments.evaluation.translate import translate
+from experiments.evaluation.translator import Translator
+from model.config import ModelConfig
+from model.factory import build_model
+
+SENTENCES, VOCABULARY = 3000, 37000
+SLOTS = (2**17, 2**18, 2**19)  # places in a batch's cache: how much fits at once
+
+
+def main() -> None:
+    options = _options()
+    report: dict[str, Any] = {"sentences": SENTENCES, "runs": [], **machine()}
+    for precision in ("bf16", "fp32"):
+        device = Device.open(DeviceSpec("cuda", 4), precision)
+        report["gpu"] = device.name
+        for slots in SLOTS:
+            model, sources, settings = _work(options, device, precision)
+            best, found = float("inf"), None
+            for _ in range(3):
+                device.synchronize()
+                began = time.perf_counter()
+                found = translate(model, sources, settings, device, max_batch_slots=slots)
+                device.synchronize()
+                best = min(best, time.perf_counter() - began)
+            assert found is not None
+            pieces = sum(len(hypotheses[0].ids) for hypotheses in found)
+            report["runs"].append(
+                {
+                    "precision": precision, "slots": slots, "seconds": round(best, 3), "pieces": pieces,
+                    "pieces_per_s": round(pieces / best), "peak_memory_gb": round(device.peak_memory_bytes() / 1e9, 2),
+                }
+            )  # fmt: skip
+            print(json.dumps(report["runs"][-1]), flush=True)
+        if precision == "fp32":
+            report["as_on_cpu"] = _compare(options, sources, settings, [h[0].ids for h in found])
+            print(json.dumps(report["as_on_cpu"]), flush=True)
+    if options.out:
+        options.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
+
+def _work(options: argparse.Namespace, device: Device, precision: str) -> tuple[Any, list[list[int]], SearchSettings]:
+    """The model on this device, the sentences' pieces, the search."""
+    if options.model:
+        kind = "cuda" if device.is_cuda else "cpu"
+        translator = Translator.load(options.model, DeviceSpec(kind, device.threads), precision)
+        lines = options.source.read_text(encoding="utf-8").split("\n")[:SENTENCES]
+        return translator.model, translator.source_tokenizer.encode_batch(lines), translator.settings
+    torch.manual_seed(1)
+    model = build_model(ModelConfig(), VOCABULARY, device=device.torch_device).eval()
+    with torch.no_grad():
+        model.target_embedding.weight[EOS_ID] = 0  # far below the best of thousands: nothing ends early
+    draw = random.Random(1)
+    lengths = [min(150, max(3, round(draw.lognormvariate(3.3, 0.55)))) for _ in range(SENTENCES)]
+    return model, [[draw.randrange(4, VOCABULARY) for _ in range(n)] for n in lengths], SearchSettings(4, 0.6, 9)
+
+
+def _compare(
+    options: argparse.Namespace, sources: list[list[int]], settings: SearchSettings, found: list[tuple[int, ...]]
+) -> dict[str, int]:
+    """How many of the first sentences come out as on the processor, in fp32."""
+    cpu = Device.open(DeviceSpec("cpu", 8), "fp32")
+    model, _, _ = _work(options, cpu, "fp32")
+    count = options.compare
+    here = translate(model, sources[:count], settings, cpu)
+    same = sum(one[0].ids == there for one, there in zip(here, found[:count], strict=True))
+    return {"sentences": count, "same": same}
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--source", type=Path, help="newstest in the model's source language, one sentence a line")
+    parser.add_argument("--model", type=Path, help="a folder that `ablations export` wrote")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--compare", type=int, default=100, help="sentences that the processor decodes too")
+    options = parser.parse_args()
+    if bool(options.source) != bool(options.model):
+        parser.error("--source and --model go together")
+    return options
+
+
+if __name__ == "__main__":
+    main()
