@@ -41,7 +41,7 @@ def store(cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Pat
     study = folder / "search.toml"
     study.write_text(SHARED, encoding="utf-8")
     done = cli("run", study, "--store", folder / "runs", "--devices", "cpu:1", "--json")
-    rows = {row["row"]: row for row in as_json(done)["rows"]}
+    rows = {row["row"]: row for row in as_json(done)}
     assert set(rows) == {"base", "greedy", "alpha1", "average"}
     shutil.rmtree(folder / "runs" / "corpora")
     return folder / "runs", study
@@ -54,7 +54,7 @@ def test_rows_of_decoding_share_one_training_and_fill_a_table(cli: Cli, store: t
     assert len(list((run / "evaluations").iterdir())) == 4
     assert len(list(run.glob("attempts/*/averages/*"))) == 1
     table = as_json(cli("report", study, "--store", runs, "--json", "--strict"))
-    assert len(table["rows"]) == 4
+    assert len(table) == 4
 
 
 def test_lines_come_out_in_order_and_empty_ones_stay_empty(cli: Cli, store: tuple[Path, Path], tmp_path: Path) -> None:
