@@ -118,6 +118,7 @@ class DeviceSpec:
     kind: str = "cpu"
     threads: int = 1
     memory_gb: float | None = None  # cap, where a GPU is shared
+    count: int = 1  # devices that train the run together
 
 
 # Named by what the inputs' digests say instead (data files), or scored apart from training (evaluation).

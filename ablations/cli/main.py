@@ -13,7 +13,7 @@ from pathlib import Path
 
 import typer
 
-from ablations.cli import demo, evaluate, plan, report, run, status, studies, ui
+from ablations.cli import demo, evaluate, log, plan, prune, report, requests, run, status, studies, ui
 from experiments.errors import UserError
 
 app = typer.Typer(
@@ -23,7 +23,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for module in (studies, plan, run, evaluate, status, report, ui, demo):
+for module in (studies, plan, run, evaluate, status, requests, log, report, ui, prune, demo):
     module.register(app)
 
 

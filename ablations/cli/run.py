@@ -3,16 +3,13 @@
 import typer
 
 from ablations.cli import options as o
+from ablations.cli import working as w
 from ablations.cli.jobs import enqueue, prepare, wanted
-from ablations.cli.progress import Live, plain_progress
+from ablations.cli.progress import plain_progress
 from ablations.cli.report import print_table
-from experiments.jobs.background import Background
-from experiments.jobs.coordinator import work
+from ablations.cli.working import Working
 from experiments.jobs.reporter import Summary
-from experiments.jobs.slots import Slot, parse_slots
 from experiments.store import Store
-from experiments.tasks.load import load_task
-from experiments.tracking import Tracker
 
 
 def register(app: typer.Typer) -> None:
@@ -38,12 +35,15 @@ def queue(
 
 
 def work_command(
-    devices: o.Devices = "auto", store: o.StoreDir = o.DEFAULT_STORE, state_dir: o.StateDir = None
+    devices: o.Devices = "auto",
+    store: o.StoreDir = o.DEFAULT_STORE,
+    state_dir: o.StateDir = None,
+    hang_after: w.HangAfter = w.DEFAULT_HANG_MIN,
+    notify: w.Notify = None,
 ) -> None:
     """Train and evaluate what is queued, until the queue is empty."""
-    slots = parse_slots(devices)
-    opened = Store.open(store, state_dir)
-    _exit_if_bad(_work(opened, slots))
+    working = Working(devices, hang_after * 60, notify)
+    _exit_if_bad(working.start(Store.open(store, state_dir)))
 
 
 def run(
@@ -57,18 +57,20 @@ def run(
     state_dir: o.StateDir = None,
     devices: o.Devices = "auto",
     stale: o.Stale = "keep",
+    hang_after: w.HangAfter = w.DEFAULT_HANG_MIN,
+    notify: w.Notify = None,
     as_json: o.Json = False,
 ) -> None:
     """Train and evaluate what is missing of a table, then print it."""
     chosen = o.choose(study, profile, corpus, rows, seeds, sets, store, state_dir)
-    run_chosen(chosen, devices, stale, "json" if as_json else "markdown")
+    run_chosen(chosen, Working(devices, hang_after * 60, notify), stale, "json" if as_json else "markdown")
 
 
-def run_chosen(chosen: o.Chosen, devices: str, stale: str, format_: str) -> None:
+def run_chosen(chosen: o.Chosen, working: Working | str, stale: str, format_: str) -> None:
     """plan − valid results → queue → work → report. Exits 1 if a run failed, 130 if interrupted."""
-    slots = parse_slots(devices)
+    working = Working(working) if isinstance(working, str) else working
     if _queue(chosen, stale):
-        summary = _work(chosen.store, slots)
+        summary = working.start(chosen.store)
         if summary.interrupted:
             _exit_if_bad(summary)
     else:
@@ -91,11 +93,6 @@ def _queue(chosen: o.Chosen, stale: str) -> int:
     done = len(plan.runs) - len(runs)
     typer.echo(f"{len(plan.runs)} runs: {done} done, {added} queued now, {len(runs) - added} queued before", err=True)
     return len(runs)
-
-
-def _work(store: Store, slots: list[Slot]) -> Summary:
-    with Live() as live:
-        return work(store, slots, load_task, Background(lambda: Tracker(store)), live.update)
 
 
 def _exit_if_bad(summary: Summary) -> None:

@@ -48,7 +48,7 @@ class TestEngine:
         script.write_text(program)
         environment = child_environment(SLOT, SLOT.threads) | {"MARK": "yes"}
         argv = [sys.executable, str(script), *map(str, arguments)]
-        return engine.start(Launch(argv, environment, tmp_path / "log.txt"))
+        return engine.start(Launch(argv, environment, tmp_path / "log.txt", SLOT))
 
     def ended(self, engine, handle):
         until = time.monotonic() + PATIENCE_S

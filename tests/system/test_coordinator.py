@@ -413,7 +413,7 @@ def test_the_first_signal_saves_a_checkpoint_and_the_next_work_goes_on(store, nu
 def test_the_second_signal_leaves_at_once(store):
     deaf = make(0, attempts={"1": {"at": 2, "do": "deaf"}}, steps=10_000, step_s=0.02)
     process = coordinator(store, deaf)
-    wait_for(lambda: any(e["kind"] == "checkpoint" for e in events(store, 1, 0)))
+    wait_for(lambda: any(e["kind"] == "metrics" and e["step"] > 2 for e in events(store, 1, 0)))  # deaf by now
     child = psutil.Process(pids(store, 1, 0)[0])
     process.send_signal(signal.SIGINT)
     time.sleep(0.3)
@@ -428,6 +428,6 @@ def test_the_spec_says_what_a_child_needs(store):
     go(store, make(attempts={"1": {"at": 3, "do": "kill"}}))
     spec = read_json(store.attempt_folder(make().run_id, 2) / "spec.json")
     assert spec["earlier"] == [f"runs/{make().run_id}/attempts/0001"]  # relative: a store can be moved
-    assert spec["device"] == {"kind": "cpu", "threads": 1, "memory_gb": None}
+    assert spec["device"] == {"kind": "cpu", "threads": 1, "memory_gb": None, "count": 1}
     assert spec["coordinator"]["pid"] == os.getpid()
     assert spec["train"] is True and [e["eval_id"] for e in spec["evaluations"]] == [EVALUATION]
