@@ -67,7 +67,7 @@ def train(spec, folder, events, stub, behaviour):
     while state["step"] < steps:
         if behaviour.get("at") == state["step"]:
             misbehave(behaviour["do"], events)
-        if stop or not alive(spec["coordinator"]["pid"]):
+        if stop or (spec["coordinator"] and not alive(spec["coordinator"]["pid"])):
             write_json(folder / "checkpoint.json", state)
             events.emit("checkpoint", step=state["step"], path="checkpoint.json")
             events.emit("preempted", step=state["step"])
@@ -93,7 +93,7 @@ def main(path):
     events = EventWriter(folder)
     digest = stub.get("code_digest", "")
     events.emit("started", attempt=spec["attempt"], pid=os.getpid(), host="here", code_digest=digest)
-    print("stub at work", spec["device"], os.environ["CUDA_VISIBLE_DEVICES"])
+    print("stub at work", spec["device"], os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ.get("SLURMD_NODENAME"))
     if spec["train"]:
         train(spec, folder, events, stub, behaviour)
     for item in spec["evaluations"]:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ablations.cli.settling import settle
 from ablations.cli.state import run_states
 from ablations.plan import Plan, plan_study
 from ablations.selectors import selection
@@ -77,6 +78,7 @@ def choose(
     study = load_study(study_name)
     task = load_task(study.task)
     store = Store.open(store_dir, state_dir, create=False)
+    settle(store)
 
     def replan() -> Plan:
         return plan_study(study, chosen, task, store.root, run_states(store, task))

@@ -1,5 +1,7 @@
 """`ablations queue`, `work` and `run`: from the plan to finished runs."""
 
+from typing import Annotated
+
 import typer
 
 from ablations.cli import options as o
@@ -8,6 +10,7 @@ from ablations.cli.jobs import enqueue, prepare, wanted
 from ablations.cli.progress import plain_progress
 from ablations.cli.report import print_table
 from ablations.cli.working import Working
+from experiments.errors import UserError
 from experiments.jobs.reporter import Summary
 from experiments.store import Store
 
@@ -40,10 +43,23 @@ def work_command(
     state_dir: o.StateDir = None,
     hang_after: w.HangAfter = w.DEFAULT_HANG_MIN,
     notify: w.Notify = None,
+    engine: w.EngineName = "local",
+    engine_set: w.EngineSet = None,
+    address: w.Address = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Submit to the cluster and return.")] = False,
 ) -> None:
-    """Train and evaluate what is queued, until the queue is empty."""
-    working = Working(devices, hang_after * 60, notify)
-    _exit_if_bad(working.start(Store.open(store, state_dir)))
+    """Train and evaluate what is queued, until the queue is empty.
+
+    With --detach the runs go on in the cluster alone: `ablations status`, or the same command again, takes in what has
+    ended meanwhile, and the same command submits what has to be done again.
+    """
+    working = Working(devices, engine, w.engine_settings(engine_set, address), hang_after * 60, notify)
+    if detach and engine == "local":
+        raise UserError("--detach is for clusters: on this machine runs end with the process that works on the queue.")
+    opened = Store.open(store, state_dir)
+    _exit_if_bad(working.start(opened, "submitted" if detach else "empty"))
+    if detach:
+        typer.echo(f"submitted; `ablations status --store {store}` says how far they are", err=True)
 
 
 def run(
@@ -59,11 +75,15 @@ def run(
     stale: o.Stale = "keep",
     hang_after: w.HangAfter = w.DEFAULT_HANG_MIN,
     notify: w.Notify = None,
+    engine: w.EngineName = "local",
+    engine_set: w.EngineSet = None,
+    address: w.Address = None,
     as_json: o.Json = False,
 ) -> None:
     """Train and evaluate what is missing of a table, then print it."""
     chosen = o.choose(study, profile, corpus, rows, seeds, sets, store, state_dir)
-    run_chosen(chosen, Working(devices, hang_after * 60, notify), stale, "json" if as_json else "markdown")
+    working = Working(devices, engine, w.engine_settings(engine_set, address), hang_after * 60, notify)
+    run_chosen(chosen, working, stale, "json" if as_json else "markdown")
 
 
 def run_chosen(chosen: o.Chosen, working: Working | str, stale: str, format_: str) -> None:

@@ -13,6 +13,7 @@ from rich.text import Text
 from ablations.cli import options as o
 from ablations.cli.naming import label
 from ablations.cli.progress import duration
+from ablations.cli.settling import settle
 from experiments.jobs.forecast import left_s
 from experiments.jobs.job import Row
 from experiments.jobs.queue import Queue
@@ -35,6 +36,7 @@ def status(
 ) -> None:
     """Show the queue: waiting with the reason, running with progress, failed with the end of the log."""
     opened = Store.open(store, state_dir, create=False)
+    settle(opened)
     if as_json:
         typer.echo(json.dumps(_as_json(opened), indent=1, ensure_ascii=False))
     elif watch:

@@ -19,7 +19,11 @@ from experiments.jobs.hardware import Gpu, available_cores, memory_gb, visible_g
 GRAMMAR = (
     'Write cpu:N, cpu:NxT (N slots of T threads), cuda:0,2, cuda:*, cuda:*x3 (three a GPU) or auto; join with "+".'
 )
-USABLE = 0.94  # of a shared GPU's memory: the rest goes to the processes' CUDA contexts
+CLUSTER_GRAMMAR = (
+    "On a cluster write cpu:N or cpu:NxT (N runs at once, of T threads each), cuda:N or cuda:NxT (with a GPU each)."
+)
+USABLE = 0.94  # of a device's memory: the rest goes to the system, or to the processes' CUDA contexts
+CLUSTER_THREADS = {"cpu": 1, "cuda": 4}
 
 
 @dataclass(frozen=True)
@@ -37,8 +41,8 @@ class Slot:
 
     @property
     def unit(self) -> str:
-        """Equal for slots that share a device: "cuda:2", "cpu"."""
-        return self.name.partition("/")[0] if self.kind == "cuda" else self.kind
+        """Equal for slots that share a device: "cuda:2", "cpu"; on a cluster, "cpu.7", none do."""
+        return self.name.partition("/" if self.kind == "cuda" else ":")[0]
 
     @property
     def parts(self) -> list[str]:
@@ -74,6 +78,16 @@ def parse_slots(text: str, environ: Mapping[str, str] | None = None) -> list[Slo
     if len({slot.name for slot in slots}) < len(slots):
         raise UserError(f"--devices {text}: a device is named twice. Share a GPU with cuda:0x2. {GRAMMAR}")
     return slots
+
+
+def parse_cluster_slots(text: str) -> list[Slot]:
+    """How many runs a cluster is given at once, and what each takes. The cluster chooses the devices."""
+    match = re.fullmatch(r"(cpu|cuda):(\d+)(?:x(\d+))?", text.strip())
+    if not match or not int(match[2]) or match[3] == "0":
+        raise UserError(f"--devices {text}: {CLUSTER_GRAMMAR}")
+    kind, threads = match[1], int(match[3] or CLUSTER_THREADS[match[1]])
+    device = None if kind == "cuda" else ""
+    return [Slot(f"{kind}.{i}", kind, threads, device) for i in range(int(match[2]))]
 
 
 def _parse_part(part: str, text: str, environ: Mapping[str, str]) -> list[Slot]:

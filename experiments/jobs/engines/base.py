@@ -12,8 +12,8 @@ decides from those. Hence the contract is small:
  - `poll` never blocks: None while the child lives, then an Exit, the same one however often it is asked. The code is
    negative for a signal, None where it cannot be known (an adopted child is nobody's child here).
  - `terminate` asks the child to save a checkpoint and end (SIGTERM, or what the cluster has for it); `kill` ends it
-   and what it has started, at once. Both do nothing to a child that has ended: a process id that the system has given
-   to another process since is never signalled.
+   and what it has started, at once, or as soon as a cluster does that. Both do nothing to a child that has ended: a
+   process id that the system has given to another process since is never signalled.
  - `wait` returns after `timeout_s` at the latest, earlier if a child may have ended.
  - `close` frees what the engine holds for itself. Children go on.
 """
