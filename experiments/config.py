@@ -168,6 +168,7 @@ class DeviceSpec:
     kind: str = "cpu"
     threads: int = 1
     memory_gb: float | None = None  # cap, where a GPU is shared
+    count: int = 1  # devices that train the run together
 
 
 def flatten(config: BaseModel | Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -5,6 +5,10 @@ class UserError(Exception):
     """A mistake of the user's: what is wrong, where, and what to do, in one paragraph. Exit code 2."""
 
 
+class DiskFull(UserError):  # noqa: N818 - what the disk is
+    """There is no space left, or the quota is used up: trying again helps only once there is room."""
+
+
 class Preempted(Exception):  # noqa: N818 - an outcome, not an error
     """The task saved its state and stopped because it was asked to."""
 

@@ -2,7 +2,7 @@
 
 Every event has "t" (Unix seconds) and "kind"; the rest depends on the kind:
 
-    started     attempt, pid, host, device, threads, code_digest
+    started     attempt, pid, host, device, threads, code_digest, members
     resumed     step, path                      training goes on at this step
     metrics     step, loss, …                   numbers of the training curve
     progress    what, done, total               of what has no steps; at most one a second
@@ -11,7 +11,7 @@ Every event has "t" (Unix seconds) and "kind"; the rest depends on the kind:
     evaluated   eval_id, set, metrics
     finished
     preempted   step                            stopped on request, after a checkpoint
-    failed      cls, message, traceback         cls: out_of_memory | diverged | user_error | bug
+    failed      cls, message, traceback         cls: out_of_memory | disk_full | diverged | user_error | bug
 """
 
 import json
@@ -44,6 +44,7 @@ class EventWriter:
     def __init__(self, folder: Path) -> None:
         self._file = os.open(folder / FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         self._progress_at = 0.0
+        self._torn = False
 
     def emit(self, kind: str, **fields: Any) -> None:
         if kind == "progress":
@@ -51,9 +52,18 @@ class EventWriter:
                 return
             self._progress_at = time.monotonic()
         event = {"t": round(time.time(), 3), "kind": kind, **_plain(fields)}
-        os.write(self._file, (json.dumps(event, ensure_ascii=False, allow_nan=False) + "\n").encode())
+        self._append((json.dumps(event, ensure_ascii=False, allow_nan=False) + "\n").encode())
         if kind not in FOR_THE_EYE:  # what a restart relies on must survive a power cut
             os.fsync(self._file)
+
+    def _append(self, line: bytes) -> None:
+        """One write; on a disk that is nearly full it may be cut short, and the rest then raises OSError."""
+        line = b"\n" + line if self._torn else line  # a torn line must not swallow the next one
+        self._torn = True
+        written = os.write(self._file, line)
+        while written < len(line):
+            written += os.write(self._file, line[written:])
+        self._torn = False
 
     def close(self) -> None:
         os.close(self._file)

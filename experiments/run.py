@@ -4,6 +4,7 @@ SPEC is a JSON file in the attempt's folder, written by the coordinator:
 
     store, run_id, attempt, task, config       what to run
     folder       where the study lies, if it is a file: a user's own task is found there
+    members      [study, profile, corpus, row, group]: where it stands in tables, told again in the events
     inputs       digests of what training reads
     train                                      false: the weights are there, only evaluations are asked for
     evaluations  [{eval_id, set, settings, inputs}]
@@ -12,9 +13,11 @@ SPEC is a JSON file in the attempt's folder, written by the coordinator:
     pinned       what the first attempt resolved (precision, micro-batch …), so that a resume is exact
     coordinator  {pid, create_time}            when it is gone, the child saves a checkpoint and ends
 
-Exit codes: 0 finished, 3 preempted after a checkpoint, 1 failed (the last event says why).
+Exit codes: 0 finished, 3 preempted after a checkpoint, 1 failed (the last event says why), 4 the disk is full.
 """
 
+import errno
+import faulthandler
 import json
 import logging
 import os
@@ -30,21 +33,26 @@ import psutil
 
 from experiments import provenance
 from experiments.config import DeviceSpec
-from experiments.errors import Diverged, OutOfMemory, Preempted, UserError
+from experiments.errors import DiskFull, Diverged, OutOfMemory, Preempted, UserError
 from experiments.events import EventWriter
 from experiments.store import Store, write_json
 from experiments.tasks.base import Context, EvaluationSpec, Task
 from experiments.tasks.load import load_task
 
-FINISHED, FAILED, PREEMPTED = 0, 1, 3
+FINISHED, FAILED, PREEMPTED, DISK_FULL = 0, 1, 3, 4
+TWICE_S = 1.0  # a cluster may deliver one request to stop twice within that time
 log = logging.getLogger("experiments.run")
 
 
 class StopRequest:
-    """Set by SIGTERM or SIGINT, or when the coordinator is gone; a second signal ends the process at once."""
+    """Set by SIGTERM or SIGINT, or when the coordinator is gone; a second signal ends the process at once.
+
+    A cluster's coordinator may be on another machine, and may leave: there the spec names none.
+    """
 
     def __init__(self, coordinator: dict[str, Any] | None) -> None:
         self._event = threading.Event()
+        self._signalled_at = 0.0
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._signalled)
         if coordinator:
@@ -54,8 +62,9 @@ class StopRequest:
         return self._event.is_set()
 
     def _signalled(self, number: int, _frame: object) -> None:
-        if self._event.is_set():
+        if self._signalled_at and time.monotonic() - self._signalled_at > TWICE_S:
             os._exit(128 + number)
+        self._signalled_at = self._signalled_at or time.monotonic()
         self._event.set()
 
     def _watch(self, coordinator: dict[str, Any]) -> None:
@@ -74,6 +83,7 @@ class StopRequest:
 def main(spec_path: Path) -> int:
     """Run one attempt; returns the exit code. Never raises: what went wrong is the attempt's last event."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
+    faulthandler.enable()  # a crash in native code leaves its stack in the log
     folder = spec_path.parent
     events = EventWriter(folder)
     try:
@@ -82,20 +92,31 @@ def main(spec_path: Path) -> int:
         task = load_task(spec["task"], spec.get("folder", "")).with_settings(spec["config"])
         _announce(events, spec, task)
         _attempt(spec, task, folder, events, stop)
+        events.emit("finished")
     except Preempted as outcome:
         events.emit("preempted", step=outcome.step)
         return PREEMPTED
     except Exception as error:
         log.exception("failed")
-        events.emit("failed", cls=_failure_class(error), message=str(error), traceback=traceback.format_exc())
-        return FAILED
-    events.emit("finished")
+        return _say_failed(error, events)
     return FINISHED
+
+
+def _say_failed(error: Exception, events: EventWriter) -> int:
+    cls = _failure_class(error)
+    try:
+        events.emit("failed", cls=cls, message=str(error), traceback=traceback.format_exc())
+    except OSError:  # nothing can be written any more: the exit code says it
+        log.exception("the failure could not be told")
+        return DISK_FULL
+    return DISK_FULL if cls == "disk_full" else FAILED
 
 
 def _failure_class(error: Exception) -> str:
     if isinstance(error, OutOfMemory | MemoryError):
         return "out_of_memory"
+    if isinstance(error, DiskFull) or (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)):
+        return "disk_full"
     if isinstance(error, Diverged):
         return "diverged"
     return "user_error" if isinstance(error, UserError) else "bug"
@@ -106,6 +127,7 @@ def _announce(events: EventWriter, spec: dict[str, Any], task: Task) -> None:
         "started",
         attempt=spec["attempt"],
         pid=os.getpid(),
+        members=spec.get("members", []),
         device=spec["device"],
         code_digest=provenance.code_digest(task.training_code),
         revision=provenance.revision(),

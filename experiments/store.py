@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
-from experiments.errors import UserError
+from experiments.errors import DiskFull, UserError
 
 VERSION = 1
 _IDENTITY = re.compile(r"[0-9a-f]{16}")
@@ -125,6 +125,20 @@ class Store:
     def write_json(path: Path, value: Any) -> None:
         write_json(path, value)
 
+    def coordinator(self) -> str:
+        """Who works on the store at this moment: "process 4711 on host"; "" for nobody. Takes no lock for long."""
+        try:
+            file = os.open(self.state_dir / "coordinator.lock", os.O_RDONLY)
+        except OSError:
+            return ""
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return os.read(file, 200).decode(errors="replace").strip() or "another process"
+        finally:
+            os.close(file)
+        return ""
+
     @contextlib.contextmanager
     def coordinator_lock(self) -> Iterator[None]:
         """Held by the one process that owns the store's work; raises UserError naming the other holder.
@@ -202,7 +216,8 @@ def explain_os_errors(doing: str) -> Iterator[None]:
     except OSError as error:
         if error.errno not in remedies:
             raise
-        raise UserError(f"Could not {doing}: {remedies[error.errno]}. Nothing that was finished is lost.") from error
+        kind = DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else UserError
+        raise kind(f"Could not {doing}: {remedies[error.errno]}. Nothing that was finished is lost.") from error
 
 
 def write_json(path: Path, value: Any) -> None:

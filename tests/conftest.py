@@ -5,6 +5,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from .clusters import ray_cluster, slurm
+
+__all__ = ["ray_cluster", "slurm"]
+
 
 @pytest.fixture(autouse=True)
 def _denormal_numbers_stay() -> Iterator[None]:

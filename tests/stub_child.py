@@ -1,10 +1,12 @@
 """A child program without torch: trains nothing, obeys the contract of experiments/run.py, fails on command.
 
 `config["stub"]` may hold: step_s, checkpoint_steps, and attempts: {"1": {"at": step, "do": …}} with do one of kill,
-exit, bug, user_error, diverged, out_of_memory, lie (ends well without a result), deaf (ignores SIGTERM).
+exit, bug, user_error, diverged, out_of_memory, disk_full, lie (ends well without a result), deaf (ignores SIGTERM),
+hang (deaf, and no step more), segfault, mute (the disk is so full that not even that can be told).
 Its state is a sum over steps, so that lost or repeated steps show in the result.
 """
 
+import ctypes
 import json
 import os
 import signal
@@ -39,6 +41,13 @@ def misbehave(what, events):
         os._exit(7)
     if what == "lie":
         os._exit(0)
+    if what == "mute":
+        os._exit(4)
+    if what == "segfault":
+        ctypes.string_at(0)
+    if what == "hang":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        time.sleep(3600)
     if what == "deaf":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         return
@@ -58,7 +67,7 @@ def train(spec, folder, events, stub, behaviour):
     while state["step"] < steps:
         if behaviour.get("at") == state["step"]:
             misbehave(behaviour["do"], events)
-        if stop or not alive(spec["coordinator"]["pid"]):
+        if stop or (spec["coordinator"] and not alive(spec["coordinator"]["pid"])):
             write_json(folder / "checkpoint.json", state)
             events.emit("checkpoint", step=state["step"], path="checkpoint.json")
             events.emit("preempted", step=state["step"])
@@ -84,7 +93,7 @@ def main(path):
     events = EventWriter(folder)
     digest = stub.get("code_digest", "")
     events.emit("started", attempt=spec["attempt"], pid=os.getpid(), host="here", code_digest=digest)
-    print("stub at work", spec["device"], os.environ["CUDA_VISIBLE_DEVICES"])
+    print("stub at work", spec["device"], os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ.get("SLURMD_NODENAME"))
     if spec["train"]:
         train(spec, folder, events, stub, behaviour)
     for item in spec["evaluations"]:

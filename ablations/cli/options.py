@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from ablations.cli.settling import settle
 from ablations.cli.state import run_states
 from ablations.overrides import nested
 from ablations.plan import Plan, plan_study
@@ -112,6 +113,7 @@ def choose(
     study = load_study(study_name, many)
     task = task_of(study)
     store = Store.open(store_dir, state_dir, create=False)
+    settle(store)
 
     def replan() -> Plan:
         return plan_study(study, chosen, task, store.root, run_states(store, task))

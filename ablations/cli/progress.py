@@ -28,8 +28,7 @@ class Live:
     def __init__(self) -> None:
         self._console = Console(stderr=True)
         self._live = RichLive(console=self._console, auto_refresh=False, transient=True)
-        self._began = self._printed_at = time.monotonic()
-        self._ended_before: int | None = None
+        self._printed_at = time.monotonic()
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
@@ -49,20 +48,17 @@ class Live:
 
     def _summary(self, view: View) -> str:
         counts = view.counts
-        ended = sum(count for state, count in counts.items() if state.ended)
-        self._ended_before = ended if self._ended_before is None else self._ended_before
-        left = counts[State.WAITING] + counts[State.RUNNING]
         words = [f"{counts[state]} {state.value}" for state in State if counts[state]]
-        eta = self._eta(ended - self._ended_before, left)
+        eta = f"about {duration(view.left_s)} left" if view.left_s else ""
         stopping = "stopping after checkpoints (once more: at once)" if view.stopping else ""
         return ", ".join(filter(None, [*words, view.preparing, eta, stopping]))
 
-    def _eta(self, ended: int, left: int) -> str:
-        """From the runs that have ended since we started; rows differ in cost, so it is rough."""
-        if not ended or not left:
-            return ""
-        seconds = (time.monotonic() - self._began) / ended * left
-        return f"about {seconds / 60:.0f} min left" if seconds >= 90 else f"about {seconds:.0f} s left"
+
+def duration(seconds: float) -> str:
+    """ "42 s", "12 min", "3.5 h"."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _running(view: View) -> list[str]:

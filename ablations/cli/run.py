@@ -1,22 +1,19 @@
 """`ablations queue`, `work` and `run`: from the plan to finished runs."""
 
-from contextlib import closing
+from typing import Annotated
 
 import typer
 
 from ablations.cli import options as o
+from ablations.cli import working as w
 from ablations.cli.jobs import enqueue, prepare, wanted
-from ablations.cli.progress import Live, plain_progress
+from ablations.cli.progress import plain_progress
 from ablations.cli.report import print_table
+from ablations.cli.working import Working
 from ablations.plan import Plan, PlannedRun
-from experiments.jobs.background import Background
-from experiments.jobs.coordinator import work
-from experiments.jobs.engines.local import LocalEngine
+from experiments.errors import UserError
 from experiments.jobs.reporter import Summary
-from experiments.jobs.slots import Slot, parse_slots
 from experiments.store import Store
-from experiments.tasks.load import load_task
-from experiments.tracking import Tracker
 
 
 def register(app: typer.Typer) -> None:
@@ -44,12 +41,28 @@ def queue(
 
 
 def work_command(
-    devices: o.Devices = "auto", store: o.StoreDir = o.DEFAULT_STORE, state_dir: o.StateDir = None
+    devices: o.Devices = "auto",
+    store: o.StoreDir = o.DEFAULT_STORE,
+    state_dir: o.StateDir = None,
+    hang_after: w.HangAfter = w.DEFAULT_HANG_MIN,
+    notify: w.Notify = None,
+    engine: w.EngineName = "local",
+    engine_set: w.EngineSet = None,
+    address: w.Address = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Submit to the cluster and return.")] = False,
 ) -> None:
-    """Train and evaluate what is queued, until the queue is empty."""
-    slots = parse_slots(devices)
+    """Train and evaluate what is queued, until the queue is empty.
+
+    With --detach the runs go on in the cluster alone: `ablations status`, or the same command again, takes in what has
+    ended meanwhile, and the same command submits what has to be done again.
+    """
+    working = Working(devices, engine, w.engine_settings(engine_set, address), hang_after * 60, notify)
+    if detach and engine == "local":
+        raise UserError("--detach is for clusters: on this machine runs end with the process that works on the queue.")
     opened = Store.open(store, state_dir)
-    _exit_if_bad(_work(opened, slots))
+    _exit_if_bad(working.start(opened, "submitted" if detach else "empty"))
+    if detach:
+        typer.echo(f"submitted; `ablations status --store {store}` says how far they are", err=True)
 
 
 def run(
@@ -64,23 +77,28 @@ def run(
     devices: o.Devices = "auto",
     stale: o.Stale = "keep",
     yes: o.Yes = False,
+    hang_after: w.HangAfter = w.DEFAULT_HANG_MIN,
+    notify: w.Notify = None,
+    engine: w.EngineName = "local",
+    engine_set: w.EngineSet = None,
+    address: w.Address = None,
     as_json: o.Json = False,
 ) -> None:
     """Train and evaluate what is missing of a table, then print it."""
     chosen = o.choose(study, profile, corpus, rows, seeds, sets, store, state_dir, many=yes)
-    run_chosen(chosen, devices, stale, "json" if as_json else "markdown")
+    working = Working(devices, engine, w.engine_settings(engine_set, address), hang_after * 60, notify)
+    run_chosen(chosen, working, stale, "json" if as_json else "markdown")
 
 
-def run_chosen(chosen: o.Chosen, devices: str, stale: str, format_: str, show: bool = True) -> None:
+def run_chosen(chosen: o.Chosen, working: Working | str, stale: str, format_: str, show: bool = True) -> None:
     """plan − valid results → queue → work → report. Exits 1 if a run failed, 130 if interrupted."""
-    slots = parse_slots(devices)
+    working = Working(working) if isinstance(working, str) else working
     plan = chosen.plan
     runs = wanted(plan, stale)
     summary = Summary()
     if runs:
-        with closing(LocalEngine()) as engine:  # its imports go on while the corpus is prepared
-            _queue(chosen, plan, runs, stale)
-            summary = _work(chosen.store, slots, engine)
+        _queue(chosen, plan, runs, stale)
+        summary = working.start(chosen.store)
     else:
         typer.echo(f"all {len(plan.runs)} runs are done: nothing to train", err=True)
     if show and not summary.interrupted:
@@ -95,11 +113,6 @@ def _queue(chosen: o.Chosen, plan: Plan, runs: list[PlannedRun], stale: str) -> 
     added = enqueue(chosen, plan, runs, stale)
     done = len(plan.runs) - len(runs)
     typer.echo(f"{len(plan.runs)} runs: {done} done, {added} queued now, {len(runs) - added} queued before", err=True)
-
-
-def _work(store: Store, slots: list[Slot], engine: LocalEngine | None = None) -> Summary:
-    with Live() as live:
-        return work(store, slots, load_task, Background(lambda: Tracker(store)), live.update, engine=engine)
 
 
 def _exit_if_bad(summary: Summary) -> None:

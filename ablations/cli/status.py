@@ -1,59 +1,126 @@
-"""`ablations status`: what waits, runs, has ended, and why."""
+"""`ablations status`: what waits and why, what runs and for how long still, what has ended and how."""
 
 import json
 import time
-from collections import Counter
 from dataclasses import asdict
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
 
 from ablations.cli import options as o
+from ablations.cli.naming import label
+from ablations.cli.progress import duration
+from ablations.cli.settling import settle
+from experiments.jobs.forecast import left_s
 from experiments.jobs.job import Row
 from experiments.jobs.queue import Queue
 from experiments.jobs.states import State
 from experiments.store import Store
+
+SHOWN = 20  # waiting runs that are listed; of 10,000 the rest is a number
+WATCH_S = 2.0
 
 
 def register(app: typer.Typer) -> None:
     app.command("status")(status)
 
 
-def status(store: o.StoreDir = o.DEFAULT_STORE, state_dir: o.StateDir = None, as_json: o.Json = False) -> None:
-    """Show the queue: waiting and running with progress, finished, failed with the end of the log."""
-    rows = _rows(Store.open(store, state_dir, create=False))
+def status(
+    store: o.StoreDir = o.DEFAULT_STORE,
+    state_dir: o.StateDir = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it anew every two seconds; Ctrl-C ends it.")] = False,
+    as_json: o.Json = False,
+) -> None:
+    """Show the queue: waiting with the reason, running with progress, failed with the end of the log."""
+    opened = Store.open(store, state_dir, create=False)
+    settle(opened)
     if as_json:
-        typer.echo(json.dumps([_plain(row) for row in rows], indent=1, ensure_ascii=False))
-        return
-    if not rows:
-        typer.echo(f"nothing is queued in {store}")
-        return
-    counts = Counter(row.state for row in rows)
-    typer.echo(", ".join(f"{counts[state]} {state.value}" for state in State if counts[state]))
-    for row in rows:
-        if row.state is not State.FINISHED:
-            typer.echo(f"  {_line(row)}")
-        if row.state is State.FAILED:
-            typer.echo("".join(f"      {line}\n" for line in row.error.splitlines()), nl=False)
+        typer.echo(json.dumps(_as_json(opened), indent=1, ensure_ascii=False))
+    elif watch:
+        _watch(opened)
+    else:
+        typer.echo("\n".join(_lines(opened)))
 
 
-def _rows(store: Store) -> list[Row]:
+def _watch(store: Store) -> None:
+    with Live(console=Console(), auto_refresh=False) as live:
+        while True:
+            live.update(Text("\n".join(_lines(store))), refresh=True)
+            time.sleep(WATCH_S)
+
+
+def _lines(store: Store) -> list[str]:
     if not store.queue_db.exists():
-        return []
-    queue = Queue(store.queue_db, create=False)
+        return [f"nothing is queued in {store.root}"]
+    queue, holder = Queue(store.queue_db, create=False), store.coordinator()
     try:
-        return queue.status()
+        counts = queue.counts()
+        if not any(counts.values()):
+            return [f"nothing is queued in {store.root}"]
+        lines = [", ".join(f"{counts[state]} {state.value}" for state in State if counts[state])]
+        lines += [f"worked on by {holder}"] * bool(holder) + list(_left(queue))
+        notes = queue.notes()
+        lines += [line for name in sorted(notes) for line in notes[name].splitlines()]
+        for row in queue.rows(State.RUNNING, counts[State.RUNNING]):
+            lines.append(f"  {_line(row)}")
+        for number, row in enumerate(queue.rows(State.WAITING, SHOWN)):
+            lines.append(f"  {_line(row)}: {_why(row, number, holder, 'drain' in notes)}")
+        if counts[State.WAITING] > SHOWN:
+            lines.append(f"  … and {counts[State.WAITING] - SHOWN:,} more that wait")
+        for row in queue.rows(State.CANCELLED, SHOWN) + queue.rows(State.FAILED, counts[State.FAILED]):
+            lines.append(f"  {_line(row)}")
+            lines += [f"      {line}" for line in row.error.splitlines()]
+        return lines
     finally:
         queue.close()
 
 
-def _plain(row: Row) -> dict[str, object]:
-    return {**asdict(row), "members": [member._asdict() for member in row.members]}
+def _left(queue: Queue) -> list[str]:
+    seconds = left_s(queue)
+    return [] if not seconds else [f"about {duration(seconds)} left, as fast as until now"]
 
 
 def _line(row: Row) -> str:
-    names = ", ".join(sorted({f"{member.study} {member.row}" for member in row.members})) or row.run_id
     step = f" step {row.step}/{row.total}" if row.step is not None and row.total else ""
-    since = ""
-    if row.state is State.RUNNING and row.started:
-        since = f" for {time.time() - row.started:.0f} s on {row.slot}"
-    return f"{row.state.value:<9} {names} seed {row.seed} ({row.run_id}){step} {row.doing}{since}"
+    if row.state is not State.RUNNING:
+        return f"{row.state.value:<9} {label(row)}{step}"
+    since = f" for {duration(time.time() - row.started)} on {row.slot}" if row.started else ""
+    left = f", about {duration(row.left_s)} of training left" if row.left_s is not None else ""
+    return f"{row.state.value:<9} {label(row)}{step} {row.doing}{since}{left}"
+
+
+def _why(row: Row, before: int, holder: str, draining: bool) -> str:
+    """Why a run waits."""
+    if not holder:
+        gone_on = f" ({row.doing})" if row.doing else ""
+        return f"nobody works on the queue: `ablations work` does{gone_on}"
+    if draining:
+        return "nothing new is started (drain)"
+    return row.doing or (f"{before} before it" if before else "next, when a slot is free")
+
+
+def _as_json(store: Store) -> list[dict[str, Any]]:
+    if not store.queue_db.exists():
+        return []
+    queue, holder = Queue(store.queue_db, create=False), store.coordinator()
+    try:
+        draining, before, plain = "drain" in queue.notes(), 0, []
+        for row in queue.status():
+            value: dict[str, Any] = {**asdict(row), "members": [member._asdict() for member in row.members]}
+            value["log"] = _log(store, row)
+            value["why"] = ""
+            if row.state is State.WAITING:
+                value["why"] = _why(row, before, holder, draining)
+                before += 1
+            plain.append(value)
+        return plain
+    finally:
+        queue.close()
+
+
+def _log(store: Store, row: Row) -> str | None:
+    """Where the last attempt's log is, within the store."""
+    return f"runs/{row.run_id}/attempts/{row.attempt:04d}/log.txt" if row.attempt else None

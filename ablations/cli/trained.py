@@ -113,6 +113,6 @@ def device_spec(devices: str) -> DeviceSpec:
     """One device of what --devices names: the first GPU, or all of the processor's threads together."""
     slots = parse_slots(devices)
     if slots[0].kind == "cuda":
-        os.environ["CUDA_VISIBLE_DEVICES"] = slots[0].device
+        os.environ["CUDA_VISIBLE_DEVICES"] = slots[0].device or ""
         return DeviceSpec("cuda", slots[0].threads, slots[0].memory_gb)
     return DeviceSpec("cpu", sum(slot.threads for slot in slots))

@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,6 +11,7 @@ from typing import Any
 
 import psutil
 
+from experiments.errors import UserError
 from experiments.events import FILE, EventWriter, Tail
 from experiments.jobs.engines.base import Engine, Handle, Launch, child_environment
 from experiments.jobs.job import Claimed, Job
@@ -35,15 +37,31 @@ class Live:
     handle: Handle | None
     tail: Tail
     record: Record = field(default_factory=Record)
-    asked: str = ""  # "stop" or "cancel" once it was asked to end
+    asked: str = ""  # "stop", "cancel" or "hung" once it was asked to end
     asked_at: float = 0.0
+    heard_at: float = field(default_factory=time.monotonic)  # its last event
+
+    def listen(self) -> None:
+        """Take in what its events have said since the last time."""
+        events = self.tail.read()
+        if events:
+            self.heard_at = time.monotonic()
+            self.record.take(events)
 
     @property
     def run_id(self) -> str:
         return self.claimed.job.run_id
 
 
-def launch(
+@dataclass
+class Plan:
+    """An attempt whose folder is made and whose child is to be started."""
+
+    live: Live
+    launch: Launch
+
+
+def plan(
     store: Store,
     engine: Engine,
     child: Sequence[str],
@@ -52,15 +70,15 @@ def launch(
     slot: Slot,
     parts: Sequence[str],
     code_digest: str,
-) -> Live:
-    """Write the child's spec and start it. `parts` are what it is to make."""
+) -> Plan:
+    """Write the child's spec. `parts` are what it is to make."""
     number, folder = attempt
     job = claimed.job
     earlier = list(_earlier(store, job, number, code_digest)) if TRAINING in parts else []
     if TRAINING in parts and not earlier:  # what former attempts pinned or reached does not bind
         _say_restart(store, job, number, folder)
         claimed = replace(claimed, pinned={}, best=0)
-    pinned = {"kind": slot.kind, "threads": slot.threads, **claimed.pinned}
+    pinned = {"kind": slot.kind, "threads": slot.threads, "devices": slot.count, **claimed.pinned}
     threads = pinned["threads"] if pinned["kind"] == slot.kind else slot.threads
     me = psutil.Process()
     spec = {
@@ -69,28 +87,44 @@ def launch(
         "attempt": number,
         "task": job.task,
         "folder": job.folder,
+        "members": [list(member) for member in job.members],
         "config": dict(job.config),
         "inputs": dict(job.inputs),
         "train": TRAINING in parts,
         "evaluations": [dict(item) for item in job.evaluations if item["eval_id"] in parts],
-        "device": {"kind": slot.kind, "threads": threads, "memory_gb": slot.memory_gb},
+        "device": {"kind": slot.kind, "threads": threads, "memory_gb": slot.memory_gb, "count": slot.count},
         "earlier": [os.path.relpath(path, store.root) for path in earlier],
         "pinned": pinned,
-        "coordinator": {"pid": me.pid, "create_time": me.create_time()},
+        # whoever outlives it need not watch it
+        "coordinator": None if engine.outlives else {"pid": me.pid, "create_time": me.create_time()},
     }
     (folder / SPEC).write_text(json.dumps(spec, indent=1), encoding="utf-8")
-    command = Launch([*child, str(folder / SPEC)], child_environment(slot, threads), folder / LOG)
-    try:
-        handle = engine.start(command)
-    except OSError as error:  # counts as an attempt that was killed
-        command.log.write_text(f"could not start a process: {error}\n", encoding="utf-8")
-        handle = None
+    command = Launch([*child, str(folder / SPEC)], child_environment(slot, threads), folder / LOG, slot)
     claimed = replace(claimed, pinned=pinned)
-    return Live(claimed, number, folder, slot, tuple(parts), handle, Tail(folder))
+    return Plan(Live(claimed, number, folder, slot, tuple(parts), None, Tail(folder)), command)
+
+
+def start(engine: Engine, plans: Sequence[Plan]) -> list[Live]:
+    """Start the children. One that cannot be started counts as an attempt that was killed."""
+    for planned, handle in zip(plans, engine.start_all([planned.launch for planned in plans]), strict=True):
+        if isinstance(handle, OSError):
+            planned.launch.log.write_text(f"could not start a process: {handle}\n", encoding="utf-8")
+        else:
+            planned.live.handle = handle
+    return [planned.live for planned in plans]
 
 
 def adopt(store: Store, engine: Engine, claimed: Claimed, slots: Sequence[Slot]) -> Live:
-    """An attempt that a dead coordinator has left; its handle is None if the child is gone too."""
+    """An attempt that another coordinator has left; its handle is None if the child is gone too.
+
+    Raises UserError if it was given to another engine: whether it still runs there is not for this one to know.
+    """
+    theirs = str((claimed.ref or {}).get("engine", engine.name))
+    if theirs not in (engine.name, "local"):
+        raise UserError(
+            f"Runs of this store were given to {theirs} and are not back yet. Work on it with --engine {theirs}; "
+            "`ablations cancel all` and that command end them."
+        )
     folder = store.attempt_folder(claimed.job.run_id, claimed.attempt)
     slot = next((s for s in slots if s.name == claimed.slot), Slot(claimed.slot, ""))
     spec = read_json(folder / SPEC) or {}

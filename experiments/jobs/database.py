@@ -6,10 +6,10 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
-from experiments.errors import UserError
+from experiments.errors import DiskFull, UserError
 from experiments.journal import journal_mode
 
-VERSION = 1
+VERSION = 2
 APPLICATION = 0x41424C51  # "ABLQ": this file is a queue of ours
 BUSY_TIMEOUT_S = 30.0
 
@@ -21,7 +21,9 @@ CREATE TABLE jobs (
     stalls INTEGER NOT NULL DEFAULT 0, step INTEGER, total INTEGER, doing TEXT NOT NULL DEFAULT '',
     slot TEXT NOT NULL DEFAULT '', error TEXT NOT NULL DEFAULT '', error_class TEXT NOT NULL DEFAULT '',
     request TEXT NOT NULL DEFAULT '', tracked INTEGER NOT NULL DEFAULT 0,
-    queued REAL NOT NULL, started REAL, ended REAL
+    queued REAL NOT NULL, started REAL, ended REAL,
+    memory_gb REAL NOT NULL DEFAULT 0, devices INTEGER NOT NULL DEFAULT 1, alone INTEGER NOT NULL DEFAULT 0,
+    hangs INTEGER NOT NULL DEFAULT 0, left_s REAL
 ) WITHOUT ROWID;
 CREATE INDEX by_turn ON jobs (state, priority DESC, cost DESC, queued, run_id);
 CREATE TABLE members (
@@ -33,7 +35,18 @@ CREATE TABLE attempts (
     started REAL NOT NULL, ended REAL, outcome TEXT NOT NULL DEFAULT '', detail TEXT NOT NULL DEFAULT '',
     first_step INTEGER, last_step INTEGER, PRIMARY KEY (run_id, number)
 ) WITHOUT ROWID;
+CREATE TABLE notes (name TEXT PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID;
 """
+UPGRADES = {  # from a version to the next
+    1: """
+ALTER TABLE jobs ADD COLUMN memory_gb REAL NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN devices INTEGER NOT NULL DEFAULT 1;
+ALTER TABLE jobs ADD COLUMN alone INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN hangs INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN left_s REAL;
+CREATE TABLE notes (name TEXT PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID;
+"""
+}
 
 
 def connect(path: Path, *, create: bool) -> sqlite3.Connection:
@@ -46,11 +59,14 @@ def connect(path: Path, *, create: bool) -> sqlite3.Connection:
             return _empty()
         connection = _open(path, create or os.access(path.parent, os.W_OK))
         try:
-            if _version(connection, path) == 0:
+            version = _version(connection, path)
+            if version == 0:
                 if not create:
                     connection.close()
                     return _empty()
                 _make(connection, path)
+            elif version < VERSION:
+                _upgrade(connection, path)
             # a power cut may cost the last commits, never the file: the queue can be rebuilt from studies and results
             connection.execute("PRAGMA synchronous=NORMAL")
         except BaseException:
@@ -86,6 +102,14 @@ def _make(connection: sqlite3.Connection, path: Path) -> None:
                 connection.execute(statement)
             connection.execute(f"PRAGMA application_id={APPLICATION}")
             connection.execute(f"PRAGMA user_version={VERSION}")
+
+
+def _upgrade(connection: sqlite3.Connection, path: Path) -> None:
+    with immediate(connection):
+        for version in range(_version(connection, path), VERSION):  # another process may have been first
+            for statement in filter(str.strip, UPGRADES[version].split(";")):
+                connection.execute(statement)
+        connection.execute(f"PRAGMA user_version={VERSION}")
 
 
 def _version(connection: sqlite3.Connection, path: Path) -> int:
@@ -130,7 +154,7 @@ def explain(path: Path) -> Iterator[None]:
         advice = _advice(str(error), path)
         if advice is None:
             raise
-        raise UserError(advice) from error
+        raise (DiskFull if "disk is full" in str(error) else UserError)(advice) from error
 
 
 def _advice(message: str, path: Path) -> str | None:

@@ -1,10 +1,15 @@
 """What this machine lends: cores by affinity and container quota, GPUs by nvidia-smi. Imports no torch."""
 
+import contextlib
 import os
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
+
+OTHERS_SHARE = 0.1  # of a GPU's memory: less than that is a driver's own
 
 
 @dataclass(frozen=True)
@@ -33,14 +38,46 @@ def visible_gpus(environ: Mapping[str, str]) -> list[Gpu]:
 
 def _nvidia_smi() -> list[tuple[str, str, float]]:
     """(index, UUID, memory in GB) of each GPU; empty without nvidia-smi or a driver."""
-    command = ["nvidia-smi", "--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits"]
+    rows = _ask_nvidia_smi("gpu", "index,uuid,memory.total")
+    # nvidia-smi counts in MiB; GB are 1e9 bytes here
+    return [(index, uuid, int(mib) * 1.048576e-3) for index, uuid, mib in rows if mib.isdigit()]
+
+
+def _ask_nvidia_smi(what: str, fields: str) -> list[list[str]]:
+    """Rows of `fields`; none without nvidia-smi or a driver."""
+    command = ["nvidia-smi", f"--query-{what}={fields}", "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):
         return []
-    rows = [line.split(", ") for line in done.stdout.splitlines() if line.count(", ") == 2]
-    # nvidia-smi counts in MiB; GB are 1e9 bytes here
-    return [(index, uuid, int(mib) * 1.048576e-3) for index, uuid, mib in rows if mib.strip().isdigit()]
+    rows = [[value.strip() for value in line.split(",")] for line in done.stdout.splitlines()]
+    return [row for row in rows if len(row) == fields.count(",") + 1]
+
+
+def gpus_in_use() -> dict[str, str]:
+    """GPUs that computing processes use, by UUID and by index, with who they are."""
+    listed = _ask_nvidia_smi("gpu", "index,uuid,memory.used,memory.total")
+    processes: dict[str, list[str]] = {}
+    for uuid, pid, mib in _ask_nvidia_smi("compute-apps", "gpu_uuid,pid,used_memory"):
+        used = f", {int(mib) * 1.048576e-3:.1f} GB" if mib.isdigit() else ""
+        processes.setdefault(uuid, []).append(f"process {pid}{used}")
+    found = {}
+    for index, uuid, used, total in listed:
+        why = "; ".join(processes.get(uuid, ()))
+        if not why and used.isdigit() and total.isdigit() and int(used) > OTHERS_SHARE * int(total):
+            why = f"{int(used) * 1.048576e-3:.1f} GB are taken"  # by a process outside this container
+        if why:
+            found[uuid] = found[index] = why
+    return found
+
+
+def memory_gb(root: Path = Path("/sys/fs/cgroup")) -> float:
+    """Main memory that this machine, or this container, has. GB are 1e9 bytes."""
+    limits = [float(psutil.virtual_memory().total)]
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):
+            limits.append(float((root / name).read_text()))
+    return min(limits) / 1e9
 
 
 def available_cores(cgroup: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> int:

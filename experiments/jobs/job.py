@@ -37,6 +37,8 @@ class Job:
     steps: int | None = None  # of the training, where its configuration says
     num_params: int | None = None
     cost: float = 0.0  # predicted floating-point operations
+    memory_gb: float = 0.0  # predicted, on its device; 0: unknown
+    devices: int = 1  # devices that train it together; 0: as many as shorten the whole (widths.py)
     priority: int = 0  # higher first
     members: tuple[Member, ...] = ()
     rerun_after: int = 0  # results of attempts up to this number are stale: train anew
@@ -106,6 +108,7 @@ class Row:
     queued: float
     started: float | None
     ended: float | None
+    left_s: float | None  # of its training, predicted from the steps so far
     members: tuple[Member, ...] = ()
 
 
@@ -118,6 +121,9 @@ class Waiting:
     cost: float
     kind: str  # the device kind its first attempt pinned; "": any
     inputs_key: str
+    memory_gb: float = 0.0  # predicted; 0: unknown
+    devices: int = 1  # that train it together; 0: as many as shorten the whole
+    alone: bool = False  # ran out of memory beside others: wants a device to itself (0 or 1 from the queue)
 
 
 @dataclass(frozen=True)
@@ -131,6 +137,8 @@ class Claimed:
     stalls: int  # attempts in a row that ended without passing it
     ref: Mapping[str, Any] | None = None  # the engine's reference to the running child
     slot: str = ""
+    alone: bool = False  # it has a device to itself, after running out of memory beside others
+    hangs: int = 0  # attempts in a row that had to be stopped because nothing came of them
 
 
 @dataclass(frozen=True)
@@ -144,3 +152,5 @@ class Ending:
     pinned: Mapping[str, Any] | None = None
     best: int = 0
     stalls: int = 0
+    hangs: int = 0
+    alone: bool = False

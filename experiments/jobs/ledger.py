@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from experiments.jobs import database
-from experiments.jobs.job import Ending, Waiting
+from experiments.jobs.job import Ending, Member, Waiting
 from experiments.jobs.queue import Queue
 from experiments.jobs.states import State
 
@@ -22,8 +22,9 @@ class Ledger(Queue):
         marks = ",".join("?" * len(without))
         with database.explain(self.path):
             rows = self._db.execute(
-                "SELECT run_id, priority, cost, kind, inputs_key FROM jobs WHERE state='waiting' "
-                f"AND inputs_key NOT IN ({marks}) ORDER BY priority DESC, cost DESC, queued, run_id LIMIT ?",
+                "SELECT run_id, priority, cost, kind, inputs_key, memory_gb, devices, alone FROM jobs "
+                f"WHERE state='waiting' AND inputs_key NOT IN ({marks}) "
+                "ORDER BY priority DESC, cost DESC, queued, run_id LIMIT ?",
                 (*without, limit),
             ).fetchall()
         return [Waiting(*row) for row in rows]
@@ -73,12 +74,12 @@ class Ledger(Queue):
                 "UPDATE jobs SET doing=? WHERE inputs_key=? AND state='waiting' AND doing<>?", (why, inputs_key, why)
             )
 
-    def progress(self, updates: Iterable[tuple[str, int | None, str]]) -> None:
-        """Set (run_id, step, doing) of running jobs."""
+    def progress(self, updates: Iterable[tuple[str, int | None, str, float | None]]) -> None:
+        """Set (run_id, step, doing, left_s) of running jobs."""
         with self._change():
             self._db.executemany(
-                "UPDATE jobs SET step=?, doing=? WHERE run_id=? AND state='running'",
-                [(step, doing, run_id) for run_id, step, doing in updates],
+                "UPDATE jobs SET step=?, doing=?, left_s=? WHERE run_id=? AND state='running'",
+                [(step, doing, left_s, run_id) for run_id, step, doing, left_s in updates],
             )
 
     def end(
@@ -94,7 +95,8 @@ class Ledger(Queue):
             )
             self._db.execute(
                 "UPDATE jobs SET state=?, doing=?, slot='', request='', error=?, error_class=?, best=?, stalls=?, "
-                "tracked=0, pinned=COALESCE(?, pinned), step=COALESCE(?, step), ended=? WHERE run_id=? AND attempt=?",
+                "hangs=?, alone=?, left_s=NULL, tracked=0, pinned=COALESCE(?, pinned), step=COALESCE(?, step), "
+                "ended=? WHERE run_id=? AND attempt=?",
                 (
                     state,
                     ending.detail if state is State.WAITING else "",
@@ -102,6 +104,8 @@ class Ledger(Queue):
                     ending.outcome if state is State.FAILED else "",
                     ending.best,
                     ending.stalls,
+                    ending.hangs,
+                    ending.alone,
                     json.dumps(dict(ending.pinned)) if ending.pinned is not None else None,
                     steps[1],
                     now if state.ended else None,
@@ -118,6 +122,24 @@ class Ledger(Queue):
                 "WHERE run_id=? AND state='waiting'",
                 [(state, error, error_class, time.time(), run_id) for run_id in run_ids],
             )
+
+    def note(self, name: str, text: str = "") -> None:
+        """Keep a line for `status` to show; an empty text takes it away."""
+        with self._change():
+            if text:
+                self._db.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (name, text))
+            else:
+                self._db.execute("DELETE FROM notes WHERE name=?", (name,))
+
+    def unfinished(self, member: Member) -> int:
+        """How many runs of a table wait or run."""
+        with database.explain(self.path):
+            row = self._db.execute(
+                "SELECT count(*) FROM members m JOIN jobs j ON j.run_id = m.run_id WHERE m.study=? AND m.profile=? "
+                "AND m.corpus=? AND j.state IN ('waiting', 'running')",
+                member[:3],
+            ).fetchone()
+        return int(row[0])
 
     def tracked(self, run_ids: Iterable[str]) -> None:
         """Note that the tracking store knows the end of these jobs."""

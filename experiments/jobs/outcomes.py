@@ -13,10 +13,12 @@ from experiments.jobs.job import Claimed, Ending
 from experiments.jobs.states import Outcome, State
 
 MAX_STALLS = 3
+MAX_HANGS = 2  # one retry
 MIN_MICRO_BATCH = 64  # tokens: below this, memory is not the micro-batch's
-PREEMPTED, FAILED_CODES = 3, range(1, 128)
+PREEMPTED, DISK_FULL, FAILED_CODES = 3, 4, range(1, 128)
 OUTCOMES = {
     "out_of_memory": Outcome.OUT_OF_MEMORY,
+    "disk_full": Outcome.DISK_FULL,
     "diverged": Outcome.DIVERGED,
     "user_error": Outcome.USER_ERROR,
     "bug": Outcome.BUG,
@@ -35,6 +37,16 @@ class Record:
     pinned: dict[str, Any] = field(default_factory=dict)
     failure: Mapping[str, Any] | None = None
     preempted: bool = False
+    started: bool = False
+    first_point: tuple[int, float] | None = None  # step and time of the first and of the last "metrics"
+    last_point: tuple[int, float] | None = None
+
+    def left_s(self, total: int | None) -> float | None:
+        """Seconds of training left at the speed so far; None while that is not known."""
+        if self.doing != "training" or total is None or self.first_point is None or self.last_point is None:
+            return None
+        steps, seconds = (late - early for late, early in zip(self.last_point, self.first_point, strict=True))
+        return seconds / steps * max(0, total - self.last_point[0]) if steps > 0 else None
 
     def take(self, events: Sequence[Mapping[str, Any]]) -> None:
         for event in events:
@@ -45,8 +57,12 @@ class Record:
         if isinstance(step, int) and kind in ("resumed", "metrics", "checkpoint", "trained", "preempted"):
             self.step = step
             self.first_step = step if self.first_step is None else self.first_step
+        self.started = self.started or kind == "started"
         if kind in ("started", "resumed", "metrics", "checkpoint"):
             self.doing = "starting" if kind == "started" else "training"
+        if kind == "metrics" and isinstance(step, int):
+            self.last_point = (step, float(event["t"]))
+            self.first_point = self.first_point or self.last_point
         if kind == "checkpoint" and isinstance(step, int):
             self.saved_step = max(self.saved_step, step)
         elif kind in ("trained", "evaluated"):
@@ -80,8 +96,8 @@ def decide(
     """What becomes of a job whose attempt has ended and whose finished parts are in place.
 
     `missing` names the parts still wanted, `expected` those that this attempt was to make (more may have been asked for
-    while it ran); `code` is the child's exit code (negative: a signal; None: unknown), `asked` is "cancel" or "stop"
-    when the coordinator had ended it, `log_tail` goes into messages.
+    while it ran); `code` is the child's exit code (negative: a signal; None: unknown), `asked` is "cancel", "stop" or
+    "hung" when the coordinator had ended it, `log_tail` goes into messages.
     """
     best, ahead = _mark(claimed, record)
     pinned = {**claimed.pinned, **record.pinned}
@@ -89,8 +105,13 @@ def decide(
         return Ending(State.FINISHED, Outcome.FINISHED, pinned=pinned, best=best)
     if asked == "cancel":
         return Ending(State.CANCELLED, Outcome.CANCELLED, detail="cancelled on request", pinned=pinned, best=best)
-    if record.failure is not None:
+    if record.failure is not None and record.failure.get("cls") != "disk_full":
         return _failed(claimed, record.failure, pinned, best, log_tail)
+    if record.failure is not None or code == DISK_FULL:
+        detail = str((record.failure or {}).get("message") or "There is no space left on the disk of the store.")
+        return Ending(State.WAITING, Outcome.DISK_FULL, detail=detail, pinned=pinned, best=best, alone=claimed.alone)
+    if asked == "hung":
+        return _hung(claimed, pinned, best, log_tail)
     if code == 0:
         return _incomplete([part for part in missing if part in expected], pinned, best, log_tail)
     if code in FAILED_CODES and code != PREEMPTED and not record.preempted:
@@ -107,7 +128,27 @@ def decide(
             f"{_tail(log_tail)}"
         )
         return Ending(State.FAILED, outcome, error=error, pinned=pinned, best=best, stalls=stalls)
-    return Ending(State.WAITING, outcome, detail=f"goes on: was {how}", pinned=pinned, best=best, stalls=stalls)
+    return Ending(
+        State.WAITING,
+        outcome,
+        detail=f"goes on: was {how}",
+        pinned=pinned,
+        best=best,
+        stalls=stalls,
+        alone=claimed.alone,
+    )
+
+
+def _hung(claimed: Claimed, pinned: dict[str, Any], best: int, log_tail: str) -> Ending:
+    """Stopped after no sign of life; tried once more, since a lost network disk or GPU may be back."""
+    hangs, why = claimed.hangs + 1, "hung: no step for too long"
+    if hangs >= MAX_HANGS:
+        error = f"Hung {hangs} times: no step for so long that it was stopped (--hang-after).{_tail(log_tail)}"
+        return Ending(State.FAILED, Outcome.HUNG, error=error, detail=why, pinned=pinned, best=best)
+    detail = f"goes on: {why}"
+    return Ending(
+        State.WAITING, Outcome.HUNG, detail=detail, pinned=pinned, best=best, hangs=hangs, alone=claimed.alone
+    )
 
 
 def _mark(claimed: Claimed, record: Record) -> tuple[int, bool]:
@@ -124,9 +165,11 @@ def _failed(claimed: Claimed, failure: Mapping[str, Any], pinned: dict[str, Any]
         if tokens is not None and tokens // 2 >= MIN_MICRO_BATCH:
             half = tokens // 2
             detail = f"goes on: out of memory with micro-batches of {tokens} tokens, now {half}"
-            return Ending(
-                State.WAITING, outcome, detail=detail, pinned={**pinned, "micro_batch_tokens": half}, best=best
-            )
+            smaller = {**pinned, "micro_batch_tokens": half}
+            return Ending(State.WAITING, outcome, detail=detail, pinned=smaller, best=best, alone=claimed.alone)
+        if not claimed.alone:
+            detail = "goes on: out of memory, now with a device to itself"
+            return Ending(State.WAITING, outcome, detail=detail, pinned=pinned, best=best, alone=True)
         told = f", and the micro-batch of {tokens} tokens cannot be made smaller" if tokens is not None else ""
         message = f"Out of memory{told}. {message}"
     tail = "" if outcome is Outcome.USER_ERROR else _tail(log_tail)

@@ -5,16 +5,18 @@ from collections.abc import Collection, Sequence
 from experiments import provenance
 from experiments.errors import UserError
 from experiments.jobs import attempts
-from experiments.jobs.attempts import Live
+from experiments.jobs.attempts import Live, Plan
 from experiments.jobs.engines.base import Engine
 from experiments.jobs.job import Job, Waiting
 from experiments.jobs.ledger import Ledger
+from experiments.jobs.neighbours import Neighbours
 from experiments.jobs.preparation import LoadTask, Preparation, task_of
 from experiments.jobs.promote import TRAINING, leftover, missing
 from experiments.jobs.reporter import Reporter
 from experiments.jobs.scheduler import place
-from experiments.jobs.slots import Slot
+from experiments.jobs.slots import Slot, join
 from experiments.jobs.states import Outcome, State
+from experiments.jobs.widths import widths
 from experiments.store import Store
 
 LOOKAHEAD = 64  # jobs beyond the free slots that one placement looks at
@@ -36,20 +38,26 @@ class Placement:
         self._store, self._ledger, self._slots, self._engine, self._child = store, ledger, slots, engine, child
         self._load_task, self._reporter = load_task, reporter
         self.preparation = Preparation(load_task, store.root)
+        self._neighbours = Neighbours()
+        self._alone: dict[str, str] = {}  # slots that are left alone, and why
         self.look = True
 
     def place(self, leased: Collection[str]) -> list[Live]:
         """Start what can be started on slots whose names are not in `leased`."""
-        free = [slot for slot in self._slots if slot.name not in leased]
-        if not self.look or not free:
+        if self._alone and self._neighbours.due:
+            self.look = True
+        if not self.look or len(leased) >= len(self._slots):
             return []
         self.look = False
+        self._leave_alone(leased)
+        free = [slot for slot in self._slots if slot.name not in leased and slot.name not in self._alone]
+        if not free:
+            return []
         unready = [self.preparation.current] if self.preparation.current else []
         candidates = self._ledger.waiting(len(free) + LOOKAHEAD, without=unready)
         ready = [job for job in candidates if self._prepared(job)]
-        pairs = place(ready, free, {slot.kind for slot in self._slots})
-        begun = (self._begin(job, slot) for job, slot in pairs)
-        return [live for live in begun if live is not None]
+        pairs = place(ready, free, self._slots, self._widths(ready))
+        return self._start([plan for job, lease in pairs if (plan := self._begin(job, join(lease)))])
 
     def collect(self) -> None:
         """Take in the end of a preparation."""
@@ -63,6 +71,20 @@ class Placement:
             for run_id in self._ledger.in_state(State.WAITING, inputs_key=inputs_key):
                 self._end_waiting(run_id, State.FAILED, message, error_class)
 
+    def _leave_alone(self, leased: Collection[str]) -> None:
+        alone = self._neighbours.left_alone(self._slots, leased)
+        if alone != self._alone:
+            self._alone = alone
+            lines = dict.fromkeys(f"{name.partition('/')[0]} is left alone: {why}" for name, why in alone.items())
+            self._ledger.note("devices", "\n".join(lines))
+
+    def _widths(self, ready: Sequence[Waiting]) -> dict[str, int]:
+        """How many devices each run takes that left it open; only whole GPUs are joined."""
+        if all(job.devices for job in ready):
+            return {}
+        devices = len({slot.unit for slot in self._slots if slot.kind == "cuda"})
+        return widths({job.run_id: job.cost for job in ready}, devices) if devices > 1 else {}
+
     def _prepared(self, waiting: Waiting) -> bool:
         if self.preparation.ready(waiting.inputs_key):
             return True
@@ -70,7 +92,8 @@ class Placement:
             self._ledger.explain_waiting(waiting.inputs_key, self.preparation.doing)
         return False
 
-    def _begin(self, waiting: Waiting, slot: Slot) -> Live | None:
+    def _begin(self, waiting: Waiting, slot: Slot) -> Plan | None:
+        """Claim the job and say how its attempt is to be started; None if there is nothing to start."""
         run_id, claimed = waiting.run_id, self._ledger.job(waiting.run_id)
         try:
             code_digest = self._code_digest(claimed.job)
@@ -87,11 +110,15 @@ class Placement:
         if not self._ledger.claim(run_id, attempt[0], slot.name, slot.kind):
             attempt[1].rmdir()  # cancelled since we looked
             return None
-        live = attempts.launch(self._store, self._engine, self._child, claimed, attempt, slot, parts, code_digest)
-        ref = live.handle.ref if live.handle is not None else {}
-        self._ledger.started(run_id, live.number, ref, live.claimed.pinned, live.claimed.best)
-        self._reporter.track(live.claimed, State.RUNNING)
-        return live
+        return attempts.plan(self._store, self._engine, self._child, claimed, attempt, slot, parts, code_digest)
+
+    def _start(self, plans: Sequence[Plan]) -> list[Live]:
+        lives = attempts.start(self._engine, plans)
+        for live in lives:
+            ref = live.handle.ref if live.handle is not None else {}
+            self._ledger.started(live.run_id, live.number, ref, live.claimed.pinned, live.claimed.best)
+            self._reporter.track(live.claimed, State.RUNNING)
+        return lives
 
     def _code_digest(self, job: Job) -> str:
         """Of the code on disk now, past the cache: it may be edited while this process runs; a child reads it anew."""

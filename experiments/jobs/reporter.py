@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 from experiments.jobs.attempts import Live
 from experiments.jobs.background import Background
-from experiments.jobs.job import Claimed
+from experiments.jobs.forecast import left_s
+from experiments.jobs.job import Claimed, Job
 from experiments.jobs.ledger import Ledger
+from experiments.jobs.notify import Notifier
 from experiments.jobs.states import State
 from experiments.tracked import TrackedRun
 
@@ -39,11 +41,34 @@ class View:
     running: Sequence[Live]
     preparing: str  # what is being made before runs can start; "" for nothing
     stopping: bool
+    left_s: float | None = None  # of all that runs and waits, predicted
+
+
+def tracked_run(job: Job, state: State, error: str = "") -> TrackedRun:
+    """A job as the tracking store knows it."""
+    return TrackedRun(
+        run_id=job.run_id,
+        status=STATUS[state],
+        task=job.task,
+        config=job.config,
+        seed=job.seed,
+        inputs=job.inputs,
+        num_params=job.num_params,
+        members=job.members,
+        evaluations=tuple(item["eval_id"] for item in job.evaluations),
+        error=error,
+    )
 
 
 class Reporter:
-    def __init__(self, ledger: Ledger, tracker: Background | None, on_progress: Callable[[View], None] | None) -> None:
-        self._ledger, self._tracker, self._on_progress = ledger, tracker, on_progress
+    def __init__(
+        self,
+        ledger: Ledger,
+        tracker: Background | None,
+        on_progress: Callable[[View], None] | None,
+        notifier: Notifier | None = None,
+    ) -> None:
+        self._ledger, self._tracker, self._on_progress, self._notifier = ledger, tracker, on_progress, notifier
         self._shown_at = 0.0
         self.summary = Summary()
 
@@ -51,26 +76,13 @@ class Reporter:
         """A job has come to an end, or waits again."""
         if state.ended:
             setattr(self.summary, state.value, getattr(self.summary, state.value) + 1)
+            if self._notifier is not None:
+                self._notifier.ended(claimed.job, state, error, self._ledger.unfinished)
         self.track(claimed, state, error)
 
     def track(self, claimed: Claimed, state: State, error: str = "") -> None:
-        if self._tracker is None:
-            return
-        job = claimed.job
-        self._tracker.track(
-            TrackedRun(
-                run_id=job.run_id,
-                status=STATUS[state],
-                task=job.task,
-                config=job.config,
-                seed=job.seed,
-                inputs=job.inputs,
-                num_params=job.num_params,
-                members=job.members,
-                evaluations=tuple(item["eval_id"] for item in job.evaluations),
-                error=error,
-            )
-        )
+        if self._tracker is not None:
+            self._tracker.track(tracked_run(claimed.job, state, error))
 
     def catch_up(self) -> None:
         """Hand over what an earlier coordinator could not tell the tracking store any more."""
@@ -85,14 +97,19 @@ class Reporter:
             return
         self._shown_at = time.monotonic()
         if live:
-            self._ledger.progress((one.run_id, one.record.step, one.record.doing) for one in live)
+            self._ledger.progress(_progress(one) for one in live)
         if preparing[0]:
             self._ledger.explain_waiting(*preparing)
         self.note_tracked()
         if self._on_progress is not None:
-            self._on_progress(View(self._ledger.counts(), live, preparing[1], stopping))
+            self._on_progress(View(self._ledger.counts(), live, preparing[1], stopping, left_s(self._ledger)))
 
     def note_tracked(self) -> None:
         done = self._tracker.synced() if self._tracker is not None else []
         if done:
             self._ledger.tracked(done)
+
+
+def _progress(live: Live) -> tuple[str, int | None, str, float | None]:
+    record = live.record
+    return live.run_id, record.step, record.doing, record.left_s(live.claimed.job.total_steps)

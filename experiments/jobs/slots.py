@@ -11,26 +11,62 @@ CUDA_VISIBLE_DEVICES is a limit. Imports no torch: GPUs are asked of nvidia-smi.
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from experiments.errors import UserError
-from experiments.jobs.hardware import Gpu, available_cores, visible_gpus
+from experiments.jobs.hardware import Gpu, available_cores, memory_gb, visible_gpus
 
 GRAMMAR = (
     'Write cpu:N, cpu:NxT (N slots of T threads), cuda:0,2, cuda:*, cuda:*x3 (three a GPU) or auto; join with "+".'
 )
-USABLE = 0.94  # of a shared GPU's memory: the rest goes to the processes' CUDA contexts
+CLUSTER_GRAMMAR = (
+    "On a cluster write cpu:N or cpu:NxT (N runs at once, of T threads each), cuda:N or cuda:NxT (with a GPU each)."
+)
+USABLE = 0.94  # of a device's memory: the rest goes to the system, or to the processes' CUDA contexts
+CLUSTER_THREADS = {"cpu": 1, "cuda": 4}
 
 
 @dataclass(frozen=True)
 class Slot:
     """A lease that one run holds at a time."""
 
-    name: str  # "cpu:0", "cuda:2", "cuda:2/1" (the second slot on GPU 2)
+    name: str  # "cpu:0", "cuda:2", "cuda:2/1" (the second slot on GPU 2); joined by "+" where a run takes several
     kind: str  # "cpu" or "cuda"
     threads: int = 1
-    device: str = ""  # what CUDA_VISIBLE_DEVICES is set to: an index, a UUID; "" for the CPU
+    device: str | None = ""  # what CUDA_VISIBLE_DEVICES is set to: an index, a UUID; "": none; None: a cluster sets it
     memory_gb: float | None = None  # cap, where a GPU is shared
+    room_gb: float | None = None  # memory that a run may need here; None: not known
+    named: bool = False  # the user named this device by number
+    count: int = 1  # devices
+
+    @property
+    def unit(self) -> str:
+        """Equal for slots that share a device: "cuda:2", "cpu"; on a cluster, "cpu.7", none do."""
+        return self.name.partition("/" if self.kind == "cuda" else ":")[0]
+
+    @property
+    def parts(self) -> list[str]:
+        """Names of the slots that were joined into this one."""
+        return self.name.split("+")
+
+
+def join(slots: Sequence[Slot]) -> Slot:
+    """The lease of one run on several slots: of one device that they share, or of several devices."""
+    first = slots[0]
+    if len(slots) == 1:
+        return first
+    devices = list(dict.fromkeys(slot.device for slot in slots))
+    caps = [slot.memory_gb for slot in slots]
+    return replace(
+        first,
+        name="+".join(slot.name for slot in slots),
+        # numbers depend on the threads: on the CPU a run that takes two slots' memory computes as it would on one
+        threads=first.threads if first.kind == "cpu" else sum(slot.threads for slot in slots),
+        device=first.device if first.device is None else ",".join(str(device) for device in devices),
+        memory_gb=None if len(devices) > 1 or None in caps else round(sum(cap for cap in caps if cap), 2),
+        room_gb=sum(slot.room_gb or 0 for slot in slots) or None,
+        count=len({slot.unit for slot in slots}),
+    )
 
 
 def parse_slots(text: str, environ: Mapping[str, str] | None = None) -> list[Slot]:
@@ -44,10 +80,20 @@ def parse_slots(text: str, environ: Mapping[str, str] | None = None) -> list[Slo
     return slots
 
 
+def parse_cluster_slots(text: str) -> list[Slot]:
+    """How many runs a cluster is given at once, and what each takes. The cluster chooses the devices."""
+    match = re.fullmatch(r"(cpu|cuda):(\d+)(?:x(\d+))?", text.strip())
+    if not match or not int(match[2]) or match[3] == "0":
+        raise UserError(f"--devices {text}: {CLUSTER_GRAMMAR}")
+    kind, threads = match[1], int(match[3] or CLUSTER_THREADS[match[1]])
+    device = None if kind == "cuda" else ""
+    return [Slot(f"{kind}.{i}", kind, threads, device) for i in range(int(match[2]))]
+
+
 def _parse_part(part: str, text: str, environ: Mapping[str, str]) -> list[Slot]:
     if part == "auto":
         gpus = visible_gpus(environ)
-        return _cuda(list(enumerate(gpus)), 1) if gpus else _cpu(available_cores(), 1)
+        return _cuda(list(enumerate(gpus)), 1, named=False) if gpus else _cpu(available_cores(), 1)
     if match := re.fullmatch(r"cpu:(\d+)(?:x(\d+))?", part):
         count, threads = int(match[1]), int(match[2] or 1)
         if count < 1 or threads < 1:
@@ -57,7 +103,7 @@ def _parse_part(part: str, text: str, environ: Mapping[str, str]) -> list[Slot]:
         share = int(match[2] or 1)
         if share < 1:
             raise UserError(f"--devices {text}: {part} has no slot. {GRAMMAR}")
-        return _cuda(_chosen(match[1], text, visible_gpus(environ)), share)
+        return _cuda(_chosen(match[1], text, visible_gpus(environ)), share, named=match[1] != "*")
     raise UserError(f"--devices {text}: {part!r} is not understood. {GRAMMAR}")
 
 
@@ -80,15 +126,16 @@ def _chosen(names: str, text: str, gpus: Sequence[Gpu]) -> list[tuple[int, Gpu]]
 
 
 def _cpu(count: int, threads: int) -> list[Slot]:
-    return [Slot(f"cpu:{i}", "cpu", threads) for i in range(count)]
+    room = round(memory_gb() * USABLE / count, 2)
+    return [Slot(f"cpu:{i}", "cpu", threads, room_gb=room) for i in range(count)]
 
 
-def _cuda(chosen: Sequence[tuple[int, Gpu]], share: int) -> list[Slot]:
+def _cuda(chosen: Sequence[tuple[int, Gpu]], share: int, *, named: bool) -> list[Slot]:
     threads = max(1, available_cores() // (len(chosen) * share))
     slots = []
     for index, gpu in chosen:
         for place in range(share):
             name = f"cuda:{index}" if share == 1 else f"cuda:{index}/{place}"
-            cap = round(gpu.memory_gb * USABLE / share, 2) if share > 1 and gpu.memory_gb else None
-            slots.append(Slot(name, "cuda", threads, gpu.device, cap))
+            room = round(gpu.memory_gb * USABLE / share, 2) if gpu.memory_gb else None
+            slots.append(Slot(name, "cuda", threads, gpu.device, room if share > 1 else None, room, named))
     return slots

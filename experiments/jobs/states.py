@@ -23,7 +23,9 @@ class Outcome(StrEnum):
     FINISHED = "finished"  # all it was asked for is there
     PREEMPTED = "preempted"  # stopped on request, after a checkpoint
     KILLED = "killed"  # gone without a word: SIGKILL, a crash, the kernel's out-of-memory killer
+    HUNG = "hung"  # no sign of life for too long: stopped
     OUT_OF_MEMORY = "out_of_memory"
+    DISK_FULL = "disk_full"
     DIVERGED = "diverged"
     USER_ERROR = "user_error"
     BUG = "bug"

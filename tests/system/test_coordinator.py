@@ -6,88 +6,34 @@ import signal
 import subprocess
 import sys
 import textwrap
-import threading
 import time
-from pathlib import Path
 
 import psutil
 import pytest
 
 from experiments.errors import UserError
-from experiments.events import read_events
-from experiments.jobs.coordinator import work
-from experiments.jobs.engines.local import LocalEngine
-from experiments.jobs.job import Job, Member
 from experiments.jobs.queue import Queue
-from experiments.jobs.slots import Slot
 from experiments.jobs.states import State
 from experiments.store import Store, read_json
 
-STUB = Path(__file__).parent.parent / "stub_child.py"
-ROOT = STUB.parent.parent
-CHILD = (sys.executable, str(STUB))
-SLOTS = [Slot("cpu:0", "cpu", 1), Slot("cpu:1", "cpu", 1)]
-STEPS = 6
-EVALUATION = "e" * 16
+from .stub_store import (
+    EVALUATION,
+    ROOT,
+    assert_whole,
+    events,
+    go,
+    in_thread,
+    make,
+    outcomes,
+    resumed_at,
+    row,
+    wait_for,
+)
 
 
 @pytest.fixture
 def store(tmp_path):
     return Store.open(tmp_path / "store")
-
-
-def make(number=1, attempts=None, steps=STEPS, evaluate=True, step_s=0.0, **more):
-    run_id = f"{number:016x}"
-    stub = {"step_s": step_s, "checkpoint_steps": 2, "attempts": attempts or {}}
-    config = {"training": {"train_steps": steps, "tokens_per_batch": 1000}, "stub": stub}
-    evaluations = ({"eval_id": EVALUATION, "set": "dev", "settings": {}, "inputs": {}},) if evaluate else ()
-    return Job(
-        run_id,
-        "stub",
-        config,
-        evaluations=evaluations,
-        members=(Member("s", "p", "c", str(number)),),
-        steps=steps,
-        **more,
-    )
-
-
-def go(store, *jobs, **more):
-    """Queue and work; the summary."""
-    with_queue = Queue(store.queue_db)
-    with_queue.enqueue(jobs)
-    with_queue.close()
-    return work(store, SLOTS, engine=LocalEngine(()), child=CHILD, **more)
-
-
-def row(store, number=1):
-    queue = Queue(store.queue_db)
-    found = {r.run_id: r for r in queue.status()}[f"{number:016x}"]
-    queue.close()
-    return found
-
-
-def outcomes(store, number=1):
-    queue = Queue(store.queue_db)
-    found = [attempt["outcome"] for attempt in queue.history(f"{number:016x}")]
-    queue.close()
-    return found
-
-
-def events(store, attempt, number=1):
-    return read_events(store.attempt_folder(f"{number:016x}", attempt))
-
-
-def resumed_at(store, attempt, number=1):
-    return [e["step"] for e in events(store, attempt, number) if e["kind"] == "resumed"]
-
-
-def assert_whole(store, number=1, steps=STEPS):
-    """The result is that of an undisturbed run: no step lost, none repeated."""
-    result = store.result(f"{number:016x}")
-    assert result["sum"] == steps * (steps + 1) // 2
-    assert store.evaluation(f"{number:016x}", EVALUATION)["metrics"] == {"bleu": 30.5}
-    assert row(store, number).state is State.FINISHED
 
 
 def test_runs_train_evaluate_and_finish(store):
@@ -159,19 +105,6 @@ def test_retry_goes_on_from_the_checkpoint(store):
     go(store)
     assert_whole(store)
     assert resumed_at(store, 2) == [2]
-
-
-def in_thread(store, *jobs, **more):
-    thread = threading.Thread(target=go, args=(store, *jobs), kwargs=more)
-    thread.start()
-    return thread
-
-
-def wait_for(condition, patience_s=20.0):
-    until = time.monotonic() + patience_s
-    while not condition():
-        assert time.monotonic() < until, "it did not come to that"
-        time.sleep(0.02)
 
 
 def test_cancel_from_another_process_ends_the_child_after_a_checkpoint(store):
@@ -308,9 +241,9 @@ def test_a_stale_run_is_trained_anew_when_asked(store, monkeypatch):
 
 PROGRAM = """
     import sys
-    sys.path.insert(0, {tests!r})
-    from test_coordinator import *
+    from tests.system.stub_store import *
     from experiments.jobs.coordinator import work
+    from experiments.store import Store
     summary = work(Store.open({store!r}), SLOTS, engine=LocalEngine(()), child=CHILD)
     sys.exit(128 + summary.interrupted if summary.interrupted else 0)
 """
@@ -320,7 +253,7 @@ def coordinator(store, *jobs):
     queue = Queue(store.queue_db)
     queue.enqueue(jobs)
     queue.close()
-    program = textwrap.dedent(PROGRAM).format(tests=str(Path(__file__).parent), store=str(store.root))
+    program = textwrap.dedent(PROGRAM).format(store=str(store.root))
     return subprocess.Popen(
         [sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": str(ROOT)}, start_new_session=True
     )
@@ -424,7 +357,7 @@ def test_the_first_signal_saves_a_checkpoint_and_the_next_work_goes_on(store, nu
 def test_the_second_signal_leaves_at_once(store):
     deaf = make(0, attempts={"1": {"at": 2, "do": "deaf"}}, steps=10_000, step_s=0.02)
     process = coordinator(store, deaf)
-    wait_for(lambda: any(e["kind"] == "checkpoint" for e in events(store, 1, 0)))
+    wait_for(lambda: any(e["kind"] == "metrics" and e["step"] > 2 for e in events(store, 1, 0)))  # deaf by now
     child = psutil.Process(pids(store, 1, 0)[0])
     process.send_signal(signal.SIGINT)
     time.sleep(0.3)
@@ -439,6 +372,6 @@ def test_the_spec_says_what_a_child_needs(store):
     go(store, make(attempts={"1": {"at": 3, "do": "kill"}}))
     spec = read_json(store.attempt_folder(make().run_id, 2) / "spec.json")
     assert spec["earlier"] == [f"runs/{make().run_id}/attempts/0001"]  # relative: a store can be moved
-    assert spec["device"] == {"kind": "cpu", "threads": 1, "memory_gb": None}
+    assert spec["device"] == {"kind": "cpu", "threads": 1, "memory_gb": None, "count": 1}
     assert spec["coordinator"]["pid"] == os.getpid()
     assert spec["train"] is True and [e["eval_id"] for e in spec["evaluations"]] == [EVALUATION]

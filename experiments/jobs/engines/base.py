@@ -12,8 +12,8 @@ decides from those. Hence the contract is small:
  - `poll` never blocks: None while the child lives, then an Exit, the same one however often it is asked. The code is
    negative for a signal, None where it cannot be known (an adopted child is nobody's child here).
  - `terminate` asks the child to save a checkpoint and end (SIGTERM, or what the cluster has for it); `kill` ends it
-   and what it has started, at once. Both do nothing to a child that has ended: a process id that the system has given
-   to another process since is never signalled.
+   and what it has started, at once, or as soon as a cluster does that. Both do nothing to a child that has ended: a
+   process id that the system has given to another process since is never signalled.
  - `wait` returns after `timeout_s` at the latest, earlier if a child may have ended.
  - `close` frees what the engine holds for itself. Children go on.
 """
@@ -41,6 +41,7 @@ class Launch:
     argv: Sequence[str]  # the whole command
     environment: Mapping[str, str]  # in full, not on top of anything
     log: Path
+    slot: Slot  # what a cluster is asked for; elsewhere `environment` says it all
 
 
 @dataclass(frozen=True)
@@ -59,10 +60,25 @@ class Exit:
 
 class Engine(ABC):
     name: ClassVar[str]
+    outlives: ClassVar[bool] = False  # whether children go on when their coordinator is gone
 
     @abstractmethod
     def start(self, launch: Launch) -> Handle:
         """Start a child. Raises OSError if the machine refuses one more."""
+
+    def start_all(self, launches: Sequence[Launch]) -> list[Handle | OSError]:
+        """Start several; a cluster takes them in one request."""
+        return [self._try_to_start(launch) for launch in launches]
+
+    def _try_to_start(self, launch: Launch) -> Handle | OSError:
+        try:
+            return self.start(launch)
+        except OSError as error:
+            return error
+
+    def waiting_for(self, handle: Handle) -> str:
+        """Why a child that was submitted has not begun: "" here, where it begins at once."""
+        return ""
 
     @abstractmethod
     def adopt(self, ref: Mapping[str, Any]) -> Handle | None:
@@ -90,7 +106,9 @@ def child_environment(slot: Slot, threads: int, environ: Mapping[str, str] | Non
     for name in _SCRUBBED:
         environment.pop(name, None)
     environment |= dict.fromkeys(_THREADS, str(threads))
-    environment["CUDA_VISIBLE_DEVICES"] = slot.device
+    environment.pop("CUDA_VISIBLE_DEVICES", None)
+    if slot.device is not None:
+        environment["CUDA_VISIBLE_DEVICES"] = slot.device
     environment["PYTHONUNBUFFERED"] = "1"
     environment["PYTHONPATH"] = os.pathsep.join(import_path())
     return environment

@@ -91,23 +91,53 @@ def test_an_exit_code_without_a_word_is_a_bug_with_the_logs_tail():
     assert "exit code 7" in ending.error and "ImportError" in ending.error
 
 
-def test_out_of_memory_halves_the_micro_batch_until_it_cannot():
+def test_out_of_memory_halves_the_micro_batch_then_takes_a_device_alone_then_fails():
     claimed, sizes = Claimed(JOB, 1, {"threads": 2}, 0, 0), []
-    while True:
+    for _ in range(5):
         ending = after([event("failed", cls="out_of_memory", message="no room")], 1, claimed=claimed)
         if ending.state is State.FAILED:
             break
-        sizes.append(ending.pinned["micro_batch_tokens"])
+        sizes.append((ending.pinned["micro_batch_tokens"], ending.alone))
         assert ending.pinned["threads"] == 2
-        claimed = Claimed(JOB, 1, ending.pinned, ending.best, ending.stalls)
-    assert sizes == [500, 250, 125]
-    assert sizes[-1] // 2 < MIN_MICRO_BATCH
+        claimed = Claimed(JOB, 1, ending.pinned, ending.best, ending.stalls, alone=ending.alone)
+    assert sizes == [(500, False), (250, False), (125, False), (125, True)]
+    assert sizes[-1][0] // 2 < MIN_MICRO_BATCH
     assert "Out of memory" in ending.error
 
 
 def test_out_of_memory_starts_from_what_the_child_used():
     ending = after([event("failed", cls="out_of_memory", message="", micro_batch_tokens=300)], 1)
     assert ending.pinned["micro_batch_tokens"] == 150
+
+
+@pytest.mark.parametrize(
+    ("events", "code"), [([event("failed", cls="disk_full", message="no space left")], 4), ([event("started")], 4)]
+)
+def test_a_full_disk_lets_the_job_wait_whether_or_not_the_child_could_say_so(events, code):
+    ending = after(events, code, claimed=Claimed(JOB, 1, {}, 0, MAX_STALLS - 1))
+    assert (ending.state, ending.outcome) == (State.WAITING, Outcome.DISK_FULL)
+    assert "space left" in ending.detail
+
+
+def test_hung_once_is_tried_again_hung_twice_in_a_row_fails():
+    first = after([event("checkpoint", step=4)], -9, asked="hung")
+    assert (first.state, first.outcome, first.hangs, first.best) == (State.WAITING, Outcome.HUNG, 1, 4)
+    again = after([event("checkpoint", step=9)], None, asked="hung", claimed=Claimed(JOB, 2, {}, 4, 0, hangs=1))
+    assert (again.state, again.outcome) == (State.FAILED, Outcome.HUNG)
+    between = after([], -9, claimed=Claimed(JOB, 2, {}, 4, 0, hangs=1))
+    assert between.hangs == 0
+
+
+def test_hung_after_its_last_result_is_finished():
+    assert after([event("finished")], -9, missing=[], asked="hung").state is State.FINISHED
+
+
+def test_the_time_left_follows_the_steps_between_two_points():
+    record = Record()
+    assert record.left_s(100) is None
+    record.take([{"t": 10.0, "kind": "metrics", "step": 20}, {"t": 15.0, "kind": "metrics", "step": 30}])
+    assert record.left_s(100) == pytest.approx(35.0)
+    assert record.left_s(None) is None
 
 
 def test_ended_well_but_left_nothing_is_a_bug():
@@ -128,7 +158,7 @@ def test_what_the_first_attempt_resolved_is_pinned():
 
 def test_a_record_follows_the_story():
     record = Record()
-    record.take([event("started"), event("resumed", step=4), event("metrics", step=5, loss=1.0)])
+    record.take([event("started"), event("resumed", step=4), event("metrics", t=1.0, step=5, loss=1.0)])
     assert (record.first_step, record.step, record.doing) == (4, 5, "training")
     record.take([event("trained", step=9), event("progress", what="decoding dev", done=3, total=8)])
     assert (record.step, record.doing) == (9, "decoding dev 3/8")

@@ -167,7 +167,7 @@ def test_history_and_progress(ledger):
     ledger.enqueue([make(1)])
     ledger.claim(run_id, 1, "cpu:1", "cpu")
     ledger.started(run_id, 1, {"pid": 7}, {"threads": 2}, 0)
-    ledger.progress([(run_id, 4, "training")])
+    ledger.progress([(run_id, 4, "training", 9.5)])
     assert (ledger.status()[0].step, ledger.status()[0].doing) == (4, "training")
     assert ledger.job(run_id).ref == {"pid": 7} and ledger.job(run_id).pinned == {"threads": 2}
     ledger.end(run_id, 1, Ending(State.WAITING, Outcome.KILLED, detail="goes on", best=4, stalls=1), (0, 5))

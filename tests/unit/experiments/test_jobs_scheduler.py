@@ -18,9 +18,17 @@ free_slots = st.lists(st.sampled_from(["cpu", "cuda"]), max_size=8).map(
 )
 
 
+BOTH = [Slot("cpu:there", "cpu"), Slot("cuda:there", "cuda")]
+
+
+def pairs(waiting, free, slots):
+    """Of jobs that take one slot each."""
+    return [(job, *lease) for job, lease in place(waiting, free, slots)]
+
+
 @given(jobs, free_slots)
 def test_one_job_a_slot_and_no_slot_idle_that_could_work(waiting, free):
-    placed = place(waiting, free, {"cpu", "cuda"})
+    placed = pairs(waiting, free, free + BOTH)
     assert len({job.run_id for job, _ in placed}) == len({slot.name for _, slot in placed}) == len(placed)
     assert {slot.name for _, slot in placed} <= {slot.name for slot in free}
     assert all(job.kind in ("", slot.kind) for job, slot in placed)
@@ -31,7 +39,7 @@ def test_one_job_a_slot_and_no_slot_idle_that_could_work(waiting, free):
 
 @given(jobs, free_slots)
 def test_nobody_is_passed_over_for_a_lower_turn(waiting, free):
-    placed = {job.run_id for job, _ in place(waiting, free, {"cpu", "cuda"})}
+    placed = {job.run_id for job, _ in pairs(waiting, free, free + BOTH)}
     for job in waiting:
         if job.run_id not in placed:
             behind = [o for o in waiting if (o.priority, o.cost) < (job.priority, job.cost) and o.kind == job.kind]
@@ -41,7 +49,7 @@ def test_nobody_is_passed_over_for_a_lower_turn(waiting, free):
 @given(jobs, free_slots)
 def test_a_kind_that_no_slot_has_binds_nobody(waiting, free):
     cpu = [slot for slot in free if slot.kind == "cpu"]
-    assert len(place(waiting, cpu, {"cpu"})) == min(len(cpu), len(waiting)), (
+    assert len(pairs(waiting, cpu, cpu)) == min(len(cpu), len(waiting)), (
         "a run that began on a GPU must not wait for ever on a machine without"
     )
 
@@ -54,7 +62,7 @@ def test_the_makespan_is_within_grahams_bound_and_the_longest_starts_first(lengt
     started, ends = [], []
     while waiting:
         now, name = heapq.heappop(free_at)
-        [(job, _)] = place(waiting, [Slot(name, "cpu")], {"cpu"})
+        [(job, _)] = pairs(waiting, [Slot(name, "cpu")], [Slot(name, "cpu")])
         waiting.remove(job)
         heapq.heappush(free_at, (now + job.cost, name))
         started.append(job.cost)

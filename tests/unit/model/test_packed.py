@@ -37,7 +37,9 @@ def test_double_is_not_packed_and_bf16_is_where_it_pays():
 @torch.inference_mode()
 def test_steps_follow_a_weight_that_changes():
     with torch.inference_mode(False):  # weights that may change
-        model = build_model(ModelConfig(num_layers=1, d_model=8, d_ff=16, num_heads=2, d_k=4, d_v=4), 20).double().eval()
+        model = (
+            build_model(ModelConfig(num_layers=1, d_model=8, d_ff=16, num_heads=2, d_k=4, d_v=4), 20).double().eval()
+        )
     source, token = torch.tensor([[4, 5, 6]]), torch.tensor([[1]])
 
     def first_hidden():

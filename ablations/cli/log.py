@@ -1,0 +1,99 @@
+"""`ablations log RUN`: a run's attempts and what the last one has printed."""
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ablations.cli import options as o
+from ablations.cli.naming import chosen, label, labels
+from experiments.errors import UserError
+from experiments.events import read_events
+from experiments.jobs.attempts import LOG
+from experiments.jobs.job import Row
+from experiments.jobs.queue import Queue
+from experiments.jobs.states import State
+from experiments.store import Store
+
+FOLLOW_S = 0.5
+SPOKEN = ("resumed", "restarted", "checkpoint_skipped", "failed", "preempted")  # of the events: what explains a run
+
+
+def register(app: typer.Typer) -> None:
+    app.command("log")(log)
+
+
+def log(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A row (A-h16, A-h16:2) or the beginning of a run_id.")],
+    store: o.StoreDir = o.DEFAULT_STORE,
+    state_dir: o.StateDir = None,
+    attempt: Annotated[int | None, typer.Option(metavar="N", min=1, help="Which attempt; else the last.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on printing until the run ends.")] = False,
+) -> None:
+    """Show a run's attempts, what became of each, and the log of the last."""
+    opened = Store.open(store, state_dir, create=False)
+    rows = chosen(opened, [run])
+    if len(rows) > 1:
+        raise UserError(f"{run} means {len(rows)} runs; name one by its run_id or with its seed:\n{labels(rows)}")
+    row, numbers = rows[0], opened.attempts(rows[0].run_id)
+    typer.echo(f"{label(row)}: {row.state.value}")
+    _print_attempts(opened, row)
+    if not numbers:
+        typer.echo("no attempt was made yet")
+        return
+    number = attempt or numbers[-1]
+    if number not in numbers:
+        raise UserError(f"{run} has no attempt {number}; there are {', '.join(map(str, numbers))}.")
+    path = opened.attempt_folder(row.run_id, number) / LOG
+    typer.echo(f"--- {path}")
+    _print(opened, row.run_id, path, follow)
+
+
+def _print_attempts(store: Store, row: Row) -> None:
+    queue = Queue(store.queue_db, create=False)
+    try:
+        history = queue.history(row.run_id)
+    finally:
+        queue.close()
+    for made in history:
+        steps = f" steps {made['first_step'] or 0}–{made['last_step']}" if made["last_step"] is not None else ""
+        seconds = f" {made['ended'] - made['started']:.0f} s" if made["ended"] else ""
+        outcome = made["outcome"] or "under way"
+        typer.echo(f"  attempt {made['number']} on {made['slot']}:{seconds}{steps} {outcome} {made['detail']}".rstrip())
+        for event in read_events(store.attempt_folder(row.run_id, made["number"])):
+            if event["kind"] in SPOKEN:
+                typer.echo(f"    {_spoken(event)}")
+
+
+def _spoken(event: dict[str, object]) -> str:
+    words = {
+        "resumed": "went on at step {step}, from {path}",
+        "restarted": "began anew: {why}",
+        "checkpoint_skipped": "passed over the checkpoint {path}: {reason}",
+        "failed": "failed ({cls}): {message}",
+        "preempted": "stopped at step {step}, after a checkpoint",
+    }
+    return words[str(event["kind"])].format_map(_Given(event))
+
+
+class _Given(dict[str, object]):
+    def __missing__(self, key: str) -> str:
+        return "?"
+
+
+def _print(store: Store, run_id: str, path: Path, follow: bool) -> None:
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            while True:
+                typer.echo(file.read(), nl=False)
+                if not (follow and _runs(store, run_id)):
+                    typer.echo(file.read(), nl=False)
+                    return
+                time.sleep(FOLLOW_S)
+    except FileNotFoundError:
+        typer.echo("nothing was printed yet")
+
+
+def _runs(store: Store, run_id: str) -> bool:
+    return any(row.run_id == run_id and row.state is State.RUNNING for row in chosen(store, [run_id]))

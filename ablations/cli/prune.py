@@ -1,0 +1,62 @@
+"""`ablations prune` and `ablations rebuild`: disk space, and MLflow's database anew."""
+
+import contextlib
+from collections import Counter
+from typing import Annotated
+
+import typer
+
+from ablations.cli import options as o
+from ablations.cli.naming import all_rows
+from experiments.errors import UserError
+from experiments.jobs.pruning import removable, remove, size
+from experiments.jobs.retell import retell
+from experiments.jobs.states import State
+from experiments.store import Store
+from experiments.tracking import rebuild as rebuild_tracking
+
+
+def register(app: typer.Typer) -> None:
+    app.command("prune")(prune)
+    app.command("rebuild")(rebuild)
+
+
+def prune(
+    store: o.StoreDir = o.DEFAULT_STORE,
+    state_dir: o.StateDir = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Remove the checkpoints of finished runs; weights, scores, events and logs stay. Asks first."""
+    opened = Store.open(store, state_dir, create=False)
+    with _alone(opened):
+        busy = [row.run_id for row in all_rows(opened) if row.state in (State.WAITING, State.RUNNING)]
+        found = list(removable(opened, busy))
+        if not found:
+            typer.echo(f"nothing to remove in {opened.root}")
+            return
+        megabytes = size([one.path for one in found]) / 1e6
+        counts = Counter(one.what for one in found)
+        what = ", ".join(f"{count} folders of {name}" for name, count in counts.items())
+        typer.echo(f"{megabytes:,.1f} MB in {opened.root}: {what}, of {len({one.run_id for one in found})} runs.")
+        typer.echo("These runs could then not be averaged, evaluated at their best step, or trained for more steps.")
+        if not yes and not typer.confirm("Remove them?"):
+            typer.echo("nothing was removed")
+            return
+        remove([one.path for one in found])
+        typer.echo(f"removed {megabytes:,.1f} MB")
+
+
+def rebuild(store: o.StoreDir = o.DEFAULT_STORE, state_dir: o.StateDir = None) -> None:
+    """Write MLflow's database anew, from the runs' events and results."""
+    opened = Store.open(store, state_dir, create=False)
+    with _alone(opened):
+        runs = list(retell(opened))
+        rebuild_tracking(opened, runs)
+    typer.echo(f"{opened.mlflow_db}: {len(runs)} runs")
+
+
+def _alone(store: Store) -> contextlib.AbstractContextManager[None]:
+    """Nobody else may work on the store meanwhile."""
+    if not store.runs.is_dir():
+        raise UserError(f"{store.root} is no store with runs. Name it with --store.")
+    return store.coordinator_lock()

@@ -1,0 +1,66 @@
+"""`ablations cancel`, `retry` and `drain`: wishes to whoever works on the queue, at any time, from any shell."""
+
+from collections.abc import Callable, Iterable
+from typing import Annotated
+
+import typer
+
+from ablations.cli import options as o
+from ablations.cli.naming import chosen, label, labels
+from experiments.jobs.job import Row
+from experiments.jobs.queue import Queue
+from experiments.jobs.states import State
+from experiments.store import Store
+
+Names = Annotated[list[str], typer.Argument(metavar="RUN…", help="Rows, studies, run_ids, or all.")]
+MaybeNames = Annotated[list[str] | None, typer.Argument(metavar="RUN…", help="Rows, studies or run_ids; else all.")]
+
+
+def register(app: typer.Typer) -> None:
+    app.command("cancel")(cancel)
+    app.command("retry")(retry)
+    app.command("drain")(drain)
+
+
+def cancel(runs: Names, store: o.StoreDir = o.DEFAULT_STORE, state_dir: o.StateDir = None) -> None:
+    """Take runs out of the queue; those that run save a checkpoint and end. `retry` takes them up again."""
+    opened = Store.open(store, state_dir, create=False)
+    rows = chosen(opened, runs, (State.WAITING, State.RUNNING))
+    _ask(opened, rows, Queue.cancel)
+    if not rows:
+        typer.echo("nothing to cancel: none of these waits or runs")
+        return
+    typer.echo(f"cancelled, or asked to end after a checkpoint:\n{labels(rows)}", nl=False)
+
+
+def retry(runs: MaybeNames = None, store: o.StoreDir = o.DEFAULT_STORE, state_dir: o.StateDir = None) -> None:
+    """Let failed and cancelled runs wait again; they go on from their checkpoints. Without names: all failed ones."""
+    opened = Store.open(store, state_dir, create=False)
+    states = (State.FAILED, State.CANCELLED) if runs else (State.FAILED,)
+    rows = chosen(opened, runs or ["all"], states)
+    _ask(opened, rows, Queue.retry)
+    for row in rows:
+        typer.echo(f"waits again: {label(row)}")
+    if not rows:
+        typer.echo("nothing to retry: none of these has failed or was cancelled")
+    elif not opened.coordinator():
+        typer.echo(f"`ablations work --store {store}` starts {'it' if len(rows) == 1 else 'them'}")
+
+
+def drain(store: o.StoreDir = o.DEFAULT_STORE, state_dir: o.StateDir = None) -> None:
+    """Let what runs finish and start nothing more; the rest stays queued for the next `ablations work`."""
+    opened = Store.open(store, state_dir, create=False)
+    holder = opened.coordinator()
+    if not holder:
+        typer.echo(f"nobody works on {opened.root}: there is nothing to drain")
+        return
+    _ask(opened, [], lambda queue, _: queue.drain())
+    typer.echo(f"{holder} finishes what runs, starts nothing more and ends")
+
+
+def _ask(store: Store, rows: Iterable[Row], request: Callable[[Queue, list[str]], object]) -> None:
+    queue = Queue(store.queue_db)
+    try:
+        request(queue, [row.run_id for row in rows])
+    finally:
+        queue.close()

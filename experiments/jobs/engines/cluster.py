@@ -1,0 +1,88 @@
+"""What engines on more than one machine share: children are kept by remote.py, and known by a file when they end.
+
+They see the store by the same path as the coordinator does. They outlive it: another coordinator adopts them by name,
+or finds that they have ended.
+"""
+
+import json
+import os
+import time
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from experiments.jobs.engines.base import Engine, Exit, Handle, Launch
+from experiments.jobs.engines.remote import LAUNCH, exit_code
+
+LOOK_EVERY_S = 1.0
+LATE_S = 10.0  # a network disk may show a file that much later than the cluster says that a job is over
+
+
+class ClusterEngine(Engine):
+    outlives: ClassVar[bool] = True
+
+    def __init__(self) -> None:
+        self._ended: dict[str, Exit] = {}
+        self._gone_since: dict[str, float] = {}
+        self._looked_at: dict[str, float] = {}
+
+    @abstractmethod
+    def _submit(self, folders: Sequence[Path], launches: Sequence[Launch]) -> list[str]:
+        """Submit attempts; the cluster's names for them. Raises UserError if the cluster refuses."""
+
+    @abstractmethod
+    def _holds(self, name: str) -> bool:
+        """Whether the cluster still has a child, running or waiting; True while it cannot be asked."""
+
+    def start(self, launch: Launch) -> Handle:
+        [handle] = self.start_all([launch])
+        if isinstance(handle, OSError):
+            raise handle
+        return handle
+
+    def start_all(self, launches: Sequence[Launch]) -> list[Handle | OSError]:
+        if not launches:
+            return []
+        folders = [launch.log.parent for launch in launches]
+        for folder, launch in zip(folders, launches, strict=True):
+            told = {"argv": list(launch.argv), "environment": dict(launch.environment), "log": str(launch.log)}
+            (folder / LAUNCH).write_text(json.dumps({**told, "cwd": str(Path.cwd())}), encoding="utf-8")
+            (folder / LAUNCH).chmod(0o600)  # an environment may hold secrets
+        names = self._submit(folders, launches)
+        return [Handle(self._ref(name, folder)) for name, folder in zip(names, folders, strict=True)]
+
+    def _ref(self, name: str, folder: Path) -> dict[str, Any]:
+        return {"engine": self.name, "id": name, "folder": str(folder)}
+
+    def adopt(self, ref: Mapping[str, Any]) -> Handle | None:
+        if ref.get("engine") != self.name:
+            return None
+        ended = exit_code(Path(ref["folder"])) is not None
+        return Handle(dict(ref)) if ended or self._holds(str(ref["id"])) else None
+
+    def poll(self, handle: Handle) -> Exit | None:
+        name, now = str(handle.ref["id"]), time.monotonic()
+        if name in self._ended:
+            return self._ended[name]
+        if now - self._looked_at.get(name, -LOOK_EVERY_S) < LOOK_EVERY_S:
+            return None
+        self._looked_at[name] = now
+        code = exit_code(Path(handle.ref["folder"]))
+        if code is None and self._holds(name):
+            self._gone_since.pop(name, None)
+            return None
+        if code is None and now - self._gone_since.setdefault(name, now) < LATE_S:
+            return None
+        self._ended[name] = Exit(code)
+        return self._ended[name]
+
+    def wait(self, timeout_s: float) -> None:
+        time.sleep(timeout_s)
+
+    def close(self) -> None:
+        """Nothing is held here: children go on."""
+
+
+def user() -> str:
+    return str(os.getuid())

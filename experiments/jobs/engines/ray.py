@@ -1,0 +1,133 @@
+"""Children on a Ray cluster: each is kept by a detached actor, which holds its processors and GPUs. Extra [ray].
+
+Ray restarts nothing here: whether and where a run goes on is the coordinator's to decide, from its events.
+"""
+
+import contextlib
+import logging
+import os
+import threading
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from experiments.errors import UserError
+from experiments.jobs.engines.base import Handle, Launch, import_path
+from experiments.jobs.engines.cluster import ClusterEngine
+from experiments.jobs.engines.remote import Keeper
+
+NAMESPACE = "ablations"
+ANSWER_S = 5.0
+log = logging.getLogger(__name__)
+
+
+class Actor:
+    """Runs on the node: keeps one child, and goes when that has ended, so that its resources are free."""
+
+    def __init__(self) -> None:
+        self._keeper: Keeper | None = None
+        self._ended = threading.Event()
+
+    def keep(self, folder: str) -> None:
+        import ray
+
+        self._keeper = Keeper(Path(folder))
+        self._keeper.wait()
+        self._ended.set()
+        ray.actor.exit_actor()
+
+    def wait(self) -> None:
+        self._ended.wait()
+
+    def terminate(self) -> None:
+        if self._keeper is not None:
+            self._keeper.terminate()
+
+    def kill(self) -> None:
+        if self._keeper is not None:
+            self._keeper.kill()
+
+
+class RayEngine(ClusterEngine):
+    """`settings`: address of the cluster ("auto": the one nearby), and resources by Ray's names, for every child."""
+
+    name: ClassVar[str] = "ray"
+
+    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
+        super().__init__()
+        try:
+            import ray
+        except ImportError:
+            raise UserError("--engine ray needs Ray: pip install 'transformer-ablations[ray]'.") from None
+        self._ray: Any = ray
+        self._resources = {name: float(value) for name, value in (settings or {}).items() if name != "address"}
+        self._actors: dict[str, Any] = {}
+        self._ends: dict[str, Any] = {}  # answers that come when a child has ended, or its node has
+        address = (settings or {}).get("address", "auto")
+        try:
+            if not ray.is_initialized():
+                ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
+        except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+            raise UserError(
+                f"There is no Ray cluster at {address}: {str(error).strip().splitlines()[0]} Start one with `ray start "
+                "--head` and name it with --address HOST:PORT."
+            ) from error
+
+    def _submit(self, folders: Sequence[Path], launches: Sequence[Launch]) -> list[str]:
+        return [self._start_actor(folder, launch) for folder, launch in zip(folders, launches, strict=True)]
+
+    def _start_actor(self, folder: Path, launch: Launch) -> str:
+        name = f"{folder.parent.parent.name}-{folder.name}-{uuid.uuid4().hex[:8]}"
+        slot = launch.slot
+        actor = self._ray.remote(Actor).options(
+            name=name,
+            namespace=NAMESPACE,
+            lifetime="detached",
+            max_restarts=0,
+            max_concurrency=4,
+            num_cpus=slot.threads,
+            num_gpus=slot.count if slot.kind == "cuda" else 0,
+            resources=self._resources or None,
+            runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(import_path())}},
+        )
+        self._actors[name] = actor.remote()
+        self._actors[name].keep.remote(str(folder))
+        self._ends[name] = self._actors[name].wait.remote()
+        return name
+
+    def _holds(self, name: str) -> bool:
+        if name not in self._actors:
+            try:
+                self._actors[name] = self._ray.get_actor(name, namespace=NAMESPACE)
+            except ValueError:
+                return False
+            self._ends[name] = self._actors[name].wait.remote()
+        ended, _ = self._ray.wait([self._ends[name]], timeout=0)
+        return not ended
+
+    def waiting_for(self, handle: Handle) -> str:
+        return "waits in Ray for its processors and GPUs"
+
+    def terminate(self, handle: Handle) -> None:
+        self._call(handle, "terminate")
+
+    def kill(self, handle: Handle) -> None:
+        self._call(handle, "kill")
+        actor = self._actors.get(str(handle.ref["id"]))
+        if actor is not None:
+            with contextlib.suppress(self._ray.exceptions.RayError):
+                self._ray.kill(actor)
+
+    def _call(self, handle: Handle, method: str) -> None:
+        """One that has not begun yet cannot be asked: it is taken back."""
+        name = str(handle.ref["id"])
+        if not self._holds(name):
+            return
+        asked = getattr(self._actors[name], method).remote()
+        ready, _ = self._ray.wait([asked], timeout=ANSWER_S)
+        if not ready:
+            self._ray.kill(self._actors[name])
+
+    def close(self) -> None:
+        self._ray.shutdown()

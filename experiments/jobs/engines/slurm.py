@@ -1,0 +1,140 @@
+"""Children as Slurm jobs, one each, submitted through submitit as arrays. Needs the extra [slurm].
+
+- Time limits and preemption: Slurm sends a signal `signal_delay_s` before the end; the child saves a checkpoint, its
+  job waits again and is submitted anew. Slurm's own requeueing is switched off: a second start in the same attempt's
+  folder would be half old, half new.
+- Nothing is asked of Slurm's accounting, which many clusters do not let users read: squeue says what is left, and the
+  keeper's file what has ended.
+"""
+
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from experiments.errors import UserError
+from experiments.jobs.engines.base import Handle, Launch, import_path
+from experiments.jobs.engines.cluster import ClusterEngine, user
+from experiments.jobs.engines.remote import run_child
+from experiments.jobs.slots import Slot
+
+ASK_EVERY_S = 2.0
+COMMAND_S = 60.0  # a busy controller may take its time
+SIGNAL_DELAY_S = 120
+TIME_MIN = 24 * 60
+OVER = (
+    "COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE",
+)  # fmt: skip
+
+
+class SlurmEngine(ClusterEngine):
+    """`folder`, on the shared disk, takes submitit's files; `settings` are sbatch's options by their long names.
+
+    One setting is not sbatch's: `signal_delay_s`, how long before a time limit a child is asked to save and end.
+    """
+
+    name: ClassVar[str] = "slurm"
+
+    def __init__(self, folder: Path, settings: Mapping[str, str] | None = None, at_once: int = 256) -> None:
+        super().__init__()
+        self._folder, self._at_once = folder, at_once
+        self._settings = dict(settings or {})
+        self._signal_delay_s = int(self._settings.pop("signal_delay_s", SIGNAL_DELAY_S))
+        self._states: dict[str, tuple[str, str]] = {}
+        self._asked_at = -ASK_EVERY_S
+
+    def _submit(self, folders: Sequence[Path], launches: Sequence[Launch]) -> list[str]:
+        names: dict[Path, str] = {}
+        for slot in dict.fromkeys(_shape(launch.slot) for launch in launches):
+            mine = [folder for folder, launch in zip(folders, launches, strict=True) if _shape(launch.slot) == slot]
+            names |= zip(mine, self._submit_array(mine, *slot), strict=True)
+        now = time.monotonic()
+        self._states |= dict.fromkeys(names.values(), ("PENDING", ""))
+        self._asked_at = max(self._asked_at, now - ASK_EVERY_S / 2)  # squeue may not list them at once
+        return [names[folder] for folder in folders]
+
+    def _submit_array(self, folders: Sequence[Path], kind: str, threads: int, count: int) -> list[str]:
+        try:
+            import submitit
+        except ImportError:
+            raise UserError(
+                "--engine slurm needs submitit: pip install 'transformer-ablations[slurm]' (on the login node and, if "
+                "it is another installation, on the compute nodes)."
+            ) from None
+        try:
+            executor = submitit.SlurmExecutor(folder=self._folder)
+            executor.update_parameters(
+                job_name="ablations",
+                time=TIME_MIN,
+                cpus_per_task=threads,
+                array_parallelism=self._at_once,
+                signal_delay_s=self._signal_delay_s,
+                stderr_to_stdout=True,
+                setup=[f"export PYTHONPATH={':'.join(import_path())}"],
+                srun_args=[f"--cpus-per-task={threads}"],  # srun no longer takes it from sbatch
+                additional_parameters={
+                    "no-requeue": True,
+                    **({"gpus-per-node": count} if kind == "cuda" else {}),
+                    **self._settings,
+                },
+            )
+            with executor.batch():
+                jobs = [executor.submit(run_child, str(folder)) for folder in folders]
+        except (RuntimeError, OSError, subprocess.SubprocessError, submitit.core.utils.FailedJobError) as error:
+            raise UserError(
+                f"Slurm did not take the runs: {str(error).strip()} Check --engine-set and sinfo."
+            ) from error
+        return [str(job.job_id) for job in jobs]
+
+    def _holds(self, name: str) -> bool:
+        self._ask()
+        return name in self._states and self._states[name][0] not in OVER
+
+    def _ask(self) -> None:
+        """What is in the queue; as before while Slurm does not answer."""
+        if time.monotonic() - self._asked_at < ASK_EVERY_S:
+            return
+        self._asked_at = time.monotonic()
+        listed = _command("squeue", "--user", user(), "--array", "--noheader", "--format=%i|%T|%r", "--states=all")
+        if listed is not None:
+            rows = [line.split("|") for line in listed.splitlines() if line.count("|") == 2]
+            self._states = {name.strip(): (state, reason) for name, state, reason in rows}
+
+    def adopt(self, ref: Mapping[str, Any]) -> Handle | None:
+        if ref.get("engine") == self.name and self._asked_at <= 0:
+            self._states.setdefault(str(ref["id"]), ("", ""))  # there until Slurm has answered once
+        return super().adopt(ref)
+
+    def waiting_for(self, handle: Handle) -> str:
+        state, reason = self._states.get(str(handle.ref["id"]), ("", ""))
+        return f"waits in Slurm ({reason})" if state == "PENDING" else ""
+
+    def terminate(self, handle: Handle) -> None:
+        self._signal(handle, "TERM")
+
+    def kill(self, handle: Handle) -> None:
+        """Slurm sends SIGTERM, and SIGKILL after its KillWait (30 s where nobody has changed it)."""
+        if self._holds(str(handle.ref["id"])):
+            _command("scancel", str(handle.ref["id"]))
+
+    def _signal(self, handle: Handle, name: str) -> None:
+        """What still waits in Slurm is taken back."""
+        job = str(handle.ref["id"])
+        if self._holds(job):
+            if self._states[job][0] in ("PENDING", ""):
+                _command("scancel", "--state=PENDING", job)
+            _command("scancel", "--state=RUNNING", f"--signal={name}", job)
+
+
+def _shape(slot: Slot) -> tuple[str, int, int]:
+    return slot.kind, slot.threads, slot.count
+
+
+def _command(*arguments: str) -> str | None:
+    """A Slurm command's output; None if it failed."""
+    try:
+        done = subprocess.run(arguments, capture_output=True, text=True, timeout=COMMAND_S, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout

@@ -1,0 +1,110 @@
+"""Looking at the queue: reads of the SQLite file that take no lock and change nothing."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from experiments.jobs import database
+from experiments.jobs.job import Claimed, Job, Member, Row
+from experiments.jobs.states import State
+
+_ROW = (
+    "run_id, state, seed, priority, cost, attempt, step, total, doing, slot, error, error_class, queued, started, "
+    "ended, left_s"
+)
+
+
+class Reading:
+    """One connection; not to be shared between threads or across a fork."""
+
+    def __init__(self, path: Path, *, create: bool = True) -> None:
+        self.path = path
+        self._db = database.connect(path, create=create)
+
+    def close(self) -> None:
+        self._db.close()
+
+    def status(self) -> list[Row]:
+        """Every job, in the order in which they were queued."""
+        members = self._members()
+        with database.explain(self.path):
+            rows = self._db.execute(f"SELECT {_ROW} FROM jobs ORDER BY queued, run_id").fetchall()
+        return [_row(values, members.get(values[0], ())) for values in rows]
+
+    def rows(self, state: State, limit: int) -> list[Row]:
+        """The first jobs of a state, in turn: for queues too long to be shown."""
+        with database.explain(self.path):
+            rows = self._db.execute(
+                f"SELECT {_ROW} FROM jobs WHERE state=? ORDER BY priority DESC, cost DESC, queued, run_id LIMIT ?",
+                (state, limit),
+            ).fetchall()
+        return [_row(values, self._members(values[0]).get(values[0], ())) for values in rows]
+
+    def speed(self) -> float | None:
+        """Predicted cost that a slot has worked off a second, over all runs finished at the first attempt."""
+        with database.explain(self.path):
+            cost, seconds = self._db.execute(
+                "SELECT sum(j.cost), sum(a.ended - a.started) FROM jobs j JOIN attempts a ON a.run_id = j.run_id "
+                "AND a.number = j.attempt WHERE j.state='finished' AND j.attempt=1 AND j.cost > 0"
+            ).fetchone()
+        return cost / seconds if cost and seconds else None
+
+    def running_left(self) -> list[float]:
+        """Seconds of training that each running job still has; 0 where that is not known."""
+        with database.explain(self.path):
+            rows = self._db.execute("SELECT COALESCE(left_s, 0) FROM jobs WHERE state='running'").fetchall()
+        return [row[0] for row in rows]
+
+    def waiting_costs(self) -> list[float]:
+        with database.explain(self.path):
+            rows = self._db.execute("SELECT cost FROM jobs WHERE state='waiting' ORDER BY cost DESC").fetchall()
+        return [row[0] for row in rows]
+
+    def notes(self) -> dict[str, str]:
+        """What the coordinator has to say, by name."""
+        with database.explain(self.path):
+            return dict(self._db.execute("SELECT name, text FROM notes").fetchall())
+
+    def counts(self) -> dict[State, int]:
+        with database.explain(self.path):
+            found = dict(self._db.execute("SELECT state, count(*) FROM jobs GROUP BY state").fetchall())
+        return {state: found.get(state, 0) for state in State}
+
+    def history(self, run_id: str) -> list[dict[str, Any]]:
+        """A run's attempts, oldest first: number, slot, started, ended, outcome, detail, first_step, last_step."""
+        names = "number, slot, started, ended, outcome, detail, first_step, last_step"
+        with database.explain(self.path):
+            rows = self._db.execute(f"SELECT {names} FROM attempts WHERE run_id=? ORDER BY number", (run_id,))
+            return [dict(zip(names.split(", "), row, strict=True)) for row in rows]
+
+    def job(self, run_id: str) -> Claimed:
+        """A job in full. Raises KeyError if it is not in the queue."""
+        with database.explain(self.path):
+            row = self._db.execute(
+                "SELECT spec, j.attempt, pinned, best, stalls, a.ref, j.slot, alone, hangs FROM jobs j "
+                "LEFT JOIN attempts a "
+                "ON a.run_id = j.run_id AND a.number = j.attempt WHERE j.run_id=?",
+                (run_id,),
+            ).fetchone()
+        if row is None:
+            raise KeyError(run_id)
+        spec, attempt, pinned, best, stalls, ref, slot, alone, hangs = row
+        job = Job.from_json(json.loads(spec), self._members(run_id).get(run_id, ()))
+        left = json.loads(ref) if ref else None
+        return Claimed(job, attempt, json.loads(pinned), best, stalls, left, slot, bool(alone), hangs)
+
+    def _members(self, run_id: str | None = None) -> dict[str, tuple[Member, ...]]:
+        where, values = (" WHERE run_id=?", (run_id,)) if run_id else ("", ())
+        found: dict[str, tuple[Member, ...]] = {}
+        with database.explain(self.path):
+            rows: Iterator[Any] = self._db.execute(f"SELECT * FROM members{where}", values)
+            for key, study, profile, corpus, row, group in rows:
+                found[key] = (*found.get(key, ()), Member(study, profile, corpus, row, group))
+        return found
+
+
+def _row(values: tuple[Any, ...], members: tuple[Member, ...]) -> Row:
+    named = dict(zip(_ROW.split(", "), values, strict=True))
+    named["state"] = State(named["state"])
+    return Row(**named, members=members)

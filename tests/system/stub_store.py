@@ -1,0 +1,81 @@
+"""Stub runs for tests of the coordinator: made, worked on, looked at."""
+
+import sys
+import threading
+import time
+from pathlib import Path
+
+from experiments.events import read_events
+from experiments.jobs.coordinator import work
+from experiments.jobs.engines.local import LocalEngine
+from experiments.jobs.job import Job, Member
+from experiments.jobs.queue import Queue
+from experiments.jobs.slots import Slot
+from experiments.jobs.states import State
+
+STUB = Path(__file__).parent.parent / "stub_child.py"
+ROOT = STUB.parent.parent
+CHILD = (sys.executable, str(STUB))
+SLOTS = [Slot("cpu:0", "cpu", 1), Slot("cpu:1", "cpu", 1)]
+STEPS = 6
+EVALUATION = "e" * 16
+
+
+def make(number=1, attempts=None, steps=STEPS, evaluate=True, step_s=0.0, **more):
+    run_id = f"{number:016x}"
+    stub = {"step_s": step_s, "checkpoint_steps": 2, "attempts": attempts or {}}
+    config = {"training": {"train_steps": steps, "tokens_per_batch": 1000}, "stub": stub}
+    evaluations = ({"eval_id": EVALUATION, "set": "dev", "settings": {}, "inputs": {}},) if evaluate else ()
+    members = (Member("s", "p", "c", str(number)),)
+    return Job(run_id, "stub", config, evaluations=evaluations, members=members, **{"steps": steps, **more})
+
+
+def go(store, *jobs, slots=SLOTS, **more):
+    """Queue and work; the summary."""
+    with_queue = Queue(store.queue_db)
+    with_queue.enqueue(jobs)
+    with_queue.close()
+    return work(store, slots, engine=LocalEngine(()), child=CHILD, **more)
+
+
+def row(store, number=1):
+    queue = Queue(store.queue_db)
+    found = {r.run_id: r for r in queue.status()}[f"{number:016x}"]
+    queue.close()
+    return found
+
+
+def outcomes(store, number=1):
+    queue = Queue(store.queue_db)
+    found = [attempt["outcome"] for attempt in queue.history(f"{number:016x}")]
+    queue.close()
+    return found
+
+
+def events(store, attempt, number=1):
+    return read_events(store.attempt_folder(f"{number:016x}", attempt))
+
+
+def resumed_at(store, attempt, number=1):
+    return [e["step"] for e in events(store, attempt, number) if e["kind"] == "resumed"]
+
+
+def assert_whole(store, number=1, steps=STEPS):
+    """The result is that of an undisturbed run: no step lost, none repeated."""
+    result = store.result(f"{number:016x}")
+    assert result["sum"] == steps * (steps + 1) // 2
+    assert store.evaluation(f"{number:016x}", EVALUATION)["metrics"] == {"bleu": 30.5}
+    assert row(store, number).state is State.FINISHED
+
+
+def in_thread(store, *jobs, **more):
+    thread = threading.Thread(target=go, args=(store, *jobs), kwargs=more)
+    thread.start()
+    return thread
+
+
+def wait_for(condition, patience_s=60.0):
+    until = time.monotonic() + patience_s
+    while not condition():
+        assert time.monotonic() < until, "it did not come to that"
+        time.sleep(0.02)

@@ -1,0 +1,131 @@
+"""Further ways to fail, really provoked in a stub child: hanging, crashing, a full disk; drain; who is told."""
+
+import json
+import logging
+
+import pytest
+
+from experiments.errors import DiskFull
+from experiments.jobs import neighbours, watch
+from experiments.jobs.notify import Notifier
+from experiments.jobs.queue import Queue
+from experiments.jobs.slots import Slot
+from experiments.jobs.states import State
+from experiments.store import Store, read_json
+
+from .stub_store import assert_whole, events, go, in_thread, make, outcomes, resumed_at, row, wait_for
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store.open(tmp_path / "store")
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr(watch, "HUNG_GRACE_S", 0.2)
+
+
+def test_a_run_that_hangs_is_stopped_and_tried_once_more(store, impatient):
+    go(store, make(attempts={"1": {"at": 3, "do": "hang"}}), hang_s=3.0)
+    assert_whole(store)
+    assert outcomes(store) == ["hung", "finished"]
+    assert resumed_at(store, 2) == [2]
+
+
+def test_a_run_that_hangs_again_fails_and_says_so(store, impatient):
+    hang = {"at": 3, "do": "hang"}
+    summary = go(store, make(1, attempts={"1": hang, "2": hang}), make(2), hang_s=3.0)
+    assert (summary.failed, summary.finished) == (1, 1)
+    assert outcomes(store) == ["hung", "hung"]
+    assert row(store).error_class == "hung" and "--hang-after" in row(store).error
+
+
+def test_a_slow_run_that_steps_is_no_hanging_one(store):
+    go(store, make(steps=8, step_s=0.5), hang_s=3.0)
+    assert outcomes(store) == ["finished"]
+
+
+def test_a_crash_in_native_code_is_named(store):
+    crash = {str(n): {"at": 1, "do": "segfault"} for n in range(1, 5)}
+    go(store, make(1, attempts=crash), make(2, attempts={"1": {"at": 3, "do": "segfault"}}))
+    assert "SIGSEGV" in row(store, 1).error and outcomes(store, 1) == ["killed"] * 3
+    assert_whole(store, 2)
+
+
+@pytest.mark.parametrize("what", ["disk_full", "mute"])
+def test_a_full_disk_stops_the_work_and_fails_no_run(store, what):
+    jobs = [make(1, attempts={"1": {"at": 3, "do": what}}), make(2, steps=400, step_s=0.02), make(3)]
+    with pytest.raises(DiskFull, match="same command goes on"):
+        go(store, *jobs)
+    assert outcomes(store, 1) == ["disk_full"]
+    assert [row(store, n).state for n in (1, 2)] == [State.WAITING] * 2
+    go(store)
+    for number, steps in ((1, 6), (2, 400), (3, 6)):
+        assert_whole(store, number, steps)
+
+
+def test_drain_finishes_what_runs_and_leaves_the_rest(store):
+    jobs = [make(n, steps=40, step_s=0.03, cost=float(9 - n)) for n in range(4)]
+    thread = in_thread(store, *jobs)
+    wait_for(lambda: events(store, 1, 0) and events(store, 1, 1))
+    queue = Queue(store.queue_db)
+    queue.drain()
+    queue.close()
+    thread.join(60)
+    assert [row(store, n).state for n in range(4)] == [State.FINISHED] * 2 + [State.WAITING] * 2
+    go(store)  # drained once, not for ever
+    assert row(store, 3).state is State.FINISHED
+
+
+def test_who_is_told_hears_of_failures_and_of_the_end_of_a_table(store, tmp_path):
+    command = f"cat >> {tmp_path}/told; env | grep ABLATIONS_ | sort >> {tmp_path}/told"
+    go(store, make(1, attempts={"1": {"at": 3, "do": "bug"}}), make(2), notifier=Notifier(command))
+    told = (tmp_path / "told").read_text()
+    assert "s p c: 1 (seed 1) failed\nstub says bug" in told
+    assert "ABLATIONS_EVENT=failed" in told and f"ABLATIONS_RUN={1:016x}" in told
+    assert told.count("ABLATIONS_EVENT=ended") == 1 and "s p c: ended, 1 failed" in told
+
+
+@pytest.mark.parametrize("command", ["exit 3", "sleep 60", "no-such-command"])
+def test_a_notification_that_fails_or_hangs_harms_nothing(store, command, caplog):
+    with caplog.at_level(logging.WARNING):
+        go(store, make(), notifier=Notifier(command, timeout_s=0.5))
+    assert_whole(store)
+    assert "notification command failed" in caplog.text
+
+
+def test_a_gpu_that_others_use_is_left_alone_until_they_leave(store, monkeypatch):
+    taken = {"GPU-a": "process 4711, 12.3 GB"}
+    monkeypatch.setattr(neighbours, "ASK_EVERY_S", 0.1)
+    monkeypatch.setattr(neighbours.Neighbours.__init__, "__defaults__", (lambda: dict(taken),))
+    slots = [Slot("cuda:0", "cuda", 1, "GPU-a"), Slot("cuda:1", "cuda", 1, "GPU-b")]
+    thread = in_thread(store, *(make(n, steps=60, step_s=0.05) for n in range(3)), slots=slots)
+
+    def notes():
+        queue = Queue(store.queue_db)
+        found = queue.notes()
+        queue.close()
+        return found.get("devices", "")
+
+    wait_for(notes)
+    assert notes() == "cuda:0 is left alone: process 4711, 12.3 GB"
+    wait_for(lambda: events(store, 1, 0))
+    assert row(store, 0).slot == "cuda:1"
+    assert row(store, 1).state is State.WAITING
+    taken.clear()
+    wait_for(lambda: row(store, 1).state is State.RUNNING)
+    assert row(store, 1).slot == "cuda:0" and not notes()
+    thread.join(120)
+    assert row(store, 2).state is State.FINISHED
+
+
+def test_a_run_that_needs_two_shares_takes_both_and_is_told_its_cap(store):
+    slots = [Slot(f"cuda:0/{i}", "cuda", 2, "GPU-a", memory_gb=10.0, room_gb=10.0) for i in range(2)]
+    go(store, make(1, memory_gb=15.0), make(2, memory_gb=5.0), slots=slots)
+    spec = read_json(store.attempt_folder(make(1).run_id, 1) / "spec.json")
+    assert spec["device"] == {"kind": "cuda", "threads": 4, "memory_gb": 20.0, "count": 1}
+    assert json.loads(json.dumps(spec["pinned"]))["devices"] == 1
+    queue = Queue(store.queue_db)
+    assert queue.history(make(1).run_id)[0]["slot"] == "cuda:0/0+cuda:0/1"
+    queue.close()

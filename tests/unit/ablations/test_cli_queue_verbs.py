@@ -1,0 +1,198 @@
+"""The verbs that look at the queue and make wishes to it, on a queue of runs that nobody trains."""
+
+import json
+import threading
+
+import pytest
+from typer.testing import CliRunner
+
+from ablations.cli.main import app
+from experiments.errors import UserError
+from experiments.events import EventWriter
+from experiments.jobs.job import Ending, Job, Member
+from experiments.jobs.ledger import Ledger
+from experiments.jobs.pruning import size
+from experiments.jobs.states import Outcome, State
+from experiments.store import Store
+
+
+def make(number, row, **more):
+    member = Member("table3", "demo", "builtin", row, row[:1])
+    config = {"training": {"train_steps": 10}}
+    return Job(f"{number:04x}" * 4, "translation", config, members=(member,), cost=float(number), **more)
+
+
+@pytest.fixture
+def store(tmp_path):
+    """Four runs: one waits, one runs, one has failed, one is finished."""
+    store = Store.open(tmp_path / "store")
+    ledger = Ledger(store.queue_db)
+    ledger.enqueue([make(0xA1, "A-h16"), make(0xB2, "B-dk16", seed=2), make(0xC3, "C-n2"), make(0xD4, "base")])
+    for number, state, error in ((0xC3, State.FAILED, "the loss of step 3 is nan"), (0xD4, State.FINISHED, "")):
+        run_id = make(number, "").run_id
+        attempt, folder = store.new_attempt(run_id)
+        ledger.claim(run_id, attempt, "cpu:0", "cpu")
+        (folder / "log.txt").write_text("first line\nlast line\n")
+        EventWriter(folder).emit("checkpoint_skipped", path="attempts/0001/checkpoints/step-4", reason="has 3 bytes")
+        outcome = Outcome.DIVERGED if error else Outcome.FINISHED
+        ledger.end(run_id, attempt, Ending(state, outcome, error), (0, 3))
+    ledger.claim(make(0xB2, "").run_id, 1, "cpu:1", "cpu")
+    ledger.progress([(make(0xB2, "").run_id, 4, "training", 12.0)])
+    ledger.close()
+    return store
+
+
+def call(store, *arguments, code=0, **more):
+    done = CliRunner().invoke(app, [*arguments, "--store", str(store.root)], **more)
+    if isinstance(done.exception, UserError):
+        raise done.exception
+    assert done.exit_code == code, done.output
+    return done.output
+
+
+def states(store):
+    return {row["members"][0]["row"]: row["state"] for row in json.loads(call(store, "status", "--json"))}
+
+
+def requests(store):
+    ledger = Ledger(store.queue_db)
+    found = ledger.in_state(State.RUNNING, request="cancel")
+    ledger.close()
+    return found
+
+
+def test_status_says_what_waits_and_why_what_runs_and_what_failed(store):
+    text = call(store, "status")
+    assert "1 waiting, 1 running, 1 finished, 1 failed" in text
+    assert "A-h16 seed 1" in text and "nobody works on the queue" in text
+    assert "B-dk16 seed 2" in text and "step 4/10 training" in text and "about 12 s of training left" in text
+    assert "the loss of step 3 is nan" in text
+    assert "base" not in text
+
+
+def test_status_as_json_has_the_reason_the_time_left_and_the_log(store):
+    rows = {row["members"][0]["row"]: row for row in json.loads(call(store, "status", "--json"))}
+    assert "ablations work" in rows["A-h16"]["why"]
+    assert rows["B-dk16"]["left_s"] == 12.0
+    assert (store.root / rows["C-n2"]["log"]).read_text().endswith("last line\n")
+
+
+def test_a_long_queue_is_cut_short_in_the_terminal(store):
+    ledger = Ledger(store.queue_db)
+    ledger.enqueue([make(0x100 + i, "E") for i in range(30)])
+    ledger.close()
+    text = call(store, "status")
+    assert "more that wait" in text and len(text.splitlines()) < 40
+    with store.coordinator_lock():
+        assert "before it" in call(store, "status") and "worked on by process" in call(store, "status")
+
+
+@pytest.mark.parametrize("name", ["B-dk16", "B-dk16:2", "00b200", make(0xB2, "").run_id])
+def test_cancel_asks_for_the_run_that_is_meant(store, name):
+    call(store, "cancel", name)
+    assert requests(store) == [make(0xB2, "").run_id]
+    assert states(store)["A-h16"] == "waiting"
+
+
+def test_cancel_a_study_or_all_leaves_the_ended_alone(store):
+    assert "A-h16" in call(store, "cancel", "table3")
+    assert states(store) == {"A-h16": "cancelled", "B-dk16": "running", "C-n2": "failed", "base": "finished"}
+    assert "nothing to cancel" in call(store, "cancel", "base")
+
+
+@pytest.mark.parametrize("name", ["A-h61", "B-dk16:1", "00", "table4"])
+def test_a_name_that_means_nothing_lists_what_there_is(store, name):
+    with pytest.raises(UserError, match="A-h16"):
+        call(store, "cancel", name)
+
+
+def test_retry_takes_failed_ones_and_cancelled_ones_by_name(store):
+    call(store, "cancel", "A-h16")
+    assert "C-n2" in call(store, "retry")
+    assert states(store)["C-n2"] == "waiting" and states(store)["A-h16"] == "cancelled"
+    call(store, "retry", "A-h16")
+    assert states(store)["A-h16"] == "waiting"
+    assert "nothing to retry" in call(store, "retry", "base")
+
+
+def test_drain_without_a_coordinator_says_so_and_leaves_no_wish(store):
+    assert "nobody works" in call(store, "drain")
+    with store.coordinator_lock():
+        assert "starts nothing more" in call(store, "drain")
+        assert "starts nothing more" in call(store, "status")
+
+
+def test_log_shows_attempts_what_explains_them_and_the_last_log(store):
+    text = call(store, "log", "C-n2")
+    assert "attempt 1 on cpu:0" in text and "diverged" in text
+    assert "passed over the checkpoint" in text and "has 3 bytes" in text
+    assert text.endswith("first line\nlast line\n")
+    with pytest.raises(UserError, match="no attempt 7"):
+        call(store, "log", "C-n2", "--attempt", "7")
+    with pytest.raises(UserError, match="means 4 runs"):
+        call(store, "log", "table3")
+
+
+def test_log_follow_ends_when_the_run_does(store):
+    (store.attempt_folder(make(0xB2, "").run_id, 1)).mkdir(parents=True)
+    log = store.attempt_folder(make(0xB2, "").run_id, 1) / "log.txt"
+    log.write_text("begun\n")
+
+    def end():
+        log.open("a").write("done\n")
+        ledger = Ledger(store.queue_db)
+        ledger.end(make(0xB2, "").run_id, 1, Ending(State.FINISHED, Outcome.FINISHED))
+        ledger.close()
+
+    threading.Timer(0.5, end).start()
+    assert call(store, "log", "B-dk16", "--follow").endswith("begun\ndone\n")
+
+
+@pytest.fixture
+def checkpoints(store):
+    """A finished run with checkpoints in two attempts, and one that waits."""
+    run_id = make(0xD4, "").run_id
+    attempt, folder = store.new_attempt(run_id)
+    for number in (1, attempt):
+        where = store.attempt_folder(run_id, number)
+        for name in ("checkpoints/step-00000004", "final"):
+            (where / name).mkdir(parents=True)
+            (where / name / "model.safetensors").write_bytes(b"x" * 8192)
+    store.write_json(store.run_folder(run_id) / "result.json", {"attempt": attempt})
+    waiting = store.attempt_folder(make(0xA1, "").run_id, 1) / "checkpoints" / "step-00000002"
+    waiting.mkdir(parents=True)
+    return folder, waiting
+
+
+def test_prune_asks_first_and_keeps_what_counts(store, checkpoints):
+    folder, waiting = checkpoints
+    assert "nothing was removed" in call(store, "prune", input="n\n")
+    assert (folder / "checkpoints").exists()
+    text = call(store, "prune", "--yes")
+    assert "2 folders of checkpoints" in text and "1 folders of weights" in text
+    assert not (folder / "checkpoints").exists() and waiting.exists()
+    assert (folder / "final" / "model.safetensors").exists()
+    assert "nothing to remove" in call(store, "prune")
+
+
+def test_prune_counts_what_is_linked_elsewhere_as_no_gain(store, checkpoints, tmp_path):
+    folder, _ = checkpoints
+    (tmp_path / "kept").hardlink_to(folder / "checkpoints" / "step-00000004" / "model.safetensors")
+    assert size([folder / "checkpoints"]) == 0
+    assert size([store.attempt_folder(make(0xD4, "").run_id, 1)]) >= 16384
+
+
+def test_prune_and_rebuild_refuse_while_somebody_works(store):
+    with store.coordinator_lock():
+        for verb in ("prune", "rebuild"):
+            with pytest.raises(UserError, match="already worked on"):
+                call(store, verb)
+
+
+def test_no_store_is_said(tmp_path):
+    nowhere = Store(tmp_path / "nowhere")
+    assert "nothing is queued" in call(nowhere, "status")
+    for verb in (["cancel", "all"], ["log", "base"], ["prune"], ["rebuild"]):
+        with pytest.raises(UserError, match="--store"):
+            call(nowhere, *verb)
+    assert not nowhere.root.exists()

@@ -1,0 +1,217 @@
+"""Leases of several slots: memory, a device alone, several devices; GPUs of others; how wide a run should be."""
+
+import sqlite3
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from experiments.errors import UserError
+from experiments.jobs import database, hardware
+from experiments.jobs.job import Job, Waiting
+from experiments.jobs.ledger import Ledger
+from experiments.jobs.neighbours import Neighbours
+from experiments.jobs.scheduler import place
+from experiments.jobs.slots import Slot, join, parse_slots
+from experiments.jobs.widths import makespan, simulate, widths
+
+
+def gpus(count, shares=1, room=40.0):
+    names = [(f"cuda:{i}" if shares == 1 else f"cuda:{i}/{k}", f"GPU-{i}") for i in range(count) for k in range(shares)]
+    return [Slot(name, "cuda", 2, device, room if shares > 1 else None, room) for name, device in names]
+
+
+def job(number, cost=1.0, **more):
+    return Waiting(f"{number:016x}", 0, cost, "", "", **more)
+
+
+def names(placed):
+    return {int(waiting.run_id, 16): [slot.name for slot in lease] for waiting, lease in placed}
+
+
+class TestMemory:
+    def test_the_tightest_slot_with_room_is_taken(self):
+        slots = [replace(slot, room_gb=room) for slot, room in zip(gpus(3), (80.0, 20.0, 40.0), strict=True)]
+        assert names(place([job(1, memory_gb=30.0)], slots, slots)) == {1: ["cuda:2"]}
+
+    def test_what_fits_elsewhere_waits_for_that_and_keeps_nobody(self):
+        slots = [replace(slot, room_gb=room) for slot, room in zip(gpus(2), (80.0, 20.0), strict=True)]
+        placed = place([job(1, 9, memory_gb=30.0), job(2, 1, memory_gb=10.0)], slots[1:], slots)
+        assert names(placed) == {2: ["cuda:1"]}
+
+    def test_what_fits_in_no_share_takes_several_of_one_gpu(self):
+        slots = gpus(2, shares=3, room=10.0)
+        assert names(place([job(1, memory_gb=15.0)], slots, slots)) == {1: ["cuda:0/0", "cuda:0/1"]}
+
+    def test_it_keeps_free_shares_until_it_has_enough(self):
+        slots = gpus(1, shares=2, room=10.0)
+        big, small = job(1, 9, memory_gb=15.0), job(2, 1, memory_gb=5.0)
+        assert place([big, small], slots[:1], slots) == []
+        assert names(place([big, small], slots, slots)) == {1: ["cuda:0/0", "cuda:0/1"]}
+
+    def test_what_fits_nowhere_takes_the_roomiest_whole_and_is_not_stuck(self):
+        slots = [*gpus(1, shares=2, room=10.0), *[replace(s, name="cuda:1", room_gb=80.0) for s in gpus(1)]]
+        assert names(place([job(1, memory_gb=500.0)], slots, slots)) == {1: ["cuda:1"]}
+
+    def test_alone_takes_every_share(self):
+        slots = gpus(2, shares=2)
+        assert names(place([job(1, alone=True)], slots[1:], slots)) == {1: ["cuda:1/0", "cuda:1/1"]}
+
+    def test_unknown_room_or_unknown_need_binds_nobody(self):
+        slots = [Slot("cpu:0", "cpu")]
+        assert names(place([job(1, memory_gb=500.0)], slots, slots)) == {1: ["cpu:0"]}
+        assert names(place([job(1)], gpus(1), gpus(1))) == {1: ["cuda:0"]}
+
+    @given(
+        st.lists(st.tuples(st.floats(0, 200), st.integers(1, 4), st.booleans()), max_size=10),
+        st.integers(1, 3),
+        st.integers(1, 3),
+        st.data(),
+    )
+    def test_nobody_is_doubled_and_nobody_waits_for_ever(self, wanted, count, shares, data):
+        slots = gpus(count, shares, room=30.0)
+        waiting = [
+            job(i, float(i), memory_gb=memory, devices=devices, alone=alone)
+            for i, (memory, devices, alone) in enumerate(wanted)
+        ]
+        free = [slot for slot in slots if data.draw(st.booleans())]
+        taken = [slot.name for _, lease in place(waiting, free, slots) for slot in lease]
+        assert len(taken) == len(set(taken)) and set(taken) <= {slot.name for slot in free}
+        rounds = 0
+        while waiting:  # with every slot free again, the first in turn always gets its lease
+            placed = place(waiting, slots, slots)
+            assert max(waiting, key=lambda j: j.cost) in [j for j, _ in placed]
+            waiting = [j for j in waiting if j not in [p for p, _ in placed]]
+            rounds += 1
+
+
+class TestSeveralDevices:
+    def test_whole_gpus_that_nobody_shares(self):
+        slots = gpus(3, shares=2)
+        free = slots[1:]
+        assert names(place([job(1, devices=2)], free, slots)) == {1: ["cuda:1/0", "cuda:1/1", "cuda:2/0", "cuda:2/1"]}
+
+    def test_free_ones_are_kept_until_there_are_enough(self):
+        slots = gpus(2)
+        wide, narrow = job(1, 9, devices=2), job(2, 1)
+        assert place([wide, narrow], slots[:1], slots) == []
+        assert names(place([wide, narrow], slots, slots)) == {1: ["cuda:0", "cuda:1"]}
+
+    def test_more_than_there_are_is_all_there_are(self):
+        assert names(place([job(1, devices=8)], gpus(2), gpus(2))) == {1: ["cuda:0", "cuda:1"]}
+
+    def test_joined_leases_name_every_device_and_count_them(self):
+        joined = join(gpus(2))
+        assert (joined.device, joined.count, joined.threads, joined.memory_gb) == ("GPU-0,GPU-1", 2, 4, None)
+        shares = join(gpus(1, shares=2, room=10.0))
+        assert (shares.device, shares.count, shares.memory_gb) == ("GPU-0", 1, 20.0)
+        assert shares.parts == ["cuda:0/0", "cuda:0/1"] and joined.parts == ["cuda:0", "cuda:1"]
+
+    def test_on_the_cpu_more_memory_is_not_more_threads(self):
+        slots = [Slot(f"cpu:{i}", "cpu", 3, room_gb=4.0) for i in range(2)]
+        [(_, lease)] = place([job(1, memory_gb=7.0)], slots, slots)
+        assert (join(lease).threads, join(lease).device, join(lease).room_gb) == (3, "", 8.0)
+
+
+class TestWidths:
+    def test_a_row_that_outlasts_all_others_gets_more_devices(self):
+        """Table 3 on eight GPUs: 19 rows of one unit, `big` of twelve."""
+        costs = {f"{i:02d}": 1.0 for i in range(19)} | {"big": 12.0}
+        wide = widths(costs, 8)
+        assert set(wide) == {"big"} and wide["big"] in (4, 8)
+        narrow = max(simulate(costs, dict.fromkeys(costs, 1), 8).values())
+        assert max(simulate(costs, {**dict.fromkeys(costs, 1), **wide}, 8).values()) < 0.6 * narrow
+
+    def test_equal_rows_stay_on_one_device_each(self):
+        assert widths({str(i): 1.0 for i in range(16)}, 4) == {}
+        assert widths({}, 4) == widths({"a": 1.0}, 1) == {}
+
+    @given(st.lists(st.floats(0.1, 100), min_size=1, max_size=12), st.sampled_from([1, 2, 4, 8]))
+    def test_never_longer_than_with_one_device_each(self, lengths, devices):
+        costs = {str(i): length for i, length in enumerate(lengths)}
+        ones = dict.fromkeys(costs, 1)
+        chosen = {**ones, **widths(costs, devices)}
+        assert max(simulate(costs, chosen, devices).values()) <= max(simulate(costs, ones, devices).values()) + 1e-9
+        assert all(width <= devices for width in chosen.values())
+
+    def test_open_widths_are_what_place_is_told(self):
+        waiting = [job(1, 12.0, devices=0), job(2, 1.0, devices=0)]
+        assert names(place(waiting, gpus(3), gpus(3), {waiting[0].run_id: 2})) == {
+            1: ["cuda:0", "cuda:1"],
+            2: ["cuda:2"],
+        }
+
+    @given(st.lists(st.floats(0.1, 100), min_size=1, max_size=40), st.integers(1, 6))
+    def test_the_makespan_is_at_most_a_third_above_the_lower_bound(self, lengths, slots):
+        lower = max(max(lengths), sum(lengths) / slots)
+        assert lower <= makespan(lengths, slots) * (1 + 1e-12)
+        assert makespan(lengths, slots) <= lower * 4 / 3 + max(lengths) / 3  # Graham 1969, longest first
+
+    def test_the_makespan_counts_what_is_busy(self):
+        assert makespan([2.0, 1.0], 2, [5.0, 0.0]) == 5.0
+        assert makespan([9.0], 2, [5.0, 1.0]) == 10.0
+
+
+SMI = {
+    "gpu": [["0", "GPU-a", "600", "81920"], ["1", "GPU-b", "40000", "81920"], ["2", "GPU-c", "70000", "81920"]],
+    "compute-apps": [["GPU-b", "4711", "39000"]],
+}
+
+
+class TestNeighbours:
+    @pytest.fixture(autouse=True)
+    def nvidia_smi(self, monkeypatch):
+        monkeypatch.setattr(hardware, "_ask_nvidia_smi", lambda what, fields: SMI[what])
+
+    def test_who_uses_which_gpu(self):
+        found = hardware.gpus_in_use()
+        assert set(found) == {"GPU-b", "1", "GPU-c", "2"}
+        assert found["GPU-b"] == "process 4711, 40.9 GB"
+        assert "73.4 GB are taken" in found["2"]  # by processes that this container does not see
+
+    def test_only_gpus_without_a_run_of_ours_are_asked_about(self):
+        slots = [Slot("cuda:1/0", "cuda", 1, "GPU-b"), Slot("cuda:1/1", "cuda", 1, "GPU-b"), Slot("cpu:0", "cpu")]
+        assert Neighbours(hardware.gpus_in_use).left_alone(slots, {"cuda:1/0"}) == {}
+        assert set(Neighbours(hardware.gpus_in_use).left_alone(slots, set())) == {"cuda:1/0", "cuda:1/1"}
+
+    def test_one_that_the_user_named_is_his(self, monkeypatch):
+        monkeypatch.setattr(hardware, "_nvidia_smi", lambda: [("0", "GPU-a", 80.0), ("1", "GPU-b", 80.0)])
+        for text, alone in (("cuda:1", set()), ("cuda:*", {"cuda:1"}), ("auto", {"cuda:1"})):
+            slots = parse_slots(text, {})
+            assert set(Neighbours(hardware.gpus_in_use).left_alone(slots, set())) == alone
+
+
+def test_memory_of_the_container_counts(tmp_path):
+    (tmp_path / "memory.max").write_text("max\n")
+    whole = hardware.memory_gb(tmp_path)
+    (tmp_path / "memory.max").write_text("2000000000\n")
+    assert hardware.memory_gb(tmp_path) == 2.0 < whole
+
+
+class TestUpgrade:
+    def test_a_queue_of_version_1_is_taken_over(self, tmp_path):
+        path = tmp_path / "queue.db"
+        ledger = Ledger(path)
+        ledger.enqueue([Job("a" * 16, "stub", {}, cost=2.0)])
+        ledger.close()
+        old = sqlite3.connect(path)
+        for name in ("memory_gb", "devices", "alone", "hangs", "left_s"):
+            old.execute(f"ALTER TABLE jobs DROP COLUMN {name}")
+        old.execute("DROP TABLE notes")
+        old.execute("PRAGMA user_version=1")
+        old.commit()
+        old.close()
+        ledger = Ledger(path)
+        assert ledger.waiting(1) == [Waiting("a" * 16, 0, 2.0, "", ledger.waiting(1)[0].inputs_key, 0.0, 1, False)]
+        assert ledger.notes() == {}
+        ledger.close()
+
+    def test_a_newer_one_is_left_alone(self, tmp_path):
+        path = tmp_path / "queue.db"
+        Ledger(path).close()
+        newer = sqlite3.connect(path)
+        newer.execute(f"PRAGMA user_version={database.VERSION + 1}")
+        newer.close()
+        with pytest.raises(UserError, match="newer version"):
+            Ledger(path)
