@@ -5,8 +5,9 @@ from typing import Any
 
 from ablations.messages import suggestion
 from ablations.overrides import check_names, setting_names
+from ablations.parts import Tune
 from ablations.selectors import Selection
-from ablations.study import Study, Tune, Variation
+from ablations.study import Study, Variation
 from experiments.config import flatten
 from experiments.errors import UserError
 from experiments.search import Range, Search, Space

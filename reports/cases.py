@@ -49,9 +49,10 @@ def collect_cases(plan: Plan, store: Folders, set_: str, seed: int, *, differing
         raise UserError(f"The rows kept different numbers of examples of {set_!r}: {lengths}. They cannot be paired.")
     shared, own = _fields(found, _metrics(plan))
     heads = ("#", *shared, *(f"{row}: {name}" if len(own) > 1 else row for row in found for name in own))
+    judged = [name for name in own if not _is_number_field(found, name)] or own  # probabilities differ always
     lines = []
     for number, examples in enumerate(zip(*found.values(), strict=True), start=1):
-        if not differing or any(len({repr(e.get(name)) for e in examples}) > 1 for name in own):
+        if not differing or any(len({repr(e.get(name)) for e in examples}) > 1 for name in judged):
             common = [examples[0].get(name) for name in shared]
             lines.append((number, *common, *(example.get(name) for example in examples for name in own)))
     return Cases(heads, tuple(lines))
@@ -63,6 +64,10 @@ def _examples(run: PlannedRun, store: Folders, set_: str) -> list[Example] | Non
         if evaluation.spec.set == set_ and path.is_file():
             return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
     return None
+
+
+def _is_number_field(found: Mapping[str, Sequence[Example]], name: str) -> bool:
+    return any(isinstance(example.get(name), float) for examples in found.values() for example in examples)
 
 
 def _metrics(plan: Plan) -> set[str]:

@@ -99,7 +99,8 @@ def kept(bench, tmp_path):
     def folder(run_id, eval_id):
         path = tmp_path / run_id
         path.mkdir(exist_ok=True)
-        lines = [{"text": f"t{n}\u2028", "guess": g} for n, g in enumerate(made[run_id.partition("#")[0]])]
+        key = run_id.partition("#")[0]
+        lines = [{"text": f"t{n}\u2028", "guess": g, "p": 0.1 + 0.1 * (key == "B")} for n, g in enumerate(made[key])]
         (path / "examples.jsonl").write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
         return path
 
@@ -109,8 +110,8 @@ def kept(bench, tmp_path):
 
 def test_shared_fields_once_and_differing_ones_under_each_row(kept):
     found = collect_cases(kept.plan(), kept.store, "dev", 1)
-    assert found.heads == ("#", "text", "base", "B")
-    assert [line[2:] for line in found.lines] == [("E", "E"), ("E", "I"), ("I", "I")]
+    assert found.heads == ("#", "text", "base: guess", "base: p", "B: guess", "B: p")
+    assert [line[2::2] for line in found.lines] == [("E", "E"), ("E", "I"), ("I", "I")]
     only = collect_cases(kept.plan(), kept.store, "dev", 1, differing=True)
     assert [line[0] for line in only.lines] == [2]
 
