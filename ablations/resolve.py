@@ -1,7 +1,7 @@
 """Study × profile × selection → one checked configuration per row, and the proof that rows differ as declared.
 
 What a setting is worth, later before earlier: the configuration's defaults; the study's base; the row's `set`; the
-profile's ratios; the profile's `set`; the row's `fixed`; the command line's --corpus and --set.
+profile's ratios; the profile's `set`; the row's `fixed` and `by_profile`; the command line's --corpus and --set.
 """
 
 from collections.abc import Iterable, Mapping
@@ -100,8 +100,8 @@ def _check_words(context: _Context) -> None:
 
 
 def paper_keys(task: Task) -> list[str]:
-    """The names of published numbers that the task's columns print, and params (in millions)."""
-    return list(dict.fromkeys([*(c.paper for c in task.columns if c.paper), "params"]))
+    """The names of published numbers that the task's columns print, params (in millions) and flops (of training)."""
+    return list(dict.fromkeys([*(c.paper for c in task.columns if c.paper), "params", "flops"]))
 
 
 def _or_list(name: str, options: list[str]) -> str:
@@ -114,7 +114,7 @@ def _settle(context: _Context, row: Variation | None) -> tuple[TaskConfig, tuple
     by_profile = f'profile "{context.profile_name}"'
     by_row = f'row "{row.key}"' if row else ""
     forced = {name: Setting(value, option) for name, (value, option) in context.selection.forced.items()}
-    own = {**row.fixed, **row.tuned} if row else {}
+    own = row.last_word(context.profile_name) if row else {}
     above = _from(profile.set, by_profile) | _from(own, by_row) | forced
     defaults = _from(dict(flatten(context.task.config_type())), "the defaults")
     written = _from(study.base, "[base]") | _from(row.set if row else {}, by_row)
@@ -125,8 +125,9 @@ def _settle(context: _Context, row: Variation | None) -> tuple[TaskConfig, tuple
         return config, ()
     meant = {name: (sized.get(name) or Setting(value, by_row)).value for name, value in row.set.items()}
     meant |= own
+    declared = {**row.set, **own}
     replaced = [
-        Replaced(row.key, name, row.declared[name], above[name].value, above[name].source)
+        Replaced(row.key, name, declared[name], above[name].value, above[name].source)
         for name, value in meant.items()
         if name in above and above[name].value != value
     ]

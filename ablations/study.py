@@ -39,7 +39,10 @@ class Variation(Part):
     set: Settings = Field({})
     fixed: Settings = Field({})
     tuned: Settings = Field({}, description="found by tuning: as `fixed`, and no difference from base in kind")
-    paper: dict[str, FiniteFloat] = Field({}, description="published numbers: perplexity, bleu, params (millions)")
+    by_profile: dict[Key, Settings] = Field({}, description="in one profile only, in place of what the others say")
+    paper: dict[str, FiniteFloat] = Field(
+        {}, description="published numbers: perplexity, bleu, params (millions), flops (of training)"
+    )
     seeds: Count | None = Field(None, description="of this row, where it differs from the study's")
     seed_offset: int = Field(0, ge=0, description="the row's seeds are offset + 1 … offset + N")
     note: Text = Field("", description="a footnote to the row")
@@ -48,11 +51,16 @@ class Variation(Part):
     @property
     def declared(self) -> Overrides:
         """Everything in which this row may differ from base."""
-        return {**self.set, **self.fixed, **self.tuned}
+        parts = (*self.by_profile.values(), self.set, self.fixed, self.tuned)
+        return {name: value for part in parts for name, value in part.items()}
+
+    def last_word(self, profile: str) -> Overrides:
+        """What a profile cannot replace."""
+        return {**self.fixed, **self.tuned, **self.by_profile.get(profile, {})}
 
     @property
     def is_base(self) -> bool:
-        return not (self.set or self.fixed or self.seed_offset)
+        return not (self.set or self.fixed or self.by_profile or self.seed_offset)
 
     @model_validator(mode="after")
     def _declared_once(self) -> Self:
@@ -62,6 +70,15 @@ class Variation(Part):
             if len(places) > 1:
                 raise ValueError(f"{name} is in both {' and '.join(places)}; keep one")
         return self
+
+
+class Cited(Part):
+    """A published result of somebody else's system, printed under the table. Nothing of it is run."""
+
+    label: Text
+    group: Text = Field("", description="such as the training data that it used: those of one group stand together")
+    values: dict[str, FiniteFloat] = Field(description="by the names that `paper` uses: perplexity, bleu, params, …")
+    note: Text = ""
 
 
 class Study(Part):
@@ -81,6 +98,10 @@ class Study(Part):
         {}, description="settings that the table prints as columns, with their heads; all that rows set, if unset"
     )
     tune: Tune | None = Field(None, description="how `ablations tune` brings every row to its best")
+    cited: tuple[Cited, ...] = Field((), strict=False, description="other systems' published results")
+    sustained_flops: dict[str, FiniteFloat] = Field(
+        {}, description="operations a second that a device sustains, by a part of its name: for the cost by time"
+    )
     notes: tuple[Text, ...] = Field((), strict=False, description="printed under the table")
     origin: str = Field("", description="where it was read from, for messages")
     folder: Path | None = Field(None, description="where it lies; None for a built-in study")
@@ -116,6 +137,11 @@ class Study(Part):
                 f'default_profile = "{self.default_profile}" is not declared. '
                 f"{suggestion(self.default_profile, self.profiles, 'profiles')}"
             )
+        for row in self.variations:
+            for name in row.by_profile:
+                if name not in self.profiles:
+                    near = suggestion(name, self.profiles, "profiles").rstrip(".")
+                    raise ValueError(f'row "{row.key}", by_profile.{name}: there is no such profile. {near}')
         return self
 
     @property

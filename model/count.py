@@ -9,8 +9,11 @@ from model.config import ModelConfig
 STREAM_BYTES = 4  # the residual stream stays in fp32, also under autocast
 
 
-def num_params(config: ModelConfig, vocab_size: int) -> int:
-    """Weights that are trained, the column "params" of Table 3. Rows that only pad the vocabulary do not count."""
+def num_params(config: ModelConfig, vocab_size: int, source_vocab_size: int | None = None) -> int:
+    """Weights that are trained, the column "params" of Table 3. Rows that only pad the vocabulary do not count.
+
+    `source_vocab_size`: of the source, where it is not the target's (and the vocabulary is not shared).
+    """
     d_model, heads = config.d_model, config.num_heads
     projections = heads * (2 * config.d_k + config.d_v)
     attention = d_model * projections + projections + heads * config.d_v * d_model + d_model
@@ -19,7 +22,8 @@ def num_params(config: ModelConfig, vocab_size: int) -> int:
     encoder_layer = attention + feed_forward + 2 * norm
     decoder_layer = 2 * attention + feed_forward + 3 * norm
     final_norms = 2 * norm if config.norm == "pre" else 0
-    embeddings = (1 if config.shared_vocabulary else 2) * vocab_size * d_model
+    sources = 0 if config.shared_vocabulary else source_vocab_size or vocab_size
+    embeddings = (sources + vocab_size) * d_model
     positions = 2 * config.max_length * d_model if config.positions == "learned" else 0
     return config.num_layers * (encoder_layer + decoder_layer) + final_norms + embeddings + positions
 

@@ -9,17 +9,27 @@ from model.positional import LearnedPositions
 from model.transformer import Transformer
 
 
-def build_model(config: ModelConfig, vocab_size: int, *, device: torch.device | str | None = None) -> Transformer:
+def build_model(
+    config: ModelConfig,
+    vocab_size: int,
+    source_vocab_size: int | None = None,
+    *,
+    device: torch.device | str | None = None,
+) -> Transformer:
     """A Transformer over `vocab_size` pieces, in training mode, with weights drawn from torch's generator.
+
+    `source_vocab_size`: of the source, where it is not the target's. Raises ValueError where one matrix serves both.
 
     Weights are drawn on the CPU and then moved, so that a seed gives the same ones on every device. On the meta
     device nothing is drawn. Raises ValueError for a vocabulary that is empty.
     """
     if vocab_size < 1:
         raise ValueError(f"vocab_size = {vocab_size}: a vocabulary needs at least one piece")
+    if config.shared_vocabulary and source_vocab_size not in (None, vocab_size):
+        raise ValueError(f"a shared vocabulary has one size, and not {source_vocab_size} and {vocab_size}")
     place = torch.device("cpu" if device is None else device)
     with torch.device("meta" if place.type == "meta" else "cpu"):
-        model = Transformer(config, vocab_size)
+        model = Transformer(config, vocab_size, source_vocab_size)
     initialise(model)
     return model.to(place)
 

@@ -53,12 +53,13 @@ class Transformer(nn.Module):
     and softmax; otherwise target and softmax share one. It is registered once, so a state_dict holds it once.
     """
 
-    def __init__(self, config: ModelConfig, vocab_size: int) -> None:
+    def __init__(self, config: ModelConfig, vocab_size: int, source_vocab_size: int | None = None) -> None:
         super().__init__()
         self.config = config
-        self.vocab_size = vocab_size
+        self.vocab_size = vocab_size  # of the target; of the source too, unless source_vocab_size says otherwise
         self._roles = ("shared", "shared") if config.shared_vocabulary else ("source", "target")
-        self.embeddings = nn.ModuleDict({r: Embedding(vocab_size, config.d_model) for r in sorted(set(self._roles))})
+        sizes = {"source": source_vocab_size or vocab_size, "target": vocab_size, "shared": vocab_size}
+        self.embeddings = nn.ModuleDict({r: Embedding(sizes[r], config.d_model) for r in sorted(set(self._roles))})
         self.encoder = Encoder(config, EncoderLayer)
         self.decoder = Decoder(config, DecoderLayer)
 

@@ -41,6 +41,12 @@ def _bases(rows: Iterable[Row], column: Column) -> set[str]:
     return {repr(basis(o, column)) for o in outcomes}
 
 
+def _sentences(rows: Iterable[Row], column: Column) -> set[str]:
+    """Digests of what the rows' sets hold, as planned; a row that does not ask for the set has none."""
+    asked = (o.scored[column.set].spec.inputs for row in rows for o in row.outcomes if column.set in o.scored)
+    return {repr(sorted(inputs.items())) for inputs in asked}
+
+
 def one_basis(rows: Iterable[Row], column: Column) -> bool:
     return len(_bases(rows, column)) <= 1
 
@@ -54,9 +60,9 @@ def change(row: Row, base: Row, column: Column) -> float | None:
 
 
 def reported_change(row: Row, base: Row, column: Column) -> float | None:
-    """The same between the paper's values."""
+    """The same between the paper's values; None for rows that are scored on other sentences."""
     ours, theirs = row.measures[column.key].reported, base.measures[column.key].reported
-    if row is base or ours is None or theirs is None:
+    if row is base or ours is None or theirs is None or len(_sentences((row, base), column)) > 1:
         return None
     return _difference([ours], [theirs], column)
 

@@ -5,6 +5,8 @@ from typing import Any
 
 from ablations.plan import Plan
 from reports import compare
+from reports.cited import cited
+from reports.cost import cost_notes
 from reports.provenance import corpus_name, decoding, hardware, seeds, training
 from reports.results import Outcome, fact, look_up
 from reports.significance import agreement
@@ -24,7 +26,7 @@ def footnotes(table: Table, plan: Plan) -> tuple[str, ...]:
         *seeds(table),
         *hardware(table),
     ]
-    parts += plan.study.notes
+    parts += [*cost_notes(table), *cited(table, plan.study), *plan.study.notes]
     parts += [f"{row.variation.key}: {row.variation.note}" for row in plan.rows if row.variation.note]
     parts += plan.notes
     return tuple(parts)

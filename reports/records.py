@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from reports.cost import by_time, counted, shows_cost
 from reports.table import Row, Table
 
 
@@ -20,6 +21,8 @@ def record(row: Row, table: Table) -> dict[str, Any]:
             values[f"{column.key}_p"] = test and test.p
             values[f"{column.key}_low"], values[f"{column.key}_high"] = (test.low, test.high) if test else (None, None)
     values["num_params"] = row.num_params
+    if shows_cost(table):
+        values |= {"flops_counted": counted(row), "flops_by_time": by_time(row, table.sustained_flops)}
     values |= {"n": row.n, "seeds": len(row.outcomes)}
     values["paper"] = dict(row.paper)
     values["settings"] = dict(row.settings)

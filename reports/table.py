@@ -6,7 +6,7 @@ one seed is missing has no mean.
 
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -98,6 +98,7 @@ class Table:
     test: str = ""  # what marks changes: "seeds" or "sentences"; "" for no test
     test_notes: tuple[str, ...] = ()
     asked: str = ""  # the words after `ablations report` that ask for this table
+    sustained_flops: Mapping[str, float] = field(default_factory=dict)  # the study's, by a part of a device's name
 
     @cached_property
     def base_row(self) -> Row | None:

@@ -1,7 +1,6 @@
 """A parallel corpus: which files are its sets, what they hold, and the digests that name them. Imports no torch."""
 
-import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
@@ -36,6 +35,60 @@ class Corpus:
         """The files of "train", "dev" or a test set."""
         return {"train": self.train, "dev": self.dev}.get(set_name) or self.tests[set_name]
 
+    def read_pairs(self, set_name: str) -> Iterator[tuple[str, str]]:
+        """The (source, target) lines of "train", "dev" or a test set, one at a time."""
+        if self.kind == "builtin":
+            pairs = generate(set_name, self.builtin_pairs)
+            yield from pairs if self.source == "en" else ((t, s) for s, t in pairs)
+            return
+        for pair in self.files(set_name):
+            lines = zip_longest(read_lines(pair.source), read_lines(pair.target))
+            for number, (source, target) in enumerate(lines, start=1):
+                if source is None or target is None:
+                    ended = pair.source if source is None else pair.target
+                    raise UserError(
+                        f"{ended} ends at line {number - 1} and its other side goes on: they were changed "
+                        "while they were read. Run it again once they are whole."
+                    )
+                yield source, target
+
+    def _count_pairs(self, set_name: str, fingerprints: Fingerprints) -> int:
+        """Pairs of a set; for files this checks them whole (see `training_digest` for the errors)."""
+        if self.kind == "builtin":
+            return self.builtin_pairs if set_name == "train" else sum(1 for _ in self.read_pairs(set_name))
+        return sum(_checked(pair, fingerprints)[2] for pair in self.files(set_name))
+
+    def check(self, cache_dir: Path | None = None) -> dict[str, int]:
+        """Read every file of the corpus once and check it; pairs by set. Raises UserError as `training_digest`."""
+        fingerprints = Fingerprints(cache_dir)
+        counts = {name: self._count_pairs(name, fingerprints) for name in ("train", *self.sets)}
+        fingerprints.save()
+        return counts
+
+    def training_digest(self, cache_dir: Path | None = None) -> str:
+        """16 hex digits: the content of train and dev and the direction. Names and places of files do not enter.
+
+        Raises UserError for a file that is missing, empty or not UTF-8, and for sides of unequal length.
+        """
+        return digest(
+            {
+                "direction": [self.source, self.target],
+                **{name: self._content(name, cache_dir) for name in ("train", "dev")},
+            }
+        )
+
+    def set_digest(self, set_name: str, cache_dir: Path | None = None) -> str:
+        """16 hex digits: the content of one evaluated set. Raises UserError as `training_digest`."""
+        return digest({"direction": [self.source, self.target], "set": self._content(set_name, cache_dir)})
+
+    def _content(self, set_name: str, cache_dir: Path | None) -> list[list[str]]:
+        if self.kind == "builtin":
+            return [[recipe_digest(self.builtin_pairs), set_name]]
+        fingerprints = Fingerprints(cache_dir)
+        content = [list(_checked(pair, fingerprints)[:2]) for pair in self.files(set_name)]
+        fingerprints.save()
+        return content
+
 
 def resolve(data: DataConfig) -> Corpus:
     """The corpus that a configuration names; looks at the names of files only, not into them.
@@ -65,86 +118,6 @@ def _builtin(data: DataConfig) -> Corpus:
             'sets ("dev", "test"). Leave them out, or name a folder as data.corpus.'
         )
     return Corpus("builtin", "builtin", *direction, tests={"test": ()}, builtin_pairs=data.builtin_pairs)
-
-
-def select_sets(corpus: Corpus, names: Sequence[str]) -> tuple[str, ...]:
-    """Resolve `evaluation.sets`: "dev", names of test sets, "test" for all of them; each once, in this order.
-
-    Raises UserError for a name that the corpus does not have, nearest names first.
-    """
-    chosen: list[str] = []
-    for name in names:
-        if name == "test" and corpus.tests:
-            chosen += corpus.tests
-        elif name in corpus.sets:
-            chosen.append(name)
-        else:
-            known = difflib.get_close_matches(name, corpus.sets, n=3, cutoff=0.4) or corpus.sets
-            raise UserError(
-                f'evaluation.sets names "{name}", and the corpus {corpus.name} has no such set. '
-                f"It has: {', '.join([*known, *(s for s in corpus.sets if s not in known)])}."
-            )
-    return tuple(dict.fromkeys(chosen))
-
-
-def read_pairs(corpus: Corpus, set_name: str) -> Iterator[tuple[str, str]]:
-    """The (source, target) lines of "train", "dev" or a test set, one at a time."""
-    if corpus.kind == "builtin":
-        pairs = generate(set_name, corpus.builtin_pairs)
-        yield from pairs if corpus.source == "en" else ((t, s) for s, t in pairs)
-        return
-    for pair in corpus.files(set_name):
-        lines = zip_longest(read_lines(pair.source), read_lines(pair.target))
-        for number, (source, target) in enumerate(lines, start=1):
-            if source is None or target is None:
-                ended = pair.source if source is None else pair.target
-                raise UserError(
-                    f"{ended} ends at line {number - 1} and its other side goes on: they were changed "
-                    "while they were read. Run it again once they are whole."
-                )
-            yield source, target
-
-
-def count_pairs(corpus: Corpus, set_name: str, fingerprints: Fingerprints) -> int:
-    """Pairs of a set; for files this checks them whole (see `training_digest` for the errors)."""
-    if corpus.kind == "builtin":
-        return corpus.builtin_pairs if set_name == "train" else sum(1 for _ in read_pairs(corpus, set_name))
-    return sum(_checked(pair, fingerprints)[2] for pair in corpus.files(set_name))
-
-
-def check(corpus: Corpus, cache_dir: Path | None = None) -> dict[str, int]:
-    """Read every file of the corpus once and check it; pairs by set. Raises UserError as `training_digest`."""
-    fingerprints = Fingerprints(cache_dir)
-    counts = {name: count_pairs(corpus, name, fingerprints) for name in ("train", *corpus.sets)}
-    fingerprints.save()
-    return counts
-
-
-def training_digest(corpus: Corpus, cache_dir: Path | None = None) -> str:
-    """16 hex digits: the content of train and dev and the direction. Names and places of files do not enter.
-
-    Raises UserError for a file that is missing, empty or not UTF-8, and for sides of unequal length.
-    """
-    return digest(
-        {
-            "direction": [corpus.source, corpus.target],
-            **{name: _content(corpus, name, cache_dir) for name in ("train", "dev")},
-        }
-    )
-
-
-def set_digest(corpus: Corpus, set_name: str, cache_dir: Path | None = None) -> str:
-    """16 hex digits: the content of one evaluated set. Raises UserError as `training_digest`."""
-    return digest({"direction": [corpus.source, corpus.target], "set": _content(corpus, set_name, cache_dir)})
-
-
-def _content(corpus: Corpus, set_name: str, cache_dir: Path | None) -> list[list[str]]:
-    if corpus.kind == "builtin":
-        return [[recipe_digest(corpus.builtin_pairs), set_name]]
-    fingerprints = Fingerprints(cache_dir)
-    content = [list(_checked(pair, fingerprints)[:2]) for pair in corpus.files(set_name)]
-    fingerprints.save()
-    return content
 
 
 def _checked(pair: FilePair, fingerprints: Fingerprints) -> tuple[str, str, int]:

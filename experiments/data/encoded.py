@@ -20,13 +20,13 @@ from experiments.store import read_json
 FORMAT = 1  # of the folder; another one is another digest
 
 
-def encoded_digest(training_digest: str, data: DataConfig, shared: bool) -> str:
+def encoded_digest(training_digest: str, data: DataConfig, shared: bool, target_symbols: int = 0) -> str:
     """The name of an encoded corpus: the corpus, how text becomes pieces, what is dropped, the format."""
     return digest(
         {
             "format": FORMAT,
             "corpus": training_digest,
-            "tokenizer": tokenizer_settings(data, shared),
+            "tokenizer": tokenizer_settings(data, shared, target_symbols),
             "max_pieces": data.max_pieces,
         }
     )

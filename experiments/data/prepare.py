@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from experiments.config import DataConfig
-from experiments.data.corpus import Corpus, check, read_pairs, set_digest, training_digest
 from experiments.data.duplicates import seen_in_train
 from experiments.data.encoded import EncodedCorpus, encoded_digest, model_names, open_encoded
 from experiments.data.encoder import CHUNK, Encoder, Pair, chunks
 from experiments.data.folders import locked, make_folder
+from experiments.data.pair_corpus import PairCorpus
 from experiments.data.pairs import SIDES
 from experiments.data.tokenizer import (
     SAMPLE_PAIRS,
@@ -35,24 +35,32 @@ Item = TypeVar("Item")
 
 
 def prepare(
-    corpus: Corpus, data: DataConfig, shared: bool, root: Path, progress: Progress, workers: int | None = None
+    corpus: PairCorpus,
+    data: DataConfig,
+    shared: bool,
+    root: Path,
+    progress: Progress,
+    workers: int | None = None,
+    target_symbols: int = 0,
 ) -> EncodedCorpus:
     """The encoded corpus under `root` (a store's corpora), made where it is missing; test sets are added as they come.
 
-    `shared`: one vocabulary for both languages. `workers`: threads; every core this process may use if unset.
+    `shared`: one vocabulary for both sides. `workers`: threads; every core this process may use if unset.
+    `target_symbols`: the target is a line of symbols, of which this many at most are learnt; 0: it is text.
     Raises UserError for a corpus that cannot be read or does not give `data.vocab_size` pieces, and for a full or
     read-only disk. May be interrupted, and called twice at once.
     """
-    counts = check(corpus, root)
-    name = encoded_digest(training_digest(corpus, root), data, shared)
-    work = _Work(corpus, data, shared, counts, progress, workers or len(os.sched_getaffinity(0)))
+    counts = corpus.check(root)
+    name = encoded_digest(corpus.training_digest(root), data, shared, target_symbols)
+    threads = workers or len(os.sched_getaffinity(0))
+    work = _Work(corpus, data, shared, target_symbols, counts, progress, threads)
     with explain_os_errors(f"prepare the corpus {corpus.name} under {root}"):
         root.mkdir(parents=True, exist_ok=True)
         if not (root / name).is_dir():
             with locked(root, name):
                 make_folder(root / name, name, work.make_train)
         encoded = open_encoded(root, name)
-        digests = {each: set_digest(corpus, each, root) for each in corpus.sets}
+        digests = {each: corpus.set_digest(each, root) for each in corpus.sets}
         if any(digest not in encoded.set_digests(each) for each, digest in digests.items()):
             with locked(root, name):
                 work.make_sets(encoded, digests)
@@ -63,9 +71,16 @@ class _Work:
     """The steps of making, and what they share."""
 
     def __init__(
-        self, corpus: Corpus, data: DataConfig, shared: bool, counts: dict[str, int], progress: Progress, threads: int
+        self,
+        corpus: PairCorpus,
+        data: DataConfig,
+        shared: bool,
+        target_symbols: int,
+        counts: dict[str, int],
+        progress: Progress,
+        threads: int,
     ) -> None:
-        self.corpus, self.data, self.shared = corpus, data, shared
+        self.corpus, self.data, self.shared, self.target_symbols = corpus, data, shared, target_symbols
         self.counts, self.progress, self.threads = counts, progress, threads
         self._held: list[Pair] | None = None  # train, where it is small: read (or generated) once for all steps
 
@@ -92,7 +107,7 @@ class _Work:
             "shared": self.shared,
             "vocab_size": {side: model.vocab_size for side, model in zip(SIDES, models, strict=True)},
             "tokenizer": {
-                "settings": tokenizer_settings(self.data, self.shared),
+                "settings": tokenizer_settings(self.data, self.shared, self.target_symbols),
                 "sha256": {name: model.sha256 for name, model in zip(model_names(self.shared), models, strict=True)},
                 "sentencepiece": version("sentencepiece"),
                 "trained_on_pairs": sampled,
@@ -111,7 +126,7 @@ class _Work:
     def make_sets(self, encoded: EncodedCorpus, digests: dict[str, str]) -> None:
         """Those of sets/<name>-<digest> that are missing. Nothing of an evaluated set is dropped."""
         missing = {each: digest for each, digest in digests.items() if digest not in encoded.set_digests(each)}
-        texts = {each: list(read_pairs(self.corpus, each)) for each in missing}
+        texts = {each: list(self.corpus.read_pairs(each)) for each in missing}
         seen = seen_in_train(self._train_pairs("looking for duplicates"), texts) if missing else {}
         for name, digest in missing.items():
             pairs = texts[name]
@@ -143,14 +158,16 @@ class _Work:
                 for side in columns
             )
             what = "the training text" if self.shared else f"the {SIDES[columns[0]]} side of the training text"
-            train_tokenizer(lines, self.data.vocab_size, folder / model, f"{what} of {self.corpus.name}")
+            symbols = self.target_symbols if columns == (1,) else 0
+            size = symbols or self.data.vocab_size
+            train_tokenizer(lines, size, folder / model, f"{what} of {self.corpus.name}", symbols=bool(symbols))
         return sampled
 
     def _train_pairs(self, doing: str) -> Iterator[Pair]:
         total = self.counts["train"]
         if self._held is None and total <= HELD_PAIRS:
-            self._held = list(read_pairs(self.corpus, "train"))
-        pairs = self._held if self._held is not None else read_pairs(self.corpus, "train")
+            self._held = list(self.corpus.read_pairs("train"))
+        pairs = self._held if self._held is not None else self.corpus.read_pairs("train")
         return _reported(pairs, doing, total, self.progress)
 
 

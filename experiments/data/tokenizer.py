@@ -37,12 +37,15 @@ _SETTINGS: dict[str, Any] = {
     "eos_id": EOS_ID,
     "unk_id": UNK_ID,
 }
+# Every word a piece of its own, up to the size; rarer ones are unknown. For lines of symbols, such as a tree's.
+_SYMBOLS: dict[str, Any] = {"model_type": "word", "hard_vocab_limit": False}
 _ERRORS_ONLY = 2  # SentencePiece's minloglevel: its progress does not belong on a user's terminal
 
 
-def tokenizer_settings(data: DataConfig, shared: bool) -> dict[str, Any]:
+def tokenizer_settings(data: DataConfig, shared: bool, target_symbols: int = 0) -> dict[str, Any]:
     """What, with the training text, determines the pieces: for identities."""
-    return {**_SETTINGS, "vocab_size": data.vocab_size, "shared": shared, "sample_pairs": SAMPLE_PAIRS}
+    settings = {**_SETTINGS, "vocab_size": data.vocab_size, "shared": shared, "sample_pairs": SAMPLE_PAIRS}
+    return {**settings, "target": {**_SYMBOLS, "vocab_size": target_symbols}} if target_symbols else settings
 
 
 def in_sample(index: int, pairs: int) -> bool:
@@ -50,10 +53,11 @@ def in_sample(index: int, pairs: int) -> bool:
     return pairs <= SAMPLE_PAIRS or (index + 1) * SAMPLE_PAIRS // pairs > index * SAMPLE_PAIRS // pairs
 
 
-def train_tokenizer(lines: Iterable[str], vocab_size: int, path: Path, what: str) -> None:
+def train_tokenizer(lines: Iterable[str], vocab_size: int, path: Path, what: str, *, symbols: bool = False) -> None:
     """Train on `lines` and write the model to `path`; the same lines give the same bytes.
 
-    Raises UserError if the text does not allow `vocab_size` pieces; `what` names the text in it.
+    `symbols`: words are the pieces, at most `vocab_size` of them. Raises UserError if the text does not allow
+    `vocab_size` pieces; `what` names the text in it.
     """
     import sentencepiece
 
@@ -62,7 +66,7 @@ def train_tokenizer(lines: Iterable[str], vocab_size: int, path: Path, what: str
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=_watched(lines, raised), model_writer=model, vocab_size=vocab_size,
-            minloglevel=_ERRORS_ONLY, **_SETTINGS,
+            minloglevel=_ERRORS_ONLY, **_SETTINGS | (_SYMBOLS if symbols else {}),
         )  # fmt: skip
     except RuntimeError as error:
         if raised:
@@ -124,9 +128,15 @@ class Tokenizer:
         """Encode many lines, in order; the threads are SentencePiece's own."""
         return cast("list[list[int]]", self._model.Encode(list(texts), num_threads=threads))
 
+    @property
+    def vocabulary(self) -> list[str]:
+        """Every piece as it stands in a text, without the sign for the space before it."""
+        return [piece.removeprefix("\u2581") for piece in self.pieces(range(self.vocab_size))]
+
     def decode(self, pieces: Sequence[int]) -> str:
-        """Text; PAD, BOS and EOS vanish, UNK is " ⁇ "."""
-        return cast(str, self._model.Decode([int(piece) for piece in pieces]))
+        """Text; PAD, BOS and EOS vanish, UNK is " ⁇ ", and so is what a larger model says beyond the vocabulary."""
+        size = self.vocab_size
+        return cast(str, self._model.Decode([piece if piece < size else UNK_ID for piece in map(int, pieces)]))
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """The pieces' own text, "▁" for a space: for figures."""

@@ -11,19 +11,19 @@ from experiments.data.tokenizer import Tokenizer
 from experiments.device import Device
 from experiments.evaluation.beam import SearchSettings
 from experiments.evaluation.perplexity import measure_likelihood
-from experiments.evaluation.scoring import score_text
+from experiments.evaluation.scoring import SetScores
 from experiments.evaluation.translate import translate
 from model.transformer import Transformer
 
 
 @dataclass(frozen=True)
 class SetResult:
-    metrics: dict[str, float]  # perplexity, bleu, chrf, bleu_paper
-    signatures: dict[str, str]  # of all but perplexity
-    translations: list[str]  # detokenised, in the input's order
-    statistics: NDArray[np.int64]  # experiments.evaluation.scoring.STATISTICS per sentence
+    metrics: dict[str, float]  # perplexity, and those of the scores
+    signatures: dict[str, str]  # of scores that have one
+    outputs: list[str]  # text, in the input's order
+    statistics: NDArray[np.int64]  # of the scores, per sentence
     pieces: int  # of the references, EOS counted: what the perplexity is a mean over
-    unfinished: int  # translations that ran into their length limit
+    unfinished: int  # outputs that ran into their length limit
 
 
 def search_settings(config: EvaluationConfig) -> SearchSettings:
@@ -38,14 +38,14 @@ def evaluate_set(
     references: Sequence[str],
     settings: SearchSettings,
     device: Device,
+    score: Callable[[Sequence[str], Sequence[str]], SetScores],
     *,
-    language: str = "en",
     progress: Callable[[str, int, int], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> SetResult:
-    """Perplexity of the references, then beam search, BLEU and chrF of its translations.
+    """Perplexity of the references, then beam search, and `score(outputs, references)` of what it found.
 
-    `tokenizers`: of source and target, the same one twice where the vocabulary is shared. `language`: the target's.
+    `tokenizers`: of source and target, the same one twice where the vocabulary is shared.
     """
     source_ids = tokenizers[0].encode_batch(sources, device.threads)
     target_ids = tokenizers[1].encode_batch(references, device.threads)
@@ -53,15 +53,15 @@ def evaluate_set(
 
     def decoded(done: int, total: int) -> None:
         if progress is not None:
-            progress("translating", done, total)
+            progress("decoding", done, total)
 
     found = translate(model, source_ids, settings, device, progress=decoded, should_stop=should_stop)
-    translations = [tokenizers[1].decode(hypotheses[0].ids) for hypotheses in found]
-    scores = score_text(translations, references, language)
+    outputs = [tokenizers[1].decode(hypotheses[0].ids) for hypotheses in found]
+    scores = score(outputs, references)
     return SetResult(
         metrics={"perplexity": likelihood.perplexity, **scores.metrics},
         signatures=scores.signatures,
-        translations=translations,
+        outputs=outputs,
         statistics=scores.statistics,
         pieces=likelihood.pieces,
         unfinished=sum(not hypotheses[0].finished for hypotheses in found),

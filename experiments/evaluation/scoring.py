@@ -18,7 +18,7 @@ STATISTICS = (
 
 @dataclass(frozen=True)
 class SetScores:
-    """`metrics` and `signatures` by metric name; `statistics` (sentences × len(STATISTICS)) are BLEU's counts."""
+    """`metrics` and `signatures` by metric name; `statistics`: counts per sentence (BLEU's are STATISTICS)."""
 
     metrics: dict[str, float]
     signatures: dict[str, str]

@@ -12,10 +12,18 @@ from model.factory import build_model
 from model.transformer import Transformer
 
 
-def load_model(config: RunConfig, choice: str, checkpoint_steps: int, attempt: Path, device: Device) -> Transformer:
+def load_model(
+    config: RunConfig,
+    choice: str,
+    checkpoint_steps: int,
+    attempt: Path,
+    device: Device,
+    vocab_sizes: tuple[int, int] | None = None,
+) -> Transformer:
     """The network with the weights that `choice` (last, best, average:K) names of an attempt.
 
-    `checkpoint_steps`: the spacing of the checkpoints that an average is taken of. Raises UserError if weights are
+    `checkpoint_steps`: the spacing of the checkpoints that an average is taken of. `vocab_sizes`: of target and source,
+    where they are not data.vocab_size both. Raises UserError if weights are
     damaged, or fewer than the average wants.
     """
     kind, _, number = choice.partition(":")
@@ -26,7 +34,8 @@ def load_model(config: RunConfig, choice: str, checkpoint_steps: int, attempt: P
         tensors = checkpoint.load_weights(found.path if found else attempt / "final")
     else:
         tensors = checkpoint.load_weights(attempt / "final")
-    model = build_model(config.model, config.data.vocab_size, device=device.torch_device)
+    sizes = vocab_sizes or (config.data.vocab_size, None)
+    model = build_model(config.model, *sizes, device=device.torch_device)
     checkpoint.restore_model(model, tensors)
     return model
 

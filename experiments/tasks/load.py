@@ -15,7 +15,11 @@ from experiments.errors import UserError
 from experiments.tasks.base import Task
 from experiments.tasks.sources import OURS, sources, sources_of
 
-BUILTIN = {"translation": "experiments.tasks.translation:TASK", "command": "experiments.tasks.command:TASK"}
+BUILTIN = {
+    "translation": "experiments.tasks.translation:TASK",
+    "parsing": "experiments.tasks.parsing:TASK",
+    "command": "experiments.tasks.command:TASK",
+}
 
 
 def load_task(name: str, folder: str = "") -> Task:

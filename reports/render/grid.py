@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from experiments.tasks.base import Column
 from reports.compare import LOGARITHMIC, change_digits
+from reports.cost import by_time, counted, shows_cost
 from reports.settings import show
 from reports.table import Measure, Row, Table
 
@@ -65,6 +66,7 @@ def lay_out(table: Table) -> Grid:
     for column in table.columns:
         layout += _metric(column, table.rows)
     layout += _params(table.rows)
+    layout += _cost(table)
     layout.append((Head("n", "n"), _seeds))
     lines = tuple(Line(row, row.key in opening, tuple(make(row) for _, make in layout)) for row in table.rows)
     return Grid(tuple(head for head, _ in layout), lines)
@@ -183,6 +185,22 @@ def _params(rows: Sequence[Row]) -> Layout:
 
 def _millions(row: Row) -> float | None:
     return None if row.num_params is None else row.num_params / 1e6
+
+
+def _cost(table: Table) -> Layout:
+    """Operations of training: counted, estimated from time as the paper does, and as printed; if any is printed."""
+    if not shows_cost(table):
+        return []
+    top = "training FLOPs"
+    return [
+        (Head("flops.ours", top, "counted"), lambda row: _power(counted(row))),
+        (Head("flops.time", top, "by time"), lambda row: _power(by_time(row, table.sustained_flops))),
+        (Head("flops.paper", top, "paper"), lambda row: _power(row.paper.get("flops"))),
+    ]
+
+
+def _power(value: float | None) -> Cell:
+    return Cell() if value is None else Cell(f"{value:.1e}".replace("e+", "e"))
 
 
 def _seeds(row: Row) -> Cell:

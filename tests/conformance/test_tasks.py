@@ -48,6 +48,18 @@ def translation(tmp_path: Path) -> Case:
     )  # fmt: skip
 
 
+def parsing(tmp_path: Path) -> Case:
+    return Case(
+        load_task("parsing"),
+        {
+            "model.num_layers": 1, "model.d_model": 8, "model.d_ff": 16, "model.num_heads": 2, "model.d_k": 4,
+            "model.d_v": 4, "data.vocab_size": 120, "data.target_vocab_size": 64, "data.builtin_pairs": 300,
+            "training.train_steps": 6, "training.tokens_per_batch": 400, "training.checkpoint_steps": 2,
+            "training.precision": "fp32", "evaluation.beam_size": 2, "evaluation.max_extra_length": 3,
+        },
+    )  # fmt: skip
+
+
 OWN = """
 import random
 from dataclasses import dataclass
@@ -112,7 +124,7 @@ def example(tmp_path: Path) -> Case:
     return Case(task_of(study), study.profiles["short"].set)
 
 
-CASES: list[Callable[[Path], Case]] = [translation, own, command, example]
+CASES: list[Callable[[Path], Case]] = [translation, parsing, own, command, example]
 
 
 class Bench:

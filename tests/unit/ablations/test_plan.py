@@ -125,8 +125,8 @@ def test_json_is_the_contract(plan_of):
     entries = json.loads(json.dumps(plan_as_json(plan_of(TABLE3, rows="base,A-h1", profile="paper")), allow_nan=False))
     assert {"row", "group", "seed", "run_id", "num_params", "overrides", "paper", "state"} <= set(entries[0])
     base, one_head = entries
-    assert base["paper"] == {"perplexity": 4.92, "bleu": 25.8, "params": 65}
-    assert one_head["paper"] == {"perplexity": 5.29, "bleu": 24.9, "params": None}
+    assert base["paper"] == {"perplexity": 4.92, "bleu": 25.8, "params": 65, "flops": None}
+    assert one_head["paper"] == {"perplexity": 5.29, "bleu": 24.9, "params": None, "flops": None}
     assert one_head["overrides"] == {"model.num_heads": 1, "model.d_k": 512, "model.d_v": 512}
     assert (one_head["row"], one_head["group"], one_head["seed"], one_head["state"]) == ("A-h1", "A", 1, "missing")
     assert one_head["num_params"] == 512

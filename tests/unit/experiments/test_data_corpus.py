@@ -10,7 +10,8 @@ import pytest
 
 from experiments.config import DataConfig
 from experiments.data import corpus as corpus_module
-from experiments.data.corpus import check, read_pairs, resolve, select_sets, set_digest, training_digest
+from experiments.data.corpus import resolve
+from experiments.data.pair_corpus import select_sets
 from experiments.errors import UserError
 
 TEXT = {
@@ -42,7 +43,7 @@ def config(folder: Path, **settings: object) -> DataConfig:
 
 def message(data: DataConfig) -> str:
     with pytest.raises(UserError) as error:
-        check(resolve(data))
+        resolve(data).check()
     assert "\n" not in str(error.value)
     return str(error.value)
 
@@ -52,8 +53,8 @@ def test_files_and_languages_are_seen_from_the_names(folder: Path) -> None:
     corpus = resolve(config(folder))
     assert (corpus.source, corpus.target, corpus.sets) == ("en", "de", ("dev", "test_2016"))
     for name, (source, target) in TEXT.items():
-        assert list(read_pairs(corpus, name)) == list(zip(source, target, strict=True))
-    assert check(corpus) == {"train": 3, "dev": 1, "test_2016": 2}
+        assert list(corpus.read_pairs(name)) == list(zip(source, target, strict=True))
+    assert corpus.check() == {"train": 3, "dev": 1, "test_2016": 2}
 
 
 @pytest.mark.parametrize("dev", ["val", "valid"])
@@ -63,7 +64,7 @@ def test_packed_files_and_other_names_of_dev(tmp_path: Path, dev: str) -> None:
             write(tmp_path, f"{name}.{language}", [language], packed=True)
     corpus = resolve(config(tmp_path))
     assert (corpus.source, corpus.target, corpus.tests) == ("en", "fr", {})
-    assert list(read_pairs(corpus, "dev")) == [("en", "fr")]
+    assert list(corpus.read_pairs("dev")) == [("en", "fr")]
 
 
 def test_named_files_are_joined_in_order(tmp_path: Path) -> None:
@@ -72,7 +73,7 @@ def test_named_files_are_joined_in_order(tmp_path: Path) -> None:
             write(tmp_path, f"newstest{year}.{language}", [f"{language}{year}"], packed=year == "2012")
     data = config(tmp_path, train=("newstest2014", "newstest2012"), dev=("newstest2013",), test=("newstest2014",))
     corpus = resolve(data)
-    assert list(read_pairs(corpus, "train")) == [("en2014", "de2014"), ("en2012", "de2012")]
+    assert list(corpus.read_pairs("train")) == [("en2014", "de2014"), ("en2012", "de2012")]
     assert corpus.sets == ("dev", "newstest2014")
 
 
@@ -119,40 +120,40 @@ def test_unequal_sides_are_named_with_both_counts(folder: Path) -> None:
     text = message(config(folder))
     assert "dev.en has 1 lines" in text and "dev.de has 2" in text
     with pytest.raises(UserError, match=r"dev\.en has 1 lines"):
-        training_digest(resolve(config(folder)))
+        resolve(config(folder)).training_digest()
 
 
 def test_a_file_that_changes_while_it_is_read_is_noticed(folder: Path) -> None:
-    pairs = read_pairs(resolve(config(folder)), "train")
+    pairs = resolve(config(folder)).read_pairs("train")
     next(pairs)
     write(folder, "dev.en", ["g", "too many"])
     assert len(list(pairs)) == 2
     with pytest.raises(UserError, match=r"dev\.de ends at line 1"):
-        list(read_pairs(resolve(config(folder)), "dev"))
+        list(resolve(config(folder)).read_pairs("dev"))
 
 
 def test_the_digest_is_of_content_and_direction_alone(folder: Path, tmp_path: Path) -> None:
-    digest = training_digest(resolve(config(folder)))
+    digest = resolve(config(folder)).training_digest()
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     for name, new_name in (("train", "first"), ("dev", "second")):
         for side, language in enumerate(("en", "de")):
             write(elsewhere, f"{new_name}.{language}", TEXT[name][side], packed=True)
     moved = config(elsewhere, train=("first",), dev=("second",))
-    assert training_digest(resolve(moved)) == digest
-    assert training_digest(resolve(config(folder, source="de", target="en"))) != digest
+    assert resolve(moved).training_digest() == digest
+    assert resolve(config(folder, source="de", target="en")).training_digest() != digest
     write(folder, "test_2016.en", ["other", "text"])
-    assert training_digest(resolve(config(folder))) == digest
+    assert resolve(config(folder)).training_digest() == digest
     write(folder, "dev.en", ["other"])
-    assert training_digest(resolve(config(folder))) != digest
+    assert resolve(config(folder)).training_digest() != digest
 
 
 def test_sets_have_digests_of_their_own(folder: Path) -> None:
     corpus = resolve(config(folder))
-    dev, test = set_digest(corpus, "dev"), set_digest(corpus, "test_2016")
+    dev, test = corpus.set_digest("dev"), corpus.set_digest("test_2016")
     assert dev != test
     write(folder, "test_2016.de", ["H", "J"])
-    assert set_digest(corpus, "dev") == dev and set_digest(corpus, "test_2016") != test
+    assert corpus.set_digest("dev") == dev and corpus.set_digest("test_2016") != test
 
 
 def test_sets_are_selected_by_name(folder: Path) -> None:
@@ -179,14 +180,14 @@ def test_the_builtin_corpus_has_a_recipe_and_two_directions(monkeypatch: pytest.
     monkeypatch.setattr(corpus_module, "recipe_digest", lambda pairs: f"recipe of {pairs}")
     corpus = resolve(DataConfig(builtin_pairs=5))
     assert (corpus.source, corpus.target, corpus.sets) == ("en", "de", ("dev", "test"))
-    assert check(corpus) == {"train": 5, "dev": 2, "test": 3}
-    assert next(read_pairs(corpus, "dev")) == ("dev 0", "DEV 0")
+    assert corpus.check() == {"train": 5, "dev": 2, "test": 3}
+    assert next(corpus.read_pairs("dev")) == ("dev 0", "DEV 0")
     back = resolve(DataConfig(builtin_pairs=5, source="de"))
     assert (back.source, back.target) == ("de", "en")
-    assert next(read_pairs(back, "dev")) == ("DEV 0", "dev 0")
+    assert next(back.read_pairs("dev")) == ("DEV 0", "dev 0")
     other = resolve(DataConfig(builtin_pairs=6))
-    assert len({training_digest(c) for c in (corpus, back, other)}) == 3
-    assert set_digest(corpus, "dev") != set_digest(corpus, "test")
+    assert len({c.training_digest() for c in (corpus, back, other)}) == 3
+    assert corpus.set_digest("dev") != corpus.set_digest("test")
 
 
 def test_the_builtin_corpus_takes_no_file_names() -> None:

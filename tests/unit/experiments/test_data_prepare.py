@@ -11,7 +11,7 @@ import pytest
 
 from experiments.config import DataConfig
 from experiments.data import prepare as prepare_module
-from experiments.data.corpus import read_pairs, resolve, training_digest
+from experiments.data.corpus import Corpus, resolve
 from experiments.data.duplicates import seen_in_train
 from experiments.data.encoded import EncodedCorpus, encoded_digest, open_encoded
 from experiments.data.encoder import Encoder, chunks
@@ -104,7 +104,7 @@ def test_separate_vocabularies_know_their_side_only(folder: Path, tmp_path: Path
 
 def test_the_name_changes_with_all_that_changes_the_arrays(folder: Path) -> None:
     base = data(folder)
-    corpus = training_digest(resolve(base))
+    corpus = resolve(base).training_digest()
     names = {
         encoded_digest(corpus, base, True),
         encoded_digest(corpus, base, False),
@@ -120,7 +120,7 @@ def test_a_second_call_reads_and_writes_nothing(folder: Path, tmp_path: Path, mo
     config, root = data(folder), tmp_path / "corpora"
     first = made(config, root)
     files = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
-    monkeypatch.setattr(prepare_module, "read_pairs", lambda *_: pytest.fail("read again"))
+    monkeypatch.setattr(Corpus, "read_pairs", lambda *_: pytest.fail("read again"))
     again = made(config, root)
     assert again.digest == first.digest and again.facts == first.facts
     assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == files
@@ -171,7 +171,7 @@ def test_an_interrupted_preparation_leaves_nothing_that_passes_for_whole(
 
 def test_what_a_killed_process_left_is_swept_away(folder: Path, tmp_path: Path) -> None:
     root = tmp_path / "corpora"
-    name = encoded_digest(training_digest(resolve(data(folder))), data(folder), True)
+    name = encoded_digest(resolve(data(folder)).training_digest(), data(folder), True)
     (root / f".{name}.abc.part" / "train").mkdir(parents=True)
     (root / ".0123456789abcdef.abc.part").mkdir()  # another corpus, perhaps at work
     made(data(folder), root)
@@ -253,7 +253,7 @@ def test_streamed_and_held_training_sets_are_encoded_alike(
 
 def test_chunks_and_writers_do_not_change_what_is_written(folder: Path, tmp_path: Path) -> None:
     encoded = made(data(folder), tmp_path / "corpora")
-    pairs = list(read_pairs(resolve(data(folder)), "train"))
+    pairs = list(resolve(data(folder)).read_pairs("train"))
     encoder = Encoder(tmp_path, encoded.tokenizers, threads=1, max_pieces=20)
     for chunk in chunks(pairs, 1):
         encoder.add(chunk)

@@ -29,7 +29,7 @@ def test_joins_perplexity_search_and_scores(tmp_path: Path) -> None:
     settings = SearchSettings(beam_size=2, max_extra_length=3)
     seen: list[tuple[str, int, int]] = []
     found = evaluate_set(
-        model, (tokenizer, tokenizer), LINES, LINES[::-1], settings, CPU, progress=lambda *n: seen.append(n)
+        model, (tokenizer, tokenizer), LINES, LINES[::-1], settings, CPU, score_text, progress=lambda *n: seen.append(n)
     )
 
     ids = [tokenizer.encode(line) for line in LINES]
@@ -37,14 +37,14 @@ def test_joins_perplexity_search_and_scores(tmp_path: Path) -> None:
     hypotheses = translate(model, ids, settings, CPU)
     assert found.metrics["perplexity"] == pytest.approx(likelihood.perplexity)
     assert found.pieces == likelihood.pieces
-    assert found.translations == [tokenizer.decode(h[0].ids) for h in hypotheses]
-    assert found.translations[1] == ""
-    scores = score_text(found.translations, LINES[::-1])
+    assert found.outputs == [tokenizer.decode(h[0].ids) for h in hypotheses]
+    assert found.outputs[1] == ""
+    scores = score_text(found.outputs, LINES[::-1])
     assert {name: found.metrics[name] for name in scores.metrics} == scores.metrics
     assert found.signatures == scores.signatures
     assert found.statistics.shape == (4, len(STATISTICS))
     assert found.unfinished == sum(not h[0].finished for h in hypotheses)
-    assert seen[-1] == ("translating", 4, 4)
+    assert seen[-1] == ("decoding", 4, 4)
 
 
 def test_search_settings_are_the_evaluations() -> None:

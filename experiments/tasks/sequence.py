@@ -1,0 +1,185 @@
+"""Tasks whose examples are pairs of lines, one read and one said: what translation and parsing share.
+
+The planning half imports no torch; `train` and `evaluate` do. A task says where its pairs come from (`corpus`), how
+its targets become pieces (`target_symbols`) and how outputs are scored (`score`).
+"""
+
+import shutil
+from abc import abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from experiments.config import RunConfig, lineage
+from experiments.data.encoded import EncodedCorpus, encoded_digest, model_names, open_encoded
+from experiments.data.pair_corpus import PairCorpus, select_sets
+from experiments.data.prepare import prepare
+from experiments.tasks.base import Context, EvaluationSpec, Progress, Task
+from model import count
+
+if TYPE_CHECKING:
+    from experiments.evaluation.scoring import SetScores
+
+# For predictions only: pieces of a sentence where no corpus was measured.
+TYPICAL_LENGTH = 28
+
+# The code whose change may change a trained number, and a score of given weights; a task adds its own.
+_HERE = ("experiments.tasks.sequence", "experiments.tasks.batches")
+TRAINED_BY = ("model", "experiments.data", "experiments.training", "experiments.device", *_HERE)
+EVALUATED_BY = ("model", "experiments.data", "experiments.evaluation", "experiments.device", *_HERE)
+
+
+class SequenceTask(Task):
+    inputs_read: tuple[str, ...] | None = ("data.",)
+    prepare_reads: tuple[str, ...] | None = ("data.", "model.shared_vocabulary", "training.tokens_per_batch")
+
+    @abstractmethod
+    def corpus(self, config: Any) -> PairCorpus:
+        """Looks at names of files only. Raises UserError."""
+
+    @abstractmethod
+    def score(
+        self, config: Any, evaluation: EvaluationSpec, sources: Sequence[str], outputs: Sequence[str],
+        references: Sequence[str], labels: Sequence[str], folder: Path,
+    ) -> "SetScores":  # fmt: skip
+        """Score what was decoded, and keep it under `folder`; `labels` are all pieces of the target's vocabulary."""
+
+    def target_symbols(self, config: Any) -> int:
+        """The size of a vocabulary of whole symbols for the target; 0: it has word-pieces, as many as the source."""
+        return 0
+
+    def scoring(self, config: Any) -> dict[str, Any]:
+        """Settings of `score` that enter eval_id beside (or in place of) those of `config.evaluation`."""
+        return {}
+
+    def inputs(self, config: RunConfig, store: Path) -> dict[str, str]:
+        """The content of train and dev, or the recipe of a built-in corpus."""
+        return {"corpus": self.corpus(config).training_digest(store / "corpora")}
+
+    def evaluations(self, config: RunConfig, store: Path) -> list[EvaluationSpec]:
+        """One per set, with the decoding in full; the spacing of checkpoints only where it decides the weights."""
+        corpus = self.corpus(config)
+        settings = config.evaluation.model_dump(mode="json", exclude={"sets"}) | self.scoring(config)
+        if config.evaluation.checkpoint != "last":
+            settings |= {"checkpoint_steps": config.training.checkpoint_steps}
+        if config.evaluation.checkpoint == "best":
+            settings |= {"eval_steps": config.training.eval_steps}
+        return [
+            EvaluationSpec(name, settings, {"set": corpus.set_digest(name, store / "corpora")})
+            for name in select_sets(corpus, config.evaluation.sets)
+        ]
+
+    def vocab_sizes(self, config: RunConfig) -> tuple[int, int]:
+        """Of target and source: what `build_model` and `count.num_params` take."""
+        return self.target_symbols(config) or config.data.vocab_size, config.data.vocab_size
+
+    def num_params(self, config: RunConfig) -> int:
+        return count.num_params(config.model, *self.vocab_sizes(config))
+
+    def cost(self, config: RunConfig) -> float:
+        vocab_size, _ = self.vocab_sizes(config)
+        per_token = count.flops_per_token(config.model, vocab_size, TYPICAL_LENGTH, TYPICAL_LENGTH)
+        return per_token * config.training.tokens_per_batch * config.training.train_steps
+
+    def prepare(self, config: RunConfig, store: Path, progress: Progress) -> dict[str, Any]:
+        """Train the tokenizer and encode the corpus, once; see experiments/data/prepare.py for the errors."""
+        corpus, shared, root = self.corpus(config), config.model.shared_vocabulary, store / "corpora"
+        encoded = prepare(corpus, config.data, shared, root, progress, target_symbols=self.target_symbols(config))
+        _check_batches(config, encoded)
+        return {"corpus": corpus.name, "source": corpus.source, "target": corpus.target, **encoded.facts}
+
+    def train(self, config: RunConfig, context: Context) -> dict[str, Any]:
+        from experiments.device import Device, seed_everything
+        from experiments.tasks.batches import Batches, dev_perplexity
+        from experiments.training.trainer import train
+        from model.factory import build_model
+
+        device = Device.open(context.device, context.pinned.get("precision", config.training.precision))
+        encoded = self._encoded(config, context)
+        seed_everything(config.seed)
+        model = build_model(config.model, *self.vocab_sizes(config), device=device.torch_device)
+        if "attention_kernel" in context.pinned:
+            model.set_attention_kernel(context.pinned["attention_kernel"])
+        batches = Batches(config, context, encoded)
+        context.emit("pinned", micro_batch_tokens=batches.max_tokens)
+        facts = train(
+            model,
+            config.training,
+            d_model=config.model.d_model,
+            batches=batches,
+            seed=config.seed,
+            device=device,
+            folder=context.folder,
+            emit=context.emit,
+            should_stop=context.should_stop,
+            earlier=context.earlier,
+            evaluate=dev_perplexity(model, encoded, device) if config.training.eval_steps else None,
+            meta={"lineage": lineage(config, context.inputs), "code": context.code_digest, "run_id": context.run_id},
+        )
+        for name in dict.fromkeys(model_names(config.model.shared_vocabulary)):
+            shutil.copyfile(encoded.folder / name, context.folder / "final" / name)
+        return {
+            "num_params": self.num_params(config),
+            "seed": config.seed,
+            "data": {"encoded": encoded.digest, **encoded.facts},
+            **facts,
+        }
+
+    def evaluate(
+        self, config: RunConfig, evaluation: EvaluationSpec, weights: Path, folder: Path, context: Context
+    ) -> dict[str, Any]:
+        import numpy as np
+
+        from experiments.device import Device
+        from experiments.evaluation.beam import SearchSettings
+        from experiments.evaluation.evaluate import evaluate_set
+        from experiments.evaluation.trained import load_model, load_tokenizers
+
+        settings = evaluation.settings
+        device = Device.open(context.device, settings["precision"])
+        tokenizers = load_tokenizers(config, weights)
+        every = int(settings.get("checkpoint_steps", 0))
+        chosen = self._encoded(config, context).set(evaluation.set, evaluation.inputs["set"])
+        result = evaluate_set(
+            load_model(config, settings["checkpoint"], every, weights, device, self.vocab_sizes(config)),
+            tokenizers,
+            chosen.source,
+            chosen.target,
+            SearchSettings(settings["beam_size"], settings["length_penalty"], settings["max_extra_length"]),
+            device,
+            lambda outputs, references: self.score(
+                config, evaluation, chosen.source, outputs, references, tokenizers[1].vocabulary, folder
+            ),
+            progress=lambda what, done, total: context.emit(
+                "progress", what=f"{what} {evaluation.set}", done=done, total=total
+            ),
+            should_stop=context.should_stop,
+        )
+        words = np.array([len(sentence.split()) for sentence in chosen.source], dtype=np.int64)
+        np.save(folder / "source_lengths.npy", words, allow_pickle=False)
+        return {
+            "metrics": result.metrics,
+            "signature": result.signatures,
+            "sentences": len(result.outputs),
+            "pieces": result.pieces,
+            "unfinished": result.unfinished,
+            "set_facts": chosen.facts,
+            **device.describe(),
+        }
+
+    def _encoded(self, config: RunConfig, context: Context) -> EncodedCorpus:
+        shared, symbols = config.model.shared_vocabulary, self.target_symbols(config)
+        name = encoded_digest(context.inputs["corpus"], config.data, shared, symbols)
+        return open_encoded(context.store / "corpora", name)
+
+
+def _check_batches(config: RunConfig, encoded: EncodedCorpus) -> None:
+    """A pair that fits no batch is the user's to mend before any run starts."""
+    from experiments.data.batching import BatchPlan
+
+    BatchPlan(encoded.train.source_lengths, encoded.train.target_lengths, config.training.tokens_per_batch, 0)
+
+
+def write_lines(path: Path, lines: Sequence[str]) -> None:
+    """One line each, in the input's order."""
+    path.write_text("".join(line.replace("\n", " ") + "\n" for line in lines), encoding="utf-8")

@@ -1,0 +1,78 @@
+"""Parsing from the command line: generated trees and a folder of files, trained for real, scored, kept."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from experiments.data.trees.generate import generate
+from experiments.data.trees.tree import to_text
+from experiments.evaluation.evalb.files import score_files
+from experiments.evaluation.evalb.score import summarise
+
+from .conftest import Cli, as_json
+
+SMALL = """
+name = "trees"
+title = "Small trees"
+task = "parsing"
+
+[base]
+model = {num_layers = 1, d_model = 32, d_ff = 64, num_heads = 2, d_k = 16, d_v = 16, dropout = 0, attention_dropout = 0}
+data = {vocab_size = 150, target_vocab_size = 64}
+training = {train_steps = 60, warmup_steps = 30, learning_rate_scale = 1.0, tokens_per_batch = 800, precision = "fp32"}
+evaluation = {beam_size = 2, max_extra_length = 40}
+
+[[variation]]
+key = "trained"
+
+[[variation]]
+key = "extra"
+set = {data.train_extra = ["extra"]}
+
+[[variation]]
+key = "untrained"
+fixed = {training.train_steps = 0}
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Short trees in files: a folder for train, one file each for dev and for another parser's."""
+    place = tmp_path_factory.mktemp("trees") / "bank"
+    (place / "train").mkdir(parents=True)
+    trees = [tree for tree in generate("train", 2500) if len(tree) <= 10]
+    assert len(trees) >= 530
+    lines = [to_text(tree, "ROOT") + "\n" for tree in trees]
+    (place / "train" / "a.mrg").write_text("# half\n" + "".join(lines[:200]))
+    (place / "train" / "b.ptb").write_text("\n".join(lines[200:400]))
+    (place / "extra.mrg").write_text("".join(lines[400:500]))
+    (place / "dev.mrg").write_text("".join(lines[500:530]))
+    return place
+
+
+def test_f1_rises_from_nothing_and_what_is_kept_gives_it_again(cli: Cli, folder: Path, tmp_path: Path) -> None:
+    study, store = tmp_path / "trees.toml", tmp_path / "store"
+    study.write_text(SMALL)
+    rows = {row["row"]: row for row in as_json(cli("run", study, "--corpus", folder, "--store", store, "--json"))}
+    assert rows["untrained"]["f1"] < 10
+    assert rows["trained"]["f1"] > rows["untrained"]["f1"] + 10
+    assert rows["extra"]["run_ids"] != rows["trained"]["run_ids"] and rows["extra"]["f1"] is not None
+    for result in store.glob("runs/*/attempts/*/evaluations/*/result.json"):
+        metrics = json.loads(result.read_text())["metrics"]
+        kept = summarise(score_files(result.parent / "gold.mrg", result.parent / "parses.mrg"))
+        assert (kept.f1, kept.errors, kept.sentences) == (metrics["f1"], 0, 30)
+        assert len((result.parent / "outputs.txt").read_text().split("\n")) == 31
+    assert "nothing to train" in cli("run", study, "--corpus", folder, "--store", store).stderr
+
+
+def test_unbalanced_brackets_are_refused_before_anything_runs(cli: Cli, folder: Path, tmp_path: Path) -> None:
+    study = tmp_path / "trees.toml"
+    study.write_text(SMALL)
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    for name in ("train", "dev"):
+        (broken / f"{name}.mrg").write_text("(S (NN a))\n\n(S (NP (NN b))\n(S (NN c))\n")
+    done = cli("run", study, "--rows", "trained", "--corpus", broken, "--store", tmp_path / "none", code=2)
+    assert f"{broken / 'train.mrg'}, line 3: the tree that begins here is never closed" in done.stderr
+    assert "Traceback" not in done.stderr

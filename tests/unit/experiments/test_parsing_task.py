@@ -1,0 +1,106 @@
+"""The parsing task without training: identities, sizes, what is scored and kept."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from experiments.config import RunConfig, run_identity
+from experiments.data.trees.treebank import parse_line
+from experiments.errors import UserError
+from experiments.evaluation.evalb.files import score_files
+from experiments.evaluation.evalb.rules import COLLINS
+from experiments.evaluation.evalb.score import Status, score_sentence, summarise
+from experiments.tasks.base import EvaluationSpec
+from experiments.tasks.load import load_task
+from experiments.tasks.parsing import TASK, with_golds_punctuation
+from experiments.tasks.parsing_config import ParsingConfig
+from model.factory import build_model
+
+SPEC = EvaluationSpec("dev", {"rules": "COLLINS"}, {"set": "0"})
+LABELS = ["<pad>", "<s>", "</s>", "<unk>", "S", "/S", "NP", "/NP", "VP", "/VP", "NN", "VB", "."]
+SOURCES = ["dogs sleep .", "rain", ""]
+GOLD = ["S NP NN /NP VP VB /VP . /S", "NP NN /NP", ""]
+
+
+def test_it_is_built_in_and_defaults_are_the_papers() -> None:
+    assert load_task("parsing").config_type.__name__ == TASK.config_type.__name__ == "ParsingConfig"
+    config = ParsingConfig()
+    assert (config.model.num_layers, config.model.d_model, config.model.d_ff) == (4, 1024, 2048)
+    assert (config.evaluation.beam_size, config.evaluation.length_penalty) == (21, 0.3)
+    assert config.evaluation.max_extra_length == 300
+    assert (config.data.vocab_size, config.data.target_vocab_size) == (16000, 512)
+    with pytest.raises(ValueError, match="shared_vocabulary"):
+        ParsingConfig.model_validate({"model": {"shared_vocabulary": True}})
+
+
+def test_the_model_has_a_vocabulary_for_each_side() -> None:
+    config = ParsingConfig()
+    model = build_model(config.model, *TASK.vocab_sizes(config), device="meta")
+    assert (model.vocab_size, model.source_embedding.vocab_size) == (512, 16000)
+    filling = sum(e.weight.shape[0] - e.vocab_size for e in (model.source_embedding, model.target_embedding))
+    counted = sum(p.numel() for p in model.parameters()) - filling * config.model.d_model
+    assert TASK.num_params(config) == counted
+    with pytest.raises(ValueError, match="one size"):
+        build_model(RunConfig().model, 10, 20)
+
+
+def test_run_ids_are_frozen() -> None:
+    """A changed default would rename every run of every store."""
+    assert run_identity(ParsingConfig(), {"corpus": "0" * 16}) == PINNED
+    assert run_identity(ParsingConfig(), {"corpus": "0" * 16}) != run_identity(RunConfig(), {"corpus": "0" * 16})
+
+
+PINNED = "fbbeba3cb49a2b42"
+
+
+def test_evaluations_name_the_rules_by_what_they_say(tmp_path: Path) -> None:
+    prm = tmp_path / "mine.prm"
+    prm.write_text("DELETE_LABEL TOP\n")
+    (plain,) = TASK.evaluations(ParsingConfig(), tmp_path)
+    assert plain.settings["rules"] == "COLLINS" and plain.set == "dev"
+    mine = ParsingConfig.model_validate({"evaluation": {"rules": str(prm)}})
+    (spec,) = TASK.evaluations(mine, tmp_path)
+    assert spec.settings["rules"] == "LABELED 1; CUTOFF_LEN 40; DELETE_LABEL TOP"
+    with pytest.raises(UserError, match=r"none.prm does not exist"):
+        TASK.evaluations(ParsingConfig.model_validate({"evaluation": {"rules": str(tmp_path / "none.prm")}}), tmp_path)
+
+
+def test_gold_as_output_scores_100_and_keeps_what_evalb_reads(tmp_path: Path) -> None:
+    scores = TASK.score(ParsingConfig(), SPEC, SOURCES, GOLD, GOLD, LABELS, tmp_path)
+    assert scores.metrics["f1"] == scores.metrics["tagging_accuracy"] == scores.metrics["complete_match"] == 100
+    assert scores.metrics["malformed"] == 0
+    assert scores.metrics["evalb_skipped"] == 1  # the sentence without words
+    assert (tmp_path / "parses.mrg").read_text() == (tmp_path / "gold.mrg").read_text()
+    assert (tmp_path / "gold.mrg").read_text().split("\n")[0] == "(TOP (S (NP (NN dogs)) (VP (VB sleep)) (. .)))"
+    kept = summarise(score_files(tmp_path / "gold.mrg", tmp_path / "parses.mrg"))
+    assert kept.f1 == 100 and kept.matched == 4
+    assert np.load(tmp_path / "brackets.npy").tolist() == [[3, 3, 3], [1, 1, 1], [0, 0, 0]]
+    assert "Bracketing FMeasure       = 100.00" in (tmp_path / "evalb.txt").read_text()
+    assert scores.signatures == {"f1": "EVALB|labeled F1|rules: COLLINS|punctuation: gold's"}
+
+
+def test_malformed_outputs_are_repaired_counted_and_scored(tmp_path: Path) -> None:
+    outputs = ["S NP NN VP VB . /S", "", "NN NN"]
+    metrics = TASK.score(ParsingConfig(), SPEC, SOURCES, outputs, GOLD, LABELS, tmp_path).metrics
+    # S right, NP too long, VP too long (nothing closes them before the end); the second has no bracket at all
+    assert (metrics["malformed_sentences"], metrics["malformed"]) == (3, 100)
+    assert (metrics["repaired_unclosed"], metrics["repaired_missing_tags"], metrics["repaired_extra_tags"]) == (2, 1, 2)
+    assert metrics["evalb_errors"] == 0
+    assert (tmp_path / "outputs.txt").read_text() == "S NP NN VP VB . /S\n\nNN NN\n"
+    assert (tmp_path / "parses.mrg").read_text().split("\n")[1] == "(TOP (XX rain))"
+    assert np.load(tmp_path / "brackets.npy").tolist() == [[2, 3, 3], [0, 1, 0], [0, 0, 0]]
+
+
+@pytest.mark.parametrize("parse", ["(S (, dogs) (NN sleep) (NN .))", "(S (. dogs) (. sleep) (. .))"])
+def test_a_parser_that_tags_badly_is_in_every_sum(parse: str) -> None:
+    gold = parse_line("(S (NN dogs) (VB sleep) (. .))")
+    assert score_sentence(gold, parse_line(parse)).status != Status.VALID
+    mended = with_golds_punctuation(parse_line(parse), gold, COLLINS)
+    found = score_sentence(gold, mended)
+    assert (found.status, found.words, found.correct_tags, found.matched) == (Status.VALID, 2, 0, 1)
+
+
+def test_a_parser_that_tags_well_is_left_as_it_is() -> None:
+    tree = parse_line("(S (NN dogs) (, ,) (NN sleep) (. .))")
+    assert with_golds_punctuation(tree, tree, COLLINS) == tree

@@ -1,0 +1,75 @@
+"""Costs both ways, and other systems' results under the table."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from reports.build import build_table
+from reports.cost import SUSTAINED, by_time, sustained
+from reports.records import record
+from reports.render.markdown import render
+from reports.table import Table
+from tests.unit.reports.conftest import COLUMNS, Bench
+
+
+def with_costs(bench: Bench) -> Table:
+    plan = replace(bench.plan(), paper_keys=("perplexity", "bleu", "params", "flops"))
+    runs = tuple(replace(run, cost=9.4e17) for run in plan.runs)
+    return build_table(replace(plan, runs=runs), bench.store, COLUMNS)
+
+
+def test_the_papers_own_figures_come_out_of_its_estimate(bench: Bench) -> None:
+    """3.3e18 for base: 12 hours on 8 P100 (one run of ours is on one device, so eight times as long)."""
+    p100: dict[str, Any] = {"device": "Tesla P100-SXM2-16GB", "wall_s": 8 * 12 * 3600}
+    table = with_costs(bench.row("base", record=p100, paper={"flops": 3.3e18}))
+    assert by_time(table.rows[0], {}) == pytest.approx(3.3e18, rel=0.01)
+    line = next(line for line in render(table).split("\n") if line.startswith("| base"))
+    assert [cell.strip() for cell in line.split("|")][-5:-2] == ["9.4e17", "3.3e18", "3.3e18"]
+    found = record(table.rows[0], table)
+    assert (found["flops_counted"], found["flops_by_time"]) == (9.4e17, by_time(table.rows[0], {}))
+
+
+def test_an_unknown_device_and_a_resumed_run_have_no_estimate(bench: Bench) -> None:
+    bench.row("base", paper={"flops": 3.3e18})
+    bench.row("resumed", {"model.d_k": 8}, record={"device": "P100", "resumed_from": 200})
+    bench.row("missing", {"model.d_k": 9}, results=[None])
+    table = with_costs(bench)
+    assert [by_time(row, {}) for row in table.rows] == [None] * 3
+    assert any("By time is blank for a processor (1 thread)" in note for note in table.footnotes)
+    assert record(table.rows[0], table)["flops_by_time"] is None
+
+
+def test_the_studys_rates_come_before_the_papers(bench: Bench) -> None:
+    assert sustained("NVIDIA P100", {}) == SUSTAINED["P100"] == 9.5e12
+    assert sustained("NVIDIA P100", {"P100": 1e12}) == 1e12
+    bench.study["sustained_flops"] = {"a processor": 2e11}
+    bench.row("base", paper={"flops": 3.3e18})
+    table = with_costs(bench)
+    assert by_time(table.rows[0], table.sustained_flops) == 12.5 * 2e11
+
+
+def test_no_published_cost_no_columns(bench: Bench) -> None:
+    table = with_costs(bench.row("base", paper={"bleu": 25.8}))
+    assert "FLOPs" not in render(table) and "by time" not in render(table)
+    assert "flops_counted" not in record(table.rows[0], table)
+
+
+def test_cited_results_stand_under_the_table_by_group(bench: Bench) -> None:
+    bench.study["cited"] = [
+        {"label": "GNMT", "group": "en-de", "values": {"bleu": 24.6, "flops": 2.3e19}},
+        {"label": "Other", "values": {"speed": 3.0}, "note": "an ensemble"},
+        {"label": "MoE", "group": "en-de", "values": {"bleu": 26.03}},
+    ]
+    notes = bench.row("base").table().footnotes
+    assert [note for note in notes if note.startswith("Published by others")] == [
+        "Published by others (en-de), not run here: GNMT: BLEU 24.6, training FLOPs 2.3e19; MoE: BLEU 26.03.",
+        "Published by others, not run here: Other: speed 3.0 (an ensemble).",
+    ]
+
+
+def test_published_changes_over_other_sentences_are_not_printed(bench: Bench) -> None:
+    bench.row("base", paper={"bleu": 27.3}).row("big", {"model.d_k": 8}, paper={"bleu": 28.4})
+    bench.row("french", {"model.d_k": 9}, paper={"bleu": 38.1}, inputs={"text": "another"})
+    changes = [row.measures["bleu"].reported_change for row in bench.table().rows]
+    assert changes == [None, pytest.approx(1.1), None]
