@@ -118,7 +118,9 @@ def step_weights(model: nn.Module, layers: nn.ModuleList, output_FD: Tensor, con
     """
     kind = output_FD.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else output_FD.dtype
-    state = (dtype, *(_version(p) for p in model.parameters()))
+    if any(p.is_inference() for p in model.parameters()):  # made in inference mode: changes are not counted
+        return StepWeights(layers, output_FD, config, dtype)
+    state = (dtype, *((p.data_ptr(), p._version) for p in model.parameters()))
     with _packing:
         known = _known.get(model)
         if known is None or known[0] != state:
@@ -126,10 +128,6 @@ def step_weights(model: nn.Module, layers: nn.ModuleList, output_FD: Tensor, con
                 known = (state, StepWeights(layers, output_FD, config, dtype))
             _known[model] = known
         return known[1]
-
-
-def _version(tensor: Tensor) -> tuple[int, int]:
-    return tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version
 
 
 def _linear(linear: nn.Linear, dtype: torch.dtype, *, relu: bool = False) -> Projection:
