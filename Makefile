@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test test-slow check bench clean
+.PHONY: setup demo test test-slow test-clusters chaos check bench clean
 
 setup: $(STAMP)
 
@@ -25,6 +25,16 @@ test: setup
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow
+
+# a real Slurm (Debian's slurm-wlm and munge, as root) and a real Ray, two nodes each, on this machine
+test-clusters: setup
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,slurm,ray]'
+	$(BIN)/python -m pytest -m "slurm or ray"
+
+# kills at random moments: 200 stub runs 100 times, then six rows of Table 3 trained for real 20 times
+chaos: setup
+	$(BIN)/python -m tests.chaos stub --runs 200 --slots 8 --kills 100
+	$(BIN)/python -m tests.chaos table --kills 20
 
 check: setup
 	$(BIN)/ruff check .

@@ -23,30 +23,37 @@ log = logging.getLogger(__name__)
 
 
 class Actor:
-    """Runs on the node: keeps one child, and goes when that has ended, so that its resources are free."""
+    """Runs on the node: keeps one child, and goes when that has ended, so that its resources are free.
 
-    def __init__(self) -> None:
-        self._keeper: Keeper | None = None
-        self._ended = threading.Event()
+    Its making starts the child: a call that follows would be lost if the coordinator died before the actor is there.
+    """
 
-    def keep(self, folder: str) -> None:
+    def __init__(self, folder: str) -> None:
+        self._began, self._ended = threading.Event(), threading.Event()
+        # in a thread that stays: a child dies with the thread that started it
+        threading.Thread(target=self._keep, args=(Path(folder),), daemon=True).start()
+        self._began.wait()
+
+    def _keep(self, folder: Path) -> None:
         import ray
 
-        self._keeper = Keeper(Path(folder))
-        self._keeper.wait()
-        self._ended.set()
-        ray.actor.exit_actor()
+        try:
+            self._keeper = Keeper(folder)
+            self._began.set()
+            self._keeper.wait()
+        finally:
+            self._began.set()
+            self._ended.set()
+            ray.kill(ray.get_runtime_context().current_actor)
 
     def wait(self) -> None:
         self._ended.wait()
 
     def terminate(self) -> None:
-        if self._keeper is not None:
-            self._keeper.terminate()
+        self._keeper.terminate()
 
     def kill(self) -> None:
-        if self._keeper is not None:
-            self._keeper.kill()
+        self._keeper.kill()
 
 
 class RayEngine(ClusterEngine):
@@ -91,8 +98,7 @@ class RayEngine(ClusterEngine):
             resources=self._resources or None,
             runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(import_path())}},
         )
-        self._actors[name] = actor.remote()
-        self._actors[name].keep.remote(str(folder))
+        self._actors[name] = actor.remote(str(folder))
         self._ends[name] = self._actors[name].wait.remote()
         return name
 

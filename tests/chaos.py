@@ -1,0 +1,226 @@
+"""Killing at random: children, the coordinator, or both, with SIGKILL, until enough; then every number is checked.
+
+    python -m tests.chaos stub --runs 200 --slots 8 --kills 100     runs of a stub task
+    python -m tests.chaos table --kills 20                          six rows of Table 3 in miniature, trained for real
+
+Prints one JSON object of what was done. Raises AssertionError if a result is lost, doubled or changed.
+"""
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import psutil
+
+from experiments.events import read_events
+from experiments.jobs.job import Job, Member
+from experiments.jobs.queue import Queue
+from experiments.jobs.states import State
+from experiments.store import Store
+
+ROOT = Path(__file__).parent.parent
+STUB = Path(__file__).parent / "stub_child.py"
+COORDINATOR = """
+import sys
+from experiments.jobs.background import Background
+from experiments.jobs.coordinator import work
+from experiments.jobs.engines.local import LocalEngine
+from experiments.jobs.slots import Slot
+from experiments.store import Store
+from experiments.tracking import Tracker
+
+store, slots = Store.open(sys.argv[1]), [Slot(f"cpu:{i}", "cpu", 1) for i in range(int(sys.argv[2]))]
+tracker = Background(lambda: Tracker(store), 1.0)
+work(store, slots, tracker=tracker, engine=LocalEngine(()), child=(sys.executable, sys.argv[3]))
+"""
+ROWS = "base,A-h1,A-h16,C-N2,C-dff1024,D-pdrop0.0"
+SMALL = ["data.builtin_pairs=2000", "data.vocab_size=500", "training.train_steps=120", "training.checkpoint_steps=5"]
+
+
+class Killer:
+    """Kills at random moments until it has killed often enough."""
+
+    def __init__(self, store: Store, kills: int, chance: random.Random, pause_s: tuple[float, float]) -> None:
+        self._store, self._kills, self._chance, self._pause_s = store, kills, chance, pause_s
+        self.killed: Counter[str] = Counter()
+
+    def run(self, start: Callable[[], subprocess.Popen[bytes]]) -> None:
+        """Start the coordinator again and again, until all is done. A run that was unlucky thrice is retried."""
+        process = start()
+        while True:
+            if self._count < self._kills:
+                self._await_children(process)
+                time.sleep(self._chance.uniform(*self._pause_s))
+                self._kill_something(process)
+            elif process.poll() is None:
+                process.wait()
+            if process.poll() is not None and not self._start_again(process):
+                return
+            if process.poll() is not None:
+                process = start()
+
+    @property
+    def _count(self) -> int:
+        return self.killed["children"] + self.killed["coordinators"]
+
+    def _await_children(self, process: subprocess.Popen[bytes]) -> None:
+        """Nothing is shown by killing a coordinator that has not begun."""
+        while process.poll() is None and not self._children():
+            time.sleep(0.02)
+
+    def _start_again(self, process: subprocess.Popen[bytes]) -> bool:
+        queue = Queue(self._store.queue_db)
+        unlucky = [row.run_id for row in queue.status() if row.state is State.FAILED]
+        self.killed["retried"] += queue.retry(unlucky)
+        counts = queue.counts()
+        queue.close()
+        assert process.returncode in (0, 1, -9), f"the coordinator ended with {process.returncode}"
+        return bool(counts[State.WAITING] or counts[State.RUNNING])
+
+    def _kill_something(self, process: subprocess.Popen[bytes]) -> None:
+        what = self._chance.choice(("child", "child", "coordinator", "both"))
+        children = self._children()
+        if what != "coordinator" and children:
+            victims = children if what == "both" else [self._chance.choice(children)]
+            for victim in victims:
+                victim.kill()
+            self.killed["children"] += len(victims)
+        if what != "child" and process.poll() is None:
+            process.kill()
+            process.wait()
+            self.killed["coordinators"] += 1
+
+    def _children(self) -> list[psutil.Process]:
+        """The children alive of all attempts, by the process ids that they have told."""
+        found = []
+        queue = Queue(self._store.queue_db)
+        running = [row for row in queue.status() if row.state is State.RUNNING]
+        queue.close()
+        for row in running:
+            for event in read_events(self._store.attempt_folder(row.run_id, row.attempt))[:3]:
+                if event["kind"] == "started" and psutil.pid_exists(event["pid"]):
+                    found.append(psutil.Process(event["pid"]))
+        return found
+
+
+def stub(folder: Path, runs: int, slots: int, kills: int, seed: int) -> dict[str, object]:
+    """`runs` runs of the stub, killed `kills` times."""
+    store, chance = Store.open(folder / "store"), random.Random(seed)
+    jobs = [_stub_job(number, chance) for number in range(runs)]
+    queue = Queue(store.queue_db)
+    queue.enqueue(jobs)
+    queue.close()
+    began = time.monotonic()
+    killer = Killer(store, kills, chance, (0.05, 1.0))
+    killer.run(lambda: _start([sys.executable, "-c", COORDINATOR, str(store.root), str(slots), str(STUB)]))
+    attempts = _check_stub(store, jobs)
+    _check_mlflow(store, jobs)
+    return {"runs": runs, **killer.killed, "attempts": attempts, "seconds": round(time.monotonic() - began, 1)}
+
+
+def _stub_job(number: int, chance: random.Random) -> Job:
+    steps = chance.randint(5, 60)
+    config = {"training": {"train_steps": steps}, "stub": {"step_s": 0.02, "checkpoint_steps": 3}}
+    member = (Member("chaos", "", "", f"row {number}"),)
+    return Job(f"{number:016x}", "stub", config, members=member, cost=float(steps))
+
+
+def _check_stub(store: Store, jobs: Sequence[Job]) -> int:
+    """Every run has the numbers of an undisturbed one, by one attempt; returns how many attempts there were."""
+    queue, attempts = Queue(store.queue_db), 0
+    states = {row.run_id: row.state for row in queue.status()}
+    for job in jobs:
+        result, steps = store.result(job.run_id), job.config["training"]["train_steps"]
+        assert result is not None and result["sum"] == steps * (steps + 1) // 2, f"{job.run_id}: {result}"
+        assert states[job.run_id] is State.FINISHED
+        history = queue.history(job.run_id)
+        assert [a["outcome"] for a in history].count("finished") == 1 and history[-1]["outcome"] == "finished"
+        attempts += len(history)
+    queue.close()
+    return attempts
+
+
+def _check_mlflow(store: Store, jobs: Sequence[Job]) -> None:
+    """As many runs as jobs, each FINISHED, its curve with every step once."""
+    os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+    from mlflow import MlflowClient
+
+    from experiments.mlflow_file import database_uri
+
+    client = MlflowClient(database_uri(store))
+    experiment = client.get_experiment_by_name("chaos")
+    assert experiment is not None
+    found = client.search_runs([experiment.experiment_id], max_results=5000)
+    runs = {run.data.tags["run_id"]: run for run in found if "run_id" in run.data.tags}
+    assert len(runs) == len(jobs) == sum("run_id" in run.data.tags for run in found), "one run each"
+    for job in jobs:
+        run = runs[job.run_id]
+        assert run.info.status == "FINISHED", f"{job.run_id}: {run.info.status}"
+        steps = [metric.step for metric in client.get_metric_history(run.info.run_id, "train_loss")]
+        assert len(steps) == len(set(steps)), f"{job.run_id}: a step twice"
+        assert set(steps) == set(range(1, job.config["training"]["train_steps"] + 1)), f"{job.run_id}: steps lost"
+
+
+def table(folder: Path, kills: int, seed: int, study: str = "table3", options: Sequence[str] = ()) -> dict[str, object]:
+    """A table trained undisturbed, and killed `kills` times: the same bytes. Returns where it was gone on with."""
+    chosen = [study, *(options or ["--rows", ROWS, *(word for name in SMALL for word in ("--set", name))])]
+    undisturbed, store = folder / "undisturbed", Store.open(folder / "killed")
+    subprocess.run(_cli("run", *chosen, "--store", undisturbed, "--devices", "cpu:2"), check=True, capture_output=True)
+    queue = subprocess.run(_cli("queue", *chosen, "--store", store.root), check=True, capture_output=True)
+    assert queue.returncode == 0
+    began = time.monotonic()
+    killer = Killer(store, kills, random.Random(seed), (2.0, 9.0))
+    killer.run(lambda: _start(_cli("work", "--store", store.root, "--devices", "cpu:2")))
+    for format_ in ("latex", "csv", "json"):
+        tables = [
+            subprocess.run(
+                _cli("report", *chosen, "--store", where, "--format", format_), capture_output=True, check=True
+            )
+            for where in (undisturbed, store.root)
+        ]
+        assert tables[0].stdout == tables[1].stdout != b"", f"{format_}: the tables differ"
+    resumed = [
+        event["step"]
+        for run in store.runs.iterdir()
+        for number in store.attempts(run.name)
+        for event in read_events(store.attempt_folder(run.name, number))
+        if event["kind"] == "resumed"
+    ]
+    assert kills < 5 or any(step > 0 for step in resumed), "nothing was ever gone on with"
+    return {**killer.killed, "resumed_at": sorted(resumed), "seconds": round(time.monotonic() - began, 1)}
+
+
+def _cli(*arguments: str | Path) -> list[str]:
+    return [sys.executable, "-m", "ablations.cli.main", *map(str, arguments)]
+
+
+def _start(argv: Sequence[str]) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    return subprocess.Popen(argv, env=environment, cwd=ROOT, start_new_session=True, stderr=subprocess.DEVNULL)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=("stub", "table"))
+    for name, default in (("runs", 200), ("slots", 8), ("kills", 100), ("seed", int(time.time()))):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    given = parser.parse_args()
+    print(f"seed {given.seed}", file=sys.stderr)
+    with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
+        if given.what == "stub":
+            found = stub(Path(folder), given.runs, given.slots, given.kills, given.seed)
+        else:
+            found = table(Path(folder), given.kills, given.seed)
+    print(json.dumps({"seed": given.seed, **found}))
+
+
+if __name__ == "__main__":
+    main()
