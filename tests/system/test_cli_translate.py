@@ -8,6 +8,8 @@ import pytest
 
 from tests.system.conftest import Cli, as_json
 
+pytestmark = pytest.mark.slow
+
 SHARED = """
 name = "search"
 title = "One training, several searches"

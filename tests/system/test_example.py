@@ -2,7 +2,11 @@
 
 from pathlib import Path
 
+import pytest
+
 from .conftest import Cli, as_json
+
+pytestmark = pytest.mark.slow
 
 STUDY = Path(__file__).parents[2] / "examples" / "personality" / "personality.toml"
 

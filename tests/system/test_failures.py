@@ -15,6 +15,8 @@ from experiments.store import Store, read_json
 
 from .stub_store import assert_whole, events, go, in_thread, make, outcomes, resumed_at, row, wait_for
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def store(tmp_path):

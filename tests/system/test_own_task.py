@@ -12,6 +12,8 @@ import pytest
 
 from .conftest import Cli, as_json, command, environment
 
+pytestmark = pytest.mark.slow
+
 TASK = """
 import time
 from dataclasses import dataclass

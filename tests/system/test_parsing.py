@@ -12,6 +12,8 @@ from experiments.evaluation.evalb.score import summarise
 
 from .conftest import Cli, as_json
 
+pytestmark = pytest.mark.slow
+
 SMALL = """
 name = "trees"
 title = "Small trees"

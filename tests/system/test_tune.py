@@ -13,6 +13,8 @@ import pytest
 
 from .conftest import Cli, as_json, command, environment
 
+pytestmark = pytest.mark.slow
+
 TASK = """
 import math, time
 from dataclasses import dataclass

@@ -19,7 +19,7 @@ from experiments.store import Store
 def make(number, row, **more):
     member = Member("table3", "demo", "builtin", row, row[:1])
     config = {"training": {"train_steps": 10}}
-    return Job(f"{number:04x}" * 4, "translation", config, members=(member,), cost=float(number), **more)
+    return Job(f"{number:04x}" * 4, "translation", config, members=(member,), cost=float(number), steps=10, **more)
 
 
 @pytest.fixture
