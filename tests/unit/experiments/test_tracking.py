@@ -19,6 +19,8 @@ from experiments.store import Store, write_json
 from experiments.tracked import TrackedRun, final_metrics
 from experiments.tracking import Tracker, rebuild, ui_command
 
+pytestmark = pytest.mark.slow  # importing MLflow and making its tables takes seconds
+
 E1, E2, E3 = "1" * 16, "2" * 16, "3" * 16
 CONFIG = {
     "model": {"d_model": 8, "num_heads": 2},
