@@ -189,6 +189,7 @@ def test_others_see_a_change_by_the_data_version(ledger):
     assert ledger.data_version() != before
 
 
+@pytest.mark.slow
 def test_a_thousand_operations_a_second_and_status_of_ten_thousand_in_a_second(ledger):
     began = time.process_time()
     ledger.enqueue(make(i, members=(Member("s", "demo", "builtin", str(i)),)) for i in range(10_000))

@@ -17,6 +17,8 @@ from experiments.tasks.parsing import TASK, with_golds_punctuation
 from experiments.tasks.parsing_config import ParsingConfig
 from model.factory import build_model
 
+pytestmark = pytest.mark.slow
+
 SPEC = EvaluationSpec("dev", {"rules": "COLLINS"}, {"set": "0"})
 LABELS = ["<pad>", "<s>", "</s>", "<unk>", "S", "/S", "NP", "/NP", "VP", "/VP", "NN", "VB", "."]
 SOURCES = ["dogs sleep .", "rain", ""]

@@ -7,6 +7,8 @@ import pytest
 from experiments.search import COMPLETE, FAILED, PRUNED, Range, Search, Space
 from experiments.store import Store
 
+pytestmark = pytest.mark.slow
+
 RANGES = {"rate": Range(0.001, 10.0, log=True), "width": Range(1, 6), "kind": Range(choices=("a", "b"))}
 
 
