@@ -1,6 +1,6 @@
 """Runs in MLflow: one experiment a study, a heading run per study × profile × corpus, below it a run per row × seed.
 
-The only importer of mlflow, and it imports it when a Tracker is made: that takes two seconds. MLflow is a view: `sync`
+MLflow is imported when a Tracker is made: that takes two seconds. MLflow is a view: `sync`
 writes what is not there yet of a whole run, from its events and results, whether the run has just begun, has ended, or
 is rebuilt years later. Only one process writes at a time: the coordinator.
 
@@ -10,7 +10,6 @@ be moved.
 """
 
 import json
-import logging
 import os
 import sys
 import time
@@ -21,7 +20,7 @@ from typing import Any
 
 from experiments.config import digest, flatten
 from experiments.history import History, Point
-from experiments.mlflow_file import SCHEME, database_uri, make_database, move_default
+from experiments.mlflow_file import SCHEME, database_uri, make_database
 from experiments.store import Store, remove_folder
 from experiments.tracked import (
     ARTIFACT_BYTES,
@@ -59,14 +58,9 @@ class Tracker:
             make_database(store.mlflow_db)
         from mlflow import MlflowClient, entities
 
-        for name in ("mlflow", "alembic"):  # migrations are not the user's news
-            logging.getLogger(name).setLevel(logging.WARNING)
         self._store, self._entities = store, entities
         self._elsewhere = bool(uri)
         self._client = MlflowClient(tracking_uri=uri or database_uri(store))
-        self._client.search_experiments(max_results=1)  # makes the tables
-        if not uri:
-            move_default(store.mlflow_db)
         self._experiments: dict[str, str] = {}
         self._locations: dict[str, Path] = {}
         self._headings: dict[tuple[str, str, str], str] = {}

@@ -7,6 +7,7 @@ import signal
 import socket
 import sqlite3
 import subprocess
+import sys
 import time
 import urllib.request
 from pathlib import Path
@@ -182,6 +183,24 @@ def test_the_database_is_in_wal_mode_and_holds_no_path(home, tracker):
     assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     dump = "".join(database.iterdump())
     assert str(home.root) not in dump and str(Path.cwd()) not in dump
+
+
+@pytest.mark.parametrize("size", [1, 100_000, 300_000])
+def test_tables_half_made_by_a_killed_process_are_in_nobodys_way(tmp_path, size):
+    """MLflow's migrations, begun and killed, can not be gone on with: "table … already exists", for ever."""
+    own = Store.open(tmp_path / "store")
+    code = "import pathlib, sys; from experiments.mlflow_file import make_database as m; m(pathlib.Path(sys.argv[1]))"
+    process = subprocess.Popen([sys.executable, "-c", code, str(own.mlflow_db)])
+
+    def written():
+        return sum(file.stat().st_size for file in own.root.glob(".mlflow-*/mlflow.db*"))
+
+    while process.poll() is None and written() < size:
+        time.sleep(0.001)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL and not own.mlflow_db.exists() and written() >= size
+    Tracker(own).sync(run(1, "RUNNING"))
+    assert found(Tracker(own), 1).info.status == "RUNNING"
 
 
 def test_the_browser_is_served_on_this_machine_only(home):
