@@ -130,7 +130,7 @@ def _stub_job(number: int, chance: random.Random) -> Job:
     steps = chance.randint(5, 60)
     config = {"training": {"train_steps": steps}, "stub": {"step_s": 0.02, "checkpoint_steps": 3}}
     member = (Member("chaos", "", "", f"row {number}"),)
-    return Job(f"{number:016x}", "stub", config, members=member, cost=float(steps))
+    return Job(f"{number:016x}", "stub", config, members=member, cost=float(steps), steps=steps)
 
 
 def _check_stub(store: Store, jobs: Sequence[Job]) -> int:

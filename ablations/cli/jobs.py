@@ -87,6 +87,8 @@ def _job(chosen: Chosen, plan: Plan, run: PlannedRun, stale: str) -> Job:
         steps=total_steps(run.config),
         num_params=run.num_params,
         cost=run.cost,
+        memory_gb=chosen.task.memory_bytes(run.config, "cpu") / 1e9,
+        gpu_memory_gb=chosen.task.memory_bytes(run.config, "cuda") / 1e9,
         members=(member(plan, run),),
         rerun_after=int(result["attempt"]) if result and retrain else 0,
         continues=tuple(_shorter(store, run)),

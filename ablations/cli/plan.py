@@ -2,11 +2,15 @@
 
 import json
 from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from ablations.cli import options as o
+from ablations.cli.forecast import Forecast, forecast, lines, measure
+from ablations.cli.progress import duration
 from ablations.plan import Plan, PlannedRun, plan_as_json
+from experiments.jobs.slots import parse_slots
 
 
 def register(app: typer.Typer) -> None:
@@ -23,34 +27,59 @@ def plan(
     store: o.StoreDir = o.DEFAULT_STORE,
     state_dir: o.StateDir = None,
     yes: o.Yes = False,
+    devices: o.Devices = "auto",
+    measured: Annotated[bool, typer.Option("--measure", help="Train a few steps to predict the time.")] = False,
     as_json: o.Json = False,
 ) -> None:
-    """Show the runs of a table: settings, parameters, cost, and what is done already."""
+    """Show the runs of a table: settings, parameters, what they will cost, and what is done already."""
     chosen = o.choose(study, profile, corpus, rows, seeds, sets, store, state_dir, many=yes)
-    planned = chosen.plan
+    planned, slots = chosen.plan, parse_slots(devices)
+    todo = [run for run in planned.runs if run.state not in ("finished", "stale")]
+    if measured and todo:
+        measure(chosen, todo, slots[0])
+    predicted = forecast(chosen, todo, slots)
     if as_json:
-        typer.echo(json.dumps(plan_as_json(planned), indent=1, ensure_ascii=False))
-    else:
-        _print(planned, chosen.store.root)
+        typer.echo(json.dumps(_as_json(planned, predicted), indent=1, ensure_ascii=False))
+        return
+    _print(planned, chosen.store.root, predicted)
+    for line in lines(predicted, slots, devices):
+        typer.echo(line)
+    for note in planned.notes:
+        typer.echo(f"note: {note}")
 
 
-def _print(planned: Plan, store: Path) -> None:
+def _as_json(planned: Plan, predicted: Forecast) -> list[dict[str, Any]]:
+    """What is predicted of runs that are still to be done."""
+    rows = plan_as_json(planned)
+    for row in rows:
+        row["memory_bytes"] = predicted.memory_bytes.get(row["run_id"])
+        row["disk_bytes"] = predicted.disk_bytes.get(row["run_id"])
+        row["seconds"] = predicted.seconds.get(row["run_id"])
+    return rows
+
+
+def _print(planned: Plan, store: Path, predicted: Forecast) -> None:
     width = max(len(run.row) for run in planned.runs)
     typer.echo(f"{planned.study.title} — profile {planned.profile}, store {store}")
     for run in planned.runs:
         changes = ", ".join(f"{name.rpartition('.')[2]}={value}" for name, value in run.overrides.items())
-        typer.echo(f"  {run.row:<{width}}  seed {run.seed}  {run.run_id}  {run.state:<8}{_size(run)}  {changes}")
+        size = _size(run, predicted)
+        typer.echo(f"  {run.row:<{width}}  seed {run.seed}  {run.run_id}  {run.state:<8}{size}  {changes}")
     states = [run.state for run in planned.runs]
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
     trainings = {run.run_id: run.cost for run in planned.runs}  # rows may share one and differ in its decoding
     shared = "" if len(trainings) == len(states) else f"; {len(trainings)} trainings"
     total = sum(trainings.values())
     typer.echo(f"{len(states)} runs: {counts}{shared}{f'; {total:.1e} FLOP of training in all' if total else ''}")
-    for note in planned.notes:
-        typer.echo(f"note: {note}")
 
 
-def _size(run: PlannedRun) -> str:
+def _size(run: PlannedRun, predicted: Forecast) -> str:
     """Parameters and cost, as far as the task can tell them beforehand."""
     params = "" if run.num_params is None else f"  {run.num_params / 1e6:8.2f}M params"
-    return params + (f"  {run.cost:8.1e} FLOP" if run.cost else "")
+    memory, seconds = predicted.memory_bytes.get(run.run_id), predicted.seconds.get(run.run_id)
+    return (
+        params
+        + (f"  {run.cost:8.1e} FLOP" if run.cost else "")
+        + (f"  {memory / 1e9:5.1f} GB" if memory else "")
+        + (f"  {duration(seconds):>7}" if seconds else "")
+    )

@@ -6,6 +6,7 @@ import typer
 
 from ablations.cli import options as o
 from ablations.cli import working as w
+from ablations.cli.forecast import refuse_above
 from ablations.cli.jobs import enqueue, prepare, wanted
 from ablations.cli.progress import plain_progress
 from ablations.cli.report import print_table
@@ -82,11 +83,18 @@ def run(
     engine: w.EngineName = "local",
     engine_set: w.EngineSet = None,
     address: w.Address = None,
+    max_hours: Annotated[
+        float | None, typer.Option(metavar="H", min=0.0, help="Refuse to begin what would take longer than this.")
+    ] = None,
     as_json: o.Json = False,
 ) -> None:
     """Train and evaluate what is missing of a table, then print it."""
     chosen = o.choose(study, profile, corpus, rows, seeds, sets, store, state_dir, many=yes)
     working = Working(devices, engine, w.engine_settings(engine_set, address), hang_after * 60, notify)
+    if max_hours is not None:
+        todo = wanted(chosen.plan, stale)
+        if todo:
+            typer.echo(refuse_above(max_hours, chosen, todo, working.slots), err=True)
     run_chosen(chosen, working, stale, "json" if as_json else "markdown")
 
 

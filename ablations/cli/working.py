@@ -9,8 +9,9 @@ import typer
 from ablations.cli.progress import Live
 from experiments.errors import UserError
 from experiments.jobs.background import Background
-from experiments.jobs.coordinator import Until, work
+from experiments.jobs.coordinator import work
 from experiments.jobs.engines.base import Engine
+from experiments.jobs.loop import Until
 from experiments.jobs.notify import Notifier
 from experiments.jobs.queue import Queue
 from experiments.jobs.reporter import Summary

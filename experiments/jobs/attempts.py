@@ -15,8 +15,8 @@ from experiments.errors import UserError
 from experiments.events import FILE, EventWriter, Tail
 from experiments.jobs.engines.base import Engine, Handle, Launch, child_environment
 from experiments.jobs.job import Claimed, Job
-from experiments.jobs.outcomes import Record
 from experiments.jobs.promote import TRAINING
+from experiments.jobs.record import Record
 from experiments.jobs.slots import Slot
 from experiments.store import Store, read_json
 

@@ -6,36 +6,21 @@ takes up what it left (`_recover`).
 """
 
 import contextlib
-import logging
-import signal
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Literal
 
-from experiments.errors import DiskFull
-from experiments.jobs import attempts, outcomes
-from experiments.jobs.attempts import Live
 from experiments.jobs.background import Background
-from experiments.jobs.engines.base import CHILD, Engine, Exit
+from experiments.jobs.engines.base import CHILD, Engine
 from experiments.jobs.engines.local import LocalEngine
 from experiments.jobs.interrupts import Interrupts
 from experiments.jobs.ledger import Ledger
+from experiments.jobs.loop import Coordinator, Until
 from experiments.jobs.notify import Notifier
 from experiments.jobs.placement import Placement
 from experiments.jobs.preparation import LoadTask
-from experiments.jobs.promote import missing, promote
 from experiments.jobs.reporter import Reporter, Summary, View
 from experiments.jobs.slots import Slot
-from experiments.jobs.states import Outcome, State
-from experiments.jobs.watch import HANG_S, Watch
+from experiments.jobs.watch import HANG_S
 from experiments.store import Store, explain_os_errors
-
-POLL_S, IDLE_S = 0.05, 0.2  # how long a loop waits for a child's end at most; without a child, for requests
-log = logging.getLogger(__name__)
-
-# When to end: with an empty queue; never; once all is submitted that may be (a cluster works on alone); once what has
-# ended meanwhile is taken in, with nothing new started.
-Until = Literal["empty", "stopped", "submitted", "settled"]
 
 
 def work(
@@ -79,143 +64,3 @@ def work(
         reporter.note_tracked()
         reporter.summary.interrupted = interrupts.number
         return reporter.summary
-
-
-class Coordinator:
-    def __init__(
-        self,
-        store: Store,
-        ledger: Ledger,
-        slots: Sequence[Slot],
-        engine: Engine,
-        placement: Placement,
-        reporter: Reporter,
-        interrupts: Interrupts,
-        hang_s: float,
-        refill: Callable[[], None] | None = None,
-    ) -> None:
-        self._store, self._ledger, self._slots, self._engine = store, ledger, slots, engine
-        self._placement, self._reporter, self._interrupts = placement, reporter, interrupts
-        self._watch = Watch(engine, hang_s)
-        self._refill, self._refilled_at = refill, -1  # jobs ended by then
-        self._seen_version = -1
-        self._draining = False
-        self._disk_full = ""  # what a child said that could not write any more
-
-    def run(self, until: Until) -> None:
-        try:
-            for name in ("drain", "devices"):  # said to a former coordinator, or by it
-                self._ledger.note(name)
-            self._recover()
-            if until == "settled":
-                self._take_requests()
-                self._collect()
-            else:
-                self._ask_for_more()
-            while not self._over(until):
-                self._take_requests()
-                if not (self._interrupts.number or self._draining or self._disk_full):
-                    self._watch.live |= {live.run_id: live for live in self._placement.place(self._watch.leased)}
-                self._engine.wait(POLL_S if self._watch.live else IDLE_S)
-                self._collect()
-                self._ask_for_more()
-                self._show()
-        except KeyboardInterrupt:
-            self._leave_at_once()
-        except BaseException:  # the queue cannot be written, or a bug: the children save what they have
-            self._watch.ask(self._watch.live.values(), "stop")
-            raise
-        self._show(now=True)
-        if self._disk_full:
-            raise DiskFull(f"{self._disk_full} Nothing new was started; the same command goes on once there is room.")
-
-    def _ask_for_more(self) -> None:
-        summary = self._reporter.summary
-        ended = summary.finished + summary.failed + summary.cancelled
-        stopping = self._interrupts.number or self._draining or self._disk_full
-        if self._refill is not None and ended != self._refilled_at and not stopping:
-            self._refilled_at = ended
-            self._refill()
-
-    def _over(self, until: Until) -> bool:
-        if until == "settled":
-            return True
-        working = self._placement.preparation.current or self._placement.look
-        if until == "submitted" and not working and not self._interrupts.number:
-            return True
-        if self._watch.live:
-            return False
-        if self._interrupts.number or self._draining or self._disk_full:
-            return True
-        return until == "empty" and not self._placement.preparation.current and not self._ledger.waiting(1)
-
-    def _take_requests(self) -> None:
-        version = self._ledger.data_version()
-        if version != self._seen_version:
-            self._seen_version, self._placement.look = version, True
-            self._draining = "drain" in self._ledger.notes()
-            cancelled = self._ledger.in_state(State.RUNNING, request="cancel")
-            self._watch.ask([self._watch.live[r] for r in cancelled if r in self._watch.live], "cancel")
-        if self._interrupts.number or self._disk_full:
-            self._watch.ask(self._watch.live.values(), "stop")
-
-    def _collect(self) -> None:
-        for live, ended in self._watch.ended():
-            self._finish(live, ended)
-        self._placement.collect()
-
-    def _finish(self, live: Live, ended: Exit) -> None:
-        """Move what the attempt has completed into place, and decide what becomes of its job."""
-        live.listen()
-        promote(self._store, live.run_id, live.number)
-        now = self._ledger.job(live.run_id)  # more may have been asked for since
-        ending = outcomes.decide(
-            replace(live.claimed, job=now.job),
-            live.record,
-            ended.code,
-            missing(self._store, now.job),
-            expected=live.expected,
-            asked=live.asked,
-            log_tail=attempts.log_tail(self._store, live.folder),
-        )
-        self._ledger.end(live.run_id, live.number, ending, (live.record.first_step, live.record.step))
-        self._watch.live.pop(live.run_id, None)
-        self._placement.look = True
-        self._reporter.ended(now, ending.state, ending.error)
-        if ending.outcome is Outcome.DISK_FULL:
-            self._disk_full = ending.detail
-        if ending.detail or ending.error:
-            log.info("%s attempt %d: %s", live.run_id, live.number, ending.detail or ending.error)
-
-    def _recover(self) -> None:
-        """Take up what another coordinator has left: finish what is done, stop orphans, let the rest wait again.
-
-        On a cluster what still runs goes on: it does not depend on a coordinator.
-        """
-        for run_id in self._ledger.in_state(State.RUNNING):
-            live = attempts.adopt(self._store, self._engine, self._ledger.job(run_id), self._slots)
-            self._watch.live[run_id] = live
-            live.listen()
-            if live.handle is None:
-                live.asked = "" if self._engine.outlives else "stop"  # its coordinator's end does not count against it
-                self._finish(live, Exit(None))
-            elif not self._engine.outlives:
-                self._watch.ask([live], "stop")
-        self._reporter.catch_up()
-
-    def _leave_at_once(self) -> None:
-        for live in self._watch.live.values():
-            live.asked = live.asked or "stop"
-            if live.handle is not None:
-                self._engine.kill(live.handle)
-        for live in list(self._watch.live.values()):
-            self._finish(live, Exit(-signal.SIGKILL))
-
-    def _show(self, now: bool = False) -> None:
-        preparation = self._placement.preparation
-        self._reporter.show(
-            tuple(self._watch.live.values()),
-            (preparation.current, preparation.doing),
-            stopping=bool(self._interrupts.number or self._disk_full),
-            now=now,
-        )

@@ -9,7 +9,7 @@ from pathlib import Path
 from experiments.errors import DiskFull, UserError
 from experiments.journal import journal_mode
 
-VERSION = 2
+VERSION = 3
 APPLICATION = 0x41424C51  # "ABLQ": this file is a queue of ours
 BUSY_TIMEOUT_S = 30.0
 
@@ -23,7 +23,7 @@ CREATE TABLE jobs (
     request TEXT NOT NULL DEFAULT '', tracked INTEGER NOT NULL DEFAULT 0,
     queued REAL NOT NULL, started REAL, ended REAL,
     memory_gb REAL NOT NULL DEFAULT 0, devices INTEGER NOT NULL DEFAULT 1, alone INTEGER NOT NULL DEFAULT 0,
-    hangs INTEGER NOT NULL DEFAULT 0, left_s REAL
+    hangs INTEGER NOT NULL DEFAULT 0, left_s REAL, gpu_memory_gb REAL NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
 CREATE INDEX by_turn ON jobs (state, priority DESC, cost DESC, queued, run_id);
 CREATE TABLE members (
@@ -45,7 +45,8 @@ ALTER TABLE jobs ADD COLUMN alone INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE jobs ADD COLUMN hangs INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE jobs ADD COLUMN left_s REAL;
 CREATE TABLE notes (name TEXT PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID;
-"""
+""",
+    2: "ALTER TABLE jobs ADD COLUMN gpu_memory_gb REAL NOT NULL DEFAULT 0",
 }
 
 
@@ -173,4 +174,6 @@ def _advice(message: str, path: Path) -> str | None:
         "is locked": f"The queue {path} stayed locked for {BUSY_TIMEOUT_S:.0f} s by another process. Try again; if it "
         "lies on a network disk, name a local place with --state-dir.",
     }
+    if "unable to open" in message and path.exists() and not os.access(path.parent, os.W_OK):
+        message = "readonly database"  # what it is: the journal beside it cannot be made
     return next((text for part, text in known.items() if part in message), None)

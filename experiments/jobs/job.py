@@ -37,7 +37,8 @@ class Job:
     steps: int | None = None  # of the training, where its configuration says
     num_params: int | None = None
     cost: float = 0.0  # predicted floating-point operations
-    memory_gb: float = 0.0  # predicted, on its device; 0: unknown
+    memory_gb: float = 0.0  # predicted, on the CPU; 0: unknown
+    gpu_memory_gb: float = 0.0  # the same on a GPU
     devices: int = 1  # devices that train it together; 0: as many as shorten the whole (widths.py)
     priority: int = 0  # higher first
     members: tuple[Member, ...] = ()
@@ -121,9 +122,14 @@ class Waiting:
     cost: float
     kind: str  # the device kind its first attempt pinned; "": any
     inputs_key: str
-    memory_gb: float = 0.0  # predicted; 0: unknown
+    memory_gb: float = 0.0  # predicted, on the CPU; 0: unknown
     devices: int = 1  # that train it together; 0: as many as shorten the whole
     alone: bool = False  # ran out of memory beside others: wants a device to itself (0 or 1 from the queue)
+    gpu_memory_gb: float = 0.0  # predicted, on a GPU; 0: unknown
+
+    def needs_gb(self, kind: str) -> float:
+        """Memory on a device of that kind."""
+        return self.gpu_memory_gb if kind == "cuda" else self.memory_gb
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ class Ledger(Queue):
         marks = ",".join("?" * len(without))
         with database.explain(self.path):
             rows = self._db.execute(
-                "SELECT run_id, priority, cost, kind, inputs_key, memory_gb, devices, alone FROM jobs "
+                "SELECT run_id, priority, cost, kind, inputs_key, memory_gb, devices, alone, gpu_memory_gb FROM jobs "
                 f"WHERE state='waiting' AND inputs_key NOT IN ({marks}) "
                 "ORDER BY priority DESC, cost DESC, queued, run_id LIMIT ?",
                 (*without, limit),

@@ -1,15 +1,15 @@
-"""What an attempt's events say, and what that means for its job: pure, apart from reading the events.
+"""What an attempt's events (record.py) mean for its job: a pure function.
 
-`Record` is filled from events; `decide` turns it into an `Ending`. An attempt that ended without finishing goes on
+`decide` turns them into an `Ending`. An attempt that ended without finishing goes on
 from its checkpoint as long as it moves forward: three in a row that reached nothing new fail the job.
 """
 
 import signal
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from experiments.jobs.job import Claimed, Ending
+from experiments.jobs.record import Record
 from experiments.jobs.states import Outcome, State
 
 MAX_STALLS = 3
@@ -23,64 +23,6 @@ OUTCOMES = {
     "user_error": Outcome.USER_ERROR,
     "bug": Outcome.BUG,
 }
-
-
-@dataclass
-class Record:
-    """What the events of one attempt have said so far."""
-
-    step: int | None = None
-    first_step: int | None = None
-    saved_step: int = 0  # of the last checkpoint
-    parts: int = 0  # trainings and evaluations completed
-    doing: str = "starting"
-    pinned: dict[str, Any] = field(default_factory=dict)
-    failure: Mapping[str, Any] | None = None
-    preempted: bool = False
-    started: bool = False
-    first_point: tuple[int, float] | None = None  # step and time of the first and of the last "metrics"
-    last_point: tuple[int, float] | None = None
-
-    def left_s(self, total: int | None) -> float | None:
-        """Seconds of training left at the speed so far; None while that is not known."""
-        if self.doing != "training" or total is None or self.first_point is None or self.last_point is None:
-            return None
-        steps, seconds = (late - early for late, early in zip(self.last_point, self.first_point, strict=True))
-        return seconds / steps * max(0, total - self.last_point[0]) if steps > 0 else None
-
-    def take(self, events: Sequence[Mapping[str, Any]]) -> None:
-        for event in events:
-            self._take(event)
-
-    def _take(self, event: Mapping[str, Any]) -> None:
-        kind, step = event["kind"], event.get("step")
-        if isinstance(step, int) and kind in ("resumed", "metrics", "checkpoint", "trained", "preempted"):
-            self.step = step
-            self.first_step = step if self.first_step is None else self.first_step
-        self.started = self.started or kind == "started"
-        if kind in ("started", "resumed", "metrics", "checkpoint"):
-            self.doing = "starting" if kind == "started" else "training"
-        if kind == "metrics" and isinstance(step, int):
-            self.last_point = (step, float(event["t"]))
-            self.first_point = self.first_point or self.last_point
-        if kind == "checkpoint" and isinstance(step, int):
-            self.saved_step = max(self.saved_step, step)
-        elif kind in ("trained", "evaluated"):
-            self.parts += 1
-            self.doing = "evaluating"
-        elif kind == "progress":
-            self.doing = _progress(event)
-        elif kind == "pinned":
-            self.pinned |= {k: v for k, v in event.items() if k not in ("t", "kind")}
-        elif kind == "failed":
-            self.failure = event
-        elif kind == "preempted":
-            self.preempted = True
-
-
-def _progress(event: Mapping[str, Any]) -> str:
-    what, done, total = event.get("what", "working"), event.get("done"), event.get("total")
-    return f"{what} {done}/{total}" if total else str(what)
 
 
 def decide(

@@ -83,20 +83,20 @@ class Queue(Reading):
         again = row is not None and State(row[1]) in (State.WAITING, State.RUNNING)
         if again:
             job = merge(Job.from_json(json.loads(row[0])), job)
-        wanted = (job.seed, job.priority, job.cost, job.inputs_key, job.total_steps, job.memory_gb, job.devices)
-        values = (json.dumps(job.to_json()), *wanted)
+        wanted = (job.seed, job.priority, job.cost, job.inputs_key, job.total_steps)
+        values = (json.dumps(job.to_json()), *wanted, job.memory_gb, job.gpu_memory_gb, job.devices)
         if again:
-            names = "spec=?, seed=?, priority=?, cost=?, inputs_key=?, total=?, memory_gb=?, devices=?"
+            names = "spec=?, seed=?, priority=?, cost=?, inputs_key=?, total=?, memory_gb=?, gpu_memory_gb=?, devices=?"
             self._db.execute(f"UPDATE jobs SET {names} WHERE run_id=?", (*values, job.run_id))
             return False
         self._db.execute(
             "INSERT INTO jobs (run_id, state, queued, spec, seed, priority, cost, inputs_key, total, memory_gb, "
-            "devices) VALUES (?, 'waiting', ?, ?, ?, ?, ?, ?, ?, ?, ?) "
+            "gpu_memory_gb, devices) VALUES (?, 'waiting', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
             "ON CONFLICT (run_id) DO UPDATE SET state='waiting', queued=excluded.queued, "
             "spec=excluded.spec, seed=excluded.seed, priority=excluded.priority, "
             "cost=excluded.cost, inputs_key=excluded.inputs_key, total=excluded.total, memory_gb=excluded.memory_gb, "
-            "devices=excluded.devices, alone=0, hangs=0, left_s=NULL, stalls=0, error='', "
-            "error_class='', doing='', request='', tracked=0, started=NULL, ended=NULL",
+            "gpu_memory_gb=excluded.gpu_memory_gb, devices=excluded.devices, alone=0, hangs=0, left_s=NULL, "
+            "stalls=0, error='', error_class='', doing='', request='', tracked=0, started=NULL, ended=NULL",
             (job.run_id, now, *values),
         )
         return True

@@ -51,7 +51,7 @@ def place(
 def _one(job: Waiting, usable: Sequence[Slot], there: Sequence[Slot]) -> Choice:
     """One slot with room for the job, or as many of one device as have it together."""
     if not job.alone:
-        if not job.memory_gb:
+        if not (job.memory_gb or job.gpu_memory_gb):
             return Choice(tuple(usable[:1]))
         fitting = [slot for slot in usable if _fits(job, slot)]
         if fitting:  # the tightest: room is kept for those who need it
@@ -65,7 +65,7 @@ def _one(job: Waiting, usable: Sequence[Slot], there: Sequence[Slot]) -> Choice:
         device = max(free, key=lambda d: len(free[d]) / needs[d], default="")
         return Choice(kept=tuple(free.get(device, ())))
     roomiest = max(_room(owned[device], needs[device]) for device in owned)
-    suited = [d for d in enough if _room(owned[d], needs[d]) >= min(job.memory_gb, roomiest)]
+    suited = [d for d in enough if _room(owned[d], needs[d]) >= min(job.needs_gb(owned[d][0].kind), roomiest)]
     if not suited:
         return Choice()
     device = min(suited, key=lambda d: len(free[d]) - needs[d])
@@ -82,15 +82,15 @@ def _several(count: int, usable: Sequence[Slot], there: Sequence[Slot]) -> Choic
 
 
 def _fits(job: Waiting, slot: Slot) -> bool:
-    return slot.room_gb is None or job.memory_gb <= slot.room_gb
+    return slot.room_gb is None or job.needs_gb(slot.kind) <= slot.room_gb
 
 
 def _shares(job: Waiting, shares: Sequence[Slot]) -> int:
     """How many slots of a device a job needs; all of them where even that is too little."""
-    room = shares[0].room_gb
+    room, needed = shares[0].room_gb, job.needs_gb(shares[0].kind)
     if job.alone:
         return len(shares)
-    return 1 if room is None else min(len(shares), max(1, math.ceil(job.memory_gb / room)))
+    return 1 if room is None else min(len(shares), max(1, math.ceil(needed / room)))
 
 
 def _room(shares: Sequence[Slot], count: int) -> float:

@@ -104,6 +104,14 @@ class Task(ABC):
     def cost(self, config: Any) -> float:
         """Predicted floating-point operations of the training: for longest-first placement and `plan`; 0: unknown."""
 
+    def memory_bytes(self, config: Any, kind: str) -> float:
+        """Most memory of the training on a "cpu" or a "cuda" device, predicted; 0: unknown."""
+        return 0.0
+
+    def disk_bytes(self, config: Any) -> float:
+        """What a finished training leaves on the disk, predicted; 0: unknown."""
+        return 0.0
+
     @abstractmethod
     def prepare(self, config: Any, store: Path, progress: Progress) -> dict[str, Any]:
         """Make what runs of this corpus share (tokenizer, arrays) under the store; returns facts for the log.

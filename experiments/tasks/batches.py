@@ -11,9 +11,8 @@ from experiments.data.tensors import to_tensors
 from experiments.device import Device
 from experiments.evaluation.perplexity import measure_likelihood
 from experiments.tasks.base import Context
+from experiments.tasks.footprint import MICRO_BATCH_TOKENS
 from model.transformer import Transformer
-
-MICRO_BATCH_TOKENS = {"cpu": 4096, "cuda": 32768}  # places a side of one forward and backward pass
 
 
 class Batches:

@@ -14,14 +14,13 @@ from experiments.config import RunConfig, lineage
 from experiments.data.encoded import EncodedCorpus, encoded_digest, model_names, open_encoded
 from experiments.data.pair_corpus import PairCorpus, select_sets
 from experiments.data.prepare import prepare
+from experiments.tasks import footprint
 from experiments.tasks.base import Context, EvaluationSpec, Progress, Task
+from experiments.tasks.footprint import TYPICAL_LENGTH
 from model import count
 
 if TYPE_CHECKING:
     from experiments.evaluation.scoring import SetScores
-
-# For predictions only: pieces of a sentence where no corpus was measured.
-TYPICAL_LENGTH = 28
 
 # The code whose change may change a trained number, and a score of given weights; a task adds its own.
 _HERE = ("experiments.tasks.sequence", "experiments.tasks.batches")
@@ -80,6 +79,12 @@ class SequenceTask(Task):
         vocab_size, _ = self.vocab_sizes(config)
         per_token = count.flops_per_token(config.model, vocab_size, TYPICAL_LENGTH, TYPICAL_LENGTH)
         return per_token * config.training.tokens_per_batch * config.training.train_steps
+
+    def memory_bytes(self, config: RunConfig, kind: str) -> float:
+        return footprint.memory_bytes(config.model, self.vocab_sizes(config), config.training.tokens_per_batch, kind)
+
+    def disk_bytes(self, config: RunConfig) -> float:
+        return footprint.disk_bytes(self.num_params(config), config.training.keep_checkpoints)
 
     def prepare(self, config: RunConfig, store: Path, progress: Progress) -> dict[str, Any]:
         """Train the tokenizer and encode the corpus, once; see experiments/data/prepare.py for the errors."""

@@ -124,7 +124,7 @@ def test_a_gpu_that_others_use_is_left_alone_until_they_leave(store, monkeypatch
 
 def test_a_run_that_needs_two_shares_takes_both_and_is_told_its_cap(store):
     slots = [Slot(f"cuda:0/{i}", "cuda", 2, "GPU-a", memory_gb=10.0, room_gb=10.0) for i in range(2)]
-    go(store, make(1, memory_gb=15.0), make(2, memory_gb=5.0), slots=slots)
+    go(store, make(1, gpu_memory_gb=15.0), make(2, gpu_memory_gb=5.0), slots=slots)
     spec = read_json(store.attempt_folder(make(1).run_id, 1) / "spec.json")
     assert spec["device"] == {"kind": "cuda", "threads": 4, "memory_gb": 20.0, "count": 1}
     assert json.loads(json.dumps(spec["pinned"]))["devices"] == 1

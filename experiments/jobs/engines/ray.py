@@ -103,6 +103,8 @@ class RayEngine(ClusterEngine):
         return name
 
     def _holds(self, name: str) -> bool:
+        if not self._ray.is_initialized():  # closed: only a child's file can tell its end now
+            return True
         if name not in self._actors:
             try:
                 self._actors[name] = self._ray.get_actor(name, namespace=NAMESPACE)

@@ -11,7 +11,7 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from experiments.errors import UserError
 from experiments.jobs.engines.base import Handle, Launch, import_path
@@ -43,6 +43,7 @@ class SlurmEngine(ClusterEngine):
         self._signal_delay_s = int(self._settings.pop("signal_delay_s", SIGNAL_DELAY_S))
         self._states: dict[str, tuple[str, str]] = {}
         self._asked_at = -ASK_EVERY_S
+        self._answered = False  # the last time
 
     def _submit(self, folders: Sequence[Path], launches: Sequence[Launch]) -> list[str]:
         names: dict[Path, str] = {}
@@ -89,7 +90,7 @@ class SlurmEngine(ClusterEngine):
 
     def _holds(self, name: str) -> bool:
         self._ask()
-        return name in self._states and self._states[name][0] not in OVER
+        return not self._answered or (name in self._states and self._states[name][0] not in OVER)
 
     def _ask(self) -> None:
         """What is in the queue; as before while Slurm does not answer."""
@@ -97,14 +98,10 @@ class SlurmEngine(ClusterEngine):
             return
         self._asked_at = time.monotonic()
         listed = _command("squeue", "--user", user(), "--array", "--noheader", "--format=%i|%T|%r", "--states=all")
+        self._answered = listed is not None
         if listed is not None:
             rows = [line.split("|") for line in listed.splitlines() if line.count("|") == 2]
             self._states = {name.strip(): (state, reason) for name, state, reason in rows}
-
-    def adopt(self, ref: Mapping[str, Any]) -> Handle | None:
-        if ref.get("engine") == self.name and self._asked_at <= 0:
-            self._states.setdefault(str(ref["id"]), ("", ""))  # there until Slurm has answered once
-        return super().adopt(ref)
 
     def waiting_for(self, handle: Handle) -> str:
         state, reason = self._states.get(str(handle.ref["id"]), ("", ""))
@@ -122,7 +119,7 @@ class SlurmEngine(ClusterEngine):
         """What still waits in Slurm is taken back."""
         job = str(handle.ref["id"])
         if self._holds(job):
-            if self._states[job][0] in ("PENDING", ""):
+            if self._states.get(job, ("", ""))[0] in ("PENDING", ""):
                 _command("scancel", "--state=PENDING", job)
             _command("scancel", "--state=RUNNING", f"--signal={name}", job)
 

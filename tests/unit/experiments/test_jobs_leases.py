@@ -33,26 +33,26 @@ def names(placed):
 class TestMemory:
     def test_the_tightest_slot_with_room_is_taken(self):
         slots = [replace(slot, room_gb=room) for slot, room in zip(gpus(3), (80.0, 20.0, 40.0), strict=True)]
-        assert names(place([job(1, memory_gb=30.0)], slots, slots)) == {1: ["cuda:2"]}
+        assert names(place([job(1, gpu_memory_gb=30.0)], slots, slots)) == {1: ["cuda:2"]}
 
     def test_what_fits_elsewhere_waits_for_that_and_keeps_nobody(self):
         slots = [replace(slot, room_gb=room) for slot, room in zip(gpus(2), (80.0, 20.0), strict=True)]
-        placed = place([job(1, 9, memory_gb=30.0), job(2, 1, memory_gb=10.0)], slots[1:], slots)
+        placed = place([job(1, 9, gpu_memory_gb=30.0), job(2, 1, gpu_memory_gb=10.0)], slots[1:], slots)
         assert names(placed) == {2: ["cuda:1"]}
 
     def test_what_fits_in_no_share_takes_several_of_one_gpu(self):
         slots = gpus(2, shares=3, room=10.0)
-        assert names(place([job(1, memory_gb=15.0)], slots, slots)) == {1: ["cuda:0/0", "cuda:0/1"]}
+        assert names(place([job(1, gpu_memory_gb=15.0)], slots, slots)) == {1: ["cuda:0/0", "cuda:0/1"]}
 
     def test_it_keeps_free_shares_until_it_has_enough(self):
         slots = gpus(1, shares=2, room=10.0)
-        big, small = job(1, 9, memory_gb=15.0), job(2, 1, memory_gb=5.0)
+        big, small = job(1, 9, gpu_memory_gb=15.0), job(2, 1, gpu_memory_gb=5.0)
         assert place([big, small], slots[:1], slots) == []
         assert names(place([big, small], slots, slots)) == {1: ["cuda:0/0", "cuda:0/1"]}
 
     def test_what_fits_nowhere_takes_the_roomiest_whole_and_is_not_stuck(self):
         slots = [*gpus(1, shares=2, room=10.0), *[replace(s, name="cuda:1", room_gb=80.0) for s in gpus(1)]]
-        assert names(place([job(1, memory_gb=500.0)], slots, slots)) == {1: ["cuda:1"]}
+        assert names(place([job(1, gpu_memory_gb=500.0)], slots, slots)) == {1: ["cuda:1"]}
 
     def test_alone_takes_every_share(self):
         slots = gpus(2, shares=2)
@@ -72,7 +72,7 @@ class TestMemory:
     def test_nobody_is_doubled_and_nobody_waits_for_ever(self, wanted, count, shares, data):
         slots = gpus(count, shares, room=30.0)
         waiting = [
-            job(i, float(i), memory_gb=memory, devices=devices, alone=alone)
+            job(i, float(i), gpu_memory_gb=memory, devices=devices, alone=alone)
             for i, (memory, devices, alone) in enumerate(wanted)
         ]
         free = [slot for slot in slots if data.draw(st.booleans())]
@@ -196,14 +196,14 @@ class TestUpgrade:
         ledger.enqueue([Job("a" * 16, "stub", {}, cost=2.0)])
         ledger.close()
         old = sqlite3.connect(path)
-        for name in ("memory_gb", "devices", "alone", "hangs", "left_s"):
+        for name in ("memory_gb", "devices", "alone", "hangs", "left_s", "gpu_memory_gb"):
             old.execute(f"ALTER TABLE jobs DROP COLUMN {name}")
         old.execute("DROP TABLE notes")
         old.execute("PRAGMA user_version=1")
         old.commit()
         old.close()
         ledger = Ledger(path)
-        assert ledger.waiting(1) == [Waiting("a" * 16, 0, 2.0, "", ledger.waiting(1)[0].inputs_key, 0.0, 1, False)]
+        assert ledger.waiting(1) == [Waiting("a" * 16, 0, 2.0, "", ledger.waiting(1)[0].inputs_key, 0.0, 1, False, 0.0)]
         assert ledger.notes() == {}
         ledger.close()
 

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.jobs.job import Claimed, Job
-from experiments.jobs.outcomes import MAX_STALLS, MIN_MICRO_BATCH, Record, decide
+from experiments.jobs.outcomes import MAX_STALLS, MIN_MICRO_BATCH, decide
+from experiments.jobs.record import Record
 from experiments.jobs.states import Outcome, State
 
 JOB = Job("0" * 16, "stub", {"training": {"train_steps": 100, "tokens_per_batch": 1000}})

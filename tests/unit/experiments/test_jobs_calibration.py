@@ -1,0 +1,95 @@
+"""Predictions from measurements: the fit, what counts as measured, and memory from a configuration."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from experiments.jobs.calibration import Point, Speed, keep, kept, of_results
+from experiments.jobs.engines.remote import environment
+from experiments.store import Store
+from experiments.tasks.footprint import disk_bytes, memory_bytes
+from model import count
+from model.config import ModelConfig
+
+COSTS = st.floats(1e8, 1e12)
+
+
+def points(*pairs, kind="cpu", threads=1):
+    return [Point(kind, threads, cost, seconds) for cost, seconds in pairs]
+
+
+class TestSpeed:
+    @given(st.floats(0, 1), st.floats(1e-12, 1e-9), st.lists(st.floats(1e8, 1e12), min_size=2, max_size=6))
+    def test_a_fixed_and_a_proportional_share_are_found(self, fixed, per_operation, costs):
+        if max(costs) < 1.5 * min(costs):
+            return
+        speed = Speed(points(*((c, fixed + per_operation * c) for c in costs)), "cpu", 1)
+        cost = sum(costs) / len(costs)
+        assert speed.seconds(cost) == pytest.approx(fixed + per_operation * cost, rel=1e-3)
+
+    def test_one_measurement_is_taken_as_proportional(self):
+        assert Speed(points((1e9, 0.5)), "cpu", 1).seconds(3e9) == pytest.approx(1.5)
+
+    @given(st.lists(st.tuples(COSTS, st.floats(1e-3, 1e2)), min_size=1, max_size=6), COSTS)
+    def test_never_negative(self, pairs, cost):
+        assert Speed(points(*pairs), "cpu", 1).seconds(cost) >= 0
+
+    def test_what_was_measured_of_the_same_model_counts_before_the_fit(self):
+        speed = Speed(points((1e9, 1.0), (1e9, 3.0), (1e9, 2.0), (5e9, 1.0)), "cpu", 1)
+        assert speed.seconds(1.0001e9) == 2.0
+
+    def test_other_devices_do_not_count(self):
+        assert not Speed(points((1e9, 1.0), kind="cuda"), "cpu", 1)
+        assert not Speed(points((1e9, 1.0), threads=2), "cpu", 1)
+
+
+class TestMeasured:
+    @pytest.fixture
+    def store(self, tmp_path):
+        store = Store.open(tmp_path / "store")
+        run, folder = "a" * 16, store.run_folder("a" * 16) / "evaluations" / ("e" * 16)
+        folder.mkdir(parents=True)
+        facts = {"device_kind": "cpu", "threads": 2, "step": 30, "resumed_from": 10, "seconds": 5.0, "attempt": 2}
+        store.write_json(store.run_folder(run) / "result.json", facts)
+        store.write_json(folder / "result.json", {"wall_s": 7.0})
+        return store
+
+    def test_only_the_steps_of_the_attempt_that_was_timed(self, store):
+        steps, evaluations = of_results(store, {"a" * 16: 1e9, "b" * 16: 1e9})
+        assert steps == [Point("cpu", 2, 1e9, 0.25)]
+        assert evaluations == [Point("cpu", 2, 1e9, 7.0)]
+
+    def test_probes_are_kept_and_replaced(self, store):
+        assert kept(store) == []
+        keep(store, points((1e9, 1.0), (2e9, 2.0)))
+        keep(store, points((1e9, 1.5)))
+        assert {(p.cost, p.seconds) for p in kept(store)} == {(1e9, 1.5), (2e9, 2.0)}
+
+
+class TestFootprint:
+    BASE = ModelConfig()
+
+    def test_weights_gradients_and_moments_are_sixteen_bytes_a_parameter(self):
+        small = memory_bytes(self.BASE, (16, 16), 28, "cpu")
+        large = memory_bytes(self.BASE, (10_016, 10_016), 28, "cpu")
+        rows = 10_000 * self.BASE.d_model * 16 + 28 * 10_000 * 4  # of the embedding; logits of one sentence
+        assert large - small == pytest.approx(rows)
+
+    def test_activations_grow_with_the_batch_up_to_a_micro_batch(self):
+        sizes = [memory_bytes(self.BASE, (100, 100), tokens, "cpu") for tokens in (1024, 4096, 25_000)]
+        assert sizes[0] < sizes[1] == sizes[2]
+        assert memory_bytes(self.BASE, (100, 100), 25_000, "cuda") > sizes[2]
+
+    def test_disk_holds_weights_and_the_checkpoints_that_are_kept(self):
+        params = count.num_params(self.BASE, 100, 100)
+        assert disk_bytes(params, 2) == 4 * params + 2 * 12 * params
+
+
+def test_a_childs_environment_on_a_node_is_the_launchs_and_the_jobs_own():
+    wanted, given_ = {"PATH": "/launch", "OMP_NUM_THREADS": "2"}, {
+        "PATH": "/node", "HOME": "/root", "CUDA_VISIBLE_DEVICES": "3", "SLURM_JOB_ID": "7", "OMP_NUM_THREADS": "64",
+    }  # fmt: skip
+    assert environment(wanted, given_) == {
+        "PATH": "/launch", "OMP_NUM_THREADS": "2", "CUDA_VISIBLE_DEVICES": "3", "SLURM_JOB_ID": "7",
+    }  # fmt: skip
+    assert environment({**wanted, "CUDA_VISIBLE_DEVICES": ""}, given_)["CUDA_VISIBLE_DEVICES"] == ""
