@@ -171,11 +171,15 @@ class DeviceSpec:
     count: int = 1  # devices that train the run together
 
 
+_PLAIN = {str, int, float, bool, list, type(None)}
+
+
 def flatten(config: BaseModel | Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield ("model.d_model", 512) … for every setting, JSON types only."""
     values = config.model_dump(mode="json") if isinstance(config, BaseModel) else config
     for key, value in values.items():
-        if isinstance(value, Mapping):
+        # plain types are told apart by themselves: a thousand runs have a hundred thousand settings
+        if type(value) is dict or (type(value) not in _PLAIN and isinstance(value, Mapping)):
             yield from flatten(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value

@@ -19,14 +19,16 @@ def bleu(sums: NDArray[Any]) -> NDArray[np.float64]:
     sums = sums.astype(np.float64)
     sys_len, ref_len = sums[..., 0], sums[..., 1]
     correct, total = sums[..., 2 : 2 + ORDERS], sums[..., 2 + ORDERS :]
-    if (correct > 0).all():
-        logs = np.log(100.0 * correct / total).sum(axis=-1)
-    else:
-        logs = _smoothed(correct, total)
     with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = correct / total
+        product = ratios[..., 0] * ratios[..., 1] * ratios[..., 2] * ratios[..., 3]
+        precision = np.asarray(100.0 * np.sqrt(np.sqrt(product)))  # the geometric mean of four, without a logarithm
+        lacking = ~(product > 0)  # each score for itself: it does not hang on what else is asked at once
+        if lacking.any():
+            precision[lacking] = np.exp(_smoothed(correct[lacking], total[lacking]) / ORDERS)
         penalty = np.where(sys_len < ref_len, np.exp(np.minimum(0.0, 1 - ref_len / sys_len)), 1.0)
     penalty = np.where((sys_len == 0) & (ref_len > 0), 0.0, penalty)
-    score: NDArray[np.float64] = np.where(correct.any(axis=-1), penalty * np.exp(logs / ORDERS), 0.0)
+    score: NDArray[np.float64] = np.where(correct.any(axis=-1), penalty * precision, 0.0)
     return score
 
 

@@ -4,22 +4,22 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from experiments.config import flatten
-from reports.results import Outcome, fact, look_up
+from reports.results import Outcome, asked, fact, look_up
 from reports.table import Table
 
 
 def training(table: Table) -> Iterator[str]:
     """The base row's corpus and training; where no base was selected, the first row's."""
     outcome = _typical(table)
-    asked = dict(flatten(outcome.run.config))
+    settings = dict(flatten(outcome.run.config))
     facts = look_up(outcome.record, "data") or {}
-    parts = [*_corpus(facts), _counted(asked, "data.vocab_size", "pieces of vocabulary"), *_unknown(facts)]
+    parts = [*_corpus(facts), _counted(settings, "data.vocab_size", "pieces of vocabulary"), *_unknown(facts)]
     if corpus_name(outcome):
         yield _sentence(f"Corpus: {corpus_name(outcome)}, ", parts)
     parts = [
-        _counted(asked, "training.train_steps", "steps"),
-        _counted(asked, "training.tokens_per_batch", "tokens per batch and side at most"),
-        _counted(asked, "training.warmup_steps", "steps of warm-up"),
+        _counted(settings, "training.train_steps", "steps"),
+        _counted(settings, "training.tokens_per_batch", "tokens per batch and side at most"),
+        _counted(settings, "training.warmup_steps", "steps of warm-up"),
     ]
     if any(parts):
         yield _sentence(f"Training of {outcome.run.row}: ", parts)
@@ -27,9 +27,9 @@ def training(table: Table) -> Iterator[str]:
 
 def corpus_name(outcome: Outcome) -> str:
     """The corpus as a reader knows it, and the digest of what was read: "multi30k (1f2e3d4c)"; no path."""
-    asked = str(dict(flatten(outcome.run.config)).get("data.corpus", "")).rstrip("/")
+    corpus = str(asked(outcome, "data.corpus") or "").rstrip("/")
     digest = " ".join(value[:8] for value in outcome.run.inputs.values())
-    return " ".join(part for part in (asked.rpartition("/")[2], f"({digest})" if digest else "") if part)
+    return " ".join(part for part in (corpus.rpartition("/")[2], f"({digest})" if digest else "") if part)
 
 
 def _typical(table: Table) -> Outcome:

@@ -21,7 +21,7 @@ Counts = NDArray[np.integer]  # N × COUNTS
 SEED = 12345  # sacrebleu's
 TRIALS, RESAMPLES = 10_000, 1_000  # sacrebleu's defaults
 EXACT = 2**24  # up to here sums of whole numbers are exact in 32-bit floats, in any order
-_TRIALS_AT_ONCE, _ROWS_AT_ONCE = 1000, 32
+_TRIALS_AT_ONCE, _ROWS_AT_ONCE = 500, 64
 _TIE = 1e-9  # BLEU; closer than this two differences are one
 
 

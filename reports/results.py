@@ -109,6 +109,14 @@ def kept_array(store: Results, name: str) -> Callable[[Outcome, str], "NDArray[A
     return read
 
 
+def asked(outcome: Outcome, name: str) -> Any:
+    """A setting of the run by its dotted name, or None: not every task has every setting."""
+    value: Any = outcome.run.config
+    for part in name.split("."):
+        value = getattr(value, part, None)
+    return value
+
+
 def look_up(record: Record | None, *path: str) -> Any:
     """`record[a][b]…`, or None where a part is not there: older stores and other tasks record less."""
     value: Any = record

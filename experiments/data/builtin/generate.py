@@ -16,6 +16,7 @@ _SEEDS = {"held out": 20_170_612, "train": 20_171_206}
 Pair = tuple[str, str]
 
 
+@cache  # a plan asks once per run
 def recipe_digest(pairs: int) -> str:
     """16 hex digits that change with the grammar's source, the recipe or the number of training pairs."""
     sources = {path.name: path.read_text("utf-8") for path in sorted(Path(__file__).parent.glob("*.py"))}

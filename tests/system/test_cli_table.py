@@ -1,0 +1,176 @@
+"""From a printed table back to its runs, to another store, to a colleague: on one tiny table trained for real."""
+
+import json
+import re
+import shutil
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from .conftest import Cli, as_json
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("error")]
+
+
+@pytest.fixture(scope="module")
+def store(cli: Cli, tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store in which the tiny table is finished, with two seeds."""
+    store = tmp_path_factory.mktemp("stores") / "store"
+    cli("run", tiny, "--seeds", "2", "--store", store, "--devices", "cpu:2", "--json")
+    return store
+
+
+@pytest.fixture(scope="module")
+def bundle(cli: Cli, tiny: Path, store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("bundle") / "tiny.tar.gz"
+    said = cli("bundle", tiny, "--seeds", "2", "--store", store, "--out", path).stdout
+    assert "6 runs" in said
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "format_"), [("t.tex", "latex"), ("t.md", "markdown"), ("t.csv", "csv"), ("t.json", "json")]
+)
+def test_verify_names_the_cells_that_changed(
+    cli: Cli, tiny: Path, store: Path, tmp_path: Path, name: str, format_: str
+) -> None:
+    options = [tiny, "--seeds", "2", "--store", store]
+    path = tmp_path / name
+    cli("report", *options, "--format", format_, "--out", path)
+    assert "all as the store gives them" in cli("verify", path, *options).stdout
+    text = path.read_text(encoding="utf-8")
+    number = re.search(r"\d\d\.\d\d", text.partition("h1")[2] if format_ in ("csv", "json") else text)
+    assert number is not None
+    path.write_text(text.replace(number[0], "9" + number[0]), encoding="utf-8")
+    said = cli("verify", path, *options, code=1).stdout
+    assert f"9{number[0]}" in said and "in the file" in said and "in the store" in said
+
+
+def test_a_latex_table_says_how_it_was_made(cli: Cli, tiny: Path, store: Path, tmp_path: Path) -> None:
+    path = tmp_path / "table.tex"
+    shutil.copy(tiny, tmp_path / tiny.name)  # the study lies beside the paper
+    made = ["--rows", "base,A", "--seeds", "2", "--significance", "sentences"]
+    cli("report", tiny, *made, "--store", store, "--format", "latex", "--out", path)
+    assert str(tiny.parent) not in path.read_text(encoding="utf-8")
+    assert "all as the store gives them" in cli("verify", path, "--store", store).stdout
+    assert "rows were added or left out" in cli("verify", path, "--rows", "base", "--store", store, code=1).stdout
+    nameless = tmp_path / "t.csv"
+    cli("report", tiny, "--seeds", "2", "--store", store, "--format", "csv", "--out", nameless)
+    assert "does not say which study" in cli("verify", nameless, "--store", store, code=2).stderr
+
+
+def test_explain_leads_to_the_files(cli: Cli, tiny: Path, store: Path) -> None:
+    found = as_json(cli("explain", tiny, "h1.bleu", "--seeds", "2", "--store", store, "--json"))
+    assert [run["seed"] for run in found["runs"]] == [1, 2]
+    for run in found["runs"]:
+        evaluation = run["evaluations"][0]
+        scored = json.loads((store / evaluation["folder"] / "result.json").read_text(encoding="utf-8"))
+        assert scored["metrics"]["bleu"] == evaluation["metrics"]["bleu"]
+        assert (store / run["folder"] / "result.json").is_file()
+        assert run["inputs"] and run["tokenizer"] and run["command"]
+    assert found["changes_from_base"] == {"model.num_heads": 1, "model.d_k": 8, "model.d_v": 8}
+    text = cli("explain", tiny, "h1.bleu", "--seeds", "2", "--store", store).stdout
+    assert all(run["run_id"] in text for run in found["runs"])
+    assert "signature" in text
+    assert "has no column 'blue'" in cli("explain", tiny, "h1.blue", "--store", store, code=2).stderr
+    assert "has no row 'h2'" in cli("explain", tiny, "h2.bleu", "--store", store, code=2).stderr
+
+
+def test_a_bundle_gives_the_same_bytes_anywhere(
+    cli: Cli, tiny: Path, store: Path, bundle: Path, tmp_path: Path
+) -> None:
+    for format_ in ("latex", "markdown", "csv", "json", "html", "setup"):
+        here = cli("report", tiny, "--seeds", "2", "--store", store, "--format", format_).stdout
+        there = cli("report", bundle, "--format", format_, "--store", tmp_path / "none", cwd=tmp_path).stdout
+        assert here == there, format_
+    again = tmp_path / "again.tar.gz"
+    cli("bundle", tiny, "--seeds", "2", "--store", store, "--out", again)
+    assert again.read_bytes() == bundle.read_bytes()
+    assert as_json(cli("explain", bundle, "h1", "--json"))["runs"]
+    sentences = cli("report", bundle, "--significance", "sentences").stdout
+    assert "between sentences" in sentences
+    assert "Leave the selectors out" in cli("report", bundle, "--seeds", "1", code=2).stderr
+
+
+def test_a_bundle_holds_no_weights_unless_asked(
+    cli: Cli, tiny: Path, store: Path, bundle: Path, tmp_path: Path
+) -> None:
+    with tarfile.open(bundle) as archive:
+        assert not [name for name in archive.getnames() if "safetensors" in name]
+    heavy = tmp_path / "heavy.tar.gz"
+    cli("bundle", tiny, "--rows", "base", "--store", store, "--out", heavy, "--weights")
+    with tarfile.open(heavy) as archive:
+        assert [name for name in archive.getnames() if name.endswith("final/model.safetensors")]
+    assert "Not finished" in cli("bundle", tiny, "--seeds", "3", "--store", store, "--out", heavy, code=2).stderr
+
+
+def test_import_takes_what_is_not_there(cli: Cli, tiny: Path, store: Path, bundle: Path, tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    assert "6 runs taken" in cli("import", bundle, "--store", mine).stdout
+    assert "0 runs taken" in cli("import", bundle, "--store", mine).stdout
+    options = ["report", tiny, "--seeds", "2", "--format", "latex", "--store"]
+    assert cli(*options, mine).stdout == cli(*options, store).stdout
+    assert "nothing to train" in cli("run", tiny, "--seeds", "2", "--store", mine).stderr
+    theirs = tmp_path / "theirs"
+    cli("import", store, "--store", theirs)
+    assert cli(*options, theirs).stdout == cli(*options, store).stdout
+    assert "neither a bundle" in cli("import", tmp_path, "--store", mine, code=2).stderr
+
+
+def test_compare_stores_tables_and_revisions(cli: Cli, tiny: Path, store: Path, bundle: Path, tmp_path: Path) -> None:
+    earlier = tmp_path / "earlier.json"
+    cli("report", tiny, "--seeds", "2", "--store", store, "--format", "json", "--out", earlier)
+    rows = json.loads(earlier.read_text(encoding="utf-8"))
+    for row in rows:
+        row["run_ids"] = []
+    rows[1]["ppl"] *= 50
+    earlier.write_text(json.dumps(rows), encoding="utf-8")
+    options = [tiny, "--seeds", "2", "--store", store, "--json"]
+    cells = {
+        (cell["row"], cell["column"]): cell for cell in as_json(cli("compare", *options[:1], earlier, *options[1:]))
+    }
+    assert cells["h1", "ppl"]["moved"] and cells["h1", "ppl"]["over"] == "seeds"
+    assert not cells["base", "ppl"]["moved"]
+    for other in (bundle, store):
+        cells = {cell["over"] for cell in as_json(cli("compare", options[0], other, *options[1:]))}
+        assert cells == {"the same runs"}
+    commit = as_json(cli("explain", tiny, "base", "--store", store, "--json"))["runs"][0]["code_digest"]
+    assert as_json(cli("compare", *options, "--revision", commit[:8]))[0]["over"] == "the same runs"
+    assert "nothing to compare" in cli("compare", *options, "--revision", "ffffffff", code=2).stderr
+    assert "no table of ours" in cli("compare", tiny, self_made(tmp_path), "--store", store, code=2).stderr
+
+
+def self_made(folder: Path) -> Path:
+    path = folder / "other.csv"
+    path.write_text("a,b\n1,2\n", encoding="utf-8")
+    return path
+
+
+def test_figures_are_files_of_the_same_bytes(cli: Cli, tiny: Path, store: Path, tmp_path: Path) -> None:
+    for folder in ("one", "two"):
+        options = ["--seeds", "2", "--store", store, "--formats", "pdf,svg,png", "--out", tmp_path / folder]
+        cli("figures", tiny, *options)
+    names = sorted(path.name for path in (tmp_path / "one").iterdir())
+    assert {"effects.pdf", "cost.svg", "curves.png", "lengths.pdf"} <= set(names)
+    for name in names:
+        one, two = ((tmp_path / folder / name).read_bytes() for folder in ("one", "two"))
+        assert one == two and len(one) > 1000, name
+
+
+def test_a_table_while_the_store_is_written(cli: Cli, tiny: Path, store: Path, tmp_path: Path) -> None:
+    """Half-written folders of a run in progress, and no MLflow: gaps, not errors."""
+    copy = tmp_path / "copy"
+    shutil.copytree(store, copy)
+    (copy / "mlflow.db").unlink()
+    run = next(copy.glob("runs/*/result.json"))
+    run.unlink()
+    evaluation = next(path for path in copy.glob("runs/*/evaluations/*") if run.parent not in path.parents)
+    (evaluation / "result.json").unlink()
+    (evaluation / "statistics.npy").write_bytes(b"\x93NUMPY torn")
+    events = next(copy.glob("runs/*/attempts/*/events.jsonl"))
+    events.write_bytes(events.read_bytes()[:-20])
+    for format_ in ("markdown", "html", "json"):
+        options = ["--seeds", "2", "--store", copy, "--significance", "sentences", "--format", format_]
+        assert cli("report", tiny, *options).stdout
+    assert "(1/2" in cli("report", tiny, "--seeds", "2", "--store", copy).stdout

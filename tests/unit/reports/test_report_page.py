@@ -1,0 +1,126 @@
+"""The HTML page: whatever names hold, it is text; nothing runs, nothing is fetched; numbers are all there."""
+
+import json
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+
+from reports.failures import Failure
+from reports.render import html
+from reports.setup import checklist, paragraph
+
+NASTY = [
+    "</script><img src=x onerror=alert(1)>", "<!-- x --> <b>", "'\"><svg/onload=alert(1)>", "&lt;b&gt;", "--><script>",
+    "]]>", "javascript:alert(1)", "한국어", "\u202egnp.exe", "\x00\x1b[31m", "\ud800", "x" * 10_000, "{{7*7}}",
+]  # fmt: skip
+VOID = {"meta"}
+
+
+class Page(HTMLParser):
+    """Elements with their attributes, text outside of scripts and styles; complains of what is not closed."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.elements, self.open, self.text, self.comments = [], [], [], []
+        self.feed(text)
+        self.close()
+        assert not self.open, self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] not in ("script", "style"):
+            self.text.append(data)
+
+    def handle_comment(self, data):
+        self.comments.append(data)
+
+
+def hostile(bench, text):
+    bench.row("base", results=[(5.0, 25.0), (5.1, 25.5)]).row("B", {"model.d_k": 16}, group="G", results=[None, None])
+    table = bench.table()
+    rows = (table.rows[0], replace(table.rows[1], key=text, group=text[:5], label=text))
+    columns = tuple(replace(column, header=text) for column in table.columns)
+    return replace(
+        table, name=text, title=text, rows=rows, columns=columns, settings={"model.d_k": text}, footnotes=(text,),
+        warnings=(text,), asked=text,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("text", NASTY)
+def test_names_are_text(bench, text):
+    failed = [Failure(text, 1, text, 1, text, text)]
+    drawing = b'<?xml version="1.0"?><svg viewBox="0 0 1 1"><path d="M0"/></svg>'
+    page = Page(html.render(hostile(bench, text), {"f": (text, drawing)}, failed))
+    tags = [tag for tag, _ in page.elements]
+    assert tags.count("script") == 1 and not {"img", "iframe", "object", "link", "b", "form"} & set(tags)
+    assert next(attrs for tag, attrs in page.elements if tag == "script")["type"] == "application/json"
+    for tag, attributes in page.elements:
+        assert not [name for name in attributes if name.startswith("on") or name in ("href", "src", "style")], tag
+    assert len(page.comments) == 1
+
+
+def test_it_forbids_itself_the_network_and_scripts(bench):
+    elements = Page(html.render(bench.row("base").table())).elements
+    policy = next(a["content"] for tag, a in elements if a.get("http-equiv") == "Content-Security-Policy")
+    assert policy.startswith("default-src 'none'") and "script-src" not in policy
+
+
+def test_a_cell_tells_its_seeds_and_runs(bench):
+    bench.row("base", results=[(5.0, 25.0), (5.1, 25.5), (5.2, 26.0)])
+    bench.row("B", {"model.d_k": 16}, results=[(6.0, 20.0), (6.1, 20.5), None], paper={"bleu": 25.1})
+    text = "".join(Page(html.render(bench.table())).text)
+    assert "seed 2: 25.500   run base#2" in text
+    assert "seed 3: – (missing)   run B#3" in text
+    assert "published: 25.1" in text
+
+
+def test_changes_tell_their_test(bench):
+    bench.row("base", results=[(5.0, 25.0), (5.1, 25.5), (5.2, 26.0)])
+    bench.row("B", {"model.d_k": 16}, results=[(6.0, 20.0), (6.1, 20.5), (6.2, 20.2)])
+    text = "".join(Page(html.render(bench.table())).text)
+    assert "95% interval −" in text and "corrected, between seeds" in text
+
+
+def test_the_table_is_there_as_data(bench):
+    text = html.render(bench.row("base").row("B", {"model.d_k": 16}, label="</script>").table())
+    data = text.partition('id="table">')[2].partition("</script>")[0]
+    lines = json.loads(data)
+    assert len(lines) == 3 and {len(line) for line in lines} == {len(lines[0])}
+    assert "</script>" in lines[2]
+
+
+def test_the_same_table_gives_the_same_bytes(new_bench):
+    one, two = (html.render(new_bench().row("base").row("B", {"model.d_k": 16}).table()) for _ in range(2))
+    assert one == two
+
+
+def test_setup_says_what_is_recorded_and_no_more(bench):
+    bench.row("base", results=[(5.0, 25.0), (5.1, 25.5)]).row("B", {"model.d_k": 16}, results=[None, (6.0, 20.0)])
+    table = bench.table()
+    text = paragraph(table)
+    assert "2 variations of the model, each with 2 random seeds" in text
+    assert "All 3 trainings took 38 seconds together on a processor (1 thread), fp32." in text
+    assert "None" not in text
+    found = dict(checklist(table))
+    assert found["Exact number of training runs"].startswith(
+        "2 rows, 4 runs in the table, 3 trainings finished; 2 cells"
+    )
+    assert "base 65,000,000" in found["Number of parameters of each model"]
+    assert found["Validation score beside every test score"] == "only the development set is scored"
+
+
+def test_setup_of_an_empty_store(bench):
+    bench.row("base", results=[None])
+    assert "trainings took" not in paragraph(bench.table())
+    assert dict(checklist(bench.table()))["Runtime"] == "not recorded"
