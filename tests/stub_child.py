@@ -80,7 +80,13 @@ def train(spec, folder, events, stub, behaviour):
             events.emit("checkpoint", step=state["step"], path="checkpoint.json")
     if behaviour.get("at") == "result":
         misbehave(behaviour["do"], events)
-    result = {**state, "run_id": spec["run_id"], "pinned": spec["pinned"], "code_digest": stub.get("code_digest", "")}
+    result = {
+        **state,
+        "run_id": spec["run_id"],
+        "attempt": spec["attempt"],
+        "pinned": spec["pinned"],
+        "code_digest": stub.get("code_digest", ""),
+    }
     write_json(folder / "result.json", result)
     events.emit("trained", step=steps)
 

@@ -1,5 +1,6 @@
 """One attempt: what it may start from, what its child is told, and what is kept of it while it runs."""
 
+import functools
 import json
 import os
 import time
@@ -80,7 +81,6 @@ def plan(
         claimed = replace(claimed, pinned={}, best=0)
     pinned = {"kind": slot.kind, "threads": slot.threads, "devices": slot.count, **claimed.pinned}
     threads = pinned["threads"] if pinned["kind"] == slot.kind else slot.threads
-    me = psutil.Process()
     spec = {
         "store": str(store.root),
         "run_id": job.run_id,
@@ -96,12 +96,19 @@ def plan(
         "earlier": [os.path.relpath(path, store.root) for path in earlier],
         "pinned": pinned,
         # whoever outlives it need not watch it
-        "coordinator": None if engine.outlives else {"pid": me.pid, "create_time": me.create_time()},
+        "coordinator": None if engine.outlives else myself(),
     }
     (folder / SPEC).write_text(json.dumps(spec, indent=1), encoding="utf-8")
     command = Launch([*child, str(folder / SPEC)], child_environment(slot, threads), folder / LOG, slot)
     claimed = replace(claimed, pinned=pinned)
     return Plan(Live(claimed, number, folder, slot, tuple(parts), None, Tail(folder)), command)
+
+
+@functools.cache
+def myself() -> dict[str, Any]:
+    """This process, as a child knows its coordinator."""
+    process = psutil.Process()
+    return {"pid": process.pid, "create_time": process.create_time()}
 
 
 def start(engine: Engine, plans: Sequence[Plan]) -> list[Live]:

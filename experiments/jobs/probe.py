@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from experiments.errors import UserError
 from experiments.events import read_events
+from experiments.jobs.attempts import myself
 from experiments.jobs.engines.base import CHILD, Launch, child_environment
 from experiments.jobs.engines.local import LocalEngine
 from experiments.jobs.slots import Slot
@@ -28,7 +27,6 @@ def seconds_per_step(
 
     Raises UserError with what the child said if it fails, or if it shows no two points in `long_s`.
     """
-    me = psutil.Process()
     with tempfile.TemporaryDirectory(prefix="probe-", dir=store.root) as name:
         folder = Path(name)
         whole = {
@@ -39,7 +37,7 @@ def seconds_per_step(
             "train": True,
             "evaluations": [],
             "device": {"kind": slot.kind, "threads": slot.threads, "memory_gb": slot.memory_gb},
-            "coordinator": {"pid": me.pid, "create_time": me.create_time()},
+            "coordinator": myself(),
         }
         (folder / "spec.json").write_text(json.dumps(whole), encoding="utf-8")
         environment, argv = child_environment(slot, slot.threads), [*child, str(folder / "spec.json")]

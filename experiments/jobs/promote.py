@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.jobs.job import Job
-from experiments.store import Store, fsync_folder, remove_folder
+from experiments.store import Store, fsync_folder, remove_folder, write_json
 
 RESULT = "result.json"
 TRAINING = "training"  # the part's name, beside the eval_ids
@@ -26,8 +26,8 @@ def promote(store: Store, run_id: str, attempt: int) -> list[str]:
     if trained is not None and (result is None or int(result["attempt"]) < attempt):
         for eval_id in _evaluations(store.run_folder(run_id)):
             _demote(store, run_id, eval_id)  # scores of the weights that this result replaces
-        result = {**trained, "attempt": attempt}
-        store.write_json(store.run_folder(run_id) / RESULT, result)
+        result = trained
+        _put(folder / RESULT, store.run_folder(run_id) / RESULT, result)
         parts.append(TRAINING)
     if result is None or (trained is not None and int(result["attempt"]) != attempt):
         return parts  # an attempt that came too late: its scores are of weights that do not count
@@ -35,6 +35,21 @@ def promote(store: Store, run_id: str, attempt: int) -> list[str]:
         if _take_evaluation(store, run_id, attempt, eval_id, int(result["attempt"])):
             parts.append(eval_id)
     return parts
+
+
+def _put(made: Path, place: Path, result: dict[str, Any]) -> None:
+    """The child's own file under a second name: its bytes are on the disk already, so that nobody waits for it again.
+
+    A power cut may take the name away; `leftover` gives it back. Where a disk knows no hard links it is written anew.
+    """
+    temporary = place.with_name(f".{place.name}.link")
+    temporary.unlink(missing_ok=True)
+    try:
+        temporary.hardlink_to(made)
+    except OSError:
+        write_json(place, result)
+    else:
+        temporary.replace(place)
 
 
 def _take_evaluation(store: Store, run_id: str, attempt: int, eval_id: str, weights: int) -> bool:

@@ -18,6 +18,7 @@ decides from those. Hence the contract is small:
  - `close` frees what the engine holds for itself. Children go on.
 """
 
+import functools
 import os
 import sys
 from abc import ABC, abstractmethod
@@ -116,7 +117,12 @@ def child_environment(slot: Slot, threads: int, environ: Mapping[str, str] | Non
 
 def import_path() -> list[str]:
     """Folders that this process imports from, its installation's own left out: a child must find the same code."""
+    return list(_import_path(tuple(sys.path), Path.cwd()))
+
+
+@functools.lru_cache(maxsize=1)
+def _import_path(path: tuple[str, ...], folder: Path) -> dict[str, None]:
     home = str(Path(experiments.__file__).parent.parent)
     installed = (sys.prefix, sys.base_prefix, sys.exec_prefix)
-    mine = [str(Path(entry or ".").absolute()) for entry in sys.path if not (entry and entry.startswith(installed))]
-    return list(dict.fromkeys([*mine, home]))
+    mine = [str(folder / entry) for entry in path if not (entry and entry.startswith(installed))]
+    return dict.fromkeys([*mine, home])

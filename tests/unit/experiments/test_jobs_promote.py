@@ -22,7 +22,7 @@ def job(*eval_ids, **more):
 def attempt(store, *eval_ids, trained=True, bleu=30.0, code="c1"):
     number, folder = store.new_attempt(RUN)
     if trained:
-        write_json(folder / "result.json", {"run_id": RUN, "code_digest": code})
+        write_json(folder / "result.json", {"run_id": RUN, "attempt": number, "code_digest": code})
     for eval_id in eval_ids:
         home = folder / "evaluations" / eval_id
         home.mkdir(parents=True)
@@ -40,6 +40,16 @@ def test_what_is_whole_is_taken_over_and_doing_it_again_changes_nothing(store):
     assert (store.evaluation_folder(RUN, E1) / "output.txt").read_text() == "ein Satz\n"
     assert promote(store, RUN, number) == []
     assert missing(store, job(E1, E2)) == [E2]
+
+
+def test_a_disk_without_hard_links_is_written_anew(store, monkeypatch):
+    def refuse(*_):
+        raise OSError("no hard links here")
+
+    monkeypatch.setattr("pathlib.Path.hardlink_to", refuse)
+    attempt(store)
+    assert promote(store, RUN, 1) == ["training"]
+    assert store.result(RUN)["attempt"] == 1
 
 
 def test_half_written_is_not_taken(store):

@@ -1,0 +1,97 @@
+"""The queue's operations, the command `status` on a long queue, and how soon a placed run trains."""
+
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.scheduling.jobs import job
+from experiments.events import read_events
+from experiments.jobs.job import Ending
+from experiments.jobs.ledger import Ledger
+from experiments.jobs.queue import Queue
+from experiments.jobs.states import Outcome, State
+from experiments.store import Store
+
+TINY = """
+name = "tiny"
+title = "Starting"
+[base]
+model = {num_layers = 1, d_model = 8, d_ff = 16, num_heads = 2, d_k = 4, d_v = 4}
+data = {vocab_size = 200, builtin_pairs = 300}
+training = {train_steps = 2, tokens_per_batch = 400}
+evaluation = {beam_size = 1, max_extra_length = 1}
+[[variation]]
+key = "base"
+"""
+
+
+def queue(folder: Path, count: int, long: int) -> dict[str, float]:
+    """Operations a second, and what looking at a long queue takes."""
+    ledger = Ledger(folder / "queue.db")
+    done = Ending(State.FINISHED, Outcome.FINISHED)
+    rates = {
+        "enqueue_one_a_s": _rate(count, lambda n: ledger.enqueue([job(n)])),
+        "claim_a_s": _rate(count, lambda n: ledger.claim(job(n).run_id, 1, "cpu:0", "cpu")),
+        "finish_a_s": _rate(count, lambda n: ledger.end(job(n).run_id, 1, done)),
+    }
+    ledger.enqueue(job(n) for n in range(count, count + long))
+    store = Store.open(folder / "long")
+    ledger.close()
+    for path in folder.glob("queue.db*"):
+        path.rename(store.root / path.name)
+    empty = Store.open(folder / "empty")
+    Ledger(empty.queue_db).close()
+    return {**rates, "queued": long} | _status(store, "") | _status(empty, "_of_an_empty_queue")
+
+
+def _status(store: Store, name: str) -> dict[str, float]:
+    """The whole command, interpreter and imports included, and the most memory it held."""
+    code = "import sys; from ablations.cli.main import app\n" + (
+        f"try: app(['status', '--store', {str(store.root)!r}])\n"
+        "except SystemExit: pass\n"
+        "print([line for line in open('/proc/self/status') if 'VmHWM' in line][0].split()[1], file=sys.stderr)"
+    )
+    seconds, memory = [], []
+    for _ in range(5):
+        began = time.perf_counter()
+        shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        seconds.append(time.perf_counter() - began)
+        memory.append(int(shown.stderr.split()[-1]) / 1024)
+    return {f"status_s{name}": min(seconds), f"status_mb{name}": min(memory)}
+
+
+def _rate(count: int, act: Callable[[int], object]) -> float:
+    began = time.perf_counter()
+    for number in range(count):
+        act(number)
+    return count / (time.perf_counter() - began)
+
+
+def start(folder: Path, runs: int) -> dict[str, float]:
+    """Seconds from placing a real run to its training, whose first batch is then read.
+
+    The first run waits for the fork server, which imports torch once; `import_torch_s` is what each would take alone.
+    """
+    study = folder / "tiny.toml"
+    study.write_text(TINY)
+    store = Store.open(folder / "started")
+    options = [str(study), "--seeds", str(runs), "--store", str(store.root), "--devices", "cpu:1"]
+    subprocess.run([sys.executable, "-m", "ablations.cli.main", "run", *options], check=True, capture_output=True)
+    queue = Queue(store.queue_db)
+    placed = sorted((queue.history(row.run_id)[0]["started"], row.run_id) for row in queue.status())
+    queue.close()
+    waits = []
+    for began, run_id in placed:
+        events = read_events(store.attempt_folder(run_id, 1))
+        waits.append(next(event["t"] for event in events if event["kind"] == "pinned") - began)
+    imported = time.perf_counter()
+    subprocess.run([sys.executable, "-c", "import torch, torch._dynamo"], check=True)
+    return {
+        "training_s": statistics.median(waits[1:]),
+        "worst_s": max(waits[1:]),
+        "first_s": waits[0],
+        "import_torch_s": time.perf_counter() - imported,
+    }
