@@ -1,7 +1,8 @@
 """What a plan will take: memory, disk, and time on the devices there are, from measurements of this store."""
 
 import statistics
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ablations.cli.jobs import prepare
@@ -13,10 +14,10 @@ from experiments.config import flatten, total_steps
 from experiments.errors import UserError
 from experiments.jobs.calibration import Point, Speed, keep, kept, of_results
 from experiments.jobs.probe import STEPS, seconds_per_step
-from experiments.jobs.slots import Slot
-from experiments.jobs.widths import makespan
+from experiments.jobs.slots import Slot, by_device
+from experiments.jobs.widths import simulate, widths
 
-PROBED = 3  # rows that are measured: the cheapest, the costliest, and one between
+PROBED_S = 120.0  # what measuring may take, beside the cheapest and the costliest row
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Forecast:
     disk_bytes: dict[str, float]
     seconds: dict[str, float | None]
     makespan_s: float | None
+    devices: dict[str, int]  # of the runs that take more than one
     evaluations_known: bool
 
     @property
@@ -43,34 +45,51 @@ def forecast(chosen: Chosen, runs: Sequence[PlannedRun], slots: Sequence[Slot]) 
     scoring = Speed(evaluations, slot.kind, slot.threads)
     unique = {run.run_id: run for run in runs}
     seconds = {run_id: _seconds(run, speed, scoring) for run_id, run in unique.items()}
-    known = [value for value in seconds.values() if value is not None]
+    known = {run_id: value for run_id, value in seconds.items() if value is not None}
+    wide = _widths(unique, slots, chosen.devices_per_run)
     return Forecast(
         {run_id: task.memory_bytes(run.config, slot.kind) for run_id, run in unique.items()},
         {run_id: task.disk_bytes(run.config) for run_id, run in unique.items()},
         seconds,
-        makespan(known, len(slots)) if known and len(known) == len(seconds) else None,
+        _makespan(known, wide, len(slots)) if known and len(known) == len(seconds) else None,
+        wide,
         bool(scoring),
     )
 
 
 def measure(chosen: Chosen, runs: Sequence[PlannedRun], slot: Slot) -> None:
-    """Train a few steps of a few rows on one slot, and keep how long they took in the store."""
+    """Train a few steps of every row of another cost on one slot, and keep in the store how long they took.
+
+    The cheapest and the costliest first: once they and PROBED_S have passed, the others are told from these.
+    """
     prepare(chosen, runs, plain_progress)
     by_cost = {_step_cost(run): run for run in runs if run.cost}
-    costs = sorted(by_cost)
-    if not costs:
+    if not by_cost:
         raise UserError(f"The task {chosen.study.task} does not predict what its runs cost: nothing can be measured.")
-    picked = {costs[0], costs[len(costs) // 2], costs[-1]} if len(costs) > PROBED else set(costs)
-    points = []
-    for cost in sorted(picked):
-        seconds = seconds_per_step(chosen.store, _spec(chosen, by_cost[cost]), slot)
-        points.append(Point(slot.kind, slot.threads, cost, seconds))
-    keep(chosen.store, points)
+    costs = sorted(by_cost)
+    order, began = list(dict.fromkeys([costs[0], costs[-1], *costs])), time.monotonic()
+    probes = seconds_per_step(chosen.store, (_spec(chosen, by_cost[cost]) for cost in order), slot)
+    for cost, seconds in zip(order, probes, strict=True):
+        plain_progress(f"measuring {by_cost[cost].row}", order.index(cost) + 1, len(order))
+        keep(chosen.store, [Point(slot.kind, slot.threads, cost, seconds)])
+        if cost != costs[0] and time.monotonic() - began > PROBED_S:
+            probes.close()
+            break
 
 
-def refuse_above(max_hours: float, chosen: Chosen, runs: Sequence[PlannedRun], slots: Sequence[Slot]) -> str:
-    """Raises UserError if the runs would take longer, all together, than the budget; else what they would take."""
+def refuse_above(
+    max_hours: float, chosen: Chosen, runs: Sequence[PlannedRun], slots: Sequence[Slot], here: bool
+) -> str:
+    """Raises UserError if the runs would take longer, all together, than the budget; else what they would take.
+
+    What is not known yet is measured, where the runs are to be trained `here`.
+    """
     predicted = forecast(chosen, runs, slots)
+    if predicted.makespan_s is None and not here:
+        raise UserError(
+            "--max-hours: nothing like these runs was measured in this store yet. On a machine like the cluster's, "
+            "`ablations plan … --measure` trains a few steps of each row."
+        )
     if predicted.makespan_s is None:
         measure(chosen, runs, slots[0])
         predicted = forecast(chosen, runs, slots)
@@ -86,6 +105,18 @@ def refuse_above(max_hours: float, chosen: Chosen, runs: Sequence[PlannedRun], s
             "--profile make it shorter."
         )
     return f"about {duration(predicted.makespan_s)}, within the {max_hours:g} h allowed"
+
+
+def _widths(runs: Mapping[str, PlannedRun], slots: Sequence[Slot], per_run: int) -> dict[str, int]:
+    """Devices of the runs that take more than one, as the coordinator will decide by their cost."""
+    devices = len(by_device(slot for slot in slots if per_run or slot.kind == "cuda"))
+    if per_run:
+        return dict.fromkeys(runs, min(per_run, devices)) if per_run > 1 and devices > 1 else {}
+    return widths({run_id: run.cost for run_id, run in runs.items()}, devices) if devices > 1 else {}
+
+
+def _makespan(seconds: Mapping[str, float], wide: Mapping[str, int], slots: int) -> float:
+    return max(simulate(seconds, {**dict.fromkeys(seconds, 1), **wide}, slots).values())
 
 
 def lines(predicted: Forecast, slots: Sequence[Slot], devices: str) -> Iterable[str]:

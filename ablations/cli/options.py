@@ -50,6 +50,13 @@ StateDir = Annotated[
     ),
 ]
 Devices = Annotated[str, typer.Option(metavar="SLOTS", help="auto, cpu:NxT, cuda:0,2 or cuda:*x3.")]
+DevicesPerRun = Annotated[
+    str,
+    typer.Option(
+        metavar="K|auto",
+        help="Devices that train a run together; auto: more for rows that would outlast all others.",
+    ),
+]
 Stale = Annotated[
     str, typer.Option(metavar="keep|rerun", help="Finished runs of older code: keep them, marked, or train anew.")
 ]
@@ -77,6 +84,7 @@ class Chosen:
     replan: Callable[[], Plan]  # with the states as they are now
     columns: tuple[Column, ...]
     asked: tuple[str, ...] = ()  # the study and its selectors as words of a command line, without paths
+    devices_per_run: int = 1  # 0: as many as shorten the whole
 
     @property
     def plan(self) -> Plan:
@@ -120,6 +128,15 @@ def choose(
 
     asked = _asked(study_name, profile, corpus, rows, seeds, sets)
     return Chosen(study, task, store, replan, tuple(task.columns), asked)
+
+
+def device_count(text: str) -> int:
+    """Of --devices-per-run; 0 for auto. Raises UserError for anything else."""
+    if text == "auto":
+        return 0
+    if not text.isdecimal() or not int(text):
+        raise UserError(f"--devices-per-run {text}: write a number from 1, or auto.")
+    return int(text)
 
 
 def choose_table(

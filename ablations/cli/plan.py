@@ -1,6 +1,7 @@
 """`ablations plan`: the runs of a table, without running anything."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,11 +29,14 @@ def plan(
     state_dir: o.StateDir = None,
     yes: o.Yes = False,
     devices: o.Devices = "auto",
+    devices_per_run: o.DevicesPerRun = "1",
     measured: Annotated[bool, typer.Option("--measure", help="Train a few steps to predict the time.")] = False,
     as_json: o.Json = False,
 ) -> None:
     """Show the runs of a table: settings, parameters, what they will cost, and what is done already."""
+    wide = o.device_count(devices_per_run)
     chosen = o.choose(study, profile, corpus, rows, seeds, sets, store, state_dir, many=yes)
+    chosen = replace(chosen, devices_per_run=wide)
     planned, slots = chosen.plan, parse_slots(devices)
     todo = [run for run in planned.runs if run.state not in ("finished", "stale")]
     if measured and todo:
@@ -54,6 +58,7 @@ def _as_json(planned: Plan, predicted: Forecast) -> list[dict[str, Any]]:
     for row in rows:
         row["memory_bytes"] = predicted.memory_bytes.get(row["run_id"])
         row["disk_bytes"] = predicted.disk_bytes.get(row["run_id"])
+        row["devices"] = predicted.devices.get(row["run_id"], 1)
         row["seconds"] = predicted.seconds.get(row["run_id"])
     return rows
 
@@ -64,7 +69,7 @@ def _print(planned: Plan, store: Path, predicted: Forecast) -> None:
     for run in planned.runs:
         changes = ", ".join(f"{name.rpartition('.')[2]}={value}" for name, value in run.overrides.items())
         size = _size(run, predicted)
-        typer.echo(f"  {run.row:<{width}}  seed {run.seed}  {run.run_id}  {run.state:<8}{size}  {changes}")
+        typer.echo(f"  {run.row:<{width}}  seed {run.seed}  {run.run_id}  {run.state:<8}{size}  {changes}".rstrip())
     states = [run.state for run in planned.runs]
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
     trainings = {run.run_id: run.cost for run in planned.runs}  # rows may share one and differ in its decoding
@@ -76,10 +81,12 @@ def _print(planned: Plan, store: Path, predicted: Forecast) -> None:
 def _size(run: PlannedRun, predicted: Forecast) -> str:
     """Parameters and cost, as far as the task can tell them beforehand."""
     params = "" if run.num_params is None else f"  {run.num_params / 1e6:8.2f}M params"
+    devices = predicted.devices.get(run.run_id)
     memory, seconds = predicted.memory_bytes.get(run.run_id), predicted.seconds.get(run.run_id)
     return (
         params
         + (f"  {run.cost:8.1e} FLOP" if run.cost else "")
         + (f"  {memory / 1e9:5.1f} GB" if memory else "")
         + (f"  {duration(seconds):>7}" if seconds else "")
+        + (f"  on {devices} devices" if devices else "")
     )

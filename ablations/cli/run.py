@@ -1,5 +1,6 @@
 """`ablations queue`, `work` and `run`: from the plan to finished runs."""
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -32,11 +33,14 @@ def queue(
     sets: o.Set = None,
     store: o.StoreDir = o.DEFAULT_STORE,
     state_dir: o.StateDir = None,
+    devices_per_run: o.DevicesPerRun = "1",
     stale: o.Stale = "keep",
     yes: o.Yes = False,
 ) -> None:
     """Queue what is missing of a table; `ablations work` trains it."""
+    wide = o.device_count(devices_per_run)
     chosen = o.choose(study, profile, corpus, rows, seeds, sets, store, state_dir, many=yes)
+    chosen = replace(chosen, devices_per_run=wide)
     plan = chosen.plan
     _queue(chosen, plan, wanted(plan, stale), stale)
 
@@ -76,6 +80,7 @@ def run(
     store: o.StoreDir = o.DEFAULT_STORE,
     state_dir: o.StateDir = None,
     devices: o.Devices = "auto",
+    devices_per_run: o.DevicesPerRun = "1",
     stale: o.Stale = "keep",
     yes: o.Yes = False,
     hang_after: w.HangAfter = w.DEFAULT_HANG_MIN,
@@ -89,12 +94,14 @@ def run(
     as_json: o.Json = False,
 ) -> None:
     """Train and evaluate what is missing of a table, then print it."""
+    wide = o.device_count(devices_per_run)
     chosen = o.choose(study, profile, corpus, rows, seeds, sets, store, state_dir, many=yes)
+    chosen = replace(chosen, devices_per_run=wide)
     working = Working(devices, engine, w.engine_settings(engine_set, address), hang_after * 60, notify)
     if max_hours is not None:
         todo = wanted(chosen.plan, stale)
         if todo:
-            typer.echo(refuse_above(max_hours, chosen, todo, working.slots), err=True)
+            typer.echo(refuse_above(max_hours, chosen, todo, working.slots, here=engine == "local"), err=True)
     run_chosen(chosen, working, stale, "json" if as_json else "markdown")
 
 

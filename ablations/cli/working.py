@@ -16,7 +16,6 @@ from experiments.jobs.notify import Notifier
 from experiments.jobs.queue import Queue
 from experiments.jobs.reporter import Summary
 from experiments.jobs.slots import Slot, parse_cluster_slots, parse_slots
-from experiments.jobs.states import State
 from experiments.jobs.watch import HANG_S
 from experiments.store import Store
 from experiments.tasks.load import load_task
@@ -101,11 +100,10 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _for_all(slots: Sequence[Slot], store: Store) -> list[Slot]:
-    """As many slots as there are runs: the cluster sees to it that no more run at once than it was told."""
+    """As many slots as the runs want: the cluster sees to it that no more run at once than it was told."""
     queue = Queue(store.queue_db)
     try:
-        counts = queue.counts()
+        count = max(len(slots), queue.devices_wanted())
     finally:
         queue.close()
-    count = max(len(slots), counts[State.WAITING] + counts[State.RUNNING])
     return [replace(slots[0], name=f"{slots[0].kind}.{i}") for i in range(count)]

@@ -41,6 +41,29 @@ class Ledger(Queue):
         with database.explain(self.path):
             return int(self._db.execute("PRAGMA data_version").fetchone()[0])
 
+    def left_open(self) -> bool:
+        """Whether runs wait whose number of devices is not decided."""
+        with database.explain(self.path):
+            return bool(self._db.execute("SELECT 1 FROM jobs WHERE state='waiting' AND devices=0 LIMIT 1").fetchone())
+
+    def widths(self) -> tuple[dict[str, float], dict[str, int]]:
+        """Of what waits: predicted costs, and the number of devices where it is decided, or was at an attempt."""
+        with database.explain(self.path):
+            rows = self._db.execute(
+                "SELECT run_id, cost, CASE devices WHEN 0 THEN COALESCE(json_extract(pinned, '$.devices'), 0) "
+                "ELSE devices END FROM jobs WHERE state='waiting'"
+            ).fetchall()
+        return {run_id: cost for run_id, cost, _ in rows}, {run_id: width for run_id, _, width in rows if width}
+
+    def decide(self, widths: Mapping[str, int]) -> None:
+        """Keep how many devices the runs take that left it open: one if they are not named."""
+        with self._change():
+            self._db.executemany(
+                "UPDATE jobs SET devices=? WHERE run_id=? AND state='waiting' AND devices=0",
+                [(width, run_id) for run_id, width in widths.items()],
+            )
+            self._db.execute("UPDATE jobs SET devices=1 WHERE state='waiting' AND devices=0")
+
     def claim(self, run_id: str, attempt: int, slot: str, kind: str, now: float | None = None) -> bool:
         """Compare-and-set from waiting to running; False if somebody else was first or it was cancelled."""
         now = time.time() if now is None else now

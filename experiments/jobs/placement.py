@@ -14,7 +14,7 @@ from experiments.jobs.preparation import LoadTask, Preparation, task_of
 from experiments.jobs.promote import TRAINING, leftover, missing
 from experiments.jobs.reporter import Reporter
 from experiments.jobs.scheduler import place
-from experiments.jobs.slots import Slot, join
+from experiments.jobs.slots import Slot, by_device, join
 from experiments.jobs.states import Outcome, State
 from experiments.jobs.widths import widths
 from experiments.store import Store
@@ -53,11 +53,12 @@ class Placement:
         free = [slot for slot in self._slots if slot.name not in leased and slot.name not in self._alone]
         if not free:
             return []
+        self._decide_widths()
         unready = [self.preparation.current] if self.preparation.current else []
         candidates = self._ledger.waiting(len(free) + LOOKAHEAD, without=unready)
         ready = [job for job in candidates if self._prepared(job)]
-        pairs = place(ready, free, self._slots, self._widths(ready))
-        return self._start([plan for job, lease in pairs if (plan := self._begin(job, join(lease)))])
+        pairs = [(job, join(lease, together=job.devices > 1)) for job, lease in place(ready, free, self._slots)]
+        return self._start([plan for job, slot in pairs if (plan := self._begin(job, slot))])
 
     def collect(self) -> None:
         """Take in the end of a preparation."""
@@ -78,12 +79,12 @@ class Placement:
             lines = dict.fromkeys(f"{name.partition('/')[0]} is left alone: {why}" for name, why in alone.items())
             self._ledger.note("devices", "\n".join(lines))
 
-    def _widths(self, ready: Sequence[Waiting]) -> dict[str, int]:
-        """How many devices each run takes that left it open; only whole GPUs are joined."""
-        if all(job.devices for job in ready):
-            return {}
-        devices = len({slot.unit for slot in self._slots if slot.kind == "cuda"})
-        return widths({job.run_id: job.cost for job in ready}, devices) if devices > 1 else {}
+    def _decide_widths(self) -> None:
+        """Say how many GPUs each run takes that left it open: once, since a run that goes on keeps its number."""
+        if self._ledger.left_open():
+            devices = len(by_device(slot for slot in self._slots if slot.kind == "cuda"))
+            costs, known = self._ledger.widths()
+            self._ledger.decide(widths(costs, devices, known) if devices > 1 else {})
 
     def _prepared(self, waiting: Waiting) -> bool:
         if self.preparation.ready(waiting.inputs_key):

@@ -61,6 +61,14 @@ class Reading:
             rows = self._db.execute("SELECT cost FROM jobs WHERE state='waiting' ORDER BY cost DESC").fetchall()
         return [row[0] for row in rows]
 
+    def devices_wanted(self) -> int:
+        """By all that wait or run, at the same time."""
+        with database.explain(self.path):
+            row = self._db.execute(
+                "SELECT COALESCE(sum(max(1, devices)), 0) FROM jobs WHERE state IN ('waiting', 'running')"
+            ).fetchone()
+        return int(row[0])
+
     def notes(self) -> dict[str, str]:
         """What the coordinator has to say, by name."""
         with database.explain(self.path):

@@ -5,11 +5,11 @@ when it ran out of memory beside others, and several devices when they are to tr
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from experiments.jobs.job import Waiting
-from experiments.jobs.slots import Slot
+from experiments.jobs.slots import Slot, by_device
 
 Lease = tuple[Slot, ...]
 
@@ -21,16 +21,13 @@ class Choice(NamedTuple):
     kept: Lease = ()
 
 
-def place(
-    waiting: Iterable[Waiting], free: Sequence[Slot], slots: Sequence[Slot], widths: Mapping[str, int] | None = None
-) -> list[tuple[Waiting, Lease]]:
+def place(waiting: Iterable[Waiting], free: Sequence[Slot], slots: Sequence[Slot]) -> list[tuple[Waiting, Lease]]:
     """Pairs of job and slots; a job and a slot stand in at most one. `slots` are all there are, free or not.
 
     Higher priority first, then the longest by predicted cost: the last to finish then are short ones, and the
     makespan stays within max(longest, total / slots) plus one short job. Ties keep the order of `waiting`. A run that
     has begun on one kind of device keeps to it, where the coordinator has any slot of that kind. A job that needs
     several slots keeps those that are free until it has all: smaller ones behind it would else be served for ever.
-    `widths` says how many devices a job takes that left it open.
     """
     kinds = {slot.kind for slot in slots}
     left, placed = list(free), []
@@ -39,8 +36,7 @@ def place(
             break
         bound = job.kind in kinds
         usable, there = ([s for s in some if not bound or s.kind == job.kind] for some in (left, slots))
-        count = job.devices or (widths or {}).get(job.run_id, 1)
-        choice = _several(count, usable, there) if count > 1 else _one(job, usable, there)
+        choice = _several(job.devices, usable, there) if job.devices > 1 else _one(job, usable, there)
         taken = {slot.name for slot in choice.lease + choice.kept}
         left = [slot for slot in left if slot.name not in taken] if taken else left
         if choice.lease:
@@ -58,7 +54,7 @@ def _one(job: Waiting, usable: Sequence[Slot], there: Sequence[Slot]) -> Choice:
             return Choice((min(fitting, key=lambda slot: slot.room_gb or math.inf),))
         if any(_fits(job, slot) for slot in there):
             return Choice()
-    owned, free = _by_device(there), _by_device(usable)
+    owned, free = _by_memory(there), _by_memory(usable)
     needs = {device: _shares(job, shares) for device, shares in owned.items()}
     enough = [device for device in free if len(free[device]) >= needs[device]]
     if not enough:
@@ -73,8 +69,9 @@ def _one(job: Waiting, usable: Sequence[Slot], there: Sequence[Slot]) -> Choice:
 
 
 def _several(count: int, usable: Sequence[Slot], there: Sequence[Slot]) -> Choice:
-    """Whole devices that no other run shares; at most as many as there are."""
-    owned, free = _by_device(there), _by_device(usable)
+    """Whole devices of one kind that no other run shares, GPUs if there are any; at most as many as there are."""
+    kind = "cuda" if any(slot.kind == "cuda" for slot in there) else "cpu"
+    owned, free = (by_device(slot for slot in some if slot.kind == kind) for some in (there, usable))
     whole = [shares for device, shares in free.items() if len(shares) == len(owned[device])]
     if len(whole) < min(count, len(owned)):
         return Choice(kept=tuple(slot for shares in whole for slot in shares))
@@ -97,7 +94,8 @@ def _room(shares: Sequence[Slot], count: int) -> float:
     return math.inf if shares[0].room_gb is None else shares[0].room_gb * count
 
 
-def _by_device(slots: Iterable[Slot]) -> dict[str, list[Slot]]:
+def _by_memory(slots: Iterable[Slot]) -> dict[str, list[Slot]]:
+    """Slots that share one memory."""
     found: dict[str, list[Slot]] = {}
     for slot in slots:
         found.setdefault(slot.unit, []).append(slot)

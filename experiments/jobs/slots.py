@@ -10,7 +10,7 @@ CUDA_VISIBLE_DEVICES is a limit. Imports no torch: GPUs are asked of nvidia-smi.
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from experiments.errors import UserError
@@ -32,12 +32,12 @@ class Slot:
 
     name: str  # "cpu:0", "cuda:2", "cuda:2/1" (the second slot on GPU 2); joined by "+" where a run takes several
     kind: str  # "cpu" or "cuda"
-    threads: int = 1
+    threads: int = 1  # of each process
     device: str | None = ""  # what CUDA_VISIBLE_DEVICES is set to: an index, a UUID; "": none; None: a cluster sets it
     memory_gb: float | None = None  # cap, where a GPU is shared
     room_gb: float | None = None  # memory that a run may need here; None: not known
     named: bool = False  # the user named this device by number
-    count: int = 1  # devices
+    count: int = 1  # devices, with a process on each
 
     @property
     def unit(self) -> str:
@@ -45,28 +45,42 @@ class Slot:
         return self.name.partition("/" if self.kind == "cuda" else ":")[0]
 
     @property
+    def cores(self) -> int:
+        """Processors that a run on it keeps busy."""
+        return self.threads * self.count
+
+    @property
     def parts(self) -> list[str]:
         """Names of the slots that were joined into this one."""
         return self.name.split("+")
 
 
-def join(slots: Sequence[Slot]) -> Slot:
-    """The lease of one run on several slots: of one device that they share, or of several devices."""
+def join(slots: Sequence[Slot], *, together: bool = False) -> Slot:
+    """The lease of one run on several slots: of one device that they share, or of devices that train it `together`."""
     first = slots[0]
     if len(slots) == 1:
         return first
     devices = list(dict.fromkeys(slot.device for slot in slots))
+    count = len(by_device(slots)) if together else 1
     caps = [slot.memory_gb for slot in slots]
     return replace(
         first,
         name="+".join(slot.name for slot in slots),
         # numbers depend on the threads: on the CPU a run that takes two slots' memory computes as it would on one
-        threads=first.threads if first.kind == "cpu" else sum(slot.threads for slot in slots),
+        threads=first.threads if first.kind == "cpu" else sum(slot.threads for slot in slots) // count,
         device=first.device if first.device is None else ",".join(str(device) for device in devices),
-        memory_gb=None if len(devices) > 1 or None in caps else round(sum(cap for cap in caps if cap), 2),
+        memory_gb=None if count > 1 or None in caps else round(sum(cap for cap in caps if cap), 2),
         room_gb=sum(slot.room_gb or 0 for slot in slots) or None,
-        count=len({slot.unit for slot in slots}),
+        count=count,
     )
+
+
+def by_device(slots: Iterable[Slot]) -> dict[str, list[Slot]]:
+    """What a process of its own can train on: a GPU with all its shares, a slot of the CPU."""
+    found: dict[str, list[Slot]] = {}
+    for slot in slots:
+        found.setdefault(slot.unit if slot.kind == "cuda" else slot.name, []).append(slot)
+    return found
 
 
 def parse_slots(text: str, environ: Mapping[str, str] | None = None) -> list[Slot]:

@@ -1,4 +1,4 @@
-"""How many devices a long run should take (`devices = 0`, "auto"): a pure function over predicted costs.
+"""How many devices a long run should take (`--devices-per-run auto`): a pure function over predicted costs.
 
 A table whose longest row outlasts all the others leaves most devices idle at the end (`big` in Table 3). Giving that
 row more devices shortens the whole, as long as the others fit on the rest meanwhile.
@@ -8,6 +8,8 @@ import heapq
 from collections.abc import Mapping, Sequence
 
 DOUBLING = 1.8  # how much faster twice the devices train one run; measured on the machine it would be better
+GAIN = 0.05  # more devices for one run cost arithmetic: the whole must end that much earlier
+ALIKE = 0.99  # runs of nearly the longest's length are widened with it
 
 
 def speedup(devices: int) -> float:
@@ -16,22 +18,24 @@ def speedup(devices: int) -> float:
     return float(DOUBLING**doublings)
 
 
-def widths(costs: Mapping[str, float], devices: int) -> dict[str, int]:
-    """run_id → devices, a power of two, for the runs that should take more than one.
+def widths(costs: Mapping[str, float], devices: int, known: Mapping[str, int] | None = None) -> dict[str, int]:
+    """run_id → devices, a power of two, for the runs that should take more than one. `known` ones keep theirs.
 
-    Each round doubles the run that ends last, if that ends the whole earlier.
+    Each round doubles the longest run, or the longest (the seeds of a row), as long as the whole ends GAIN earlier.
     """
-    found = dict.fromkeys(costs, 1)
-    ends = simulate(costs, found, devices)
-    while ends:
-        last = max(ends, key=lambda run_id: (ends[run_id], run_id))
-        if found[last] * 2 > devices:
+    known = {run_id: min(width, devices) for run_id, width in (known or {}).items()}
+    found = {run_id: known.get(run_id, 1) for run_id in costs}
+    end = max(simulate(costs, found, devices).values(), default=0.0)
+    while True:
+        lengths = {run_id: cost / speedup(found[run_id]) for run_id, cost in costs.items() if run_id not in known}
+        longest = max(lengths.values(), default=0.0)
+        doubled = {run_id: found[run_id] * 2 for run_id, length in lengths.items() if length >= ALIKE * longest}
+        if not longest or max(doubled.values()) > devices:  # the cost may be unknown
             break
-        wider = {**found, last: found[last] * 2}
-        after = simulate(costs, wider, devices)
-        if max(after.values()) >= ends[last]:
+        after = max(simulate(costs, {**found, **doubled}, devices).values())
+        if after > end * (1 - GAIN):
             break
-        found, ends = wider, after
+        found, end = {**found, **doubled}, after
     return {run_id: count for run_id, count in found.items() if count > 1}
 
 

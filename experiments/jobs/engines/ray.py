@@ -93,7 +93,7 @@ class RayEngine(ClusterEngine):
             lifetime="detached",
             max_restarts=0,
             max_concurrency=4,
-            num_cpus=slot.threads,
+            num_cpus=slot.cores,
             num_gpus=slot.count if slot.kind == "cuda" else 0,
             resources=self._resources or None,
             runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(import_path())}},

@@ -55,7 +55,7 @@ class SlurmEngine(ClusterEngine):
         self._asked_at = max(self._asked_at, now - ASK_EVERY_S / 2)  # squeue may not list them at once
         return [names[folder] for folder in folders]
 
-    def _submit_array(self, folders: Sequence[Path], kind: str, threads: int, count: int) -> list[str]:
+    def _submit_array(self, folders: Sequence[Path], kind: str, cores: int, count: int) -> list[str]:
         try:
             import submitit
         except ImportError:
@@ -68,12 +68,12 @@ class SlurmEngine(ClusterEngine):
             executor.update_parameters(
                 job_name="ablations",
                 time=TIME_MIN,
-                cpus_per_task=threads,
+                cpus_per_task=cores,
                 array_parallelism=self._at_once,
                 signal_delay_s=self._signal_delay_s,
                 stderr_to_stdout=True,
                 setup=[f"export PYTHONPATH={':'.join(import_path())}"],
-                srun_args=[f"--cpus-per-task={threads}"],  # srun no longer takes it from sbatch
+                srun_args=[f"--cpus-per-task={cores}"],  # srun no longer takes it from sbatch
                 additional_parameters={
                     "no-requeue": True,
                     **({"gpus-per-node": count} if kind == "cuda" else {}),
@@ -125,7 +125,7 @@ class SlurmEngine(ClusterEngine):
 
 
 def _shape(slot: Slot) -> tuple[str, int, int]:
-    return slot.kind, slot.threads, slot.count
+    return slot.kind, slot.cores, slot.count
 
 
 def _command(*arguments: str) -> str | None:

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 
 from experiments.errors import UserError
 from experiments.jobs import database, hardware
-from experiments.jobs.job import Job, Waiting
+from experiments.jobs.job import Ending, Job, Waiting
 from experiments.jobs.ledger import Ledger
 from experiments.jobs.neighbours import Neighbours
 from experiments.jobs.scheduler import place
 from experiments.jobs.slots import Slot, join, parse_slots
+from experiments.jobs.states import Outcome, State
 from experiments.jobs.widths import makespan, simulate, widths
 
 
@@ -102,11 +103,24 @@ class TestSeveralDevices:
         assert names(place([job(1, devices=8)], gpus(2), gpus(2))) == {1: ["cuda:0", "cuda:1"]}
 
     def test_joined_leases_name_every_device_and_count_them(self):
-        joined = join(gpus(2))
+        joined = join(gpus(2, shares=2, room=10.0), together=True)
         assert (joined.device, joined.count, joined.threads, joined.memory_gb) == ("GPU-0,GPU-1", 2, 4, None)
+        assert joined.cores == 8
         shares = join(gpus(1, shares=2, room=10.0))
         assert (shares.device, shares.count, shares.memory_gb) == ("GPU-0", 1, 20.0)
-        assert shares.parts == ["cuda:0/0", "cuda:0/1"] and joined.parts == ["cuda:0", "cuda:1"]
+        assert shares.parts == ["cuda:0/0", "cuda:0/1"]
+        assert joined.parts == ["cuda:0/0", "cuda:0/1", "cuda:1/0", "cuda:1/1"]
+
+    def test_on_the_cpu_each_slot_is_a_device(self):
+        slots = [Slot(f"cpu:{i}", "cpu", 3) for i in range(3)]
+        assert names(place([job(1, devices=2)], slots, slots)) == {1: ["cpu:0", "cpu:1"]}
+        joined = join(slots[:2], together=True)
+        assert (joined.device, joined.count, joined.threads, joined.cores) == ("", 2, 3, 6)
+
+    def test_one_kind_of_device_and_gpus_if_there_are_any(self):
+        slots = [Slot("cpu:0", "cpu"), Slot("cpu:1", "cpu"), *gpus(2)]
+        assert place([job(1, devices=2)], slots[:3], slots) == []
+        assert names(place([job(1, devices=2)], slots, slots)) == {1: ["cuda:0", "cuda:1"]}
 
     def test_on_the_cpu_more_memory_is_not_more_threads(self):
         slots = [Slot(f"cpu:{i}", "cpu", 3, room_gb=4.0) for i in range(2)]
@@ -127,6 +141,9 @@ class TestWidths:
         assert widths({str(i): 1.0 for i in range(16)}, 4) == {}
         assert widths({}, 4) == widths({"a": 1.0}, 1) == {}
 
+    def test_what_is_of_unknown_cost_stays_on_one(self):
+        assert widths({"a": 0.0, "b": 0.0}, 4) == {}
+
     @given(st.lists(st.floats(0.1, 100), min_size=1, max_size=12), st.sampled_from([1, 2, 4, 8]))
     def test_never_longer_than_with_one_device_each(self, lengths, devices):
         costs = {str(i): length for i, length in enumerate(lengths)}
@@ -135,12 +152,29 @@ class TestWidths:
         assert max(simulate(costs, chosen, devices).values()) <= max(simulate(costs, ones, devices).values()) + 1e-9
         assert all(width <= devices for width in chosen.values())
 
-    def test_open_widths_are_what_place_is_told(self):
-        waiting = [job(1, 12.0, devices=0), job(2, 1.0, devices=0)]
-        assert names(place(waiting, gpus(3), gpus(3), {waiting[0].run_id: 2})) == {
-            1: ["cuda:0", "cuda:1"],
-            2: ["cuda:2"],
-        }
+    def test_the_seeds_of_a_row_end_last_together_and_all_get_more(self):
+        costs = {f"{i:02d}": 1.0 for i in range(20)} | {f"big{seed}": 12.0 for seed in range(3)}
+        wide = widths(costs, 16)
+        assert set(wide) == {"big0", "big1", "big2"} and set(wide.values()) == {4}
+
+    def test_what_is_known_is_kept(self):
+        assert widths({"big": 12.0, "a": 1.0}, 8, {"big": 2}) == {"big": 2}
+        assert widths({"big": 12.0, "a": 0.1}, 2, {"big": 8}) == {"big": 2}
+
+    def test_it_is_decided_once_and_what_has_begun_keeps_its_number(self, tmp_path):
+        ledger = Ledger(tmp_path / "queue.db")
+        ledger.enqueue(Job(name * 16, "stub", {}, cost=9.0, devices=0) for name in "abc")
+        ledger.enqueue([Job("d" * 16, "stub", {}, cost=1.0, devices=2)])
+        ledger.claim("c" * 16, 1, "cuda:0", "cuda")
+        ledger.started("c" * 16, 1, {}, {"devices": 4}, 0)
+        ledger.end("c" * 16, 1, Ending(State.WAITING, Outcome.KILLED))
+        assert ledger.left_open()
+        assert ledger.widths()[1] == {"c" * 16: 4, "d" * 16: 2}
+        ledger.decide({"a" * 16: 8, "c" * 16: 4, "d" * 16: 1})
+        assert not ledger.left_open()
+        assert {waiting.run_id[0]: waiting.devices for waiting in ledger.waiting(9)} == {"a": 8, "b": 1, "c": 4, "d": 2}
+        assert ledger.devices_wanted() == 15
+        ledger.close()
 
     @given(st.lists(st.floats(0.1, 100), min_size=1, max_size=40), st.integers(1, 6))
     def test_the_makespan_is_at_most_a_third_above_the_lower_bound(self, lengths, slots):
