@@ -1,0 +1,2 @@
+"""placeholder"""
+MOST_SHAPES = 64
