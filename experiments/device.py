@@ -34,9 +34,7 @@ class Device:
     deterministic: bool = False
 
     @classmethod
-    def open(
-        cls, spec: DeviceSpec, precision: str = "auto", *, deterministic: bool = False, rank: int = 0
-    ) -> "Device":
+    def open(cls, spec: DeviceSpec, precision: str = "auto", *, deterministic: bool = False, rank: int = 0) -> "Device":
         """Take the devices that `spec` names; of several, this process takes number `rank`.
 
         Raises UserError if they, or the precision, are not to be had.
@@ -186,7 +184,8 @@ def _choose_kernels(deterministic: bool) -> None:
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(deterministic)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # every kernel here writes all of what it allocates
+    # every kernel here writes all of what it allocates
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def _open_cuda(device: torch.device, spec: DeviceSpec) -> None:

@@ -123,7 +123,7 @@ class Training:
         self._saver.wait()
         best = checkpoint.best(self.folder)
         self.model.eval()
-        with torch.no_grad(), eagerly():
+        with torch.no_grad(), eagerly(self.settings.compile):
             metrics = dict(evaluate(self.step))
         self.model.train()
         self._emit("metrics", step=self.step, **{f"dev_{name}": value for name, value in metrics.items()})
