@@ -70,6 +70,12 @@ class TrainingConfig(Section):
     precision: Literal["auto", "fp32", "bf16"] = Field(
         "auto", description="arithmetic of the forward and backward pass; auto: bf16 where the device has it"
     )
+    deterministic: bool = Field(
+        False, description="only kernels that give the same bits every time; an error where there is none"
+    )
+    compile: bool = Field(
+        False, description="compile the layers for a few padded shapes; `ablations probe` shows whether it pays"
+    )
     checkpoint_steps: int = Field(1000, ge=1, description="a checkpoint every so many steps, and one at the end")
     keep_checkpoints: int = Field(2, ge=1, description="checkpoints kept while running; averaging uses these")
     eval_steps: int = Field(0, ge=0, description="dev perplexity every so many steps; 0: only in evaluation")
@@ -92,6 +98,7 @@ class EvaluationConfig(Section):
 
 # Named by what the inputs' digests say instead (data files), or scored apart from training (evaluation).
 # Checkpoints and evaluations during training leave its numbers alone; their spacing enters eval_id where it matters.
+# How kernels are chosen and compiled moves roundings, as a device does: it is recorded with every run.
 NOT_IN_RUN_ID = (
     "evaluation.",
     "data.corpus",
@@ -104,6 +111,8 @@ NOT_IN_RUN_ID = (
     "training.checkpoint_steps",
     "training.keep_checkpoints",
     "training.eval_steps",
+    "training.deterministic",
+    "training.compile",
 )
 # What two trainings may differ in and still be one longer training of the same schedule.
 NOT_IN_LINEAGE = ("training.train_steps",)

@@ -6,6 +6,7 @@ this object and never the device's name.
 
 import contextlib
 import ctypes
+import os
 import platform
 import resource
 import sys
@@ -30,10 +31,14 @@ class Device:
     torch_device: torch.device
     precision: Precision
     threads: int
+    deterministic: bool = False
 
     @classmethod
-    def open(cls, spec: DeviceSpec, precision: str = "auto") -> "Device":
-        """Take the devices that `spec` names. Raises UserError if they, or the precision, are not to be had."""
+    def open(cls, spec: DeviceSpec, precision: str = "auto", *, deterministic: bool = False, rank: int = 0) -> "Device":
+        """Take the devices that `spec` names; of several, this process takes number `rank`.
+
+        Raises UserError if they, or the precision, are not to be had.
+        """
         if spec.kind not in ("cpu", "cuda"):
             raise UserError(f'device kind "{spec.kind}" is not known: cpu and cuda are.')
         if spec.kind == "cuda" and not torch.cuda.is_available():
@@ -46,10 +51,11 @@ class Device:
         torch.set_flush_denormal(True)
         torch.set_num_threads(spec.threads)
         _keep_freed_memory()
-        device = torch.device("cuda", 0) if spec.kind == "cuda" else torch.device("cpu")
+        _choose_kernels(deterministic)
+        device = torch.device("cuda", rank) if spec.kind == "cuda" else torch.device("cpu")
         if spec.kind == "cuda":
-            _open_cuda(device, spec.memory_gb)
-        return cls(device, resolve_precision(precision, device), spec.threads)
+            _open_cuda(device, spec)
+        return cls(device, resolve_precision(precision, device), spec.threads, deterministic)
 
     @property
     def name(self) -> str:
@@ -98,6 +104,7 @@ class Device:
             "device_kind": self.torch_device.type,
             "threads": self.threads,
             "precision": self.precision,
+            "deterministic": self.deterministic,
             "versions": versions,
         }
 
@@ -156,13 +163,43 @@ def naming_out_of_memory() -> Iterator[None]:
         raise OutOfMemory(str(error).splitlines()[0]) from error
 
 
-def _open_cuda(device: torch.device, memory_gb: float | None) -> None:
+@contextlib.contextmanager
+def naming_nondeterminism() -> Iterator[None]:
+    """Turn torch's refusal in deterministic mode into a UserError that names the kernel; other errors pass."""
+    try:
+        yield
+    except RuntimeError as error:
+        kernel, refused, _ = str(error).partition(" does not have a deterministic implementation")
+        if not refused:
+            raise
+        raise UserError(
+            f"training.deterministic is set, and {kernel.split()[-1]} has no deterministic implementation on this "
+            f"device with torch {torch.__version__}. Set training.deterministic to false (a resumed run then equals "
+            "an undisturbed one up to rounding), or train on another device. No checkpoint was changed."
+        ) from error
+
+
+def _choose_kernels(deterministic: bool) -> None:
+    """Process-wide. cuBLAS reads its variable when it starts, which is later."""
+    if deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(deterministic)
+    # every kernel here writes all of what it allocates
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+
+def _open_cuda(device: torch.device, spec: DeviceSpec) -> None:
+    there = torch.cuda.device_count()
+    if device.index >= there:
+        raise UserError(
+            f"The run was given {spec.count} GPUs, and torch sees {there}: check CUDA_VISIBLE_DEVICES and nvidia-smi."
+        )
     torch.cuda.set_device(device)
-    if memory_gb is None:
+    if spec.memory_gb is None:
         return
     total = torch.cuda.get_device_properties(device).total_memory
     # torch's cap is the only one that is enforced when processes share a GPU
-    torch.cuda.set_per_process_memory_fraction(min(1.0, memory_gb * 2**30 / total), device)
+    torch.cuda.set_per_process_memory_fraction(min(1.0, spec.memory_gb * 1e9 / total), device)
 
 
 def _keep_freed_memory() -> None:

@@ -17,6 +17,7 @@ Every event has "t" (Unix seconds) and "kind"; the rest depends on the kind:
 import json
 import math
 import os
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,6 +46,7 @@ class EventWriter:
         self._file = os.open(folder / FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         self._progress_at = 0.0
         self._torn = False
+        self._turn = threading.Lock()  # a checkpoint is told by the thread that wrote it
 
     def emit(self, kind: str, **fields: Any) -> None:
         if kind == "progress":
@@ -52,7 +54,8 @@ class EventWriter:
                 return
             self._progress_at = time.monotonic()
         event = {"t": round(time.time(), 3), "kind": kind, **_plain(fields)}
-        self._append((json.dumps(event, ensure_ascii=False, allow_nan=False) + "\n").encode())
+        with self._turn:
+            self._append((json.dumps(event, ensure_ascii=False, allow_nan=False) + "\n").encode())
         if kind not in FOR_THE_EYE:  # what a restart relies on must survive a power cut
             os.fsync(self._file)
 

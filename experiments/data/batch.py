@@ -27,12 +27,14 @@ class Batch(Generic[Array]):
     num_target_tokens: int
 
 
-def collate(pairs: EncodedPairs, indices: Ids, multiple: int = 1) -> Batch[Ids]:
-    """Make the batch of some pairs. S and T are rounded up to a `multiple`, for few shapes where one compiles."""
+def collate(pairs: EncodedPairs, indices: Ids, shape: tuple[int, int, int] | None = None) -> Batch[Ids]:
+    """Make the batch of some pairs, as tight as it goes, or in a (B, S, T) that holds them: rows of PAD fill it up.
+
+    No pairs make one row of PAD: a process that gets none of a batch still takes part in the step.
+    """
     source_lengths, target_lengths = pairs.source_lengths[indices], pairs.target_lengths[indices]
-    source_width, target_width = (
-        -(-int(lengths.max()) // multiple) * multiple for lengths in (source_lengths, target_lengths)
-    )
+    tight = (max(1, len(indices)), *(int(lengths.max(initial=1)) for lengths in (source_lengths, target_lengths)))
+    count, source_width, target_width = shape or tight
     rows = np.arange(len(indices))
     source = pairs.source.gather(indices, source_width, PAD_ID)
     source[rows, source_lengths - 1] = EOS_ID
@@ -41,4 +43,9 @@ def collate(pairs: EncodedPairs, indices: Ids, multiple: int = 1) -> Batch[Ids]:
     target_input[:, 0] = BOS_ID
     target_input[:, 1:] = target_output[:, :-1]
     target_output[rows, target_lengths - 1] = EOS_ID
+    source, target_input, target_output = (_filled(a, count) for a in (source, target_input, target_output))
     return Batch(source, target_input, target_output, int(source_lengths.sum()), int(target_lengths.sum()))
+
+
+def _filled(array: Ids, rows: int) -> Ids:
+    return array if len(array) == rows else np.pad(array, ((0, rows - len(array)), (0, 0)), constant_values=PAD_ID)

@@ -40,6 +40,11 @@ class BatchPlan:
         self._cached: tuple[int, list[Indices]] = (-1, [])
         self._check()
 
+    @property
+    def lengths(self) -> tuple[Indices, Indices]:
+        """Source and target pieces of every pair."""
+        return self._source, self._target
+
     def batch(self, step: int) -> Indices:
         """The pairs of update number `step`."""
         epoch, index = self.locate(step)
@@ -127,6 +132,15 @@ def _even_bounds(source: Indices, target: Indices, cap: int) -> list[int]:
         else:
             low = middle + 1
     return bounds
+
+
+def deal(source_lengths: ArrayLike, target_lengths: ArrayLike, indices: Indices, share: tuple[int, int]) -> Indices:
+    """Part `share[0]` of `share[1]` of some pairs: as many of each length as the others get; perhaps none."""
+    rank, parts = share
+    if parts == 1:
+        return indices
+    longest = np.maximum(np.asarray(source_lengths)[indices], np.asarray(target_lengths)[indices])
+    return indices[np.argsort(longest, kind="stable")][rank::parts]
 
 
 def split(source_lengths: ArrayLike, target_lengths: ArrayLike, indices: Indices, max_tokens: int) -> list[Indices]:

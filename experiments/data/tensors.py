@@ -7,16 +7,14 @@ from numpy.typing import NDArray
 from experiments.data.batch import Batch
 
 
-def to_tensors(
-    batch: Batch[NDArray[np.int64]], device: torch.device | str = "cpu", *, pin: bool = False
-) -> Batch[torch.Tensor]:
-    """The same batch as int64 tensors on `device`. `pin` copies through pinned memory without waiting (cuda)."""
+def to_tensors(batch: Batch[NDArray[np.int64]], *, pin: bool = False) -> Batch[torch.Tensor]:
+    """The same batch as int64 tensors; `pin`: in memory from which a GPU copies without being waited for."""
 
-    def move(array: NDArray[np.int64]) -> torch.Tensor:
+    def convert(array: NDArray[np.int64]) -> torch.Tensor:
         tensor = torch.from_numpy(array)
-        return tensor.pin_memory().to(device, non_blocking=True) if pin else tensor.to(device)
+        return tensor.pin_memory() if pin else tensor
 
     return Batch(
-        move(batch.source), move(batch.target_input), move(batch.target_output),
+        convert(batch.source), convert(batch.target_input), convert(batch.target_output),
         batch.num_source_tokens, batch.num_target_tokens,
     )  # fmt: skip

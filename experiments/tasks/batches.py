@@ -3,10 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
+from torch import Tensor
+
 from experiments.config import RunConfig
-from experiments.data.batch import collate
-from experiments.data.batching import BatchPlan, split
+from experiments.data.batch import Batch, collate
+from experiments.data.batching import BatchPlan, Indices, deal, split
 from experiments.data.encoded import EncodedCorpus
+from experiments.data.shapes import Shape, Shapes
 from experiments.data.tensors import to_tensors
 from experiments.device import Device
 from experiments.evaluation.perplexity import measure_likelihood
@@ -14,22 +17,63 @@ from experiments.tasks.base import Context
 from experiments.tasks.footprint import MICRO_BATCH_TOKENS
 from model.transformer import Transformer
 
+TIGHT = 0.07  # share of padding above which smaller micro-batches, of more even lengths, are tried …
+FEWEST_TOKENS = 8192  # … down to so many places, below which a GPU waits for launches
+DESCRIBED = 500  # batches over which padding is measured
+
 
 class Batches:
-    """The trainer's source of batches: step (from 1) → micro-batches, a pure function of (seed, step)."""
+    """The trainer's source of batches: step (from 1) → micro-batches, a pure function of (seed, step).
 
-    def __init__(self, config: RunConfig, context: Context, encoded: EncodedCorpus) -> None:
-        self._pairs = encoded.train
-        self._plan = BatchPlan(
-            self._pairs.source_lengths, self._pairs.target_lengths, config.training.tokens_per_batch, config.seed
-        )
-        kind = context.device.kind
-        self.max_tokens = int(context.pinned.get("micro_batch_tokens") or MICRO_BATCH_TOKENS[kind])
+    `share`: (rank, ranks) of the processes that train together; each is given its part of every batch. With
+    `training.compile` micro-batches are padded to one of a few shapes.
+    """
 
-    def __call__(self, step: int) -> list[Any]:
-        pairs = self._pairs
-        parts = split(pairs.source_lengths, pairs.target_lengths, self._plan.batch(step - 1), self.max_tokens)
-        return [to_tensors(collate(pairs, part)) for part in parts]
+    def __init__(
+        self, config: RunConfig, context: Context, encoded: EncodedCorpus, share: tuple[int, int] = (0, 1)
+    ) -> None:
+        self._pairs, self._share, self._pin = encoded.train, share, context.device.kind == "cuda"
+        lengths = self._pairs.source_lengths, self._pairs.target_lengths
+        self._shapes: Shapes | None = None
+        self._plan = BatchPlan(*lengths, config.training.tokens_per_batch, config.seed)
+        known = context.pinned.get("micro_batch_tokens")
+        self.max_tokens = int(known) if known else self._tight(MICRO_BATCH_TOKENS[context.device.kind])
+        if config.training.compile:
+            self._shapes = Shapes(self._plan, self.max_tokens, share=share)
+
+    def __call__(self, step: int) -> list[Batch[Tensor]]:
+        parts = self._parts(self._plan.batch(step - 1), self.max_tokens)
+        return [to_tensors(collate(self._pairs, *part), pin=self._pin) for part in parts]
+
+    def describe(self) -> dict[str, Any]:
+        """Of this process's share of the first epoch: padding among all places of both sides, and shapes."""
+        shapes = {"shapes": len(self._shapes.shapes)} if self._shapes else {}
+        return {"micro_batch_tokens": self.max_tokens, "padding": round(self._padding(self.max_tokens), 4), **shapes}
+
+    def _parts(self, batch: Indices, max_tokens: int) -> list[tuple[Indices, Shape | None]]:
+        lengths = self._plan.lengths
+        mine = deal(*lengths, batch, self._share)
+        parts = split(*lengths, mine, max_tokens) or [mine]
+        if self._shapes is None:
+            return [(part, None) for part in parts]
+        return [fitted for part in parts for fitted in self._shapes.fit(part)]
+
+    def _tight(self, most: int) -> int:
+        """Places of a micro-batch: as many as may be, unless a short epoch's batches are of too uneven lengths."""
+        tokens = most
+        while tokens > FEWEST_TOKENS and self._padding(tokens) > TIGHT:
+            tokens //= 2
+        return tokens
+
+    def _padding(self, max_tokens: int) -> float:
+        source, target = self._plan.lengths
+        real = places = 0
+        for batch in self._plan.epoch(0)[:DESCRIBED]:
+            for part, shape in self._parts(batch, max_tokens):
+                rows, *widths = shape or (len(part), source[part].max(initial=0), target[part].max(initial=0))
+                real += int(source[part].sum() + target[part].sum())
+                places += rows * int(sum(widths))
+        return 1 - real / max(1, places)
 
 
 def dev_perplexity(model: Transformer, encoded: EncodedCorpus, device: Device) -> Callable[[int], dict[str, float]]:

@@ -99,7 +99,8 @@ class SequenceTask(Task):
         from experiments.training.trainer import train
         from model.factory import build_model
 
-        device = Device.open(context.device, context.pinned.get("precision", config.training.precision))
+        settings, precision = config.training, context.pinned.get("precision", config.training.precision)
+        device = Device.open(context.device, precision, deterministic=settings.deterministic)
         encoded = self._encoded(config, context)
         seed_everything(config.seed)
         model = build_model(config.model, *self.vocab_sizes(config), device=device.torch_device)
@@ -109,7 +110,7 @@ class SequenceTask(Task):
         context.emit("pinned", micro_batch_tokens=batches.max_tokens)
         facts = train(
             model,
-            config.training,
+            settings,
             d_model=config.model.d_model,
             batches=batches,
             seed=config.seed,
@@ -118,7 +119,7 @@ class SequenceTask(Task):
             emit=context.emit,
             should_stop=context.should_stop,
             earlier=context.earlier,
-            evaluate=dev_perplexity(model, encoded, device) if config.training.eval_steps else None,
+            evaluate=dev_perplexity(model, encoded, device) if settings.eval_steps else None,
             meta={"lineage": lineage(config, context.inputs), "code": context.code_digest, "run_id": context.run_id},
         )
         for name in dict.fromkeys(model_names(config.model.shared_vocabulary)):
@@ -127,6 +128,7 @@ class SequenceTask(Task):
             "num_params": self.num_params(config),
             "seed": config.seed,
             "data": {"encoded": encoded.digest, **encoded.facts},
+            "batches": batches.describe(),
             **facts,
         }
 

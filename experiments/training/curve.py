@@ -15,10 +15,13 @@ EVERY_S = 2.0  # further ones where steps are slow
 
 
 class Curve:
-    """Gathers losses on the device and emits "metrics": the newest step's loss, and speeds since the last point."""
+    """Gathers losses on the device and emits "metrics": the newest step's loss, and speeds since the last point.
 
-    def __init__(self, emit: Callable[..., None]) -> None:
-        self._emit = emit
+    `add_up` sums over the processes that train together; their counts are told already summed.
+    """
+
+    def __init__(self, emit: Callable[..., None], add_up: Callable[[Tensor], Tensor]) -> None:
+        self._emit, self._add_up = emit, add_up
         self._waiting: list[tuple[int, Tensor, Tensor, int]] = []
         self.last: dict[str, float] = {}
         self.restart_clock()
@@ -42,7 +45,7 @@ class Curve:
         """Wait for the device, check every step since the last point, emit one. Raises Diverged."""
         if not self._waiting:
             return
-        sums = torch.stack([torch.stack((loss, nll)) for _, loss, nll, _ in self._waiting]).tolist()
+        sums = self._add_up(torch.stack([torch.stack((loss, nll)) for _, loss, nll, _ in self._waiting])).tolist()
         for (step, *_), (loss, _) in zip(self._waiting, sums, strict=True):
             if not math.isfinite(loss):
                 raise Diverged(

@@ -1,7 +1,4 @@
-"""A training under way: model, optimizer, how far it is, where it saves. The loop that drives it is in trainer.py.
-
-Shapes: B batch, S source, T target, N real target tokens, D d_model, W vocabulary.
-"""
+"""A training under way: model, optimizer, how far it is, where it saves. The loop that drives it is in trainer.py."""
 
 import math
 import time
@@ -14,19 +11,22 @@ from torch import Tensor
 
 from experiments.config import TrainingConfig
 from experiments.data.batch import Batch
-from experiments.data.tokenizer import PAD_ID
 from experiments.device import Device
 from experiments.errors import Diverged
 from experiments.training import checkpoint
+from experiments.training.compiled import compile_layers, eagerly
 from experiments.training.curve import Curve
-from experiments.training.loss import smoothed_loss
+from experiments.training.group import Group
+from experiments.training.objective import Objective
 from experiments.training.optimizer import make_optimizer, optimizer_tensors, restore_optimizer
+from experiments.training.saver import Saver
 from model.attention import BEST_KERNEL, Attention
 from model.transformer import Transformer
 
 PINNED = ("threads", "precision", "attention_kernel")  # what later attempts are asked to keep
 # What bits depend on beside configuration and code: recorded, and a resume says which of them changed.
-EXACT = (*PINNED, "device", "optimizer", "versions")
+EXACT = (*PINNED, "device", "devices", "deterministic", "compiled", "optimizer", "versions")
+MOMENTS = "optimizer/"  # before an optimizer tensor's name where it stands beside the weights
 
 
 class Training:
@@ -40,15 +40,24 @@ class Training:
         folder: Path,
         emit: Callable[..., None],
         meta: Mapping[str, Any],
+        group: Group | None = None,
     ) -> None:
         self.model, self.settings, self.device, self.folder, self._emit = model, settings, device, folder, emit
+        self.group = group = group or Group()
         self.optimizer = make_optimizer(model, settings)
-        self.curve = Curve(emit)
+        self.curve = Curve(emit, group.add_up)
         self.step = self.target_tokens = 0
         model.train()
+        if settings.compile:
+            compile_layers(model)
+        self._objective = Objective(model, settings.label_smoothing, masked=settings.compile)
+        self._wrapped = group.wrap(self._objective)
+        self._saver = Saver(device)
         self.facts = {
             **device.describe(),
+            "devices": group.size,
             "attention_kernel": _attention_kernel(model, device),
+            "compiled": settings.compile,
             "optimizer": "adam-fused",
             "resumed_from": None,
         }
@@ -72,7 +81,8 @@ class Training:
         weights, moments = found.weights(), found.optimizer()
         checkpoint.restore_model(self.model, weights)
         restore_optimizer(self.model, self.optimizer, moments, found.step)
-        checkpoint.take_over(found, attempts, self.folder)
+        if self.group.leads:
+            checkpoint.take_over(found, attempts, self.folder)
         self.step, self.target_tokens = found.step, found.meta["target_tokens"]
         self.facts["resumed_from"] = found.step
         changed = {
@@ -81,42 +91,39 @@ class Training:
         self._emit("resumed", step=found.step, path=_short(found.path), changed=changed)
 
     def accumulate_gradients(self, step: int, batches: Sequence[Batch[Tensor]]) -> None:
-        """Gradients of the mean loss over all real target tokens of a step, micro-batch by micro-batch."""
-        tokens = sum(batch.num_target_tokens for batch in batches)
-        sums = [self._backward(batch, tokens) for batch in batches]
-        loss, nll = torch.stack(sums).sum(0) if len(sums) > 1 else sums[0]
-        sources = sum(batch.num_source_tokens for batch in batches)
-        positions = sum(batch.source.numel() + batch.target_output.numel() for batch in batches)
-        self.curve.add(step, loss, nll, target=tokens, source=sources, positions=positions)
-        self.step, self.target_tokens, self._score = step, self.target_tokens + tokens, None
+        """Gradients of the mean loss over all real target tokens of a step, micro-batch by micro-batch.
 
-    def _backward(self, batch: Batch[Tensor], tokens: int) -> Tensor:
-        """Add a micro-batch's share of the gradients; returns its (Σ loss, Σ nll)."""
-        device, model = self.device, self.model
-        real_N = (batch.target_output.flatten() != PAD_ID).nonzero()[:, 0]  # on the processor: a GPU is not asked
-        mask_BS = batch.source != PAD_ID if batch.num_source_tokens < batch.source.numel() else None
-        with device.autocast():
-            hidden_BTD = model(
-                device.move(batch.source),
-                None if mask_BS is None else device.move(mask_BS),
-                device.move(batch.target_input),
-            )
-            hidden_ND = hidden_BTD.flatten(0, 1).index_select(0, device.move(real_N))
-            loss, nll = smoothed_loss(
-                hidden_ND,
-                model.output_weight,
-                device.move(batch.target_output.flatten()[real_N]),
-                model.vocab_size,
-                self.settings.label_smoothing,
-            )
-        (loss / tokens).backward()  # type: ignore[no-untyped-call]
-        return torch.stack((loss.detach(), nll))
+        `batches` are this rank's; the mean is over all ranks' tokens.
+        """
+        target, source, positions = self.group.total(
+            [
+                sum(batch.num_target_tokens for batch in batches),
+                sum(batch.num_source_tokens for batch in batches),
+                sum(batch.source.numel() + batch.target_output.numel() for batch in batches),
+            ]
+        )
+        sums = self.backward(batches, target)
+        loss, nll = torch.stack(sums).sum(0) if len(sums) > 1 else sums[0]
+        self.curve.add(step, loss, nll, target=target, source=source, positions=positions)
+        self.step, self.target_tokens, self._score = step, self.target_tokens + target, None
+
+    def backward(self, batches: Sequence[Batch[Tensor]], tokens: int) -> list[Tensor]:
+        """Add the gradients of (Σ loss / tokens); returns each micro-batch's (Σ loss, Σ nll)."""
+        sums, share = [], tokens / self.group.size  # DDP takes the mean over ranks
+        for number, batch in enumerate(batches, start=1):
+            with self.group.gathering(self._wrapped, last=number == len(batches)):
+                with self.device.autocast():
+                    loss, nll = self._wrapped(*self._objective.inputs(batch, self.device))
+                (loss / share).backward()
+            sums.append(torch.stack((loss.detach(), nll)))
+        return sums
 
     def score(self, evaluate: Callable[[int], Mapping[str, float]]) -> bool:
         """Measure and emit the dev set's metrics; whether this is the best step so far."""
+        self._saver.wait()
         best = checkpoint.best(self.folder)
         self.model.eval()
-        with torch.no_grad():
+        with torch.no_grad(), eagerly(self.settings.compile):
             metrics = dict(evaluate(self.step))
         self.model.train()
         self._emit("metrics", step=self.step, **{f"dev_{name}": value for name, value in metrics.items()})
@@ -125,20 +132,45 @@ class Training:
         return self._score is not None and (best is None or self._score < best.meta["dev_perplexity"])
 
     def save(self) -> None:
-        """A checkpoint of this step, told when it is durable; older ones go as `keep_checkpoints` says."""
-        weights = self._finite_weights()
-        meta = {**self._meta, "target_tokens": self.target_tokens}
+        """Begin a checkpoint of this step. It is told when it is durable; older ones go as `keep_checkpoints` says.
+
+        What goes wrong is raised by a later `check`, `save` or `settle`.
+        """
+        step, meta = self.step, {**self._meta, "target_tokens": self.target_tokens}
         if self._score is not None:
             meta["dev_perplexity"] = self._score
-        path = checkpoint.save(self.folder, self.step, weights, optimizer_tensors(self.model, self.optimizer), meta)
-        self._emit("checkpoint", step=self.step, path=str(path.relative_to(self.folder)))
+        moments = optimizer_tensors(self.model, self.optimizer)
+        tensors = checkpoint.model_tensors(self.model) | {MOMENTS + name: t for name, t in moments.items()}
+        self._saver.start(tensors, lambda copies: self._write(step, copies, meta))
+
+    def _write(self, step: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+        """In the saver's thread."""
+        weights = {name: tensor for name, tensor in tensors.items() if not name.startswith(MOMENTS)}
+        moments = {name.removeprefix(MOMENTS): t for name, t in tensors.items() if name.startswith(MOMENTS)}
+        _check_finite(weights, step)
+        path = checkpoint.save(self.folder, step, weights, moments, meta)
+        self._emit("checkpoint", step=step, path=str(path.relative_to(self.folder)))
         checkpoint.prune(self.folder, self.settings.keep_checkpoints, self.settings.checkpoint_steps)
-        self.curve.restart_clock()
+
+    def check(self) -> None:
+        """Raise what a save that is done has run into."""
+        self._saver.check()
+
+    def settle(self) -> None:
+        """Return when the last checkpoint is durable; raise what went wrong."""
+        self._saver.wait()
+
+    def close(self) -> None:
+        self._saver.close()
 
     def finish(self) -> dict[str, Any]:
         """Save `final` and tell what the run came to."""
-        meta = {**self._meta, "step": self.step, "target_tokens": self.target_tokens}
-        checkpoint.save_final(self.folder, self._finite_weights(), meta)
+        self.settle()
+        if self.group.leads:
+            weights = checkpoint.model_tensors(self.model)
+            _check_finite(weights, self.step)
+            meta = {**self._meta, "step": self.step, "target_tokens": self.target_tokens}
+            checkpoint.save_final(self.folder, weights, meta)
         seconds = time.perf_counter() - self._started
         return {
             **self.facts,
@@ -149,14 +181,13 @@ class Training:
             "peak_memory_bytes": self.device.peak_memory_bytes(),
         }
 
-    def _finite_weights(self) -> dict[str, Tensor]:
-        """The weights. Raises Diverged: the loss tells of a step's update at the next step only."""
-        weights = checkpoint.model_tensors(self.model)
-        for name, tensor in weights.items():
-            value = tensor.sum().item()
-            if tensor.is_floating_point() and not math.isfinite(value) and not bool(tensor.isfinite().all()):
-                raise Diverged(f"{name} holds {value} after step {self.step}: training diverged at that update.")
-        return weights
+
+def _check_finite(weights: Mapping[str, Tensor], step: int) -> None:
+    """Raises Diverged: the loss tells of a step's update at the next step only."""
+    for name, tensor in weights.items():
+        value = tensor.sum().item()
+        if tensor.is_floating_point() and not math.isfinite(value) and not bool(tensor.isfinite().all()):
+            raise Diverged(f"{name} holds {value} after step {step}: training diverged at that update.")
 
 
 def _attention_kernel(model: Transformer, device: Device) -> str:

@@ -4,6 +4,7 @@ Everything random in a step is a function of (seed, step), so that a training wh
 from a checkpoint computes the numbers of one that was not.
 """
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,11 @@ from torch import Tensor
 
 from experiments.config import TrainingConfig
 from experiments.data.batch import Batch
-from experiments.device import Device, mix, naming_out_of_memory
+from experiments.data.prefetch import prefetch
+from experiments.device import Device, mix, naming_nondeterminism, naming_out_of_memory
 from experiments.errors import Preempted
+from experiments.training.compiled import naming_recompiles
+from experiments.training.group import Group
 from experiments.training.optimizer import clip, set_learning_rate
 from experiments.training.schedule import learning_rate
 from experiments.training.state import Training
@@ -34,38 +38,48 @@ def train(
     meta: Mapping[str, Any],
     earlier: Sequence[Path] = (),
     evaluate: Callable[[int], Mapping[str, float]] | None = None,
+    group: Group | None = None,
 ) -> dict[str, Any]:
     """Train `model` (a model.transformer.Transformer on `device`) to `settings.train_steps`; returns facts.
 
-    `batches(step)` gives a step's micro-batches on the processor, a pure function of the step; steps count from 1.
+    `batches(step)` gives a step's micro-batches on the processor, a pure function of the step; steps count from 1. It
+    is called in a thread, ahead of the step. Where several processes train together (`group`), it gives this one's
+    share, and rank 0 alone emits, evaluates and saves.
     `meta` must hold "lineage" and "code" (a checkpoint of another is not continued) and is kept with every checkpoint.
     `earlier` are attempts' folders whose checkpoints may be used. `evaluate(step)` is called every `eval_steps` with
     the model in eval mode; its "perplexity" decides which checkpoint is the best.
 
     Writes `folder/checkpoints/…` and `folder/final`. Raises Preempted after a checkpoint when `should_stop` said so,
-    Diverged, OutOfMemory, UserError (a checkpoint of another configuration, a full disk).
+    Diverged, OutOfMemory, UserError (a checkpoint of another configuration, a full disk, a kernel that cannot be
+    deterministic). A checkpoint is written while the next steps run: what goes wrong there is raised by one of them.
     """
-    with naming_out_of_memory():
-        run = Training(model, settings, device, folder, emit, meta)
+    group = group or Group()
+    with naming_out_of_memory(), naming_nondeterminism(), naming_recompiles(), contextlib.ExitStack() as stack:
+        run = stack.enter_context(contextlib.closing(Training(model, settings, device, folder, emit, meta, group)))
         run.resume(earlier)
-        for step in range(run.step + 1, settings.train_steps + 1):
-            device.seed(mix(seed, step))
+        steps = range(run.step + 1, settings.train_steps + 1)
+        ahead = stack.enter_context(contextlib.closing(prefetch((step, batches(step)) for step in steps)))
+        for step, ready in ahead:
+            device.seed(mix(mix(seed, step), group.rank) if group.rank else mix(seed, step))
             rate = learning_rate(step, d_model, settings.warmup_steps, settings.learning_rate_scale)
             set_learning_rate(run.optimizer, rate)
-            run.accumulate_gradients(step, batches(step))
+            run.accumulate_gradients(step, ready)
             clip(model, settings.clip_norm)
             run.optimizer.step()
             run.optimizer.zero_grad(set_to_none=True)
 
-            last, stop = step == settings.train_steps, should_stop()
+            run.check()
+            stop, due = group.decided(should_stop(), run.curve.due(step))
+            last = step == settings.train_steps
             save = last or stop or step % settings.checkpoint_steps == 0
             score = evaluate is not None and settings.eval_steps > 0 and step % settings.eval_steps == 0
-            if save or score or run.curve.due(step):
+            if save or score or due:
                 run.curve.flush(rate)
-            if evaluate and score:
+            if evaluate and score and group.leads:
                 save |= run.score(evaluate)
-            if save:
+            if save and group.leads:
                 run.save()
             if stop and not last:
+                run.settle()
                 raise Preempted(step)
         return run.finish()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from experiments.data import pairs as pairs_module
 from experiments.data.batch import Batch, collate
-from experiments.data.batching import BatchPlan, split
+from experiments.data.batching import BatchPlan, deal, split
 from experiments.data.pairs import EncodedPairs, SideWriter, piece_dtype
 from experiments.data.tensors import to_tensors
 from experiments.data.tokenizer import BOS_ID, EOS_ID, PAD_ID
@@ -159,30 +159,31 @@ def pairs(tmp_path: Path) -> EncodedPairs:
     return EncodedPairs(tmp_path, (dtype, dtype))
 
 
-def by_hand(indices: list[int], multiple: int) -> Batch[list[list[int]]]:
-    def padded(lines: list[list[int]]) -> list[list[int]]:
-        width = -(-max(map(len, lines)) // multiple) * multiple
+def by_hand(indices: list[int], shape: tuple[int, int, int] | None) -> Batch[list[list[int]]]:
+    def padded(lines: list[list[int]], side: int) -> list[list[int]]:
+        width = shape[side] if shape else max(map(len, lines))
+        lines = lines + [[]] * (shape[0] - len(lines) if shape else 0)
         return [line + [PAD_ID] * (width - len(line)) for line in lines]
 
     source, target = ([LINES[i][side] for i in indices] for side in (0, 1))
     return Batch(
-        padded([[*line, EOS_ID] for line in source]),
-        padded([[BOS_ID, *line] for line in target]),
-        padded([[*line, EOS_ID] for line in target]),
+        padded([[*line, EOS_ID] for line in source], 1),
+        padded([[BOS_ID, *line] for line in target], 2),
+        padded([[*line, EOS_ID] for line in target], 2),
         sum(len(line) + 1 for line in source),
         sum(len(line) + 1 for line in target),
     )
 
 
-@pytest.mark.parametrize("multiple", [1, 8])
+@pytest.mark.parametrize("shape", [None, (3, 5, 6), (5, 4, 8)])
 @pytest.mark.parametrize("indices", [[0, 1, 2], [2, 0], [1], [2]])
 def test_arrays_are_what_a_loop_would_make(
-    pairs: EncodedPairs, indices: list[int], multiple: int, monkeypatch: pytest.MonkeyPatch
+    pairs: EncodedPairs, indices: list[int], shape: tuple[int, int, int] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pairs_module, "MAPPED_BYTES", 0)  # pages are given back after each reading
     for _ in range(2):
-        batch = collate(pairs, np.array(indices), multiple)
-    hand = by_hand(indices, multiple)
+        batch = collate(pairs, np.array(indices), shape)
+    hand = by_hand(indices, shape)
     for name in ("source", "target_input", "target_output"):
         array = getattr(batch, name)
         assert array.dtype == np.int64
@@ -198,3 +199,20 @@ def test_tensors_are_the_arrays(pairs: EncodedPairs) -> None:
         assert getattr(tensors, name).tolist() == getattr(arrays, name).tolist()
         assert str(getattr(tensors, name).dtype) == "torch.int64"
     assert tensors.num_target_tokens == arrays.num_target_tokens
+
+
+def test_no_pairs_are_one_row_of_padding(pairs: EncodedPairs) -> None:
+    batch = collate(pairs, np.array([], np.int64))
+    assert batch.source.tolist() == batch.target_input.tolist() == batch.target_output.tolist() == [[PAD_ID]]
+    assert (batch.num_source_tokens, batch.num_target_tokens) == (0, 0)
+
+
+def test_shares_are_the_batch_and_alike() -> None:
+    lengths = corpus_lengths()
+    batch = BatchPlan(*lengths, 3000, seed=1).epoch(0)[5]
+    shares = [deal(*lengths, batch, (rank, 3)) for rank in range(3)]
+    assert sorted(np.concatenate(shares)) == sorted(batch)
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+    tokens = [lengths[1][share].sum() for share in shares]
+    assert max(tokens) < 1.1 * min(tokens)
+    assert len(deal(*lengths, batch[:2], (2, 3))) == 0

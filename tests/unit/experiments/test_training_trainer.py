@@ -9,79 +9,14 @@ import torch
 from torch.nn import functional as F
 
 from experiments.config import DeviceSpec, TrainingConfig
-from experiments.data.batch import Batch
 from experiments.device import Device, mix, seed_everything
-from experiments.errors import Diverged, OutOfMemory, Preempted, UserError
+from experiments.errors import Diverged, OutOfMemory, UserError
 from experiments.training import checkpoint, curve
 from experiments.training.schedule import learning_rate
 from experiments.training.state import Training
 from experiments.training.trainer import train
-from model.config import ModelConfig
 from model.factory import build_model
-
-PIECES = 13
-SIZES = ModelConfig(num_layers=1, d_model=8, d_ff=16, num_heads=2, d_k=4, d_v=4, dropout=0.1)
-META = {"lineage": "l", "code": "c", "run_id": "r"}
-
-
-def batch_of(source, target_input, target_output):
-    tokens = [int((side != 0).sum()) for side in (source, target_output)]
-    return Batch(source, target_input, target_output, *tokens)
-
-
-def pairs(step, count=6):
-    """Sentences that are to be copied, of 2 to 5 pieces."""
-    generator = torch.Generator().manual_seed(step)
-    source, target_input = torch.zeros(2, count, 6, dtype=torch.int64)
-    target_output = torch.zeros(count, 6, dtype=torch.int64)
-    for row, length in enumerate(torch.randint(2, 6, (count,), generator=generator).tolist()):
-        words = torch.randint(4, PIECES, (length,), generator=generator)
-        source[row, : length + 1] = torch.cat((words, torch.tensor([3])))
-        target_input[row, : length + 1] = torch.cat((torch.tensor([2]), words))
-        target_output[row, : length + 1] = torch.cat((words, torch.tensor([3])))
-    return batch_of(source, target_input, target_output)
-
-
-def run(folder, *, settings=None, sizes=SIZES, seed=1, batches=None, stop_at=None, precision="fp32", **options):
-    """Train in `folder`; returns (model, facts, events). `stop_at` asks for a stop after that step."""
-    folder.mkdir(exist_ok=True)
-    seed_everything(seed)
-    model = build_model(sizes, PIECES)
-    settings = settings or TrainingConfig(train_steps=12, warmup_steps=10, checkpoint_steps=4)
-    events, asked = [], []
-    resumed = options.get("earlier") and max(
-        int(p.name[5:]) for e in options["earlier"] for p in e.glob("checkpoints/*")
-    )
-
-    def should_stop():
-        asked.append(1)
-        return stop_at is not None and (resumed or 0) + len(asked) >= stop_at
-
-    try:
-        facts = train(
-            model,
-            settings,
-            d_model=sizes.d_model,
-            batches=batches or (lambda step: [pairs(step)]),
-            seed=seed,
-            device=Device.open(DeviceSpec(), precision),
-            folder=folder,
-            emit=lambda kind, **fields: events.append({"kind": kind, **fields}),
-            should_stop=should_stop,
-            meta=options.pop("meta", META),
-            **options,
-        )
-    except Preempted:
-        facts = None
-    return model, facts, events
-
-
-def losses(events):
-    return {e["step"]: e["loss"] for e in events if e["kind"] == "metrics" and "loss" in e}
-
-
-def kinds(events, kind):
-    return [e for e in events if e["kind"] == kind]
+from tests.small_training import META, PIECES, SIZES, batch_of, kinds, losses, pairs, run
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,42 @@
+"""What a step minimises, as one module: a micro-batch in, its summed loss out.
+
+Shapes: B batch, S source, T target, N real target tokens, D d_model, W vocabulary.
+"""
+
+from torch import Tensor, nn
+
+from experiments.data.batch import Batch
+from experiments.data.tokenizer import PAD_ID
+from experiments.device import Device
+from experiments.training.loss import smoothed_loss
+from model.transformer import Transformer
+
+
+class Objective(nn.Module):
+    """(Σ loss, Σ nll) over a micro-batch's real target tokens. One forward call, so that DDP can wrap it."""
+
+    def __init__(self, model: Transformer, smoothing: float, *, masked: bool) -> None:
+        super().__init__()
+        self.model, self.smoothing = model, smoothing
+        self.masked = masked  # give a mask also where nothing is padded: one graph instead of two when compiled
+
+    def forward(
+        self, source_BS: Tensor, mask_BS: Tensor | None, target_input_BT: Tensor, real_N: Tensor, output_N: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        hidden_BTD = self.model(source_BS, mask_BS, target_input_BT)
+        hidden_ND = hidden_BTD.flatten(0, 1).index_select(0, real_N)
+        return smoothed_loss(hidden_ND, self.model.output_weight, output_N, self.model.vocab_size, self.smoothing)
+
+    def inputs(self, batch: Batch[Tensor], device: Device) -> tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor]:
+        """What `forward` takes, on the device."""
+        output = batch.target_output.flatten()
+        real_N = (output != PAD_ID).nonzero()[:, 0]  # on the processor: a GPU is not asked
+        source_BS = device.move(batch.source)
+        padded = self.masked or batch.num_source_tokens < batch.source.numel()
+        return (
+            source_BS,
+            source_BS != PAD_ID if padded else None,
+            device.move(batch.target_input),
+            device.move(real_N),
+            device.move(output[real_N]),
+        )

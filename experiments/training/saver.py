@@ -1,0 +1,58 @@
+"""Checkpoints written beside the training: a step waits for a copy in memory, not for the disk."""
+
+import threading
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from experiments.device import Device
+
+
+class Saver:
+    """Writes one checkpoint at a time in a thread. What goes wrong there is raised by the next call here."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+        self._copies: dict[str, Tensor] = {}  # kept: fresh memory costs more than the copying
+
+    def start(self, tensors: Mapping[str, Tensor], write: Callable[[Mapping[str, Tensor]], None]) -> None:
+        """Copy `tensors` now, and have `write` put the copies on the disk. Waits for the save before this one."""
+        self.wait()
+        copies = self._copy(tensors)
+        self._thread = threading.Thread(target=self._run, args=(write, copies), name="checkpoint")
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raise what a finished save has run into; does not wait."""
+        if self._thread is not None and not self._thread.is_alive():
+            self.wait()
+
+    def wait(self) -> None:
+        """Return once the last save is on the disk; raise what went wrong."""
+        self.close()
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    def close(self) -> None:
+        """Wait, and leave errors unsaid: something else went wrong first."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _run(self, write: Callable[[Mapping[str, Tensor]], None], copies: Mapping[str, Tensor]) -> None:
+        try:
+            write(copies)
+        except BaseException as error:  # told to the training, whatever it is
+            self._error = error
+
+    def _copy(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        for name, tensor in tensors.items():
+            if name not in self._copies:
+                self._copies[name] = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
+            self._copies[name].copy_(tensor, non_blocking=True)
+        self._device.synchronize()
+        return {name: self._copies[name] for name in tensors}

@@ -1,0 +1,129 @@
+"""Deterministic and compiled training: the same numbers, and a clear word where a mode is not to be had."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from experiments.config import DeviceSpec, TrainingConfig
+from experiments.data.batch import Batch
+from experiments.device import Device
+from experiments.errors import UserError
+from experiments.training import compiled, curve, state
+from experiments.training.trainer import train
+from model.factory import build_model
+from tests.small_training import META, PIECES, SIZES, kinds, losses, pairs, run
+
+
+@pytest.fixture(autouse=True)
+def _every_step(monkeypatch):
+    monkeypatch.setattr(curve, "EVERY_STEPS", 1)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def deterministic(folder, model):
+    folder.mkdir(exist_ok=True)
+    return train(
+        model,
+        TrainingConfig(train_steps=2, deterministic=True),
+        d_model=8,
+        batches=lambda step: [pairs(step)],
+        seed=1,
+        device=Device.open(DeviceSpec(), "fp32", deterministic=True),
+        folder=folder,
+        emit=lambda kind, **fields: None,
+        should_stop=lambda: False,
+        meta=META,
+    )
+
+
+def test_deterministic_mode_is_switched_on_recorded_and_off_again(tmp_path):
+    facts = deterministic(tmp_path, build_model(SIZES, PIECES))
+    assert torch.are_deterministic_algorithms_enabled()
+    assert facts["deterministic"] is True
+    Device.open(DeviceSpec(), "fp32")
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_a_kernel_that_cannot_be_deterministic_is_named_and_nothing_is_written(tmp_path):
+    class Careless(type(build_model(SIZES, PIECES))):
+        def decode(self, target, memory, mask=None):
+            hidden = super().decode(target, memory, mask)
+            torch.zeros(3).put_(torch.tensor([1]), torch.ones(1))  # has no deterministic kernel
+            return hidden
+
+    model = build_model(SIZES, PIECES)
+    model.__class__ = Careless
+    with pytest.raises(UserError, match=r"training\.deterministic is set, and put_ has no deterministic .* to false"):
+        deterministic(tmp_path, model)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow  # torch's compiler takes seconds to import
+def test_compiled_layers_train_alike_share_their_graphs_and_score_eagerly(tmp_path, monkeypatch):
+    monkeypatch.setattr(state, "compile_layers", partial(compiled.compile_layers, backend="aot_eager"))
+    from torch._dynamo.utils import counters
+
+    counters.clear()
+    sizes = SIZES.model_copy(update={"dropout": 0.0, "num_layers": 3})
+    settings = {"train_steps": 6, "warmup_steps": 10, "eval_steps": 2}
+    _, _, eager = run(tmp_path / "eager", settings=TrainingConfig(**settings), sizes=sizes)
+
+    models, scored = [], []
+    monkeypatch.setattr("tests.small_training.build_model", lambda *a: models.append(build_model(*a)) or models[-1])
+
+    def evaluate(step):
+        text = torch.randint(1, PIECES, (step, 3 + step))  # a shape of its own every time
+        models[-1](text, None, text)
+        scored.append(step)
+        return {"perplexity": 3.0}
+
+    _, facts, events = run(
+        tmp_path / "compiled", settings=TrainingConfig(**settings, compile=True), sizes=sizes, evaluate=evaluate
+    )
+    assert facts["compiled"] is True
+    assert losses(events) == pytest.approx(losses(eager), rel=1e-5)
+    assert scored == [2, 4, 6]
+    assert counters["stats"]["unique_graphs"] == 2, "one for the encoder's layers, one for the decoder's"
+    assert list(models[-1].state_dict()) == list(build_model(sizes, PIECES).state_dict())
+
+
+@pytest.mark.slow
+def test_more_shapes_than_planned_end_a_compiled_training(tmp_path, monkeypatch):
+    monkeypatch.setattr(state, "compile_layers", partial(compiled.compile_layers, backend="eager"))
+    monkeypatch.setattr(compiled, "GRAPHS", 3)
+    torch._dynamo.reset()
+
+    def batches(step):
+        whole = pairs(step)
+        sides = (whole.source, whole.target_input, whole.target_output)
+        cut = [side[: min(step, 6)] for side in sides]
+        return [Batch(*cut, int((cut[0] != 0).sum()), int((cut[2] != 0).sum()))]
+
+    settings = TrainingConfig(train_steps=6, compile=True, checkpoint_steps=1)
+    with pytest.raises(UserError, match="more than 3 shapes"):
+        run(tmp_path, settings=settings, batches=batches)
+    assert len(list((tmp_path / "checkpoints").iterdir())) == 2, "what was saved before stays, the newest two"
+
+
+def test_a_resume_says_that_modes_changed(tmp_path):
+    run(tmp_path / "1", stop_at=5)
+    settings = TrainingConfig(train_steps=12, warmup_steps=10, checkpoint_steps=4)
+    attempt = tmp_path / "2"
+    attempt.mkdir()
+    events = []
+    train(
+        build_model(SIZES, PIECES),
+        settings,
+        d_model=8,
+        batches=lambda step: [pairs(step)],
+        seed=1,
+        device=Device.open(DeviceSpec(), "fp32", deterministic=True),
+        folder=attempt,
+        emit=lambda kind, **fields: events.append({"kind": kind, **fields}),
+        should_stop=lambda: False,
+        meta=META,
+        earlier=[tmp_path / "1"],
+    )
+    assert kinds(events, "resumed")[0]["changed"] == {"deterministic": [False, True]}
