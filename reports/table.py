@@ -104,6 +104,11 @@ class Table:
     def base_row(self) -> Row | None:
         return next((row for row in self.rows if row.key == self.base), None)
 
+    @cached_property
+    def shows_cost(self) -> bool:
+        """Costs are printed where the study has published ones to set them against."""
+        return any(row.paper.get("flops") is not None for row in self.rows)
+
 
 def missing_cells(table: Table) -> int:
     """Metric cells that were asked for and have no number."""
