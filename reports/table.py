@@ -98,6 +98,7 @@ class Table:
     test: str = ""  # what marks changes: "seeds" or "sentences"; "" for no test
     test_notes: tuple[str, ...] = ()
     asked: str = ""  # the words after `ablations report` that ask for this table
+    tuned: tuple[str, ...] = ()  # settings that tuning found, row by row
     sustained_flops: Mapping[str, float] = field(default_factory=dict)  # the study's, by a part of a device's name
 
     @cached_property
