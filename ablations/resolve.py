@@ -13,7 +13,7 @@ from ablations.overrides import Setting, build, check_names, setting_names
 from ablations.scale import check_ratios, scaled
 from ablations.selectors import Selection, row_seeds, select_rows
 from ablations.study import Profile, Study, Variation
-from experiments.config import TaskConfig, difference, digest, flatten
+from experiments.config import TaskConfig, defaults, difference, digest, flatten
 from experiments.errors import UserError
 from experiments.tasks.base import Task
 
@@ -64,7 +64,7 @@ def resolve(study: Study, selection: Selection, task: Task) -> list[PlannedRow]:
     context = _Context(study, name, profile, selection, task)
     _check_words(context)
     settled = [(row, *_settle(context, row)) for row in rows]
-    reference, _ = _settle(context, None)
+    reference = dict(flatten(_settle(context, None)[0]))
     planned = []
     for row, config, replaced in settled:
         changed = _changes(config, reference)
@@ -116,9 +116,9 @@ def _settle(context: _Context, row: Variation | None) -> tuple[TaskConfig, tuple
     forced = {name: Setting(value, option) for name, (value, option) in context.selection.forced.items()}
     own = row.last_word(context.profile_name) if row else {}
     above = _from(profile.set, by_profile) | _from(own, by_row) | forced
-    defaults = _from(dict(flatten(context.task.config_type())), "the defaults")
+    unset = _from(defaults(context.task.config_type), "the defaults")
     written = _from(study.base, "[base]") | _from(row.set if row else {}, by_row)
-    known = {name: s for name, s in (defaults | written).items() if name not in above}
+    known = {name: s for name, s in (unset | written).items() if name not in above}
     sized = scaled(known, profile, context.profile_name, where)
     config = build(context.task.config_type, study.task, written | sized | above, where)
     if row is None:
@@ -138,7 +138,7 @@ def _from(values: Mapping[str, Any], source: str) -> dict[str, Setting]:
     return {name: Setting(value, source) for name, value in values.items()}
 
 
-def _changes(config: TaskConfig, reference: TaskConfig) -> dict[str, Any]:
+def _changes(config: TaskConfig, reference: Mapping[str, Any]) -> dict[str, Any]:
     changed = difference(config, reference)
     changed.pop("seed", None)
     return changed

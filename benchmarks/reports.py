@@ -75,12 +75,12 @@ def _write_store(study_file: Path, root: Path, sentences: int) -> int:
     plan = plan_study(study, selection(), task, root, lambda *_: "missing")
     store = Store.open(root)
     rng = np.random.default_rng(1)
-    length = rng.integers(5, 40, sentences)
+    reference = rng.integers(1, 40, sentences)
     training, scoring = provenance.code_digest(task.training_code), provenance.code_digest(task.evaluation_code)
     for run in plan.runs:
         if store.result(run.run_id) is not None:
             continue
-        counts = _counts(rng, length)
+        counts = _counts(rng, reference)
         for evaluation in run.evaluations:
             folder = store.evaluation_folder(run.run_id, evaluation.eval_id)
             folder.mkdir(parents=True)
@@ -96,11 +96,12 @@ def _write_store(study_file: Path, root: Path, sentences: int) -> int:
     return len(plan.runs)
 
 
-def _counts(rng: np.random.Generator, length: np.ndarray) -> np.ndarray:
-    """Sentences of these lengths, of whose n-grams about 60, 35, 20 and 12 percent are right."""
+def _counts(rng: np.random.Generator, reference: np.ndarray) -> np.ndarray:
+    """Translations up to three words longer or shorter, of whose n-grams about 60, 35, 20 and 12 percent are right."""
+    length = np.maximum(reference + rng.integers(-3, 4, len(reference)), 1)
     totals = np.maximum(length[:, None] - np.arange(4), 0)
     correct = rng.binomial(totals, [0.6, 0.35, 0.2, 0.12])
-    return np.concatenate([length[:, None], length[:, None], correct, totals], axis=1).astype(np.int64)
+    return np.concatenate([length[:, None], reference[:, None], correct, totals], axis=1).astype(np.int64)
 
 
 def _measure(study: Path, store: Path, mode: str) -> dict[str, float]:

@@ -8,7 +8,9 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
@@ -194,9 +196,14 @@ def flatten(config: BaseModel | Mapping[str, Any], prefix: str = "") -> Iterator
             yield f"{prefix}{key}", value
 
 
-def difference(config: BaseModel, other: BaseModel) -> dict[str, Any]:
-    """The settings of `config` that differ from `other`'s, by dotted name."""
-    theirs = dict(flatten(other))
+@cache  # of every run of a plan the difference from these is wanted
+def defaults(kind: type[BaseModel]) -> Mapping[str, Any]:
+    """Every setting of a kind of configuration as it is where nobody sets it. Not to be written to."""
+    return MappingProxyType(dict(flatten(kind())))
+
+
+def difference(config: BaseModel, theirs: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of `config`, by dotted name, that are not among `theirs` or other there."""
     return {key: value for key, value in flatten(config) if key not in theirs or theirs[key] != value}
 
 
@@ -229,7 +236,7 @@ def lineage(config: TaskConfig, inputs: Mapping[str, str]) -> str:
 
 def _training_payload(config: TaskConfig, inputs: Mapping[str, str]) -> dict[str, Any]:
     roles = config.setting_roles
-    settings = difference(config, type(config)()) if roles.frozen_defaults else dict(flatten(config))
+    settings = difference(config, defaults(type(config))) if roles.frozen_defaults else dict(flatten(config))
     settings = _without(settings, ("task", "seed", *roles.not_in_run_id))
     return {"task": config.task, "seed": config.seed, "settings": settings, "inputs": dict(inputs)}
 

@@ -40,8 +40,8 @@ class Table:
     study: str
     profile: str
     corpus: str
-    rows: Sequence[str]
-    runs: Sequence[tuple[str, str]]  # run_id, row
+    rows: int
+    runs: Sequence[str]  # identities
     note: str  # Markdown
     files: Mapping[str, bytes]
     charts: Sequence[Chart]
@@ -80,12 +80,11 @@ def publish(tracker: "Tracker", table: Table) -> Published:
             tracker.keep_artifact(heading, path, f"{FOLDER}/{name}", fresh=True)
     order = f"order.{table.study}"
     known = {run.data.tags.get("run_id"): run for run in _runs_of(client, experiment)}
-    places = {row: number for number, row in enumerate(table.rows)}
-    for run_id, row in table.runs:
-        place = f"{places.get(row, 0):04d}"
+    for number, run_id in enumerate(table.runs):
+        place = f"{number:05d}"
         if run_id in known and known[run_id].data.tags.get(order) != place:
             client.set_tag(known[run_id].info.run_id, order, place)
-    ids = [known[run_id].info.run_id for run_id, _ in table.runs if run_id in known]
+    ids = [known[run_id].info.run_id for run_id in table.runs if run_id in known]
     search = f"attributes.run_id IN ({', '.join(repr(str(name)) for name in ids)})"
     state = _state(table, search, f"tags.`{order}`")
     if len(state) > VIEW_LENGTH:  # too many to name: all runs under the heading then
@@ -132,7 +131,7 @@ def _state(table: Table, search: str, order: str) -> str:
         "hideEmptyCharts": True,
         "selectedColumns": [f"metrics.`{chart.metric}`" for chart in table.charts if not chart.curve],
         "compareRunSections": [{**section, "isGenerated": False}],
-        "compareRunCharts": [_chart(chart, len(table.rows)) for chart in table.charts],
+        "compareRunCharts": [_chart(chart, table.rows) for chart in table.charts],
     }
     return json.dumps(state, ensure_ascii=True, separators=(",", ":"))
 

@@ -28,8 +28,11 @@ def build_table(plan: Plan, store: Results, columns: Sequence[Column], tests: st
     of_base = list(grouped).index(base) if base else None
     shown = [(row.label, row.settings) for number, row in enumerate(rows) if number != of_base]
     heads = settings.columns(shown, plan.study.factors, always=plan.study.columns)
-    rates = plan.study.sustained_flops
-    table = Table(plan.study.name, plan.study.title, heads, resolved, rows, base, sustained_flops=rates)
+    rates, tuned = (
+        plan.study.sustained_flops,
+        tuple(dict.fromkeys(name for v in plan.study.variations for name in v.tuned)),
+    )
+    table = Table(plan.study.name, plan.study.title, heads, resolved, rows, base, tuned=tuned, sustained_flops=rates)
     table = significance.with_tests(table, tests, counts_in(store), shares_in(store))
     return replace(table, footnotes=notes.footnotes(table, plan), warnings=notes.warnings(table))
 

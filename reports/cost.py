@@ -15,11 +15,6 @@ from reports.table import Row, Table
 SUSTAINED = {"K80": 2.8e12, "K40": 3.7e12, "M40": 6.0e12, "P100": 9.5e12}
 
 
-def shows_cost(table: Table) -> bool:
-    """Costs are printed where the study has published ones to set them against."""
-    return any(row.paper.get("flops") is not None for row in table.rows)
-
-
 def counted(row: Row) -> float | None:
     """Operations of the matrix products of one training, forward and backward; None: the task does not say."""
     return row.outcomes[0].run.cost or None
@@ -43,7 +38,7 @@ def sustained(device: str, rates: Mapping[str, float]) -> float | None:
 
 
 def cost_notes(table: Table) -> Iterator[str]:
-    if not shows_cost(table):
+    if not table.shows_cost:
         return
     yield (
         "Training FLOPs: counted, from the matrix products of forward and backward pass; by time, as the paper does: "

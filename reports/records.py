@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from reports.cost import by_time, counted, shows_cost
+from reports.cost import by_time, counted
 from reports.table import Row, Table
 
 
@@ -21,7 +21,7 @@ def record(row: Row, table: Table) -> dict[str, Any]:
             values[f"{column.key}_p"] = test and test.p
             values[f"{column.key}_low"], values[f"{column.key}_high"] = (test.low, test.high) if test else (None, None)
     values["num_params"] = row.num_params
-    if shows_cost(table):
+    if table.shows_cost:
         values |= {"flops_counted": counted(row), "flops_by_time": by_time(row, table.sustained_flops)}
     values |= {"n": row.n, "seeds": len(row.outcomes)}
     values["paper"] = dict(row.paper)

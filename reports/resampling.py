@@ -37,19 +37,22 @@ class Resampled:
 
 def randomise(base: Counts, rows: Sequence[Counts], trials: int = TRIALS, seed: int = SEED) -> list[Resampled]:
     """Two-sided approximate randomisation of each row against base, with the same swaps for all rows."""
-    swaps = np.random.default_rng(seed).integers(2, size=(trials, len(base)), dtype=bool)
+    swaps = np.random.default_rng(seed).integers(2, size=(trials, len(base)), dtype=bool).astype(np.float32)
     found: list[Resampled] = []
     for block in _blocks(rows):
         both, observed = _sums(base, block)
         extreme = np.zeros(len(block), dtype=np.int64)
-        kept, swapped = _columns(base, block)
+        parts = _parts(base, block)
         for start in range(0, trials, _TRIALS_AT_ONCE):
-            some = swaps[start : start + _TRIALS_AT_ONCE].astype(swapped.dtype)
-            one = np.repeat(both[1][None], len(some), axis=0)  # T × R × COUNTS: the row's sums …
-            for column, moved in _expand(kept, some @ swapped, len(block)):
-                one[..., column] += moved  # … plus base minus row where swapped
-            other = both[0] + both[1] - one
-            extreme += (abs(bleu(one) - bleu(other)) >= abs(observed) - _TIE).sum(axis=0)
+            some = swaps[start : start + _TRIALS_AT_ONCE]
+            one = np.repeat(both[1].T[:, None], len(some), axis=1)  # COUNTS × T × R: the rows' sums …
+            for part in parts:
+                moved = some[:, part.sentences] @ part.differences
+                for number, columns in enumerate(part.columns):
+                    one[columns] += moved[:, number * len(block) : (number + 1) * len(block)]
+            other = (both[0] + both[1]).T[:, None] - one  # … plus base minus row where swapped; and the other way
+            sizes = abs(bleu(np.moveaxis(one, 0, -1)) - bleu(np.moveaxis(other, 0, -1)))
+            extreme += (sizes >= abs(observed) - _TIE).sum(axis=0)
         for difference, count in zip(observed.tolist(), extreme.tolist(), strict=True):
             found.append(Resampled(difference, (count + 1) / (trials + 1)))
     return found
@@ -92,28 +95,33 @@ def _sums(base: Counts, rows: Sequence[Counts]) -> tuple[NDArray[np.float64], ND
     return np.stack([of_base, of_rows]), bleu(of_rows) - bleu(of_base)
 
 
-def _columns(base: Counts, rows: Sequence[Counts]) -> tuple[list[list[int]], NDArray[np.floating]]:
-    """Base minus rows (N × kept·R), without the columns that are zero in all rows (the reference's length) and with
-    equal ones once (words and unigrams); `kept` says which columns of COUNTS each stands for."""
-    differences = [base.astype(np.int64) - row for row in rows]
-    kept: list[list[int]] = []
-    for column in range(COUNTS):
-        twin = next((k for k in kept if all(np.array_equal(d[:, column], d[:, k[0]]) for d in differences)), None)
-        if twin:
-            twin.append(column)
-        elif any(d[:, column].any() for d in differences):
-            kept.append([column])
+@dataclass(frozen=True)
+class _Part:
+    """Base minus rows in some of the sentences; block n of R columns is for each of columns[n] of COUNTS."""
+
+    columns: list[list[int]]
+    sentences: slice | NDArray[np.intp]
+    differences: NDArray[np.floating]  # sentences × len(columns)·R
+
+
+def _parts(base: Counts, rows: Sequence[Counts]) -> list[_Part]:
+    """What swapping changes, to be multiplied as little as possible: n-grams of all orders are as many more as words
+    are, but in the shortest sentences, and the reference's length never changes."""
+    differences = np.stack([(base.astype(np.int32) - row).T for row in rows], axis=-1)  # COUNTS × N × R
     dtype = _precision(base, *rows)
+    kept: list[list[int]] = []
+    rest: list[_Part] = []
+    for column in (column for column in range(COUNTS) if differences[column].any()):
+        for alike in kept:
+            beyond = differences[column] - differences[alike[0]]
+            sentences = np.flatnonzero(beyond.any(axis=1))
+            if len(sentences) <= len(base) // 4:
+                alike.append(column)
+                rest.append(_Part([[column]], sentences, beyond[sentences].astype(dtype)))
+                break
+        else:
+            kept.append([column])
     if not kept:
-        return [], np.zeros((len(base), 0), dtype=dtype)
-    return kept, np.concatenate([np.stack([d[:, k[0]] for d in differences], axis=1) for k in kept], axis=1).astype(
-        dtype
-    )
-
-
-def _expand(
-    kept: list[list[int]], product: NDArray[np.floating], rows: int
-) -> Iterator[tuple[int, NDArray[np.floating]]]:
-    for number, columns in enumerate(kept):
-        moved = product[:, number * rows : (number + 1) * rows]
-        yield from ((column, moved) for column in columns)
+        return []
+    whole = np.concatenate([differences[alike[0]] for alike in kept], axis=1).astype(dtype)
+    return [_Part(kept, slice(None), whole), *(part for part in rest if len(part.differences))]

@@ -158,7 +158,7 @@ def _runtime(outcomes: list[Outcome]) -> str:
 def _hours(hours: float) -> str:
     if hours >= 1:
         return f"{hours:.1f} hours"
-    return f"{hours * 60:.1f} minutes" if hours * 60 >= 1 else f"{hours * HOUR:.0f} seconds"
+    return f"{hours * 60:.1f} minutes" if hours * 60 >= 1 else _number(round(hours * HOUR), "second")
 
 
 def _count(table: Table) -> str:
@@ -198,9 +198,10 @@ def _metrics(table: Table) -> str:
 
 
 def _hyperparameters(table: Table) -> str:
+    searched = f"tuned row by row: {', '.join(table.tuned)}" if table.tuned else "the study records no search for them"
     return (
         "each row's configuration is in its runs' config.json in full; rows differ from base only in what the table "
-        "shows, none was searched for"
+        f"shows; {searched}"
     )
 
 

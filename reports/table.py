@@ -98,11 +98,17 @@ class Table:
     test: str = ""  # what marks changes: "seeds" or "sentences"; "" for no test
     test_notes: tuple[str, ...] = ()
     asked: str = ""  # the words after `ablations report` that ask for this table
+    tuned: tuple[str, ...] = ()  # settings that tuning found, row by row
     sustained_flops: Mapping[str, float] = field(default_factory=dict)  # the study's, by a part of a device's name
 
     @cached_property
     def base_row(self) -> Row | None:
         return next((row for row in self.rows if row.key == self.base), None)
+
+    @cached_property
+    def shows_cost(self) -> bool:
+        """Costs are printed where the study has published ones to set them against."""
+        return any(row.paper.get("flops") is not None for row in self.rows)
 
 
 def missing_cells(table: Table) -> int:

@@ -1,7 +1,7 @@
 """`ablations ui`: MLflow's pages on this store, on 127.0.0.1, with a study's table as a ready comparison."""
 
 import os
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -16,9 +16,6 @@ from experiments.tracking import ui_command
 from experiments.views import Chart, Published, Table, publish, saved_views
 from reports.render.formats import render
 from reports.table import Table as Printed
-
-if TYPE_CHECKING:
-    pass
 
 FILES = {"markdown": "table.md", "latex": "table.tex", "csv": "table.csv", "json": "table.json", "setup": "setup.md"}
 
@@ -122,8 +119,8 @@ def _table(chosen: o.Chosen, plan: Plan, table: Printed) -> Table:
         study=plan.study.name,
         profile=plan.profile,
         corpus=member(plan, plan.runs[0]).corpus,
-        rows=[row.key for row in table.rows],
-        runs=list({run.run_id: run.row for run in plan.runs}.items()),
+        rows=len(table.rows),
+        runs=list(dict.fromkeys(run.run_id for run in plan.runs)),
         note=render(table, "markdown"),
         files=files,
         charts=charts,

@@ -28,9 +28,10 @@ def draw(table: Table) -> Iterator["Figure | None"]:
         for panel, column in zip(axes[0], columns, strict=True):
             _panel(panel, rows, column)
         axes[0][0].set_yticks(range(len(rows)), [_name(row) for row in rows])
-        axes[0][0].invert_yaxis()
-        handles, labels = axes[0][0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
+        axes[0][0].set_ylim(len(rows) - 0.4, -0.6)  # the first row on top, whole marks in the outer two
+        legends = (panel.get_legend_handles_labels() for panel in axes[0])
+        shown = {text: handle for both in legends for handle, text in zip(*both, strict=True)}
+        figure.legend(shown.values(), shown.keys(), loc="outside lower center", ncols=len(shown))
         yield figure
 
 
@@ -58,5 +59,6 @@ def _panel(axes: Any, rows: list[Row], column: Column) -> None:
               markerfacecolor="white", label=plain_words, **look)  # fmt: skip
     if tested:
         axes.plot([x for x, _, marked in ours if marked], [i for _, i, m in ours if m], label="marked *", **look)
-    axes.plot([x for x, _ in paper], [i for _, i in paper], linestyle="None", marker="x", color=style.COLOURS[1],
-              label="as published")  # fmt: skip
+    if paper:
+        x, y = zip(*paper, strict=True)
+        axes.plot(x, y, linestyle="None", marker="x", color=style.COLOURS[1], label="as published")

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from experiments.tasks.base import Column
 from reports.bleu import bleu
-from reports.figures import panels
+from reports.figures import panels, style
 from reports.results import Outcome
 from reports.significance import COUNTED, CountsOf
 from reports.table import Row, Table
@@ -36,7 +36,8 @@ def draw(table: Table, counts_of: CountsOf, lengths_of: LengthsOf) -> Iterator["
         axes.plot(middles, scores, **look)
 
     side = "source" if all(of_source for *_, of_source in lines.values()) else "reference"
-    with panels.by_group(table, set(lines), line, f"words of the {side} sentence", column.header) as figure:
+    score = style.label(column.header)
+    with panels.by_group(table, set(lines), line, f"words of the {side} sentence", score) as figure:
         yield figure
 
 

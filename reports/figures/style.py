@@ -5,6 +5,7 @@ network or JavaScript, and MLflow brings it along anyway. Labels are never read 
 """
 
 import io
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ LONGEST = 28  # signs of a label
 _RC: dict[Any, Any] = {
     "text.parse_math": False,
     "text.usetex": False,
-    "font.family": "DejaVu Sans",  # comes with matplotlib: the same letters everywhere
+    "font.family": ["DejaVu Sans"],  # comes with matplotlib: the same letters everywhere
     "font.size": 7.5,
     "axes.titlesize": 8,
     "axes.spines.top": False,
@@ -49,6 +50,9 @@ _NO_DATE: dict[str, dict[str, Any]] = {
     "png": {"Software": None},
 }
 
+# For letters that DejaVu lacks, where one of these is installed; what none has is drawn as a box.
+OTHERS = ("Noto Sans CJK KR", "Noto Sans CJK JP", "NanumGothic", "Baekmuk Dotum", "UnDotum", "Unifont")
+
 
 @contextmanager
 def canvas(
@@ -58,9 +62,17 @@ def canvas(
     import matplotlib
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context({**matplotlib.rcParamsDefault, "backend": "agg", **_RC}):
+    fonts = {"font.family": [*_RC["font.family"], *_others()]}
+    with matplotlib.rc_context({**matplotlib.rcParamsDefault, "backend": "agg", **_RC, **fonts}):
         figure = Figure(figsize=(WIDTH, height * rows), layout="constrained")
         yield figure, figure.subplots(rows, columns, squeeze=False, **grid)
+
+
+def _others() -> list[str]:
+    from matplotlib.font_manager import fontManager
+
+    installed = {font.name for font in fontManager.ttflist}
+    return [name for name in OTHERS if name in installed]
 
 
 def save(figure: "Figure", name: str, format_: str) -> bytes:
@@ -68,24 +80,26 @@ def save(figure: "Figure", name: str, format_: str) -> bytes:
     import matplotlib
 
     stream = io.BytesIO()
-    with matplotlib.rc_context({"svg.hashsalt": name, **_RC}):
+    with matplotlib.rc_context({"svg.hashsalt": name, **_RC}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
         figure.savefig(stream, format=format_, metadata=_NO_DATE[format_])
     return stream.getvalue()
 
 
 def logarithmic(axis: Any) -> None:
     """Plain numbers on a logarithmic axis; between powers of ten too where it spans less than two."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator, ScalarFormatter
 
     low, high = sorted(axis.get_view_interval())
     narrow = low > 0 and high / low < 100
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if narrow else (1.0,), numticks=9))
-    if low > 0 and high / low < 5:
-        from matplotlib.ticker import MaxNLocator
-
-        axis.set_major_locator(MaxNLocator(5))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.4g}".replace("e+0", "e").replace("e+", "e")))
     axis.set_minor_formatter(NullFormatter())
+    if low > 0 and high / low < 5:
+        axis.set_major_locator(MaxNLocator(5))
+        axis.set_minor_locator(NullLocator())
+        if high < 1e4:  # as many digits as tell the ticks apart
+            axis.set_major_formatter(ScalarFormatter(useOffset=False))
 
 
 def label(text: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from experiments.tasks.base import Column
 from reports.compare import LOGARITHMIC, change_digits
-from reports.cost import by_time, counted, shows_cost
+from reports.cost import by_time, counted
 from reports.settings import show
 from reports.table import Measure, Row, Table
 
@@ -189,7 +189,7 @@ def _millions(row: Row) -> float | None:
 
 def _cost(table: Table) -> Layout:
     """Operations of training: counted, estimated from time as the paper does, and as printed; if any is printed."""
-    if not shows_cost(table):
+    if not table.shows_cost:
         return []
     top = "training FLOPs"
     return [

@@ -104,7 +104,9 @@ def _heads(grid: Grid) -> Iterator[str]:
 
 
 def _left(head: Head) -> str:
-    return ' class="left"' if head.kind in ("group", "row", "label") else ""
+    """A head of words; the row's stays in sight with its column."""
+    kinds = {"group": "left", "row": "left name", "label": "left"}
+    return f' class="{kinds[head.kind]}"' if head.kind in kinds else ""
 
 
 def _cell(table: Table, head: Head, cell: Cell, line: Line) -> str:
@@ -172,7 +174,7 @@ def _failures(failed: Sequence[Failure]) -> Iterator[str]:
 def _runs(table: Table) -> Iterator[str]:
     heads = ("row", "seed", "run", "state", "steps", "minutes", "device", "precision", "commit")
     yield "<section><h2>Runs</h2><details><summary>Every run of the table</summary>"
-    yield f'<div class="scroll"><table><thead><tr>{_line("th", heads)}</tr></thead><tbody>'
+    yield f'<div class="scroll"><table class="runs"><thead><tr>{_line("th", heads)}</tr></thead><tbody>'
     for row in table.rows:
         for outcome in row.outcomes:
             run, record = outcome.run, outcome.record

@@ -14,14 +14,17 @@ p, li, dd { overflow-wrap: anywhere; }
 .scroll { overflow-x: auto; border-top: 2px solid var(--ink); border-bottom: 2px solid var(--ink); }
 table { border-collapse: collapse; width: 100%; font-size: .875rem; font-variant-numeric: tabular-nums; }
 th, td { padding: .25rem .5rem; text-align: right; white-space: nowrap; font-weight: normal; }
-th { color: var(--soft); vertical-align: bottom; }
+td, th { vertical-align: baseline; }
+th { color: var(--soft); }
+thead th { vertical-align: bottom; }
 .left, th[scope=row] { text-align: left; }
 th[scope=row] { color: var(--ink); }
 .long { white-space: normal; overflow-wrap: anywhere; min-width: 11rem; max-width: 22rem; }
-.data th[scope=row].name { position: sticky; left: 0; background: var(--page); }
-thead tr:last-child > * { border-bottom: 1px solid var(--ink); }
+.data .name { position: sticky; left: 0; background: var(--page); }
+thead tr:last-child > *, thead [rowspan] { border-bottom: 1px solid var(--ink); }
 tr.opens > * { border-top: 1px solid var(--ink); }
 tbody tr:hover > * { background: var(--tint); }
+.runs td, .runs th { text-align: left; }
 .span { text-align: center; border-bottom: 1px solid var(--line); }
 .best { font-weight: 700; }
 .gap { color: var(--soft); }
@@ -43,6 +46,7 @@ pre { white-space: pre-wrap; overflow-wrap: anywhere; background: var(--tint); p
   figure svg { border-radius: .25rem; }
 }
 @media (max-width: 40rem) { body { padding: .5rem; font-size: 15px; } th, td { padding: .25rem .35rem; } }
+@page { margin: 12mm; }
 @media print {
   :root { --ink: #000; --soft: #333; --line: #999; --page: #fff; --tint: #fff; }
   body { max-width: none; padding: 0; font-size: 9pt; }
@@ -51,6 +55,8 @@ pre { white-space: pre-wrap; overflow-wrap: anywhere; background: var(--tint); p
   th, td { padding: 1pt 2pt; }
   .tip, nav { display: none !important; }
   figure, tr { break-inside: avoid; }
+  .data .name { position: static; }
   details > * { display: block; }
+  details::details-content { content-visibility: visible; height: auto; }
 }
 """

@@ -69,7 +69,7 @@ def test_what_a_row_changes_is_told_after_scaling(rows_of):
 def test_rows_differ_from_base_only_in_what_they_declare(profile, rows_of):
     rows = rows_of(load_study("table3"), profile=profile)
     for key, planned in rows.items():
-        changed = difference(planned.config, rows["base"].config)
+        changed = difference(planned.config, dict(flatten(rows["base"].config)))
         assert changed == planned.overrides, key
         assert set(changed) <= set(planned.variation.declared), key
 
