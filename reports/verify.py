@@ -14,7 +14,7 @@ from reports.cited import in_order
 from reports.render.formats import render
 from reports.render.html import GRID_JSON
 from reports.render.latex import MADE_BY
-from reports.table import Row, Table
+from reports.table import Table
 
 SUFFIXES = {".tex": "latex", ".md": "markdown", ".csv": "csv", ".json": "json", ".html": "html"}
 
@@ -44,15 +44,12 @@ def verify(text: str, table: Table, format_: str) -> Verdict:
     before, after = _cells(text, format_), _cells(now, format_)
     if len(before) < 2:
         raise UserError(f"There is no table in the file, read as {format_}. Name its format with --format.")
-    cells = sum(len(line) for line in after[len(after) - len(_rows(table, format_)) :])
-    changed = list(_differences(before, after, [row.key for row in _rows(table, format_)])) + list(_notes(text, now, format_))
+    rows = [row.key for row in (table.rows if format_ in ("csv", "json") else in_order(table))]
+    cells = sum(len(line) for line in after[len(after) - len(rows) :])
+    changed = list(_differences(before, after, rows)) + list(_notes(text, now, format_))
     if not changed and text != now and format_ != "html":  # a page holds figures too, which are not compared
         changed.append("only spaces or the order of lines differ")
     return Verdict(cells, tuple(changed))
-
-
-def _rows(table: Table, format_: str) -> Sequence[Row]:
-    return table.rows if format_ in ("csv", "json") else in_order(table)
 
 
 def _differences(before: list[list[str]], after: list[list[str]], rows: list[str]) -> Iterator[str]:
