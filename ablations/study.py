@@ -73,7 +73,7 @@ class Variation(Part):
 
 
 class Cited(Part):
-    """A published result of somebody else's system, printed under the table. Nothing of it is run."""
+    """A published result of somebody else's system, a row of the printed table. Nothing of it is run."""
 
     label: Text
     group: Text = Field("", description="such as the training data that it used: those of one group stand together")

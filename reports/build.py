@@ -8,6 +8,7 @@ from ablations.plan import Plan
 from ablations.study import Study
 from experiments.tasks.base import Column
 from reports import compare, notes, settings, significance
+from reports.cited import cited
 from reports.paired import shares_in
 from reports.results import Outcome, Results, collect, counts_in, look_up
 from reports.table import Measure, Row, Table
@@ -34,6 +35,7 @@ def build_table(plan: Plan, store: Results, columns: Sequence[Column], tests: st
     )
     table = Table(plan.study.name, plan.study.title, heads, resolved, rows, base, tuned=tuned, sustained_flops=rates)
     table = significance.with_tests(table, tests, counts_in(store), shares_in(store))
+    table = replace(table, cited=cited(plan.study, resolved))
     return replace(table, footnotes=notes.footnotes(table, plan), warnings=notes.warnings(table))
 
 

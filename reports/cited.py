@@ -1,34 +1,42 @@
-"""Other systems' published results, as notes under the table: nothing of them was run here."""
+"""Other systems' published results as rows of the printed table: nothing of them was run here.
 
-from collections.abc import Iterator
+They stand above the rows of their group; groups of their own follow at the end. JSON and CSV hold what was run, and
+leave them out.
+"""
 
-from ablations.study import Cited, Study
-from reports.table import Table
+from collections.abc import Iterator, Sequence
 
+from ablations.study import Study
+from experiments.tasks.base import Column
+from reports.table import Row, Table
 
-def cited(table: Table, study: Study) -> Iterator[str]:
-    """One note per group, in the study's order."""
-    groups: dict[str, list[Cited]] = {}
-    for entry in study.cited:
-        groups.setdefault(entry.group, []).append(entry)
-    for group, entries in groups.items():
-        about = f" ({group})" if group else ""
-        yield f"Published by others{about}, not run here: {'; '.join(_entry(entry, table) for entry in entries)}."
+KEY = "cited"
 
 
-def _entry(entry: Cited, table: Table) -> str:
-    values = ", ".join(f"{_head(name, table)} {_number(value)}" for name, value in entry.values.items())
-    note = f" ({entry.note})" if entry.note else ""
-    return f"{entry.label}: {values}{note}"
+def cited(study: Study, columns: Sequence[Column]) -> tuple[Row, ...]:
+    """The study's entries that have a number for one of the printed columns, those of a group together."""
+    printed = {"params", "flops", *(column.paper for column in columns)}
+    entries = [entry for entry in study.cited if printed & entry.values.keys()]
+    groups = list(dict.fromkeys(entry.group for entry in entries))
+    return tuple(
+        Row(KEY, entry.group, entry.label, {}, {}, None, paper=entry.values, outcomes=())
+        for entry in sorted(entries, key=lambda entry: groups.index(entry.group))
+    )
 
 
-def _head(name: str, table: Table) -> str:
-    """The head of the column that prints the same quantity, else the name itself."""
-    if name == "flops":
-        return "training FLOPs"
-    head = next((column.header for column in table.columns if column.paper == name), name)
-    return head.partition(" (")[0]
+def in_order(table: Table) -> list[Row]:
+    """The table's rows with the cited ones among them."""
+    waiting, ordered = list(table.cited), list[Row]()
+    for number, row in enumerate(table.rows):
+        if number == 0 or row.group != table.rows[number - 1].group:
+            ordered += [other for other in waiting if other.group == row.group]
+            waiting = [other for other in waiting if other.group != row.group]
+        ordered.append(row)
+    return ordered + waiting
 
 
-def _number(value: float) -> str:
-    return f"{value:.1e}".replace("e+", "e") if abs(value) >= 1e6 else str(value)
+def notes(table: Table, study: Study) -> Iterator[str]:
+    if table.cited:
+        yield f"Rows with published numbers alone ({KEY}) are other people's systems; nothing of them was run here."
+        labels = {row.label for row in table.cited}
+        yield from (f"{entry.label}: {entry.note}" for entry in study.cited if entry.note and entry.label in labels)

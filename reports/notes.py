@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ablations.plan import Plan
-from reports import compare
-from reports.cited import cited
+from reports import cited, compare
 from reports.cost import cost_notes
 from reports.provenance import corpus_name, decoding, hardware, seeds, training
 from reports.results import Outcome, fact, look_up
@@ -26,7 +25,7 @@ def footnotes(table: Table, plan: Plan) -> tuple[str, ...]:
         *seeds(table),
         *hardware(table),
     ]
-    parts += [*cost_notes(table), *cited(table, plan.study), *plan.study.notes]
+    parts += [*cost_notes(table), *cited.notes(table, plan.study), *plan.study.notes]
     parts += [f"{row.variation.key}: {row.variation.note}" for row in plan.rows if row.variation.note]
     parts += plan.notes
     return tuple(parts)
@@ -34,7 +33,9 @@ def footnotes(table: Table, plan: Plan) -> tuple[str, ...]:
 
 def _columns(table: Table) -> Iterator[str]:
     measures = [measure for row in table.rows for measure in row.measures.values()]
-    if any(column.metric in compare.PER_TOKEN for column in table.columns):
+    printed = {column.metric for column in table.columns if any(row.measures[column.key].asked for row in table.rows)}
+    pieces = printed.intersection(compare.PER_TOKEN)
+    if pieces:
         yield "Perplexity: of unsmoothed probabilities, per piece of the vocabulary, end of sentence counted."
     signatures = dict.fromkeys(
         (column.metric, look_up(outcome.scored[column.set].record, "signature", column.metric))
@@ -46,10 +47,8 @@ def _columns(table: Table) -> Iterator[str]:
     yield from (f"{metric}: {signature}" for metric, signature in signatures if signature)
     if table.base and any(m.change is not None or m.reported_change is not None for m in measures):
         logarithm = " (ln: of the natural logarithm, for perplexity)"
-        used = any(column.metric in compare.LOGARITHMIC for column in table.columns)
-        yield f"Δ: change from {table.base}{logarithm if used else ''}."
+        yield f"Δ: change from {table.base}{logarithm if printed.intersection(compare.LOGARITHMIC) else ''}."
     if any(m.reported is not None for m in measures):
-        pieces = any(column.metric in compare.PER_TOKEN for column in table.columns)
         what = "over the paper's own vocabulary and sentences" if pieces else "on the paper's own data"
         yield f"paper: as reported, {what}; compare changes, not values."
     if any(m.best for m in measures):

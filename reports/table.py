@@ -93,6 +93,7 @@ class Table:
     columns: tuple[Column, ...]  # "*" resolved: one per set
     rows: tuple[Row, ...]
     base: str | None  # the row that changes are from; None: not selected
+    cited: tuple[Row, ...] = ()  # published by others, nothing of them run here (reports/cited.py)
     footnotes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     test: str = ""  # what marks changes: "seeds" or "sentences"; "" for no test

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from experiments.errors import UserError
+from reports.cited import in_order
 from reports.render.formats import render
 from reports.render.html import GRID_JSON
 from reports.render.latex import MADE_BY
@@ -43,23 +44,24 @@ def verify(text: str, table: Table, format_: str) -> Verdict:
     before, after = _cells(text, format_), _cells(now, format_)
     if len(before) < 2:
         raise UserError(f"There is no table in the file, read as {format_}. Name its format with --format.")
-    cells = sum(len(line) for line in after[len(after) - len(table.rows) :])
-    changed = list(_differences(before, after, table)) + list(_notes(text, now, format_))
+    rows = [row.key for row in (table.rows if format_ in ("csv", "json") else in_order(table))]
+    cells = sum(len(line) for line in after[len(after) - len(rows) :])
+    changed = list(_differences(before, after, rows)) + list(_notes(text, now, format_))
     if not changed and text != now and format_ != "html":  # a page holds figures too, which are not compared
         changed.append("only spaces or the order of lines differ")
     return Verdict(cells, tuple(changed))
 
 
-def _differences(before: list[list[str]], after: list[list[str]], table: Table) -> Iterator[str]:
+def _differences(before: list[list[str]], after: list[list[str]], rows: list[str]) -> Iterator[str]:
     if len(before) != len(after):
         yield f"the file has {len(before)} lines of cells, the store gives {len(after)}: rows were added or left out"
         return
     if len(before[0]) != len(after[0]):
         yield f"the file has {len(before[0])} columns, the store gives {len(after[0])}"
         return
-    heads = len(after) - len(table.rows)
+    heads = len(after) - len(rows)
     names = [" ".join(filter(None, parts)).strip() for parts in zip(*after[:heads], strict=False)]
-    keys = ["the heads"] * heads + [row.key for row in table.rows]
+    keys = ["the heads"] * heads + rows
     for key, old, new in zip(keys, before, after, strict=True):
         for place, (was, is_) in enumerate(zip(old, new, strict=False)):
             if was != is_:

@@ -9,17 +9,25 @@ from typing import Annotated, Any
 import typer
 
 from ablations.cli import options as o
-from ablations.study import load_study
+from ablations.study import Study, load_study
 from experiments.config import DeviceSpec, RunConfig
 from experiments.errors import UserError
+from experiments.jobs.job import Row as Queued
 from experiments.jobs.queue import Queue
 from experiments.jobs.slots import parse_slots
-from experiments.store import Store
+from experiments.store import Store, read_json
 from experiments.tasks.load import load_task
+
+BEST = "best"
 
 Run = Annotated[str | None, typer.Option("--run", metavar="RUN_ID", help="A trained run, or the beginning of its id.")]
 StudyOption = Annotated[str | None, typer.Option("--study", metavar="STUDY", help="The study that trained it.")]
-Row = Annotated[str | None, typer.Option("--row", metavar="KEY", help="The study's row; its base if unset.")]
+Row = Annotated[
+    str | None,
+    typer.Option(
+        "--row", metavar="KEY", help="The study's row, or best: that with the best dev score; its base if unset."
+    ),
+]
 Seed = Annotated[int | None, typer.Option("--seed", metavar="N", help="The row's seed; its first if unset.")]
 Checkpoint = Annotated[
     str | None, typer.Option(metavar="last|best|average:K", help="As the run's evaluation if unset.")
@@ -78,6 +86,8 @@ def _by_row(
     sets: list[str] | None,
 ) -> str:
     study = load_study(name)
+    if row == BEST and BEST not in [variation.key for variation in study.variations]:
+        return _best(store, study, seed, profile)
     wanted = row or (study.base_row or study.variations[0]).key
     if corpus is None and not sets:
         known = _recorded(store, study.name, wanted, seed, profile)
@@ -93,6 +103,13 @@ def _by_row(
 
 def _recorded(store: Store, study: str, row: str, seed: int | None, profile: str | None) -> list[str]:
     """Trained runs that the queue remembers under this name: found without their training data."""
+    named = _queued(store, study, row, profile)
+    first = min((queued.seed for queued in named), default=None)
+    return [q.run_id for q in named if q.seed == (first if seed is None else seed) and store.result(q.run_id)]
+
+
+def _queued(store: Store, study: str, row: str | None, profile: str | None) -> list[Queued]:
+    """The study's runs in the queue, of one row or of all."""
     if not store.queue_db.exists():
         return []
     queue = Queue(store.queue_db, create=False)
@@ -100,13 +117,29 @@ def _recorded(store: Store, study: str, row: str, seed: int | None, profile: str
         rows = queue.status()
     finally:
         queue.close()
-    named = [
+    return [
         queued
         for queued in rows
-        if any(m.study == study and m.row == row and profile in (None, m.profile) for m in queued.members)
+        if any(m.study == study and row in (None, m.row) and profile in (None, m.profile) for m in queued.members)
     ]
-    first = min((queued.seed for queued in named), default=None)
-    return [q.run_id for q in named if q.seed == (first if seed is None else seed) and store.result(q.run_id)]
+
+
+def _best(store: Store, study: Study, seed: int | None, profile: str | None) -> str:
+    """Of the study's trained runs the one with the best score on dev: of the first dev column where more is better."""
+    columns = [column for column in o.task_of(study).columns if column.set == "dev"]
+    column = next((c for c in columns if c.better == "higher"), *columns[:1])
+    found = {}
+    for queued in _queued(store, study.name, None, profile):
+        records = [read_json(path) or {} for path in store.run_folder(queued.run_id).glob("evaluations/*/result.json")]
+        scores = [r["metrics"].get(column.metric) for r in records if r.get("set") == "dev"]
+        known = [score if column.better == "higher" else -score for score in scores if score is not None]
+        if known and seed in (None, queued.seed) and store.result(queued.run_id):
+            found[queued.run_id] = max(known)
+    if not found:
+        raise UserError(
+            f"No run of {study.name} has a {column.metric} on dev in {store.root}: `ablations run` makes one."
+        )
+    return max(found, key=found.__getitem__)
 
 
 def device_spec(devices: str) -> DeviceSpec:

@@ -49,6 +49,7 @@ def tune(
     ] = "markdown",
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table to a file.")] = None,
     importances: Annotated[bool, typer.Option(help="Print what each tuned setting accounts for, row by row.")] = False,
+    yes: o.Yes = False,
     as_json: o.Json = False,
 ) -> None:
     """Tune each row on the development set as the study's [tune] says, train it at its best, print the table.
@@ -56,7 +57,7 @@ def tune(
     A trial is an ordinary run. Interrupted, the same command goes on; finished, it prints the table again.
     """
     slots = parse_slots(devices)
-    chosen = o.choose(study, profile, corpus, rows, seeds, sets, store, state_dir)
+    chosen = o.choose(study, profile, corpus, rows, seeds, sets, store, state_dir, many=yes)
     selected = selection(profile, corpus, rows, seeds, sets or ())
     budget = trials or tune_of(chosen.study, chosen.task).trials
 

@@ -11,12 +11,10 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 from experiments.errors import Preempted, UserError
 from experiments.tasks.base import Context
@@ -44,17 +42,18 @@ def run_command(command: str, values: Mapping[str, Any], cwd: Path, context: Con
     environment.pop("PYTHONPATH", None)  # the way to this program's packages, not the trainer's business
     process = subprocess.Popen(
         ["/bin/sh", "-c", fill(command, values)], cwd=cwd, env=environment, text=True, errors="replace",
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
     stopped = threading.Event()
     threading.Thread(target=_pass_on, args=(process, context, stopped), daemon=True).start()
     lines: deque[str] = deque(maxlen=LINES_KEPT)
     assert process.stdout is not None
-    for line in process.stdout:
-        sys.stdout.write(line)
-        lines.append(line.rstrip("\n"))
-        _tell(line, context)
-    code = process.wait()
+    with _ending_with_us(process):
+        for line in process.stdout:
+            sys.stdout.write(line)
+            lines.append(line.rstrip("\n"))
+            _tell(line, context)
+        code = process.wait()
     sys.stdout.flush()
     if code != 0 and stopped.is_set():
         raise Preempted(None)
@@ -62,6 +61,20 @@ def run_command(command: str, values: Mapping[str, Any], cwd: Path, context: Con
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         raise RuntimeError(f"the command ended with {how}: {command}")
     return Ended(tuple(lines), stopped.is_set())
+
+
+@contextlib.contextmanager
+def _ending_with_us(process: "subprocess.Popen[str]") -> Iterator[None]:
+    """A guard kills the command's processes if this one is killed: left alone, they would train beside a successor."""
+    guard = subprocess.Popen(
+        ["/bin/sh", "-c", f"read _; kill -9 -{process.pid}"],
+        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    try:
+        yield
+    finally:
+        guard.kill()
+        guard.communicate()
 
 
 def fill(command: str, values: Mapping[str, Any]) -> str:
@@ -80,11 +93,8 @@ def _pass_on(process: "subprocess.Popen[str]", context: Context, stopped: thread
     while process.poll() is None:
         if context.should_stop():
             stopped.set()
-            with contextlib.suppress(psutil.NoSuchProcess):
-                shell = psutil.Process(process.pid)
-                for one in [*shell.children(recursive=True), shell]:
-                    with contextlib.suppress(psutil.NoSuchProcess):
-                        one.send_signal(signal.SIGTERM)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
             return
         stopped.wait(STOP_EVERY_S)
 

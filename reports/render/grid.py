@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from experiments.tasks.base import Column
+from reports.cited import in_order
 from reports.compare import LOGARITHMIC, change_digits
 from reports.cost import by_time, counted
 from reports.settings import show
@@ -55,20 +56,21 @@ Layout = list[tuple[Head, Callable[[Row], Cell]]]
 
 def lay_out(table: Table) -> Grid:
     """Columns as in the paper: what varies, then each metric with its change and the paper's values, params, n."""
-    opening = {row.key for i, row in enumerate(table.rows) if i == 0 or row.group != table.rows[i - 1].group}
+    rows = in_order(table)
     layout: Layout = []
-    if any(row.group and row.group != row.key for row in table.rows):
-        layout.append((Head("group", "", kind="group"), lambda row: _group(row, opening)))
+    if any(row.group and row.group != row.key for row in rows):
+        layout.append((Head("group", "", kind="group"), _group))
     layout.append((Head("row", "row", kind="row"), lambda row: Cell(row.key)))
     layout += [_setting(name, head) for name, head in table.settings.items()]
-    if any(row.label for row in table.rows):
+    if any(row.label for row in rows):
         layout.append((Head("label", "", kind="label"), lambda row: Cell(row.label)))
     for column in table.columns:
-        layout += _metric(column, table.rows)
+        layout += _metric(column, table)
     layout += _params(table.rows)
     layout += _cost(table)
     layout.append((Head("n", "n"), _seeds))
-    lines = tuple(Line(row, row.key in opening, tuple(make(row) for _, make in layout)) for row in table.rows)
+    opens = [number == 0 or row.group != rows[number - 1].group for number, row in enumerate(rows)]
+    lines = tuple(_line(row, first, layout, table) for row, first in zip(rows, opens, strict=True))
     return Grid(tuple(head for head, _ in layout), lines)
 
 
@@ -97,9 +99,30 @@ def gap(measure: Measure) -> str:
     return f"– ({', '.join(parts)})"
 
 
-def _group(row: Row, opening: set[str]) -> Cell:
-    named = row.key in opening and row.group != row.key
-    return Cell(group_name(row.group)) if named else Cell()
+def _line(row: Row, opens_group: bool, layout: Layout, table: Table) -> Line:
+    published = not row.outcomes
+    cells = [_published(head, row, table) if published else make(row) for head, make in layout]
+    if layout[0][0].kind == "group":
+        cells[0] = _group(row) if opens_group else Cell()
+    return Line(row, opens_group, tuple(cells))
+
+
+def _published(head: Head, row: Row, table: Table) -> Cell:
+    """A cell of a cited row: its name, or a number among the paper's."""
+    if head.kind in ("row", "label"):
+        return Cell(row.key if head.kind == "row" else row.label)
+    metric, _, role = head.key.rpartition(".")
+    if head.kind != "value" or role != "paper":
+        return Cell()
+    name = next((column.paper for column in table.columns if column.key == metric), metric)
+    value = row.paper.get(name)
+    if name == "flops":
+        return _power(value)
+    return _plain(value, _decimals([value, *(ours.paper.get(name) for ours in table.rows)]))
+
+
+def _group(row: Row) -> Cell:
+    return Cell(group_name(row.group)) if row.group != row.key else Cell()
 
 
 def _setting(name: str, head: str) -> tuple[Head, Callable[[Row], Cell]]:
@@ -109,10 +132,10 @@ def _setting(name: str, head: str) -> tuple[Head, Callable[[Row], Cell]]:
     return Head(name, head, kind="setting"), cell
 
 
-def _metric(column: Column, rows: Sequence[Row]) -> Layout:
+def _metric(column: Column, table: Table) -> Layout:
     """Ours; the change from base; the paper's; the paper's change. What no row has gets no column."""
     key = column.key
-    measures = [row.measures[key] for row in rows]
+    measures = [row.measures[key] for row in table.rows]
     delta = "Δ ln" if column.metric in LOGARITHMIC else "Δ"
     digits = _decimals([m.reported for m in measures])
     change_places = change_digits(column) if column.metric in LOGARITHMIC else digits
@@ -122,7 +145,7 @@ def _metric(column: Column, rows: Sequence[Row]) -> Layout:
     if any(m.change is not None for m in measures):
         places = change_digits(column)
         layout.append((Head(f"{key}.change", column.header, delta), lambda row: _change(row.measures[key], places)))
-    if any(m.reported is not None for m in measures):
+    if any(m.reported is not None for m in measures) or any(column.paper in row.paper for row in table.cited):
         layout.append(
             (Head(f"{key}.paper", column.header, "paper"), lambda row: _plain(row.measures[key].reported, digits))
         )

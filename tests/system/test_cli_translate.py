@@ -59,6 +59,23 @@ def test_rows_of_decoding_share_one_training_and_fill_a_table(cli: Cli, store: t
     assert len(table) == 4
 
 
+def test_the_best_row_is_named_by_its_score_on_dev(cli: Cli, tiny: Path, tmp_path: Path) -> None:
+    """Without the training data; a score is given to every row, so that it is known which is best."""
+    runs = tmp_path / "runs"
+    cli("run", tiny, "--store", runs, "--devices", "cpu:2")
+    shutil.rmtree(runs / "corpora")
+    best = None
+    for number, result in enumerate(sorted(runs.glob("runs/*/evaluations/*/result.json"))):
+        record = json.loads(result.read_text())
+        record["metrics"]["bleu"] = float((number * 2) % 3)
+        best = record["run_id"] if record["metrics"]["bleu"] == 2 else best
+        result.write_text(json.dumps(record))
+    found = cli("export", tmp_path / "model", "--study", tiny, "--row", "best", "--store", runs).stdout
+    assert f"run {best} is in" in found
+    message = cli("translate", "--study", tiny, "--row", "best", "--seed", "7", "--store", runs, code=2).stderr
+    assert "No run of tiny has a bleu on dev" in message
+
+
 def test_lines_come_out_in_order_and_empty_ones_stay_empty(cli: Cli, store: tuple[Path, Path], tmp_path: Path) -> None:
     runs, study = store
     text = tmp_path / "input.txt"

@@ -180,3 +180,35 @@ def test_a_diverged_trial_counts_and_a_bug_stops_its_row(cli: Cli, tmp_path: Pat
     text = cli("tune", path, "--store", tmp_path / "store", "--devices", "cpu:2").stdout
     assert "failed" in text
     assert not [trial for trial in trials(tmp_path / "store") if trial["state"] == "running"]
+
+
+TINY_TUNE = """
+[tune]
+trials = 8
+metric = "perplexity"
+
+[tune.range]
+training.learning_rate_scale = {low = 0.1, high = 2.0, log = true}
+model.dropout = [0.0, 0.1, 0.3]
+"""
+
+
+def test_rows_of_the_transformer_tuned_killed_and_resumed(cli: Cli, tiny: Path, tmp_path: Path) -> None:
+    """Three rows × 8 trials, kill -9 of the tuner and its children: every trial trained once, equal budgets printed."""
+    study, store = tmp_path / "tiny.toml", tmp_path / "store"
+    third = '[[variation]]\nkey = "wide"\nset = {model.d_ff = 32}\n'
+    study.write_text(tiny.read_text().partition('[[variation]]\nkey = "untrained"')[0] + third + TINY_TUNE)
+    options = (study, "--store", store, "--devices", "cpu:2")
+    process = subprocess.Popen(command("tune", *options), env=environment(), start_new_session=True)
+    wait_for(lambda: trained(store) >= 5)
+    for pid in [process.pid, *children(store)]:
+        kill(pid)
+    process.wait()
+    begun = [trial["params"] for trial in trials(store)]
+    assert len(begun) < 24
+    text = cli("tune", *options).stdout
+    found = trials(store)
+    assert len(found) == 24 and {trial["state"] for trial in found} == {"complete"}
+    assert all(params in [trial["params"] for trial in found] for params in begun)
+    assert trained(store) == len(list(store.glob("runs/*/result.json")))
+    assert "each row had 8 trials" in text and text.count("best of 8 trials") == 3

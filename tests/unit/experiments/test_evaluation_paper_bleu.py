@@ -12,7 +12,7 @@ from sacrebleu.metrics import BLEU
 from experiments.evaluation.paper_bleu import PaperTokens, available, multi_bleu, paper_bleu, split_compounds
 from experiments.evaluation.scoring import bleu_of_statistics, score_text
 
-WMT17 = os.environ.get("WMT17_ENDE_SYSTEMS")  # a folder with expected-scores.tsv, systems/ and the reference
+WMT17 = os.environ.get("ABLATIONS_WMT17")  # a folder with expected-scores.tsv, systems/ and the reference
 
 needs_moses = pytest.mark.skipif(not available(), reason="sacremoses is not installed")
 
@@ -57,7 +57,7 @@ def test_nothing_in_common_is_zero() -> None:
 
 
 @needs_moses
-@pytest.mark.skipif(not WMT17, reason="WMT17_ENDE_SYSTEMS names no folder with the systems' outputs")
+@pytest.mark.skipif(not WMT17, reason="ABLATIONS_WMT17 names no folder with the systems' outputs")
 def test_published_scores_of_real_systems_come_out() -> None:
     assert WMT17
     folder = Path(WMT17)

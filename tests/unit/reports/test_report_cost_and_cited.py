@@ -1,4 +1,4 @@
-"""Costs both ways, and other systems' results under the table."""
+"""Costs both ways, and other systems' results among the rows."""
 
 from dataclasses import replace
 from typing import Any
@@ -8,8 +8,11 @@ import pytest
 from reports.build import build_table
 from reports.cost import SUSTAINED, by_time, sustained
 from reports.records import record
+from reports.render.formats import RENDERERS
+from reports.render.grid import lay_out
 from reports.render.markdown import render
 from reports.table import Table
+from reports.verify import verify
 from tests.unit.reports.conftest import COLUMNS, Bench
 
 
@@ -55,17 +58,40 @@ def test_no_published_cost_no_columns(bench: Bench) -> None:
     assert "flops_counted" not in record(table.rows[0], table)
 
 
-def test_cited_results_stand_under_the_table_by_group(bench: Bench) -> None:
+def cited(bench: Bench) -> Table:
     bench.study["cited"] = [
-        {"label": "GNMT", "group": "en-de", "values": {"bleu": 24.6, "flops": 2.3e19}},
-        {"label": "Other", "values": {"speed": 3.0}, "note": "an ensemble"},
-        {"label": "MoE", "group": "en-de", "values": {"bleu": 26.03}},
+        {"label": "GNMT | RL", "group": "en-de", "values": {"bleu": 24.62, "flops": 2.3e19}},
+        {"label": "Other", "values": {"speed": 3.0}},
+        {"label": "Later", "group": "theirs", "values": {"bleu": 31.0}, "note": "an ensemble"},
+        {"label": "MoE", "group": "en-de", "values": {"bleu": 26.0}},
     ]
-    notes = bench.row("base").table().footnotes
-    assert [note for note in notes if note.startswith("Published by others")] == [
-        "Published by others (en-de), not run here: GNMT: BLEU 24.6, training FLOPs 2.3e19; MoE: BLEU 26.03.",
-        "Published by others, not run here: Other: speed 3.0 (an ensemble).",
-    ]
+    bench.row("base", paper={"bleu": 25.8}, group="en-de")
+    return bench.row("big", {"model.d_k": 8}, paper={"bleu": 26.4}, group="en-de").table()
+
+
+def test_cited_results_are_rows_of_their_group_and_of_no_reckoning(bench: Bench) -> None:
+    table = cited(bench)
+    grid = lay_out(table)
+    assert [(line.row.key, line.row.label, line.opens_group) for line in grid.lines] == [
+        ("cited", "GNMT | RL", True), ("cited", "MoE", False), ("base", "", False), ("big", "", False),
+        ("cited", "Later", True),
+    ]  # fmt: skip
+    paper = [head.key for head in grid.heads].index("bleu.paper")
+    assert [line.cells[paper].text for line in grid.lines] == ["24.62", "26.0", "25.8", "26.4", "31.0"]
+    assert all(not cell.text for cell in grid.lines[0].cells[4:paper])
+    assert [row.key for row in table.rows] == ["base", "big"] and "Other" not in render(table)
+    notes = [note for note in table.footnotes if "cited" in note or "ensemble" in note]
+    assert len(notes) == 2 and notes[1] == "Later: an ensemble"
+
+
+@pytest.mark.parametrize("format_", ["markdown", "latex", "html", "csv", "json"])
+def test_a_file_with_cited_rows_is_verified_cell_by_cell(bench: Bench, format_: str) -> None:
+    table = cited(bench)
+    text = RENDERERS[format_](table)
+    assert ("GNMT" in text) == (format_ not in ("csv", "json"))
+    assert verify(text, table, format_).same
+    changed = verify(text.replace("24.62", "24.7"), table, format_).changed
+    assert len(changed) == (1 if "24.62" in text else 0) and all("cited, " in line for line in changed)
 
 
 def test_published_changes_over_other_sentences_are_not_printed(bench: Bench) -> None:

@@ -1,0 +1,107 @@
+"""Whether a long input costs memory: time and peak memory of translating 2,000, 20,000 … lines of a file.
+
+    python -m benchmarks.long_input [--lines 2000,20000,200000] [--json] [--out FILE]
+
+Each count runs in a process of its own, through the Translator that `ablations translate` uses, with a small model of
+random weights. `growth_mb` is the peak of the longest input over that of the shortest, `slowdown` the time for a line
+there over that here: 0 and 1 are best.
+"""
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from benchmarks.machine import machine
+
+SEEN = 2000  # different lines, over and over
+
+
+def main() -> int:
+    options = _options()
+    if options.one:
+        print(json.dumps(_measure(options.one)))
+        return 0
+    runs = [_in_a_process(int(count)) for count in options.lines.split(",")]
+    first, last = runs[0], runs[-1]
+    report = {
+        "runs": runs,
+        "growth_mb": round(last["peak_mb"] - first["peak_mb"], 1),
+        "slowdown": round((last["seconds"] / last["lines"]) / (first["seconds"] / first["lines"]), 3),
+        **machine(),
+    }
+    if not options.json:
+        for run in runs:
+            print(f"{run['lines']:>9,} lines: {run['seconds']:8.1f} s, peak {run['peak_mb']:.0f} MB")
+        print(f"growth {report['growth_mb']} MB, time for a line × {report['slowdown']}")
+    else:
+        print(json.dumps(report, indent=1))
+    if options.out:
+        options.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+def _in_a_process(count: int) -> dict[str, Any]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "benchmarks.long_input", "--one", str(count)]
+    done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def _measure(count: int) -> dict[str, Any]:
+    import torch
+
+    from experiments.config import DeviceSpec
+    from experiments.data.builtin.generate import generate
+    from experiments.data.tokenizer import Tokenizer, train_tokenizer
+    from experiments.device import Device
+    from experiments.evaluation.beam import SearchSettings
+    from experiments.evaluation.translator import WINDOWS, Translator
+    from model.config import ModelConfig
+    from model.factory import build_model
+
+    lines = [source for source, _ in islice(generate("train", SEEN), SEEN)]
+    torch.manual_seed(1)
+    with tempfile.TemporaryDirectory() as folder:
+        train_tokenizer(lines, 500, Path(folder, "tokenizer.model"), "the lines")
+        tokenizer = Tokenizer.load(Path(folder, "tokenizer.model"))
+    model = build_model(ModelConfig(num_layers=1, d_model=16, d_ff=32, num_heads=2, d_k=8, d_v=8), 500).eval()
+    device = Device.open(DeviceSpec("cpu", 1), "fp32")
+    translator = Translator(model, (tokenizer, tokenizer), device, SearchSettings(2, 0.6, 0))
+    # what only happens once is no growth: the largest window of the shortest input is the largest of all
+    list(translator.stream(_repeated(lines, sum(WINDOWS))))
+    began, characters = time.perf_counter(), 0
+    for found in translator.stream(_repeated(lines, count)):
+        characters += len(found[0].text)
+    return {
+        "lines": count,
+        "seconds": round(time.perf_counter() - began, 2),
+        "characters": characters,
+        "peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
+    }
+
+
+def _repeated(lines: list[str], count: int) -> Iterator[str]:
+    return (lines[number % len(lines)] for number in range(count))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--lines", default="2000,20000,200000", help="counts, the shortest first")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--out", type=Path, help="also write the JSON to a file")
+    parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
