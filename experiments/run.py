@@ -113,13 +113,19 @@ def _say_failed(error: Exception, events: EventWriter) -> int:
 
 
 def _failure_class(error: Exception) -> str:
-    if isinstance(error, OutOfMemory | MemoryError):
+    if isinstance(error, OutOfMemory | MemoryError) or _torch_ran_out(error):
         return "out_of_memory"
     if isinstance(error, DiskFull) or (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)):
         return "disk_full"
     if isinstance(error, Diverged):
         return "diverged"
     return "user_error" if isinstance(error, UserError) else "bug"
+
+
+def _torch_ran_out(error: Exception) -> bool:
+    """Whether an allocation of torch's failed, where a task has imported it."""
+    device = sys.modules.get("experiments.device")
+    return device is not None and device.is_out_of_memory(error)
 
 
 def _announce(events: EventWriter, spec: dict[str, Any], task: Task) -> None:
@@ -139,13 +145,19 @@ def _announce(events: EventWriter, spec: dict[str, Any], task: Task) -> None:
 def _attempt(spec: dict[str, Any], task: Task, folder: Path, events: EventWriter, stop: StopRequest) -> None:
     store = Store.open(spec["store"], create=False)
     config = task.config_type.model_validate_json(json.dumps(spec["config"]))
+    pinned = dict(spec.get("pinned", {}))
+
+    def emit(kind: str, **fields: Any) -> None:
+        pinned.update(fields if kind == "pinned" else {})
+        events.emit(kind, **fields)
+
     context = Context(
         store=store.root,
         run_id=spec["run_id"],
         folder=folder,
         inputs=spec["inputs"],
         device=DeviceSpec(**spec["device"]),
-        emit=events.emit,
+        emit=emit,
         should_stop=stop,
         earlier=[store.root / path for path in spec.get("earlier", ())],
         pinned=spec.get("pinned", {}),
@@ -155,7 +167,7 @@ def _attempt(spec: dict[str, Any], task: Task, folder: Path, events: EventWriter
     if spec["train"]:
         began = time.monotonic()
         facts = task.train(config, context)
-        _write_result(spec, task, folder, facts, time.monotonic() - began)
+        _write_result(spec, task, folder, {"pinned": pinned, **facts}, time.monotonic() - began)
         events.emit("trained", step=facts.get("step"))
     else:
         found = store.weights_folder(spec["run_id"])

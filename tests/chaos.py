@@ -7,6 +7,7 @@ Prints one JSON object of what was done. Raises AssertionError if a result is lo
 """
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -42,21 +43,25 @@ tracker = Background(lambda: Tracker(store), 1.0)
 work(store, slots, tracker=tracker, engine=LocalEngine(()), child=(sys.executable, sys.argv[3]))
 """
 ROWS = "base,A-h1,A-h16,C-N2,C-dff1024,D-pdrop0.0"
-SMALL = ["data.builtin_pairs=2000", "data.vocab_size=500", "training.train_steps=120", "training.checkpoint_steps=5"]
+SMALL = ["data.builtin_pairs=2000", "data.vocab_size=500", "training.train_steps=300", "training.checkpoint_steps=5"]
 
 
 class Killer:
-    """Kills at random moments until it has killed often enough."""
+    """Kills at so many random moments: one child, the coordinator, or all that there are."""
 
-    def __init__(self, store: Store, kills: int, chance: random.Random, pause_s: tuple[float, float]) -> None:
-        self._store, self._kills, self._chance, self._pause_s = store, kills, chance, pause_s
+    def __init__(self, store: Store, moments: int, chance: random.Random, pause_s: tuple[float, float]) -> None:
+        self._store, self._moments, self._chance, self._pause_s = store, moments, chance, pause_s
         self.killed: Counter[str] = Counter()
 
     def run(self, start: Callable[[], subprocess.Popen[bytes]]) -> None:
         """Start the coordinator again and again, until all is done. A run that was unlucky thrice is retried."""
+        self._work(start)
+        assert self.killed["moments"] >= self._moments, f"all was done after {self.killed['moments']} kills"
+
+    def _work(self, start: Callable[[], subprocess.Popen[bytes]]) -> None:
         process = start()
         while True:
-            if self._count < self._kills:
+            if self.killed["moments"] < self._moments:
                 self._await_children(process)
                 time.sleep(self._chance.uniform(*self._pause_s))
                 self._kill_something(process)
@@ -66,10 +71,6 @@ class Killer:
                 return
             if process.poll() is not None:
                 process = start()
-
-    @property
-    def _count(self) -> int:
-        return self.killed["children"] + self.killed["coordinators"]
 
     def _await_children(self, process: subprocess.Popen[bytes]) -> None:
         """Nothing is shown by killing a coordinator that has not begun."""
@@ -87,27 +88,32 @@ class Killer:
 
     def _kill_something(self, process: subprocess.Popen[bytes]) -> None:
         what = self._chance.choice(("child", "child", "coordinator", "both"))
-        children = self._children()
-        if what != "coordinator" and children:
-            victims = children if what == "both" else [self._chance.choice(children)]
-            for victim in victims:
+        before = self.killed.total()
+        children = self._children() if what != "coordinator" else []
+        for victim in children if what == "both" else children[:1]:
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has ended since we looked
                 victim.kill()
-            self.killed["children"] += len(victims)
+                self.killed["children"] += 1
         if what != "child" and process.poll() is None:
             process.kill()
             process.wait()
             self.killed["coordinators"] += 1
+        self.killed["moments"] += self.killed.total() > before
 
     def _children(self) -> list[psutil.Process]:
-        """The children alive of all attempts, by the process ids that they have told."""
+        """The children alive of all attempts, by the process ids that they have told, in any order."""
         found = []
         queue = Queue(self._store.queue_db)
         running = [row for row in queue.status() if row.state is State.RUNNING]
         queue.close()
         for row in running:
             for event in read_events(self._store.attempt_folder(row.run_id, row.attempt))[:3]:
-                if event["kind"] == "started" and psutil.pid_exists(event["pid"]):
-                    found.append(psutil.Process(event["pid"]))
+                if event["kind"] == "started":
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        process = psutil.Process(event["pid"])
+                        if process.create_time() <= event["t"] + 0.1:  # else its id is another's now
+                            found.append(process)
+        self._chance.shuffle(found)
         return found
 
 
@@ -119,15 +125,20 @@ def stub(folder: Path, runs: int, slots: int, kills: int, seed: int) -> dict[str
     queue.enqueue(jobs)
     queue.close()
     began = time.monotonic()
-    killer = Killer(store, kills, chance, (0.05, 1.0))
+    killer = Killer(store, kills, chance, (0.05, 0.8))
     killer.run(lambda: _start([sys.executable, "-c", COORDINATOR, str(store.root), str(slots), str(STUB)]))
     attempts = _check_stub(store, jobs)
     _check_mlflow(store, jobs)
-    return {"runs": runs, **killer.killed, "attempts": attempts, "seconds": round(time.monotonic() - began, 1)}
+    return {
+        "runs": runs,
+        "killed": dict(killer.killed),
+        "attempts": attempts,
+        "seconds": round(time.monotonic() - began, 1),
+    }
 
 
 def _stub_job(number: int, chance: random.Random) -> Job:
-    steps = chance.randint(5, 60)
+    steps = chance.randint(5, 120)
     config = {"training": {"train_steps": steps}, "stub": {"step_s": 0.02, "checkpoint_steps": 3}}
     member = (Member("chaos", "", "", f"row {number}"),)
     return Job(f"{number:016x}", "stub", config, members=member, cost=float(steps), steps=steps)
@@ -177,7 +188,7 @@ def table(folder: Path, kills: int, seed: int, study: str = "table3", options: S
     queue = subprocess.run(_cli("queue", *chosen, "--store", store.root), check=True, capture_output=True)
     assert queue.returncode == 0
     began = time.monotonic()
-    killer = Killer(store, kills, random.Random(seed), (2.0, 9.0))
+    killer = Killer(store, kills, random.Random(seed), (0.5, 4.0))
     killer.run(lambda: _start(_cli("work", "--store", store.root, "--devices", "cpu:2")))
     for format_ in ("latex", "csv", "json"):
         tables = [
@@ -194,8 +205,14 @@ def table(folder: Path, kills: int, seed: int, study: str = "table3", options: S
         for event in read_events(store.attempt_folder(run.name, number))
         if event["kind"] == "resumed"
     ]
-    assert kills < 5 or any(step > 0 for step in resumed), "nothing was ever gone on with"
-    return {**killer.killed, "resumed_at": sorted(resumed), "seconds": round(time.monotonic() - began, 1)}
+    assert any(step > 0 for step in resumed), "nothing was ever gone on with"
+    return {
+        "rows": sum(1 for _ in store.runs.iterdir()),
+        "killed": dict(killer.killed),
+        "tables": "byte-identical: latex, csv, json",
+        "resumed_at": sorted(resumed),
+        "seconds": round(time.monotonic() - began, 1),
+    }
 
 
 def _cli(*arguments: str | Path) -> list[str]:
@@ -219,7 +236,7 @@ def main() -> None:
             found = stub(Path(folder), given.runs, given.slots, given.kills, given.seed)
         else:
             found = table(Path(folder), given.kills, given.seed)
-    print(json.dumps({"seed": given.seed, **found}))
+    print(json.dumps({"what": given.what, "seed": given.seed, **found}))
 
 
 if __name__ == "__main__":

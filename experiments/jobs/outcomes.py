@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from experiments.jobs.job import Claimed, Ending
+from experiments.jobs.promote import TRAINING
 from experiments.jobs.record import Record
 from experiments.jobs.states import Outcome, State
 
@@ -48,7 +49,8 @@ def decide(
     if asked == "cancel":
         return Ending(State.CANCELLED, Outcome.CANCELLED, detail="cancelled on request", pinned=pinned, best=best)
     if record.failure is not None and record.failure.get("cls") != "disk_full":
-        return _failed(claimed, record.failure, pinned, best, log_tail)
+        training = TRAINING in expected and not record.parts
+        return _failed(claimed, record.failure, pinned, best, log_tail, training)
     if record.failure is not None or code == DISK_FULL:
         detail = str((record.failure or {}).get("message") or "There is no space left on the disk of the store.")
         return Ending(State.WAITING, Outcome.DISK_FULL, detail=detail, pinned=pinned, best=best, alone=claimed.alone)
@@ -99,11 +101,13 @@ def _mark(claimed: Claimed, record: Record) -> tuple[int, bool]:
     return reached, reached > claimed.best
 
 
-def _failed(claimed: Claimed, failure: Mapping[str, Any], pinned: dict[str, Any], best: int, log_tail: str) -> Ending:
+def _failed(
+    claimed: Claimed, failure: Mapping[str, Any], pinned: dict[str, Any], best: int, log_tail: str, training: bool
+) -> Ending:
     outcome = OUTCOMES.get(str(failure.get("cls")), Outcome.BUG)
     message = str(failure.get("message", "")) or "no message"
     if outcome is Outcome.OUT_OF_MEMORY:
-        tokens = _micro_batch(claimed, failure, pinned)
+        tokens = _micro_batch(claimed, failure, pinned) if training else None  # evaluations have none
         if tokens is not None and tokens // 2 >= MIN_MICRO_BATCH:
             half = tokens // 2
             detail = f"goes on: out of memory with micro-batches of {tokens} tokens, now {half}"

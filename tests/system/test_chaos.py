@@ -16,5 +16,5 @@ def test_stub_runs_killed_at_random_all_finish_once_and_mlflow_agrees(tmp_path: 
 
 @pytest.mark.slow
 def test_a_table_killed_at_random_is_the_same_byte_for_byte(tmp_path: Path, tiny: Path) -> None:
-    steps = ["--set", "training.train_steps=400", "--rows", "base,h1"]
+    steps = ["--set", "training.train_steps=1500", "--rows", "base,h1"]
     table(tmp_path, kills=5, seed=1, study=str(tiny), options=steps)

@@ -158,3 +158,13 @@ def test_the_plan_predicts_memory_and_disk_and_after_a_measurement_time(cli: Cli
     assert all(run["memory_bytes"] > 1e8 and run["disk_bytes"] > 0 for run in runs)
     assert [run["seconds"] is None for run in runs] == [False] * 3
     assert runs[0]["seconds"] > 0 == runs[2]["seconds"], "no step, no time"
+
+
+def test_a_second_coordinator_is_refused_and_the_first_goes_on(cli: Cli, tiny: Path, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    process = start("run", tiny, *LONG, "--store", store, "--devices", "cpu:1")
+    wait_for_checkpoints(store, 1, process)
+    done = cli("work", "--store", store, "--devices", "cpu:1", code=2)
+    assert f"process {process.pid}" in done.stderr and "Traceback" not in done.stderr
+    assert process.wait(240) == 0
+    cli("report", tiny, *LONG, "--store", store, "--strict")

@@ -6,6 +6,7 @@ Ray restarts nothing here: whether and where a run goes on is the coordinator's 
 import contextlib
 import logging
 import os
+import socket
 import threading
 import uuid
 from collections.abc import Mapping, Sequence
@@ -74,11 +75,13 @@ class RayEngine(ClusterEngine):
         address = (settings or {}).get("address", "auto")
         try:
             if not ray.is_initialized():
+                _reach(address)
                 ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
-        except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+        except (OSError, RuntimeError, ValueError) as error:
+            why = str(error).strip().splitlines()[0]
             raise UserError(
-                f"There is no Ray cluster at {address}: {str(error).strip().splitlines()[0]} Start one with `ray start "
-                "--head` and name it with --address HOST:PORT."
+                f"No Ray cluster answers at {address} ({why}). Start one with `ray start --head` and name it with "
+                "--address HOST:PORT."
             ) from error
 
     def _submit(self, folders: Sequence[Path], launches: Sequence[Launch]) -> list[str]:
@@ -139,3 +142,10 @@ class RayEngine(ClusterEngine):
 
     def close(self) -> None:
         self._ray.shutdown()
+
+
+def _reach(address: str) -> None:
+    """Raises OSError if nobody listens there: Ray itself would try for many minutes."""
+    host, colon, port = address.rpartition(":")
+    if colon and port.isdecimal() and "/" not in host:
+        socket.create_connection((host, int(port)), ANSWER_S).close()

@@ -163,3 +163,13 @@ def test_a_record_follows_the_story():
     assert (record.first_step, record.step, record.doing) == (4, 5, "training")
     record.take([event("trained", step=9), event("progress", what="decoding dev", done=3, total=8)])
     assert (record.step, record.doing) == (9, "decoding dev 3/8")
+
+
+def test_out_of_memory_in_an_evaluation_asks_for_a_device_at_once():
+    """A smaller micro-batch is of no use there."""
+    ran_out = event("failed", cls="out_of_memory", message="no room")
+    for events, expected in (([event("trained", step=100), ran_out], WANTED), ([ran_out], ["e" * 16])):
+        ending = after(events, 1, missing=["e" * 16], expected=expected)
+        assert (ending.state, ending.alone, "micro_batch_tokens" in ending.pinned) == (State.WAITING, True, False)
+        alone = Claimed(JOB, 1, {}, 0, 0, alone=True)
+        assert after(events, 1, missing=["e" * 16], expected=expected, claimed=alone).state is State.FAILED

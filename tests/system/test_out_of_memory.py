@@ -1,0 +1,66 @@
+"""Memory that really runs out: a child that may take only so much more than what it has imported."""
+
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from experiments.jobs.coordinator import work
+from experiments.jobs.engines.local import LocalEngine
+from experiments.jobs.queue import Queue
+from experiments.jobs.slots import Slot
+from experiments.store import Store
+from experiments.tasks.load import load_task
+
+from .conftest import Cli, as_json
+
+pytestmark = pytest.mark.slow
+
+CHILD = """
+import resource, sys
+from pathlib import Path
+
+import torch._dynamo, sentencepiece, sacrebleu, safetensors.torch
+from experiments.run import main
+
+[now] = [int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmSize")]
+resource.setrlimit(resource.RLIMIT_AS, (now + {room_mb} * 2**20,) * 2)
+sys.exit(main(Path(sys.argv[1])))
+"""
+DEEP = [
+    "model.num_layers=6",
+    "model.dropout=0.0",
+    "model.d_ff=1024",
+    "training.tokens_per_batch=4000",
+    "training.train_steps=3",
+]
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
+def test_a_run_out_of_memory_goes_on_with_smaller_micro_batches_of_the_same_batch(
+    cli: Cli, tiny: Path, tmp_path: Path
+) -> None:
+    child = tmp_path / "child.py"
+    child.write_text(textwrap.dedent(CHILD).format(room_mb=250))
+    asked = [tiny, "--rows", "base", *(word for setting in DEEP for word in ("--set", setting))]
+    cli("queue", *asked, "--store", tmp_path / "store")
+    store = Store.open(tmp_path / "store")
+    command = (sys.executable, str(child))
+    summary = work(store, [Slot("cpu:0", "cpu")], load_task, engine=LocalEngine(fork=False), child=command)
+    queue = Queue(store.queue_db)
+    [row] = queue.status()
+    history = queue.history(row.run_id)
+    queue.close()
+    assert summary.finished == 1, row.error
+    *short, last = [attempt["outcome"] for attempt in history]
+    assert set(short) == {"out_of_memory"} and last == "finished"
+    result = store.result(row.run_id)
+    assert result is not None
+    assert 64 <= result["pinned"]["micro_batch_tokens"] < 4000
+    cli("run", *asked, "--store", tmp_path / "roomy", "--devices", "cpu:1")
+    undisturbed, forced = (
+        as_json(cli("report", *asked, "--store", tmp_path / name, "--format", "json"))[0]["ppl"]
+        for name in ("roomy", "store")
+    )
+    assert forced == pytest.approx(undisturbed, rel=1e-4)
