@@ -83,7 +83,8 @@ def _kill(process: ForkServerProcess, folder: Path, step: int, delay: float) -> 
     assert process.exitcode == -signal.SIGKILL
 
 
-@pytest.mark.parametrize(("kills", "steps"), [(3, 120), pytest.param(20, 1000, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("kills", "steps"), [(3, 120), (20, 1000)])
 def test_killed_at_random_steps_equals_undisturbed(tmp_path: Path, kills: int, steps: int) -> None:
     straight, final = tmp_path / "straight", tmp_path / "last"
     _finish(steps, straight)
