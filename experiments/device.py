@@ -49,7 +49,7 @@ class Device:
         # Before the worker threads exist, since they inherit it. Adam's moments of a row that is rarely trained decay
         # into denormal numbers, which processors handle in microcode.
         torch.set_flush_denormal(True)
-        torch.set_num_threads(spec.threads)
+        torch.set_num_threads(max(1, spec.threads // spec.count))
         _keep_freed_memory()
         _choose_kernels(deterministic)
         device = torch.device("cuda", rank) if spec.kind == "cuda" else torch.device("cpu")

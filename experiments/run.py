@@ -13,6 +13,9 @@ SPEC is a JSON file in the attempt's folder, written by the coordinator:
     pinned       what the first attempt resolved (precision, micro-batch …), so that a resume is exact
     coordinator  {pid, create_time}            when it is gone, the child saves a checkpoint and ends
 
+Where several devices train a run together, each has a process of its own: the child is rank 0, and starts the others as
+`python -m experiments.run SPEC RANK PORT` (experiments/training/ranks.py).
+
 Exit codes: 0 finished, 3 preempted after a checkpoint, 1 failed (the last event says why), 4 the disk is full.
 """
 
@@ -26,6 +29,8 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,18 +85,21 @@ class StopRequest:
         self._event.set()
 
 
-def main(spec_path: Path) -> int:
+def main(spec_path: Path, rank: int = 0, port: int = 0) -> int:
     """Run one attempt; returns the exit code. Never raises: what went wrong is the attempt's last event."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
     faulthandler.enable()  # a crash in native code leaves its stack in the log
     folder = spec_path.parent
-    events = EventWriter(folder)
+    events = EventWriter(folder / "ranks" / str(rank) if rank else folder)
     try:
         spec = json.loads(spec_path.read_text(encoding="utf-8"))
-        stop = StopRequest(spec.get("coordinator"))
+        stop = StopRequest(None if rank else spec.get("coordinator"))
         task = load_task(spec["task"], spec.get("folder", "")).with_settings(spec["config"])
-        _announce(events, spec, task)
-        _attempt(spec, task, folder, events, stop)
+        if rank:
+            _other_rank(spec, task, folder, rank, port)
+        else:
+            _announce(events, spec, task)
+            _attempt(spec, task, folder, events, stop)
         events.emit("finished")
     except Preempted as outcome:
         events.emit("preempted", step=outcome.step)
@@ -142,27 +150,56 @@ def _announce(events: EventWriter, spec: dict[str, Any], task: Task) -> None:
     )
 
 
-def _attempt(spec: dict[str, Any], task: Task, folder: Path, events: EventWriter, stop: StopRequest) -> None:
+def _other_rank(spec: dict[str, Any], task: Task, folder: Path, rank: int, port: int) -> None:
+    """Take part in a training. Rank 0 tells events, and says when to stop; this process ends with it."""
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     store = Store.open(spec["store"], create=False)
-    config = task.config_type.model_validate_json(json.dumps(spec["config"]))
-    pinned = dict(spec.get("pinned", {}))
+    context = _context(spec, task, store, folder, lambda kind, **fields: None, lambda: False)
+    task.train(_config(spec, task), replace(context, rank=rank, port=port))
 
-    def emit(kind: str, **fields: Any) -> None:
-        pinned.update(fields if kind == "pinned" else {})
-        events.emit(kind, **fields)
 
-    context = Context(
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(FAILED)
+
+
+def _config(spec: dict[str, Any], task: Task) -> Any:
+    return task.config_type.model_validate_json(json.dumps(spec["config"]))
+
+
+def _context(
+    spec: dict[str, Any],
+    task: Task,
+    store: Store,
+    folder: Path,
+    emit: Callable[..., None],
+    should_stop: Callable[[], bool],
+) -> Context:
+    return Context(
         store=store.root,
         run_id=spec["run_id"],
         folder=folder,
         inputs=spec["inputs"],
         device=DeviceSpec(**spec["device"]),
         emit=emit,
-        should_stop=stop,
+        should_stop=should_stop,
         earlier=[store.root / path for path in spec.get("earlier", ())],
         pinned=spec.get("pinned", {}),
         code_digest=provenance.code_digest(task.training_code),
     )
+
+
+def _attempt(spec: dict[str, Any], task: Task, folder: Path, events: EventWriter, stop: StopRequest) -> None:
+    store = Store.open(spec["store"], create=False)
+    config = _config(spec, task)
+    pinned = dict(spec.get("pinned", {}))
+
+    def emit(kind: str, **fields: Any) -> None:
+        pinned.update(fields if kind == "pinned" else {})
+        events.emit(kind, **fields)
+
+    context = _context(spec, task, store, folder, emit, stop)
     weights = folder
     if spec["train"]:
         began = time.monotonic()
@@ -222,4 +259,4 @@ def _evaluate(
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]).absolute()))
+    sys.exit(main(Path(sys.argv[1]).absolute(), *map(int, sys.argv[2:4])))

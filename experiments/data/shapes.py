@@ -59,7 +59,7 @@ def _parts(plan: BatchPlan, max_tokens: int, share: tuple[int, int]) -> Iterable
 
 
 def _triple(part: Indices, source: Indices, target: Indices) -> Shape:
-    return len(part), int(source[part].max()), int(target[part].max())
+    return len(part), int(source[part].max(initial=1)), int(target[part].max(initial=1))
 
 
 def _as_shape(triple: NDArray[np.int64]) -> Shape:

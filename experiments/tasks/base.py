@@ -59,6 +59,8 @@ class Context:
     earlier: Sequence[Path] = ()  # folders of earlier attempts (and of shorter runs), newest first: read only
     pinned: Mapping[str, Any] = field(default_factory=dict)  # what the first attempt resolved: precision, micro_batch …
     code_digest: str = ""  # of the code that trains: a checkpoint of another one is not resumed
+    rank: int = 0  # of the device.count processes that train together: rank 0 starts, tells and saves
+    port: int = 0  # where the other ranks find rank 0
 
 
 class Task(ABC):

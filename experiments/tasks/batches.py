@@ -39,20 +39,20 @@ class Batches:
         known = context.pinned.get("micro_batch_tokens")
         self.max_tokens = int(known) if known else self._tight(MICRO_BATCH_TOKENS[context.device.kind])
         if config.training.compile:
-            self._shapes = Shapes(self._plan, self.max_tokens, share=share)
+            self._shapes = Shapes(self._plan, self.max_tokens, share=(0, share[1]))  # the same in all ranks
 
     def __call__(self, step: int) -> list[Batch[Tensor]]:
-        parts = self._parts(self._plan.batch(step - 1), self.max_tokens)
+        parts = self._parts(self._plan.batch(step - 1), self.max_tokens, self._share)
         return [to_tensors(collate(self._pairs, *part), pin=self._pin) for part in parts]
 
     def describe(self) -> dict[str, Any]:
-        """Of this process's share of the first epoch: padding among all places of both sides, and shapes."""
+        """Of rank 0's share of the first epoch: padding among all places of both sides, and shapes."""
         shapes = {"shapes": len(self._shapes.shapes)} if self._shapes else {}
         return {"micro_batch_tokens": self.max_tokens, "padding": round(self._padding(self.max_tokens), 4), **shapes}
 
-    def _parts(self, batch: Indices, max_tokens: int) -> list[tuple[Indices, Shape | None]]:
+    def _parts(self, batch: Indices, max_tokens: int, share: tuple[int, int]) -> list[tuple[Indices, Shape | None]]:
         lengths = self._plan.lengths
-        mine = deal(*lengths, batch, self._share)
+        mine = deal(*lengths, batch, share)
         parts = split(*lengths, mine, max_tokens) or [mine]
         if self._shapes is None:
             return [(part, None) for part in parts]
@@ -69,7 +69,7 @@ class Batches:
         source, target = self._plan.lengths
         real = places = 0
         for batch in self._plan.epoch(0)[:DESCRIBED]:
-            for part, shape in self._parts(batch, max_tokens):
+            for part, shape in self._parts(batch, max_tokens, (0, self._share[1])):
                 rows, *widths = shape or (len(part), source[part].max(initial=0), target[part].max(initial=0))
                 real += int(source[part].sum() + target[part].sum())
                 places += rows * int(sum(widths))

@@ -20,7 +20,9 @@ from experiments.tasks.footprint import TYPICAL_LENGTH
 from model import count
 
 if TYPE_CHECKING:
+    from experiments.device import Device
     from experiments.evaluation.scoring import SetScores
+    from experiments.training.group import Group
 
 # The code whose change may change a trained number, and a score of given weights; a task adds its own.
 _HERE = ("experiments.tasks.sequence", "experiments.tasks.batches")
@@ -94,19 +96,26 @@ class SequenceTask(Task):
         return {"corpus": corpus.name, "source": corpus.source, "target": corpus.target, **encoded.facts}
 
     def train(self, config: RunConfig, context: Context) -> dict[str, Any]:
-        from experiments.device import Device, seed_everything
+        from experiments.device import Device
+        from experiments.training.ranks import joined
+
+        settings, precision = config.training, context.pinned.get("precision", config.training.precision)
+        device = Device.open(context.device, precision, deterministic=settings.deterministic, rank=context.rank)
+        with joined(context.device, context.rank, context.port, context.folder, context.emit) as group:
+            return self._train(config, context, device, group)
+
+    def _train(self, config: RunConfig, context: Context, device: "Device", group: "Group") -> dict[str, Any]:
+        from experiments.device import seed_everything
         from experiments.tasks.batches import Batches, dev_perplexity
         from experiments.training.trainer import train
         from model.factory import build_model
 
-        settings, precision = config.training, context.pinned.get("precision", config.training.precision)
-        device = Device.open(context.device, precision, deterministic=settings.deterministic)
-        encoded = self._encoded(config, context)
+        settings, encoded = config.training, self._encoded(config, context)
         seed_everything(config.seed)
         model = build_model(config.model, *self.vocab_sizes(config), device=device.torch_device)
         if "attention_kernel" in context.pinned:
             model.set_attention_kernel(context.pinned["attention_kernel"])
-        batches = Batches(config, context, encoded)
+        batches = Batches(config, context, encoded, (group.rank, group.size))
         context.emit("pinned", micro_batch_tokens=batches.max_tokens)
         facts = train(
             model,
@@ -121,7 +130,10 @@ class SequenceTask(Task):
             earlier=context.earlier,
             evaluate=dev_perplexity(model, encoded, device) if settings.eval_steps else None,
             meta={"lineage": lineage(config, context.inputs), "code": context.code_digest, "run_id": context.run_id},
+            group=group,
         )
+        if not group.leads:
+            return facts
         for name in dict.fromkeys(model_names(config.model.shared_vocabulary)):
             shutil.copyfile(encoded.folder / name, context.folder / "final" / name)
         return {

@@ -90,6 +90,13 @@ class Training:
         }
         self._emit("resumed", step=found.step, path=_short(found.path), changed=changed)
 
+    def rehearse(self, batches: Sequence[Batch[Tensor]]) -> None:
+        """A pass whose gradients are thrown away. After its first pass DDP sums them in another order, and with that
+        come other roundings: an attempt that goes on at step 500 must not have its first pass there.
+        """
+        self.backward(batches, 1)
+        self.optimizer.zero_grad(set_to_none=True)
+
     def accumulate_gradients(self, step: int, batches: Sequence[Batch[Tensor]]) -> None:
         """Gradients of the mean loss over all real target tokens of a step, micro-batch by micro-batch.
 

@@ -60,6 +60,8 @@ def train(
         steps = range(run.step + 1, settings.train_steps + 1)
         ahead = stack.enter_context(contextlib.closing(prefetch((step, batches(step)) for step in steps)))
         for step, ready in ahead:
+            if group.size > 1 and step == steps[0]:
+                run.rehearse(ready)
             device.seed(mix(mix(seed, step), group.rank) if group.rank else mix(seed, step))
             rate = learning_rate(step, d_model, settings.warmup_steps, settings.learning_rate_scale)
             set_learning_rate(run.optimizer, rate)

@@ -4,53 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from model.attention import CrossAttention, SelfAttention
-from model.layers import DecoderLayer, EncoderLayer
 from model.positional import sinusoids
-
-SIZES = {"d_model": 8, "nhead": 2, "dim_feedforward": 12, "dropout": 0.0, "layer_norm_eps": 1e-6}
-
-
-def copy_self(ours: SelfAttention, theirs: nn.MultiheadAttention) -> None:
-    """Ours is head by head, each with q, k, v; torch's is all of q, then k, then v."""
-    theirs.in_proj_weight.copy_(ours.qkv.weight.view(2, 3, 4, 8).transpose(0, 1).reshape(24, 8))
-    theirs.in_proj_bias.copy_(ours.qkv.bias.view(2, 3, 4).transpose(0, 1).reshape(24))
-    theirs.out_proj.load_state_dict(ours.output.state_dict())
-
-
-def copy_cross(ours: CrossAttention, theirs: nn.MultiheadAttention) -> None:
-    key_value = ours.key_value.weight.view(2, 2, 4, 8).transpose(0, 1).reshape(16, 8)
-    bias = ours.key_value.bias.view(2, 2, 4).transpose(0, 1).reshape(16)
-    theirs.in_proj_weight.copy_(torch.cat([ours.query.weight, key_value]))
-    theirs.in_proj_bias.copy_(torch.cat([ours.query.bias, bias]))
-    theirs.out_proj.load_state_dict(ours.output.state_dict())
-
-
-def copy_feed_forward(ours, theirs) -> None:
-    theirs.linear1.load_state_dict(ours.inner.state_dict())
-    theirs.linear2.load_state_dict(ours.outer.state_dict())
-
-
-@torch.no_grad()
-def torch_encoder_layer(ours: EncoderLayer, norm: str) -> nn.TransformerEncoderLayer:
-    theirs = nn.TransformerEncoderLayer(**SIZES, batch_first=True, norm_first=norm == "pre", dtype=torch.float64)
-    copy_self(ours.self_attention, theirs.self_attn)
-    copy_feed_forward(ours.feed_forward, theirs)
-    theirs.norm1.load_state_dict(ours.self_attention_residual.norm.state_dict())
-    theirs.norm2.load_state_dict(ours.feed_forward_residual.norm.state_dict())
-    return theirs.train()  # torch's fast path in eval mode is another code; without dropout the numbers are one
-
-
-@torch.no_grad()
-def torch_decoder_layer(ours: DecoderLayer, norm: str) -> nn.TransformerDecoderLayer:
-    theirs = nn.TransformerDecoderLayer(**SIZES, batch_first=True, norm_first=norm == "pre", dtype=torch.float64)
-    copy_self(ours.self_attention, theirs.self_attn)
-    copy_cross(ours.cross_attention, theirs.multihead_attn)
-    copy_feed_forward(ours.feed_forward, theirs)
-    theirs.norm1.load_state_dict(ours.self_attention_residual.norm.state_dict())
-    theirs.norm2.load_state_dict(ours.cross_attention_residual.norm.state_dict())
-    theirs.norm3.load_state_dict(ours.feed_forward_residual.norm.state_dict())
-    return theirs
+from tests.torch_layers import torch_decoder_layer, torch_encoder_layer
 
 
 @pytest.mark.parametrize("kernel", ["plain", "sdpa"])

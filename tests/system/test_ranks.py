@@ -1,0 +1,130 @@
+"""Several processes train one run: the numbers of one process, exact resumes, failures that are told."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from experiments.config import RunConfig
+from experiments.events import read_events
+from experiments.store import Store
+from experiments.tasks.translation import TASK
+from experiments.training.checkpoint import load_weights
+
+from .conftest import environment
+
+SETTINGS: dict[str, Any] = {
+    "model": {"num_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2, "d_k": 8, "d_v": 8},
+    "data": {"vocab_size": 300, "builtin_pairs": 400},
+    "training": {"train_steps": 24, "warmup_steps": 20, "tokens_per_batch": 500, "precision": "fp32",
+                 "checkpoint_steps": 4, "keep_checkpoints": 30, "learning_rate_scale": 0.1},
+}  # fmt: skip
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    store = Store.open(tmp_path_factory.mktemp("store"))
+    TASK.prepare(RunConfig(**SETTINGS), store.root, lambda *_: None)
+    return store
+
+
+def _start(store: Store, name: str, ranks: int, earlier: str = "", **changes: Any) -> "subprocess.Popen[bytes]":
+    settings = {**SETTINGS, **changes}
+    config = RunConfig(**settings)
+    folder = store.root / "runs" / name / "attempts" / "1"
+    folder.mkdir(parents=True)
+    spec = {
+        "store": str(store.root), "run_id": name, "attempt": 1, "task": "translation",
+        "config": config.model_dump(mode="json"), "inputs": TASK.inputs(config, store.root), "train": True,
+        "evaluations": [], "device": {"kind": "cpu", "threads": ranks, "memory_gb": None, "count": ranks},
+        "earlier": [f"runs/{earlier}/attempts/1"] if earlier else [],
+    }  # fmt: skip
+    (folder / "spec.json").write_text(json.dumps(spec))
+    with (folder / "log.txt").open("wb") as log:
+        command = [sys.executable, "-m", "experiments.run", str(folder / "spec.json")]
+        return subprocess.Popen(command, env=environment(), stdout=log, stderr=log, start_new_session=True)
+
+
+def _folder(store: Store, name: str) -> Path:
+    return store.root / "runs" / name / "attempts" / "1"
+
+
+def _finished(store: Store, name: str, process: "subprocess.Popen[bytes]") -> list[dict[str, Any]]:
+    assert process.wait(300) == 0, (_folder(store, name) / "log.txt").read_text()
+    return read_events(_folder(store, name))
+
+
+def _losses(events: list[dict[str, Any]]) -> dict[int, float]:
+    return {e["step"]: e["loss"] for e in events if e["kind"] == "metrics" and e["step"] % 10 == 0}
+
+
+def test_two_processes_train_as_one(store: Store) -> None:
+    still = {"model": {**SETTINGS["model"], "dropout": 0.0}}
+    alone, together = (_start(store, f"{n}-ranks", n, **still) for n in (1, 2))
+    curves = [_losses(_finished(store, f"{n}-ranks", process)) for n, process in ((1, alone), (2, together))]
+    assert list(curves[0]) == list(curves[1]) == [10, 20]
+    assert curves[1] == pytest.approx(curves[0], rel=1e-5)
+    results = [json.loads((_folder(store, f"{n}-ranks") / "result.json").read_text()) for n in (1, 2)]
+    assert [result["devices"] for result in results] == [1, 2]
+    assert results[0]["target_tokens"] == results[1]["target_tokens"], "the same pairs in the same steps"
+    one, two = (load_weights(_folder(store, f"{n}-ranks") / "final") for n in (1, 2))
+    for name, tensor in one.items():
+        if not name.endswith(("qkv.bias", "key_value.bias")):  # a key's bias moves no softmax: its gradient is noise
+            torch.testing.assert_close(two[name], tensor, rtol=1e-3, atol=1e-4)
+
+
+def test_three_ranks_killed_and_resumed_equal_three_undisturbed(store: Store) -> None:
+    straight = _start(store, "straight", 3)
+    _finished(store, "straight", straight)
+    killed = _start(store, "killed", 3)
+    deadline = time.monotonic() + 300
+    while not any(e["kind"] == "checkpoint" for e in read_events(_folder(store, "killed"))):
+        assert killed.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.wait()
+    assert not (_folder(store, "killed") / "final").exists(), "it was killed on the way"
+    events = _finished(store, "resumed", _start(store, "resumed", 3, earlier="killed"))
+    assert [e["step"] > 0 for e in events if e["kind"] == "resumed"] == [True]
+    for file in ("model.safetensors", "optimizer.safetensors"):
+        path = f"checkpoints/step-00000024/{file}"
+        assert (_folder(store, "resumed") / path).read_bytes() == (_folder(store, "straight") / path).read_bytes()
+
+
+def test_a_rank_that_dies_ends_the_run_and_is_named(store: Store) -> None:
+    long = {"training": {**SETTINGS["training"], "train_steps": 1_000_000}}
+    process = _start(store, "bereft", 2, **long)
+    deadline = time.monotonic() + 300
+    while not any(e["kind"] == "metrics" for e in read_events(_folder(store, "bereft"))):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    [other] = [int(p) for p in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+    os.kill(other, signal.SIGKILL)
+    assert process.wait(60) == 1
+    failed = [e for e in read_events(_folder(store, "bereft")) if e["kind"] == "failed"]
+    assert len(failed) == 1
+
+
+def test_a_stop_reaches_all_ranks(store: Store) -> None:
+    long = {"training": {**SETTINGS["training"], "train_steps": 1_000_000, "checkpoint_steps": 1_000_000}}
+    process = _start(store, "stopped", 2, **long)
+    deadline = time.monotonic() + 300
+    while not any(e["kind"] == "metrics" for e in read_events(_folder(store, "stopped"))):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.terminate()
+    assert process.wait(60) == 3
+    events = read_events(_folder(store, "stopped"))
+    assert [e["kind"] for e in events[-2:]] == ["checkpoint", "preempted"]
+    assert events[-1]["step"] == events[-2]["step"]
