@@ -1,4 +1,4 @@
-"""Environments for the toolkits that benchmarks.decoding compares with: `python -m benchmarks.setup_peers DIR`.
+"""Environments for the toolkits of benchmarks.decoding and benchmarks.training: `python -m benchmarks.setup_peers DIR`.
 
 Each gets its own, so that none pulls another torch; torch is the version that this project is measured with.
 """
@@ -11,11 +11,21 @@ from pathlib import Path
 
 TORCH = f"torch=={metadata.version('torch').partition('+')[0]}"
 SOCKEYE_NEEDS = ("numpy<2", "portalocker", "sacrebleu", "pyyaml", "regex", "tabulate", "colorama", "lxml")
-# Sockeye asks for an older torch; it runs with ours, so what it needs is named here instead.
+EOLE_NEEDS = (
+    *("numpy", "pyyaml", "pydantic", "configargparse", "safetensors", "sentencepiece", "six", "sacrebleu", "rich"),
+    *("huggingface_hub", "torch-optimi", "pyonmttok"),
+)
+JOEYNMT_NEEDS = (
+    *("numpy", "pyyaml", "packaging", "sacrebleu", "importlib_metadata", "tensorboard", "setuptools<81"),
+    *("matplotlib", "sentencepiece", "subword-nmt", "sacremoses", "datasets", "pandas"),
+)
+# Sockeye asks for an older torch and the others for much that training does not touch: what is needed is named here.
 RECIPES: dict[str, tuple[tuple[str, ...], ...]] = {
     "ct2": (("ctranslate2==4.8.5", "numpy"),),
     "hf": ((TORCH, "transformers==5.23.0", "sentencepiece"),),
     "sockeye": ((TORCH, *SOCKEYE_NEEDS), ("--no-deps", "sockeye==3.1.34")),
+    "eole": ((TORCH, *EOLE_NEEDS), ("--no-deps", "eole==0.6.4")),
+    "joeynmt": ((TORCH, *JOEYNMT_NEEDS), ("--no-deps", "joeynmt==2.3.0")),
 }
 
 

@@ -4,60 +4,13 @@ import measure
 import sockeye
 import torch
 from sockeye import constants as C
-from sockeye import data_io, transformer
 from sockeye.beam_search import CandidateScorer, get_search_algorithm
-from sockeye.encoder import EmbeddingConfig
-from sockeye.model import ModelConfig, SockeyeModel
+from sockeye_model import build
 
 job = measure.job()
 torch.set_num_threads(job["threads"])
 torch.manual_seed(1)
-sizes = job["model"]
-D, V = sizes["d_model"], sizes["vocab_size"]
-stack = transformer.TransformerConfig(
-    model_size=D,
-    attention_heads=sizes["num_heads"],
-    feed_forward_num_hidden=sizes["d_ff"],
-    act_type="relu",
-    num_layers=sizes["num_layers"],
-    dropout_attention=0.0,
-    dropout_act=0.0,
-    dropout_prepost=0.0,
-    positional_embedding_type=C.FIXED_POSITIONAL_EMBEDDING,
-    preprocess_sequence="",
-    postprocess_sequence="rn",
-    max_seq_len_source=256,
-    max_seq_len_target=256,
-    depth_key_value=D,
-)
-statistics = data_io.DataStatistics(
-    *(0,) * 6,  # counts of a corpus that there is none of
-    max_observed_len_source=256,
-    max_observed_len_target=256,
-    size_vocab_source=V,
-    size_vocab_target=V,
-    length_ratio_mean=1.0,
-    length_ratio_std=0.1,
-    buckets=[(256, 256)],
-    num_sents_per_bucket=[1],
-    average_len_target_per_bucket=[1.0],
-    length_ratio_stats_per_bucket=[(1.0, 0.1)],
-)
-model = SockeyeModel(
-    ModelConfig(
-        config_data=data_io.DataConfig(statistics, 256, 256, 1, 1),
-        vocab_source_size=V,
-        vocab_target_size=V,
-        config_embed_source=EmbeddingConfig(V, D, 0.0),
-        config_embed_target=EmbeddingConfig(V, D, 0.0),
-        config_encoder=stack,
-        config_decoder=stack,
-    ),
-    inference_only=True,
-)
-for parameter in model.parameters():
-    if parameter.dim() > 1:
-        torch.nn.init.normal_(parameter, std=D**-0.5)
+model = build(job["model"], inference_only=True)
 with torch.no_grad():
     model.output_layer.bias.zero_()
     model.output_layer.bias[C.EOS_ID] = -1e9  # nothing ends early

@@ -1,0 +1,17 @@
+"""The speed of a 2048³ matrix product in the asked precision, in operations per second, as "tokens"."""
+
+import serve
+import torch
+
+job = serve.job()
+torch.set_num_threads(job["threads"])
+SIZE, REPEATS = 2048, 4
+dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[job["precision"]]
+left, right = (torch.randn(SIZE, SIZE).to(dtype) for _ in range(2))
+rounds = serve.Rounds({**job, "batches": [[]]}, [], f"torch {torch.__version__}")
+rounds.tokens = REPEATS * 2 * SIZE**3
+while True:
+    for _ in range(REPEATS):
+        left @ right
+    if rounds.step_done():
+        break

@@ -1,0 +1,80 @@
+"""What the scripts of benchmarks.training share: rounds of the same training steps, asked for line by line.
+
+The job comes as one line of JSON on standard input: model, batches of pairs of piece ids, precision, threads, dropout,
+smoothing. The script answers with one line when it has warmed up, then with one for every line "round"; what toolkits
+print goes to standard error. Needs nothing but the standard library, as each script runs in its toolkit's environment.
+"""
+
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+PAD, BOS, EOS = 0, 1, 2
+Pair = tuple[list[int], list[int]]
+
+_answers = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)
+
+
+def job() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(sys.stdin.readline())
+    return found
+
+
+def padded(rows: list[list[int]], pad: int = PAD) -> list[list[int]]:
+    longest = max(map(len, rows))
+    return [[*row, *[pad] * (longest - len(row))] for row in rows]
+
+
+def sides(batch: list[Pair], pad: int = PAD, bos: int = BOS, eos: int = EOS) -> tuple[list[list[int]], ...]:
+    """Source with EOS, target after BOS, target before EOS: padded rows."""
+    return (
+        padded([[*source, eos] for source, _ in batch], pad),
+        padded([[bos, *target] for _, target in batch], pad),
+        padded([[*target, eos] for _, target in batch], pad),
+    )
+
+
+def target_tokens(batch: list[Pair]) -> int:
+    return sum(len(target) + 1 for _, target in batch)
+
+
+class Rounds:
+    """Tells when a round of steps begins and ends; a script whose own loop calls `step_done` needs no other."""
+
+    def __init__(self, job: dict[str, Any], parameters: Iterable[Any], version: str) -> None:
+        self._parameters = sum({id(p): p.numel() for p in parameters if p.requires_grad}.values())
+        self.tokens = sum(map(target_tokens, job["batches"]))
+        self._steps, self._version, self._done = len(job["batches"]), version, 0
+
+    def step_done(self) -> bool:
+        """To be called after every step; waits for the next round at the end of one. True: no more rounds."""
+        self._done += 1
+        if self._done % self._steps:
+            return False
+        if self._done == self._steps:  # warm: kernels are built, caches filled
+            self._answer(ready=True, version=self._version, parameters=self._parameters)
+        else:
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+            wall, cpu = time.perf_counter() - self._began[0], time.process_time() - self._began[1]
+            self._answer(seconds=wall, cpu_seconds=cpu, tokens=self.tokens, peak_memory_mb=round(peak))
+        ended = sys.stdin.readline().strip() != "round"
+        self._began = time.perf_counter(), time.process_time()
+        return ended
+
+    def _answer(self, **facts: Any) -> None:
+        print(json.dumps(facts), file=_answers, flush=True)
+
+
+def serve(job: dict[str, Any], step: Callable[[int], object], parameters: Iterable[Any], version: str) -> None:
+    """Run rounds of `step(index of the batch)`, one update each, until standard input ends."""
+    rounds = Rounds(job, parameters, version)
+    while True:
+        for index in range(len(job["batches"])):
+            step(index)
+            if rounds.step_done():
+                return

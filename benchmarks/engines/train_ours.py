@@ -1,0 +1,53 @@
+"""This project's trainer, as a run calls it: experiments.training.trainer.train."""
+
+import contextlib
+import tempfile
+from pathlib import Path
+
+import serve
+import torch
+
+from experiments.config import DeviceSpec, TrainingConfig
+from experiments.data.batch import Batch
+from experiments.device import Device, seed_everything
+from experiments.errors import Preempted
+from experiments.training.trainer import train
+from model.config import ModelConfig
+from model.factory import build_model
+
+job = serve.job()
+device = Device.open(DeviceSpec("cpu", job["threads"]), job["precision"])
+seed_everything(1)
+sizes = dict(job["model"])
+vocabulary = sizes.pop("vocab_size")
+model = build_model(ModelConfig(**sizes, dropout=job["dropout"]), vocabulary)
+batches = [
+    Batch(
+        *(torch.tensor(rows) for rows in serve.sides(batch)),
+        num_source_tokens=sum(len(source) + 1 for source, _ in batch),
+        num_target_tokens=serve.target_tokens(batch),
+    )
+    for batch in job["batches"]
+]
+never = 10**9
+rounds = serve.Rounds(job, model.parameters(), f"torch {torch.__version__}")
+settings = TrainingConfig(
+    train_steps=never,
+    checkpoint_steps=never,
+    eval_steps=0,
+    label_smoothing=job["smoothing"],
+    keep_checkpoints=1,
+)
+with tempfile.TemporaryDirectory() as folder, contextlib.suppress(Preempted):
+    train(
+        model,
+        settings,
+        d_model=sizes["d_model"],
+        batches=lambda step: [batches[(step - 1) % len(batches)]],
+        seed=1,
+        device=device,
+        folder=Path(folder),
+        emit=lambda *args, **facts: None,
+        should_stop=rounds.step_done,
+        meta={"lineage": "benchmark", "code": "benchmark"},
+    )

@@ -1,0 +1,261 @@
+"""Speed of training against other toolkits: the same steps in the same run, each in a process of its own.
+
+    python -m benchmarks.training [--quick] [--json] [--peers DIR] [--out FILE] [--clock wall|cpu] [--threads N]
+
+Every engine does the same updates: the same batches of pairs (lengths log-normal, similar ones together), the same
+sizes, dropout 0.1 and smoothing 0.1, gradients, Adam. Rounds of these steps are interleaved: one engine after the
+other, again and again; medians count. Peers run in environments that `python -m benchmarks.setup_peers DIR` makes;
+those not there are named as missing. Beside them the matrix product's speed is measured, which no trainer exceeds:
+`limit_share` is the part of it that ours reaches, by model.count's arithmetic.
+
+`two runs` are two of ours with one thread each, side by side, as the scheduler places runs on a processor, against the
+fastest peer with all threads. `worst` is the smallest ratio / floor; below 1 the command exits with 1.
+`--clock cpu` counts processes' own processor time (take --threads 1): for a machine with other work.
+"""
+
+import argparse
+import json
+import math
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.machine import machine
+from model.config import ModelConfig
+from model.count import flops_per_token
+
+HERE = Path(__file__).parent
+TINY = {"num_layers": 2, "d_model": 128, "d_ff": 512, "num_heads": 4, "d_k": 32, "d_v": 32, "vocab_size": 8000}
+BASE = {"num_layers": 6, "d_model": 512, "d_ff": 2048, "num_heads": 8, "d_k": 64, "d_v": 64, "vocab_size": 37000}
+MODELS = {"tiny": TINY, "base": BASE}
+OURS = "train_ours.py"
+PEERS = {  # name → environment ("": the one this runs in), script
+    "torch.nn": ("", "train_torch.py"),
+    "marian": ("hf", "train_marian.py"),
+    "sockeye": ("sockeye", "train_sockeye.py"),
+    "eole": ("eole", "train_eole.py"),
+    "joeynmt": ("joeynmt", "train_joeynmt.py"),
+}
+FLOORS = {("tiny", "fp32"): 1.3, ("tiny", "bf16"): 1.7, ("base", "fp32"): 1.1, ("base", "bf16"): 1.3}
+TWO_RUNS_FLOOR = 1.8
+# size, target tokens of a batch, mean length, batches of a round, rounds
+QUICK = (("tiny", 4096, 14, 3, 3),)
+FULL = (
+    ("tiny", 4096, 14, 6, 5),
+    ("tiny", 4096, 28, 6, 5),
+    ("base", 1024, 14, 2, 3),
+    ("base", 1024, 28, 2, 3),
+    ("base", 4096, 28, 1, 3),
+)
+
+
+def main() -> int:
+    options = _options()
+    results = []
+    for size, tokens, mean, batches, rounds in QUICK if options.quick else FULL:
+        for precision in ("fp32", "bf16"):
+            if size in options.sizes.split(",") and precision in options.precisions.split(","):
+                results += _case(size, precision, _batches(size, tokens, mean, batches), mean, rounds, options)
+    ratios = [result["ratio"] / result["floor"] for result in results if result["ratio"]]
+    worst = round(min(ratios), 3) if ratios else None
+    report = {"worst": worst, "results": results, "clock": options.clock, "threads": options.threads, **machine()}
+    if options.json:
+        print(json.dumps(report, indent=1))
+    else:
+        print(f"worst ratio / floor: {worst}")
+    if options.out:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    return 0 if worst is not None and worst >= 1 else 1
+
+
+def _case(
+    size: str, precision: str, batches: list[Any], mean: int, rounds: int, options: argparse.Namespace
+) -> list[dict[str, Any]]:
+    """One result; for tiny in bf16 another one, of two runs side by side."""
+    job = {
+        "model": MODELS[size], "precision": precision, "batches": batches,
+        "dropout": 0.1, "smoothing": 0.1,
+    }  # fmt: skip
+    wanted = [name for name in PEERS if name in options.only.split(",") or not options.only]
+    engines = {"ours": _Engine("", OURS, job, options.threads, options)}
+    engines |= {name: _Engine(*PEERS[name], job, options.threads, options) for name in wanted}
+    engines["matrix product"] = _Engine("", "matrix_product.py", job, options.threads, options)
+    two_runs = size == "tiny" and precision == "bf16"
+    pair = [_Engine("", OURS, job, 1, options) for _ in range(2 if two_runs else 0)]
+    for engine in (*engines.values(), *pair):
+        engine.wait_until_ready()  # one after the other would take long; all have been started
+    for _ in range(rounds):
+        for engine in engines.values():
+            engine.begin()
+            engine.end()
+        for engine in pair:
+            engine.begin()
+        for engine in pair:
+            engine.end()
+    found = {name: engine.close() for name, engine in engines.items()}
+    limit = found.pop("matrix product")
+    ours, peers = found.pop("ours"), found
+    tokens = sum(len(target) + 1 for batch in batches for _, target in batch)
+    result = {
+        "size": size, "precision": precision, "target_tokens": tokens // len(batches), "mean_length": mean,
+        "matrix_product_gflops": limit.get("per_s") and round(limit["per_s"] / 1e9, 1),
+        "limit_share": _limit_share(ours, limit, size, batches),
+        **_compared(ours, peers, FLOORS[size, precision]),
+    }  # fmt: skip
+    results = [result]
+    if pair:
+        halves = [engine.close() for engine in pair]
+        both = {**halves[0], "runs": [half.get("per_s") for half in halves]}
+        if all(both["runs"]):
+            both["per_s"] = round(sum(both["runs"]), 1)
+        same = {key: result[key] for key in ("size", "precision", "target_tokens", "mean_length")}
+        results.append({**same, "two_runs": True, **_compared(both, peers, TWO_RUNS_FLOOR)})
+    if not options.json:
+        for each in results:
+            _print(each)
+    return results
+
+
+class _Engine:
+    """A script in its environment: started at once, warm when it says so, then a round of steps at a time."""
+
+    def __init__(self, environment: str, script: str, job: dict[str, Any], threads: int, options: Any) -> None:
+        self._process, self._found, self._clock = None, dict[str, Any](), options.clock
+        self._rates = list[float]()
+        python = str(options.peers / environment / "bin" / "python") if environment else sys.executable
+        if not Path(python).exists():
+            self._found = {"missing": f"python -m benchmarks.setup_peers {options.peers} sets it up"}
+            return
+        path = str(HERE.parent) if not environment else ""
+        variables = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), "PYTHONPATH": path}
+        self._errors = (options.logs / f"{time.monotonic_ns()}-{script}.log").open("w+")
+        self._process = subprocess.Popen(
+            [python, str(HERE / "engines" / script)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            env={**os.environ, **variables},
+        )
+        self._say(json.dumps({**job, "threads": threads}))
+
+    def wait_until_ready(self) -> None:
+        self._found |= self._hear()
+
+    def begin(self) -> None:
+        self._say("round")
+
+    def end(self) -> None:
+        if self._process:
+            heard = self._hear()
+            if "tokens" in heard:
+                seconds = heard.pop("seconds"), heard.pop("cpu_seconds")
+                self._rates.append(heard.pop("tokens") / seconds[self._clock == "cpu"])
+            self._found |= heard
+
+    def close(self) -> dict[str, Any]:
+        """The median rate and what else the script said."""
+        if self._process and self._process.stdin:
+            self._process.stdin.close()
+            self._process.wait()
+        self._found.pop("ready", None)
+        if self._rates:
+            self._found["per_s"] = round(statistics.median(self._rates), 1)
+        return self._found
+
+    def _say(self, line: str) -> None:
+        if self._process and self._process.stdin:
+            try:
+                self._process.stdin.write(line + "\n")
+                self._process.stdin.flush()
+            except BrokenPipeError:
+                pass  # `_hear` tells why
+
+    def _hear(self) -> dict[str, Any]:
+        if not self._process or not self._process.stdout:
+            return {}
+        line = self._process.stdout.readline()
+        if line:
+            heard: dict[str, Any] = json.loads(line)
+            return heard
+        self._process.wait()
+        self._process = None
+        self._errors.seek(0)
+        return {"failed": self._errors.read().strip().splitlines()[-1:]}
+
+
+def _compared(ours: dict[str, Any], peers: dict[str, Any], floor: float) -> dict[str, Any]:
+    rates = {name: peer["per_s"] for name, peer in peers.items() if "per_s" in peer}
+    fastest = max(rates, key=rates.__getitem__, default=None)
+    ratio = round(ours["per_s"] / rates[fastest], 3) if fastest and "per_s" in ours else None
+    return {"ours": ours, "peers": peers, "fastest_peer": fastest, "ratio": ratio, "floor": floor}
+
+
+def _limit_share(ours: dict[str, Any], limit: dict[str, Any], size: str, batches: list[Any]) -> float | None:
+    if "per_s" not in ours or "per_s" not in limit:
+        return None
+    pairs = [pair for batch in batches for pair in batch]
+    source, target = (sum(len(pair[side]) + 1 for pair in pairs) / len(pairs) for side in (0, 1))
+    sizes = {name: value for name, value in MODELS[size].items() if name != "vocab_size"}
+    work = flops_per_token(ModelConfig(**sizes), MODELS[size]["vocab_size"], source, target)
+    return round(ours["per_s"] * work / limit["per_s"], 3)
+
+
+def _batches(size: str, tokens: int, mean: int, count: int) -> list[list[tuple[list[int], list[int]]]]:
+    """Some batches of an epoch that is sorted by length, each of at most so many target pieces, EOS counted."""
+    draw, spread, vocabulary = random.Random(1), 0.4, MODELS[size]["vocab_size"]
+    centre = mean * math.exp(-(spread**2) / 2)
+    lengths = []
+    for _ in range(20_000):
+        source = min(120, max(3, round(draw.lognormvariate(0, spread) * centre)))
+        lengths.append((min(120, max(3, round(source * draw.gauss(1, 0.12)))), source))
+    lengths.sort()
+    batches = []
+    for index in range(count):
+        at, batch, used = int((index + 0.5) / count * len(lengths)), list[tuple[list[int], list[int]]](), 0
+        while used + lengths[at][0] + 1 <= tokens:
+            sides = [[draw.randrange(4, vocabulary) for _ in range(length)] for length in lengths[at]]
+            batch.append((sides[1], sides[0]))
+            used, at = used + lengths[at][0] + 1, at + 1
+        batches.append(batch)
+    return batches
+
+
+def _print(result: dict[str, Any]) -> None:
+    speeds = {"ours": result["ours"], **result["peers"]}
+    shown = ", ".join(f"{name} {speed.get('per_s', '–')}" for name, speed in speeds.items())
+    what = "two runs of one thread" if result.get("two_runs") else f"{result['limit_share']} of the matrix product"
+    print(
+        f"{time.strftime('%H:%M:%S')} {result['size']}, {result['target_tokens']} tokens, length "
+        f"{result['mean_length']}, {result['precision']} ({what}): {shown} target tokens/s; against "
+        f"{result['fastest_peer']}: {result['ratio']} (floor {result['floor']})",
+        flush=True,
+    )
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="tiny alone, about two minutes")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--out", type=Path, help="also write the JSON to a file, such as benchmarks/results/….json")
+    parser.add_argument("--peers", type=Path, default=Path(os.environ.get("TRAINING_PEERS", HERE / "peers")))
+    parser.add_argument("--only", default="", help="peers to measure, by name; all of them if unset")
+    parser.add_argument("--sizes", default="tiny,base")
+    parser.add_argument("--precisions", default="fp32,bf16")
+    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--logs", type=Path, default=None, help="where the engines' standard errors go")
+    options = parser.parse_args()
+    options.logs = options.logs or Path(tempfile.mkdtemp(prefix="training-benchmark-"))
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())
