@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test test-slow test-clusters chaos check bench clean
+.PHONY: setup demo test test-slow test-extras test-clusters chaos check bench clean
 
 setup: $(STAMP)
 
@@ -25,6 +25,10 @@ test: setup
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow
+
+# the system's Chromium and TeX Live (.ci/packages installs them); without them the tests say so and are skipped
+test-extras: setup
+	$(BIN)/python -m pytest -m "browser or latex" -rs
 
 # a real Slurm (Debian's slurm-wlm and munge, as root) and a real Ray, two nodes each, on this machine
 test-clusters: setup

@@ -37,7 +37,7 @@ def render(table: Table) -> str:
         *_preface(table, grid),
         r"\begin{table}[t]",
         r"\centering",
-        *([rf"\caption{{{escape(table.title)}}}"] if table.title else []),
+        *([rf"\caption{{{escape(table.title)}}}", r"\smallskip"] if table.title else []),
         *(SMALLEST if len(grid.heads) > 16 else SMALL),
         r"\makebox[\linewidth]{%",
         rf"\begin{{tabular}}{{@{{}}{_alignment(grid)}@{{}}}}",
@@ -133,7 +133,7 @@ def _cells(grid: Grid, line: Line) -> Iterator[str]:
 
 def _cell(cell: Cell) -> str:
     text = escape(cell.text)
-    mark = f"$^{{{escape(cell.mark)}}}$" if cell.mark else ""
+    mark = rf"\rlap{{$^{{{escape(cell.mark)}}}$}}" if cell.mark else ""  # numbers line up without it
     return (rf"\textbf{{{text}}}" if cell.emphasis else text) + mark
 
 

@@ -52,7 +52,12 @@ def visit(chromium: Any) -> Iterator[Any]:
         page.set_default_timeout(180_000)  # MLflow's first page on a busy machine
         seen = Visit(page)
         page.on("request", lambda request: seen.requests.append(request.url))
-        page.on("console", lambda m: seen.complaints.append(m.text) if m.type in ("error", "warning") else None)
+        page.on(
+            "console",
+            lambda m: (
+                seen.complaints.append(f"{m.text} {m.location['url']}") if m.type in ("error", "warning") else None
+            ),
+        )
         page.on("pageerror", lambda error: seen.complaints.append(str(error)))
         page.on("dialog", lambda dialog: (seen.complaints.append(dialog.message), dialog.dismiss()))
         page.goto(url, wait_until=wait)

@@ -123,7 +123,7 @@ def test_latex_without_settings_gives_the_label_a_column(bench):
 def test_stale_numbers_are_marked(bench):
     bench.row("base", states=["stale"])
     assert "25.0† |" in render(bench.table(), "markdown")
-    assert r"25.0$^{\dag{}}$ &" in render(bench.table(), "latex")
+    assert r"25.0\rlap{$^{\dag{}}$} &" in render(bench.table(), "latex")
 
 
 def test_best_is_bold(bench):
