@@ -11,10 +11,16 @@ from pathlib import Path
 
 TORCH = f"torch=={metadata.version('torch').partition('+')[0]}"
 SOCKEYE_NEEDS = ("numpy<2", "portalocker", "sacrebleu", "pyyaml", "regex", "tabulate", "colorama", "lxml")
-# Sockeye asks for an older torch; it runs with ours, so what it needs is named here instead.
+JOEY_NEEDS = (
+    "numpy", "importlib_metadata", "matplotlib", "packaging", "pyyaml", "sentencepiece", "setuptools<81", "subword-nmt",
+    "tensorboard", "tqdm",
+)  # fmt: skip
+# Sockeye asks for an older torch and Joey NMT for much that a search does without; both run with ours, so what they
+# need is named here instead.
 RECIPES: dict[str, tuple[tuple[str, ...], ...]] = {
     "ct2": (("ctranslate2==4.8.5", "numpy"),),
     "hf": ((TORCH, "transformers==5.23.0", "sentencepiece"),),
+    "joeynmt": ((TORCH, *JOEY_NEEDS), ("--no-deps", "joeynmt==2.3.0")),
     "sockeye": ((TORCH, *SOCKEYE_NEEDS), ("--no-deps", "sockeye==3.1.34")),
 }
 
