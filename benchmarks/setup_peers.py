@@ -17,7 +17,7 @@ EOLE_NEEDS = (
 )
 JOEYNMT_NEEDS = (
     *("numpy", "pyyaml", "packaging", "sacrebleu", "importlib_metadata", "tensorboard", "setuptools<81"),
-    *("matplotlib", "sentencepiece", "subword-nmt", "sacremoses", "datasets", "pandas"),
+    *("matplotlib", "sentencepiece", "subword-nmt", "sacremoses", "datasets", "pandas", "tqdm"),
 )
 # Sockeye asks for an older torch and the others for much that training does not touch: what is needed is named here.
 RECIPES: dict[str, tuple[tuple[str, ...], ...]] = {

@@ -4,9 +4,12 @@ import math
 import time
 
 import pytest
+from typer.testing import CliRunner
 
+from ablations.cli.main import app
 from ablations.design import MANY_ROWS
 from ablations.study import load_study
+from experiments.errors import UserError
 
 BASE = '[[variation]]\nkey = "base"\n'
 RATES = "training.label_smoothing = [0.0, 0.2], model.dropout = [0.0, 0.2, 0.3]"
@@ -114,3 +117,13 @@ def test_ten_thousand_and_one_rows_on_demand(tmp_path, mistake):
     path.write_text(f'name = "l"\ntitle = "L"\n[[variation]]\nkey = "g"\n{grid}\n')
     assert "10,201 rows" in mistake(load_study, str(path))
     assert len(load_study(str(path), many=True).variations) == side * side
+
+
+@pytest.mark.parametrize("verb", ["plan", "queue", "run", "tune"])
+def test_no_verb_begins_so_much_unasked(verb, tmp_path):
+    path = tmp_path / "large.toml"
+    grid = f"grid = {{a = {list(range(101))}, b = {list(range(101))}}}"
+    path.write_text(f'name = "l"\ntitle = "L"\n[[variation]]\nkey = "g"\n{grid}\n')
+    done = CliRunner().invoke(app, [verb, str(path), "--store", str(tmp_path / "store")])
+    assert isinstance(done.exception, UserError) and "say --yes" in str(done.exception)
+    assert not (tmp_path / "store").exists()
