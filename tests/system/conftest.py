@@ -37,7 +37,8 @@ fixed = {training.train_steps = 0}
 
 def environment() -> dict[str, str]:
     """This checkout's code is what runs, whatever is installed and wherever a test stands."""
-    ours = {"PYTHONPATH": str(Path(__file__).parents[2]), "MLFLOW_DISABLE_TELEMETRY": "true"}
+    path = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]))
+    ours = {"PYTHONPATH": path, "MLFLOW_DISABLE_TELEMETRY": "true"}
     return {**os.environ, **ours, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
 
 

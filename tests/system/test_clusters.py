@@ -123,6 +123,14 @@ class TestSlurm:
         assert row(store, 1).state is State.CANCELLED
         assert [e["kind"] for e in events(store, 1, 1)][-1] == "preempted"
 
+    def test_the_commands_of_the_guide(self, cli, tiny, tmp_path):
+        where = ["--store", tmp_path / "runs", "--state-dir", tmp_path / "state"]
+        cli("queue", tiny, "--rows", "base", *where)
+        settings = ["--engine-set", "partition=main", "--engine-set", "time=30"]
+        cli("work", "--engine", "slurm", "--devices", "cpu:2", *settings, *where, "--detach")
+        wait_for(lambda: "1 finished" in cli("status", *where).stdout, 180)
+        cli("report", tiny, "--rows", "base", *where, "--strict")
+
     def test_what_slurm_refuses_is_the_users_to_mend(self, store):
         enqueue(store, make(1))
         with pytest.raises(UserError, match="Slurm did not take"):
@@ -176,6 +184,12 @@ class TestRay:
         for number in lost:
             assert outcomes(store, number) == ["killed", "finished"]
             assert resumed_at(store, 2, number)[0] >= 2
+
+    def test_the_commands_of_the_guide(self, cli, tiny, tmp_path, cluster):
+        cli("queue", tiny, "--rows", "base", "--store", tmp_path / "runs")
+        options = ["--engine", "ray", "--address", cluster.address, "--devices", "cpu:2"]
+        cli("work", *options, "--store", tmp_path / "runs")
+        cli("report", tiny, "--rows", "base", "--store", tmp_path / "runs", "--strict")
 
     def test_no_cluster_is_said(self, store):
         import ray
