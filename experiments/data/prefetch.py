@@ -2,7 +2,7 @@
 
 import queue
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
@@ -50,7 +50,7 @@ class _Producer(Generic[Item]):
         self._thread.join()
 
 
-def prefetch(items: Iterable[Item], depth: int = 2) -> Iterator[Item]:
+def prefetch(items: Iterable[Item], depth: int = 2) -> Generator[Item]:
     """Yield `items` in order; a thread makes up to `depth` of them ahead.
 
     An exception of the iterable is raised here, after the items before it. Leaving early (closing the generator, or
