@@ -1,6 +1,8 @@
 """Sentence pairs to pieces on disk, with the counts a reader of the table may ask for. Imports no torch."""
 
+import contextlib
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -8,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from experiments.data.pairs import SIDES, SideWriter, piece_dtype
+from experiments.data.prefetch import prefetch
 from experiments.data.tokenizer import UNK_ID, Tokenizer
 
 CHUNK = 16_384  # pairs encoded at once
@@ -20,6 +23,13 @@ def chunks(pairs: Iterable[Pair], size: int = CHUNK) -> Iterator[list[Pair]]:
     rest = iter(pairs)
     while chunk := list(islice(rest, size)):
         yield chunk
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    read: int  # pairs, those with an empty side too
+    texts: list[list[str]]  # by side
+    lines: list[list[list[int]]]  # by side: the pieces of each
 
 
 class Encoder:
@@ -42,22 +52,33 @@ class Encoder:
         self._pieces, self._unknown, self._characters = [0, 0], [0, 0], [0, 0]
         self.pairs = self.kept = self.dropped_empty = self.dropped_long = 0
 
-    def add(self, pairs: Sequence[Pair]) -> None:
-        """Encode and write a chunk of pairs."""
-        self.pairs += len(pairs)
+    def add(self, pairs: Iterable[Pair]) -> None:
+        """Encode and write pairs, a chunk at a time: one is written while the next is read and encoded."""
+        with contextlib.closing(prefetch(map(self._encode, chunks(pairs)), depth=1)) as encoded:
+            for chunk in encoded:
+                self._write(chunk)
+
+    def _encode(self, pairs: Sequence[Pair]) -> _Chunk:
+        read = len(pairs)
         if self._max_pieces:
             pairs = [pair for pair in pairs if pair[0].strip() and pair[1].strip()]
-            self.dropped_empty = self.pairs - self.kept - self.dropped_long - len(pairs)
         texts = [[pair[side] for pair in pairs] for side in (0, 1)]
         lines = [
             tokenizer.encode_batch(text, self._threads) for tokenizer, text in zip(self._tokenizers, texts, strict=True)
         ]
+        return _Chunk(read, texts, lines)
+
+    def _write(self, chunk: _Chunk) -> None:
+        texts, lines = chunk.texts, chunk.lines
+        self.pairs += chunk.read
+        self.dropped_empty += chunk.read - len(lines[0])
         if self._max_pieces:
             longest = self._max_pieces - 1  # EOS is added when batches are made
             fits = [len(s) <= longest and len(t) <= longest for s, t in zip(*lines, strict=True)]
-            self.dropped_long += len(fits) - sum(fits)
-            lines = [[line for line, fit in zip(side, fits, strict=True) if fit] for side in lines]
-            texts = [[line for line, fit in zip(side, fits, strict=True) if fit] for side in texts]
+            if not all(fits):
+                self.dropped_long += len(fits) - sum(fits)
+                lines = [[line for line, fit in zip(side, fits, strict=True) if fit] for side in lines]
+                texts = [[line for line, fit in zip(side, fits, strict=True) if fit] for side in texts]
         self.kept += len(lines[0])
         for side in (0, 1):
             pieces = self._writers[side].add(lines[side])

@@ -6,6 +6,7 @@ source.offsets.npy and target.offsets.npy (int64, one more than pairs).
 
 import itertools
 import mmap
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from experiments.errors import UserError
 
 Pieces = NDArray[np.unsignedinteger[Any]]
 SIDES = ("source", "target")
+BLOCK_BYTES = 1 << 20  # of lengths, as they become offsets
 MAPPED_BYTES = 8 << 20  # what a process may keep mapped of a side before it gives the pages back …
 FAULT_BYTES = 64 << 10  # … as Linux maps so much around each place that is read; measured: 0.8 ms for 190 lines
 
@@ -26,27 +28,37 @@ def piece_dtype(vocab_size: int) -> np.dtype[Any]:
 
 
 class SideWriter:
-    """Appends encoded lines to one side of a folder."""
+    """Appends encoded lines to one side of a folder; holds no more of it than a block."""
 
     def __init__(self, folder: Path, side: str, dtype: np.dtype[Any]) -> None:
         self._offsets_path = folder / f"{side}.offsets.npy"
         self._file = (folder / f"{side}.pieces").open("wb")
         self._dtype = dtype
-        self._lengths: list[NDArray[np.int32]] = []
+        self._lengths = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed by close()
+        self._lines = 0
 
     def add(self, lines: Sequence[Sequence[int]]) -> Pieces:
         """Write a chunk of lines; returns its pieces end to end."""
         lengths = np.fromiter(map(len, lines), np.int32, len(lines))
         pieces = np.fromiter(itertools.chain.from_iterable(lines), self._dtype, int(lengths.sum()))
-        self._lengths.append(lengths)
+        self._lines += len(lines)
+        self._lengths.write(lengths.tobytes())
         self._file.write(pieces.tobytes())
         return pieces
 
     def close(self) -> None:
         self._file.close()
-        offsets = np.zeros(sum(map(len, self._lengths)) + 1, np.int64)
-        np.cumsum(np.concatenate([np.zeros(0, np.int32), *self._lengths]), out=offsets[1:])
-        np.save(self._offsets_path, offsets)
+        self._lengths.seek(0)
+        header = {"descr": "<i8", "fortran_order": False, "shape": (self._lines + 1,)}
+        with self._offsets_path.open("wb") as file:
+            np.lib.format.write_array_header_1_0(file, header)
+            end = np.zeros(1, "<i8")
+            file.write(end.tobytes())
+            while block := self._lengths.read(BLOCK_BYTES):
+                offsets = end + np.cumsum(np.frombuffer(block, np.int32), dtype="<i8")
+                file.write(offsets.tobytes())
+                end = offsets[-1:]
+        self._lengths.close()
 
 
 class Side:

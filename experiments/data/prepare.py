@@ -14,7 +14,7 @@ from typing import TypeVar
 from experiments.config import DataConfig
 from experiments.data.duplicates import seen_in_train
 from experiments.data.encoded import EncodedCorpus, encoded_digest, model_names, open_encoded
-from experiments.data.encoder import CHUNK, Encoder, Pair, chunks
+from experiments.data.encoder import CHUNK, Encoder, Pair
 from experiments.data.folders import locked, make_folder
 from experiments.data.pair_corpus import PairCorpus
 from experiments.data.pairs import SIDES
@@ -92,8 +92,7 @@ class _Work:
         models = tuple(Tokenizer.load(folder / name) for name in model_names(self.shared))
         (folder / "train").mkdir()
         encoder = Encoder(folder / "train", models, self.threads, self.data.max_pieces)
-        for chunk in chunks(self._train_pairs("encoding")):
-            encoder.add(chunk)
+        encoder.add(self._train_pairs("encoding"))
         encoder.close()
         if not encoder.kept:
             raise UserError(
@@ -133,8 +132,7 @@ class _Work:
 
             def make(folder: Path, name: str = name, pairs: list[Pair] = pairs) -> None:
                 encoder = Encoder(folder, encoded.tokenizers, self.threads)
-                for chunk in chunks(pairs):
-                    encoder.add(chunk)
+                encoder.add(pairs)
                 encoder.close()
                 for side, lines in zip(SIDES, zip(*pairs, strict=True), strict=True):
                     with (folder / f"{side}.txt").open("w", encoding="utf-8", newline="\n") as file:

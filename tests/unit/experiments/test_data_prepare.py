@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from experiments.config import DataConfig
+from experiments.data import pairs as pairs_module
 from experiments.data import prepare as prepare_module
 from experiments.data.corpus import Corpus, resolve
 from experiments.data.duplicates import seen_in_train
@@ -271,6 +272,26 @@ def test_large_vocabularies_take_wider_pieces(tmp_path: Path) -> None:
     side = Side(tmp_path, "source", piece_dtype(70_000))
     assert [side[i].tolist() for i in range(3)] == [[65_536, 4], [], [69_999]]
     assert side.lengths.tolist() == [3, 1, 2]
+
+
+def test_offsets_are_written_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pairs_module, "BLOCK_BYTES", 8)  # two lengths
+    writer = SideWriter(tmp_path, "source", piece_dtype(100))
+    writer.add([[5] * n for n in (3, 0, 2)])
+    writer.add([[6] * n for n in (1, 4)])
+    writer.close()
+    assert np.load(tmp_path / "source.offsets.npy").tolist() == [0, 3, 3, 5, 6, 10]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["source.offsets.npy", "source.pieces"]
+
+
+def test_an_error_while_reading_pairs_reaches_who_encodes(folder: Path, tmp_path: Path) -> None:
+    def lines() -> Iterator[tuple[str, str]]:
+        yield "a", "b"
+        raise UserError("the file changed")
+
+    encoder = Encoder(tmp_path, made(data(folder), tmp_path / "corpora").tokenizers, threads=1)
+    with pytest.raises(UserError, match="the file changed"):
+        encoder.add(lines())
 
 
 def test_duplicates_are_counted_by_line() -> None:

@@ -1,0 +1,240 @@
+"""Training speed of all rows of Table 3 at paper sizes on one GPU, unattended and resumable.
+
+    python -m benchmarks.gpu_training --out FILE.json [--rows KEY,GROUP] [--seconds S] [--tiny] [--device cpu]
+
+Every row trains on generated pairs (lengths log-normal, mean 28 pieces, V 37,000) through what a run uses: the
+trainer, its batches, its settings of 25,000 tokens a step. MFU is model.count's arithmetic of the real tokens over the
+card's own bf16 matrix product, measured here. Rows that FILE holds already are not measured again, so the same command
+goes on where a time limit cut it; a row that failed is tried again. `--tiny` is the same with the study's demo profile.
+Needs torch and what `ablations` and `experiments` import to plan and train: numpy, pydantic, safetensors.
+"""
+
+import argparse
+import gc
+import json
+import tempfile
+import time
+import traceback
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from ablations.resolve import PlannedRow, resolve
+from ablations.selectors import selection
+from ablations.study import load_study
+from benchmarks.machine import machine
+from experiments.config import DeviceSpec, RunConfig
+from experiments.data.encoded import EncodedCorpus
+from experiments.data.pairs import SIDES, EncodedPairs, SideWriter, piece_dtype
+from experiments.device import Device, seed_everything
+from experiments.errors import Preempted
+from experiments.store import write_json
+from experiments.tasks.base import Context
+from experiments.tasks.batches import Batches
+from experiments.tasks.translation import TASK
+from experiments.training.trainer import train
+from model.count import flops_per_token
+from model.factory import build_model
+
+PAIRS, MEAN, SPREAD = 30_000, 28, 0.4
+WARM, ROUNDS = 15, 3
+TINY = ("data.vocab_size=500", "training.tokens_per_batch=400", "training.precision=auto")
+
+
+def main() -> int:
+    options = _options()
+    began = time.monotonic()
+    report = json.loads(options.out.read_text(encoding="utf-8")) if options.out.exists() else {"rows": {}}
+    device = Device.open(DeviceSpec(options.device, options.threads), "auto")
+    limit = _matrix_rate(device)
+    report |= {"device": device.describe(), "matrix_product_tflops": round(limit / 1e12, 3), **machine()}
+    with tempfile.TemporaryDirectory() as folder:
+        rows = _rows(options)
+        pairs = _pairs(Path(folder), cast(RunConfig, rows[0].config).data.vocab_size)
+        for row in rows:
+            key = row.variation.key
+            if "target_tokens_per_s" in report["rows"].get(key, {}):
+                continue
+            if time.monotonic() - began > options.seconds:
+                print(f"{options.seconds} s are over: the same command goes on with {key}", flush=True)
+                break
+            try:
+                found = _measure(row, pairs, device, Path(folder), options.steps)
+                found["mfu"] = round(found["flops_per_token"] * found["target_tokens_per_s"] / limit, 4)
+            except Exception as error:  # one row's failure is a result, not the end of the others
+                traceback.print_exc()
+                found = {"failed": f"{type(error).__name__}: {error}"[:300]}
+            report["rows"][key] = found
+            write_json(options.out, report)
+            print(key, json.dumps(found), flush=True)
+            gc.collect()
+            torch.compiler.reset()
+            if device.is_cuda:
+                torch.cuda.empty_cache()
+                torch.cuda.reset_peak_memory_stats()
+    print(_table(report))
+    return 0 if all("mfu" in report["rows"].get(row.variation.key, {}) for row in rows) else 1
+
+
+def _rows(options: argparse.Namespace) -> list[PlannedRow]:
+    profile, sets = ("demo", TINY) if options.tiny else ("paper", ())
+    return resolve(load_study("table3"), selection(profile, None, options.rows, 1, sets), TASK)
+
+
+def _pairs(folder: Path, vocabulary: int) -> EncodedPairs:
+    """Generated pieces, laid out as an encoded corpus."""
+    draw = np.random.default_rng(1)
+    source = np.clip(np.rint(draw.lognormal(np.log(MEAN) - SPREAD**2 / 2, SPREAD, PAIRS)), 3, 200)
+    target = np.clip(np.rint(source * draw.normal(1, 0.12, PAIRS)), 3, 200)
+    dtype = piece_dtype(vocabulary)
+    for side, lengths in zip(SIDES, (source, target), strict=True):
+        writer = SideWriter(folder, side, dtype)
+        writer.add([draw.integers(4, vocabulary, int(length)) for length in lengths])  # type: ignore[misc]
+        writer.close()
+    return EncodedPairs(folder, (dtype, dtype))
+
+
+def _measure(row: PlannedRow, pairs: EncodedPairs, device: Device, folder: Path, steps: int) -> dict[str, Any]:
+    """Warm steps, then the median of rounds of `steps` updates."""
+    config = cast(RunConfig, row.config)
+    spec = DeviceSpec("cuda" if device.is_cuda else "cpu", device.threads)
+    context = Context(folder, "benchmark", folder, {}, spec, _ignore, lambda: False)
+    batches = Batches(config, context, cast(EncodedCorpus, SimpleNamespace(train=pairs)))
+    seed_everything(1)
+    model = build_model(config.model, config.data.vocab_size, device=device.torch_device)
+    clock = _Clock(device, batches, steps)
+    never = 10**9
+    settings = config.training.model_copy(
+        update={"train_steps": never, "checkpoint_steps": never, "eval_steps": 0, "keep_checkpoints": 1}
+    )
+    try:
+        with tempfile.TemporaryDirectory(dir=folder) as attempt:
+            train(
+                model,
+                settings,
+                d_model=config.model.d_model,
+                batches=clock.batches,
+                seed=1,
+                device=device,
+                folder=Path(attempt),
+                emit=_ignore,
+                should_stop=clock.stop,
+                meta={"lineage": "benchmark", "code": "benchmark"},
+            )
+    except Preempted:
+        pass
+    work = flops_per_token(config.model, config.data.vocab_size, clock.source_length, clock.target_length)
+    return {
+        "target_tokens_per_s": clock.rate,
+        "step_ms": clock.step_ms,
+        "flops_per_token": round(work),
+        "num_params": TASK.num_params(config),
+        "peak_memory_gb": round(device.peak_memory_bytes() / 1e9, 2),
+        "target_tokens_per_step": clock.tokens_per_step,
+    }
+
+
+class _Clock:
+    """Counts the steps that the trainer asks about, and stops it after the last round."""
+
+    def __init__(self, device: Device, batches: Batches, steps: int) -> None:
+        self._device, self._batches, self._steps = device, batches, steps
+        self._done, self._tokens, self._source, self._sentences = 0, [0], 0, 0
+        self._times = list[float]()
+        self._counts = dict[int, tuple[int, int, int]]()
+
+    def batches(self, step: int) -> Any:
+        found = self._batches(step)
+        self._counts[step] = (
+            sum(part.num_target_tokens for part in found),
+            sum(part.num_source_tokens for part in found),
+            sum(len(part.source) for part in found),
+        )
+        return found
+
+    def stop(self) -> bool:
+        self._done += 1
+        past = self._done - WARM
+        if past < 0 or past % self._steps:
+            return False
+        self._device.synchronize()
+        self._times.append(time.perf_counter())
+        return past == ROUNDS * self._steps
+
+    @property
+    def _measured(self) -> list[tuple[int, int, int]]:
+        return [self._counts[step] for step in range(WARM + 1, self._done + 1)]
+
+    @property
+    def rate(self) -> float:
+        seconds = np.diff(self._times)
+        tokens = [sum(t for t, *_ in self._measured[r * self._steps : (r + 1) * self._steps]) for r in range(ROUNDS)]
+        return round(float(np.median(np.array(tokens) / seconds)), 1)
+
+    @property
+    def step_ms(self) -> float:
+        return round(float(np.median(np.diff(self._times))) / self._steps * 1e3, 2)
+
+    @property
+    def tokens_per_step(self) -> int:
+        return round(float(np.mean([tokens for tokens, *_ in self._measured])))
+
+    @property
+    def source_length(self) -> float:
+        return sum(s for _, s, _ in self._measured) / sum(n for *_, n in self._measured)
+
+    @property
+    def target_length(self) -> float:
+        return sum(t for t, *_ in self._measured) / sum(n for *_, n in self._measured)
+
+
+def _matrix_rate(device: Device) -> float:
+    """Operations per second of a large square product of random numbers, in the precision that training takes."""
+    dtype = torch.bfloat16 if device.precision == "bf16" else torch.float32
+    size, repeats = (8192, 10) if device.is_cuda else (1024, 3)
+    left, right = (torch.randn(size, size, device=device.torch_device).to(dtype) for _ in range(2))
+    for _ in range(3):
+        left @ right
+    device.synchronize()
+    began = time.perf_counter()
+    for _ in range(repeats):
+        left @ right
+    device.synchronize()
+    return repeats * 2 * size**3 / (time.perf_counter() - began)
+
+
+def _table(report: dict[str, Any]) -> str:
+    lines = [f"{'row':14}{'params':>9}{'tokens/s':>11}{'ms/step':>10}{'MFU':>7}{'GB':>7}"]
+    for key, row in report["rows"].items():
+        if "failed" in row:
+            lines.append(f"{key:14} {row['failed'][:60]}")
+        else:
+            lines.append(
+                f"{key:14}{row['num_params'] / 1e6:8.1f}M{row['target_tokens_per_s']:11,.0f}{row['step_ms']:10.1f}"
+                f"{row['mfu']:7.1%}{row['peak_memory_gb']:7.1f}"
+            )
+    lines.append(f"{report['device']['device']}, matrix product {report['matrix_product_tflops']} TFLOP/s")
+    return "\n".join(lines)
+
+
+def _ignore(*_args: Any, **_facts: Any) -> None:
+    pass
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="the report; read first, then added to")
+    parser.add_argument("--rows", help="keys and groups of Table 3, with commas; all if unset")
+    parser.add_argument("--seconds", type=float, default=540, help="no further row is begun after these")
+    parser.add_argument("--steps", type=int, default=10, help="updates of a round")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--threads", type=int, default=4)
+    parser.add_argument("--tiny", action="store_true", help="all rows in miniature: does the whole path work?")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
