@@ -43,7 +43,7 @@ tracker = Background(lambda: Tracker(store), 1.0)
 work(store, slots, tracker=tracker, engine=LocalEngine(()), child=(sys.executable, sys.argv[3]))
 """
 ROWS = "base,A-h1,A-h16,C-N2,C-dff1024,D-pdrop0.0"
-SMALL = ["data.builtin_pairs=2000", "data.vocab_size=500", "training.train_steps=300", "training.checkpoint_steps=5"]
+SMALL = ["data.builtin_pairs=2000", "data.vocab_size=500", "training.train_steps=500", "training.checkpoint_steps=5"]
 
 
 class Killer:
@@ -138,8 +138,8 @@ def stub(folder: Path, runs: int, slots: int, kills: int, seed: int) -> dict[str
 
 
 def _stub_job(number: int, chance: random.Random) -> Job:
-    steps = chance.randint(5, 120)
-    config = {"training": {"train_steps": steps}, "stub": {"step_s": 0.02, "checkpoint_steps": 3}}
+    steps = chance.randint(20, 200)
+    config = {"training": {"train_steps": steps}, "stub": {"step_s": 0.03, "checkpoint_steps": 3}}
     member = (Member("chaos", "", "", f"row {number}"),)
     return Job(f"{number:016x}", "stub", config, members=member, cost=float(steps), steps=steps)
 
