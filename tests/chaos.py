@@ -180,7 +180,14 @@ def _check_mlflow(store: Store, jobs: Sequence[Job]) -> None:
         assert set(steps) == set(range(1, job.config["training"]["train_steps"] + 1)), f"{job.run_id}: steps lost"
 
 
-def table(folder: Path, kills: int, seed: int, study: str = "table3", options: Sequence[str] = ()) -> dict[str, object]:
+def table(
+    folder: Path,
+    kills: int,
+    seed: int,
+    study: str = "table3",
+    options: Sequence[str] = (),
+    pause_s: tuple[float, float] = (0.5, 4.0),
+) -> dict[str, object]:
     """A table trained undisturbed, and killed `kills` times: the same bytes. Returns where it was gone on with."""
     chosen = [study, *(options or ["--rows", ROWS, *(word for name in SMALL for word in ("--set", name))])]
     undisturbed, store = folder / "undisturbed", Store.open(folder / "killed")
@@ -188,7 +195,7 @@ def table(folder: Path, kills: int, seed: int, study: str = "table3", options: S
     queue = subprocess.run(_cli("queue", *chosen, "--store", store.root), check=True, capture_output=True)
     assert queue.returncode == 0
     began = time.monotonic()
-    killer = Killer(store, kills, random.Random(seed), (0.5, 4.0))
+    killer = Killer(store, kills, random.Random(seed), pause_s)
     killer.run(lambda: _start(_cli("work", "--store", store.root, "--devices", "cpu:2")))
     for format_ in ("latex", "csv", "json"):
         tables = [
