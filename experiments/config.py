@@ -79,6 +79,9 @@ class TrainingConfig(Section):
         False, description="compile the layers for a few padded shapes; `ablations probe` shows whether it pays"
     )
     checkpoint_steps: int = Field(1000, ge=1, description="a checkpoint every so many steps, and one at the end")
+    checkpoint_minutes: float = Field(
+        0.0, ge=0, description="a checkpoint also when so many minutes have passed without one; 0: by steps alone"
+    )
     keep_checkpoints: int = Field(2, ge=1, description="checkpoints kept while running; averaging uses these")
     eval_steps: int = Field(0, ge=0, description="dev perplexity every so many steps; 0: only in evaluation")
 
@@ -111,6 +114,7 @@ NOT_IN_RUN_ID = (
     "data.test",
     "data.builtin_pairs",
     "training.checkpoint_steps",
+    "training.checkpoint_minutes",
     "training.keep_checkpoints",
     "training.eval_steps",
     "training.deterministic",

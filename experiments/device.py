@@ -6,12 +6,15 @@ this object and never the device's name.
 
 import contextlib
 import ctypes
+import math
 import os
 import platform
 import resource
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -94,12 +97,29 @@ class Device:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else peak * 1024
 
+    def matrix_flops(self) -> float:
+        """Operations per second of a large square product in this precision: what no training exceeds."""
+        dtype = torch.bfloat16 if self.precision == "bf16" else torch.float32
+        size, repeats = (8192, 20) if self.is_cuda else (2048, 4)
+        left, right = (torch.randn(size, size, device=self.torch_device).to(dtype) for _ in range(2))
+        fastest = math.inf
+        for _ in range(4):  # the first warms up
+            self.synchronize()
+            began = time.perf_counter()
+            for _ in range(repeats):
+                left @ right
+            self.synchronize()
+            fastest = min(fastest, time.perf_counter() - began)
+        return repeats * 2 * size**3 / fastest
+
     def describe(self) -> dict[str, Any]:
         """What the numbers of a run depend on beside its configuration."""
         versions = {"torch": torch.__version__, "python": platform.python_version()}
         if self.is_cuda:
             versions["cuda"] = str(torch.version.cuda)
+        shared = {"mps": _mps_runs()} if self.is_cuda else {}
         return {
+            **shared,
             "device": self.name,
             "device_kind": self.torch_device.type,
             "threads": self.threads,
@@ -212,6 +232,11 @@ def _keep_freed_memory() -> None:
     trim_threshold, mmap_threshold = -1, -3  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD of malloc.h
     if libc.mallopt(mmap_threshold, 1024 * _MIB):
         libc.mallopt(trim_threshold, 2047 * _MIB)
+
+
+def _mps_runs() -> bool:
+    """Whether NVIDIA's MPS daemon serves this process: kernels of several processes then run side by side."""
+    return Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"), "control").exists()
 
 
 def _cpu_name() -> str:

@@ -33,12 +33,15 @@ def pairs(step, count=6):
     return batch_of(source, target_input, target_output)
 
 
-def run(folder, *, settings=None, sizes=SIZES, seed=1, batches=None, stop_at=None, precision="fp32", **options):
+def run(
+    folder, *, settings=None, sizes=SIZES, seed=1, batches=None, stop_at=None, precision="fp32", kind="cpu", **options
+):
     """Train in `folder`; returns (model, facts, events). `stop_at` asks for a stop after that step."""
     folder.mkdir(exist_ok=True)
-    seed_everything(seed)
-    model = build_model(sizes, PIECES)
     settings = settings or TrainingConfig(train_steps=12, warmup_steps=10, checkpoint_steps=4)
+    device = Device.open(DeviceSpec(kind), precision, deterministic=settings.deterministic)
+    seed_everything(seed)
+    model = build_model(sizes, PIECES, device=device.torch_device)
     events, asked = [], []
     resumed = options.get("earlier") and max(
         int(p.name[5:]) for e in options["earlier"] for p in e.glob("checkpoints/*")
@@ -55,7 +58,7 @@ def run(folder, *, settings=None, sizes=SIZES, seed=1, batches=None, stop_at=Non
             d_model=sizes.d_model,
             batches=batches or (lambda step: [pairs(step)]),
             seed=seed,
-            device=Device.open(DeviceSpec(), precision),
+            device=device,
             folder=folder,
             emit=lambda kind, **fields: events.append({"kind": kind, **fields}),
             should_stop=should_stop,

@@ -13,7 +13,7 @@ from ablations.plan import PlannedRun
 from experiments.config import flatten, total_steps
 from experiments.errors import UserError
 from experiments.jobs.calibration import Point, Speed, keep, kept, of_results
-from experiments.jobs.probe import STEPS, seconds_per_step
+from experiments.jobs.probe import STEPS, probe
 from experiments.jobs.slots import Slot, by_device
 from experiments.jobs.widths import simulate, widths
 
@@ -68,10 +68,10 @@ def measure(chosen: Chosen, runs: Sequence[PlannedRun], slot: Slot) -> None:
         raise UserError(f"The task {chosen.study.task} does not predict what its runs cost: nothing can be measured.")
     costs = sorted(by_cost)
     order, began = list(dict.fromkeys([costs[0], costs[-1], *costs])), time.monotonic()
-    probes = seconds_per_step(chosen.store, (_spec(chosen, by_cost[cost]) for cost in order), slot)
-    for cost, seconds in zip(order, probes, strict=True):
+    probes = probe(chosen.store, (short_spec(chosen, by_cost[cost]) for cost in order), slot)
+    for cost, measured in zip(order, probes, strict=True):
         plain_progress(f"measuring {by_cost[cost].row}", order.index(cost) + 1, len(order))
-        keep(chosen.store, [Point(slot.kind, slot.threads, cost, seconds)])
+        keep(chosen.store, [Point(slot.kind, slot.threads, cost, measured.seconds_per_step)])
         if cost != costs[0] and time.monotonic() - began > PROBED_S:
             probes.close()
             break
@@ -148,7 +148,7 @@ def _step_cost(run: PlannedRun) -> float:
     return run.cost / (total_steps(run.config) or 1)
 
 
-def _spec(chosen: Chosen, run: PlannedRun) -> dict[str, object]:
+def short_spec(chosen: Chosen, run: PlannedRun, steps: int = STEPS) -> dict[str, object]:
     """The run with as few steps as a measurement takes."""
     settings, name = dict(flatten(run.config)), run.config.setting_roles.steps
     if not name or name not in settings:
@@ -156,6 +156,6 @@ def _spec(chosen: Chosen, run: PlannedRun) -> dict[str, object]:
     return {
         "task": run.config.task,
         "folder": str(chosen.study.folder or ""),
-        "config": nested({**settings, name: STEPS}),
+        "config": nested({**settings, name: steps}),
         "inputs": dict(run.inputs),
     }

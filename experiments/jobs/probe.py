@@ -1,10 +1,14 @@
-"""A few steps of runs, measured on a device and thrown away: for `ablations plan --measure` and `--max-hours`."""
+"""A few steps of runs, measured on a device and thrown away: for `plan --measure`, `--max-hours` and `probe`."""
 
 import contextlib
 import json
+import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +18,43 @@ from experiments.jobs.attempts import myself
 from experiments.jobs.engines.base import CHILD, Engine, Launch, child_environment
 from experiments.jobs.engines.local import LocalEngine
 from experiments.jobs.slots import Slot
-from experiments.store import Store
+from experiments.store import Store, read_json
 
+PROBING = (sys.executable, "-m", "experiments.probing")  # a child that measures its device too
 STEPS = 20  # the curve has points at 10 and at 20: the first ten warm the device up
 LONG_S = 120.0  # a row whose steps are slow is measured from those that fit in
 
 
-def seconds_per_step(
+@dataclass(frozen=True)
+class Measured:
+    """What a few steps took. Rates are of real pieces, padding left out; None where the task does not tell."""
+
+    seconds_per_step: float
+    source_tokens_per_s: float | None = None
+    target_tokens_per_s: float | None = None
+    padding: float | None = None
+    flops_per_token: float | None = None  # of a training step, per target piece (model/count.py)
+    matrix_flops: float | None = None  # per second, in a large matrix product of the same precision
+    peak_memory_bytes: int | None = None
+    precision: str = ""
+    device: str = ""
+
+    @property
+    def mfu(self) -> float | None:
+        """flops_per_token · target_tokens_per_s / matrix_flops: the share of what the device's products reach."""
+        if not (self.flops_per_token and self.target_tokens_per_s and self.matrix_flops):
+            return None
+        return self.flops_per_token * self.target_tokens_per_s / self.matrix_flops
+
+
+def probe(
     store: Store,
     specs: Iterable[Mapping[str, Any]],
     slot: Slot,
     engine: Engine | None = None,
     child: Sequence[str] = CHILD,
     long_s: float = LONG_S,
-) -> Generator[float, None, None]:
+) -> Generator[Measured, None, None]:
     """Train for a moment, one after the other. A spec names task, folder, config (with few steps), inputs.
 
     Raises UserError with what the child said if it fails, or if it shows no two points in `long_s`.
@@ -38,6 +65,18 @@ def seconds_per_step(
                 yield _measure(store, spec, slot, engine, child, long_s, Path(name))
 
 
+def probe_together(
+    store: Store, spec: Mapping[str, Any], slots: Sequence[Slot], child: Sequence[str] = CHILD
+) -> list[Measured]:
+    """The same run at the same time on each of several slots."""
+
+    def one(slot: Slot) -> Measured:
+        return next(probe(store, [spec], slot, LocalEngine(fork=False), child))
+
+    with ThreadPoolExecutor(len(slots)) as pool:
+        return list(pool.map(one, slots))
+
+
 def _measure(
     store: Store,
     spec: Mapping[str, Any],
@@ -46,7 +85,7 @@ def _measure(
     child: Sequence[str],
     long_s: float,
     folder: Path,
-) -> float:
+) -> Measured:
     whole = {
         **spec,
         "store": str(store.root),
@@ -54,7 +93,7 @@ def _measure(
         "attempt": 1,
         "train": True,
         "evaluations": [],
-        "device": {"kind": slot.kind, "threads": slot.threads, "memory_gb": slot.memory_gb},
+        "device": {"kind": slot.kind, "threads": slot.threads, "memory_gb": slot.memory_gb, "count": slot.count},
         "coordinator": myself(),
     }
     (folder / "spec.json").write_text(json.dumps(whole), encoding="utf-8")
@@ -68,14 +107,31 @@ def _measure(
         engine.kill(handle)
         while engine.poll(handle) is None:
             engine.wait(0.05)
-    return _measured(read_events(folder))
+    return _measured(read_events(folder), read_json(folder / "result.json") or {})
 
 
-def _measured(events: Sequence[Mapping[str, Any]]) -> float:
+def _measured(events: Sequence[Mapping[str, Any]], result: Mapping[str, Any]) -> Measured:
     points = [(event["step"], event["t"]) for event in events if event["kind"] == "metrics" and "loss" in event]
     if len(points) >= 2 and points[-1][0] > points[0][0]:
         steps = float(points[-1][0] - points[0][0])
-        return float(points[-1][1] - points[0][1]) / steps
+        warm = [event for event in events if event["kind"] == "metrics" and event.get("step", 0) > points[0][0]]
+        matrix = [event["matrix_flops"] for event in events if event["kind"] == "probed"]
+        return Measured(
+            float(points[-1][1] - points[0][1]) / steps,
+            source_tokens_per_s=_mean(warm, "source_tokens_per_s"),
+            target_tokens_per_s=_mean(warm, "target_tokens_per_s"),
+            padding=_mean(warm, "padding"),
+            flops_per_token=result.get("flops_per_token"),
+            matrix_flops=matrix[0] if matrix else None,
+            peak_memory_bytes=result.get("peak_memory_bytes"),
+            precision=str(result.get("precision", "")),
+            device=str(result.get("device", "")),
+        )
     failed = [event["message"] for event in events if event["kind"] == "failed"]
     why = failed[-1] if failed else "it showed fewer than two points of its curve"
     raise UserError(f"A row could not be measured: {why}")
+
+
+def _mean(events: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    values = [float(event[name]) for event in events if name in event]
+    return statistics.fmean(values) if values else None

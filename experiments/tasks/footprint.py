@@ -8,7 +8,8 @@ MICRO_BATCH_TOKENS = {"cpu": 4096, "cuda": 32768}  # places a side of one forwar
 LOGIT_CHUNK = {"cpu": 256, "cuda": 8192}  # tokens whose logits exist at once (experiments/training/loss.py)
 LOGIT_CHUNKS = 8  # chunks whose gradients wait for one product
 PROCESS_BYTES = {"cpu": 450e6, "cuda": 700e6}  # torch itself in main memory; a CUDA context and its kernels
-STATE_BYTES = 16  # of a parameter: itself, its gradient and Adam's two moments in fp32
+# Of a parameter: itself, its gradient, Adam's two moments in fp32; in main memory the copy that is being saved, too.
+STATE_BYTES = {"cpu": 28, "cuda": 16}
 SAVED_BYTES = 12  # of a parameter in a checkpoint: itself and the moments
 WEIGHT_BYTES = 4
 
@@ -16,14 +17,14 @@ WEIGHT_BYTES = 4
 def memory_bytes(config: ModelConfig, vocab_sizes: tuple[int, int], tokens_per_batch: int, kind: str) -> float:
     """Most memory of a training on a "cpu" or a "cuda" device, in fp32; bf16 needs less.
 
-    16·params + activations of a micro-batch + logits of the chunks that wait for each other + the process itself.
+    state·params + activations of a micro-batch + logits of the chunks that wait for each other + the process itself.
     """
     params = count.num_params(config, *vocab_sizes)
     tokens = min(tokens_per_batch, MICRO_BATCH_TOKENS[kind])
     sentences = max(1, round(tokens / TYPICAL_LENGTH))
     activations = count.activation_bytes(config, sentences, TYPICAL_LENGTH, TYPICAL_LENGTH)
     logits = min(tokens, LOGIT_CHUNK[kind] * LOGIT_CHUNKS) * vocab_sizes[0] * WEIGHT_BYTES
-    return STATE_BYTES * params + activations + logits + PROCESS_BYTES[kind]
+    return STATE_BYTES[kind] * params + activations + logits + PROCESS_BYTES[kind]
 
 
 def disk_bytes(num_params: int, keep_checkpoints: int) -> float:

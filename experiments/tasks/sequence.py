@@ -82,6 +82,11 @@ class SequenceTask(Task):
         per_token = count.flops_per_token(config.model, vocab_size, TYPICAL_LENGTH, TYPICAL_LENGTH)
         return per_token * config.training.tokens_per_batch * config.training.train_steps
 
+    def _flops_per_token(self, config: RunConfig, encoded: EncodedCorpus) -> int:
+        """Training operations per target piece for the corpus's mean lengths (model/count.py has the formula)."""
+        lengths = [float(lengths.mean()) for lengths in (encoded.train.source_lengths, encoded.train.target_lengths)]
+        return round(count.flops_per_token(config.model, self.vocab_sizes(config)[0], *lengths))
+
     def memory_bytes(self, config: RunConfig, kind: str) -> float:
         return footprint.memory_bytes(config.model, self.vocab_sizes(config), config.training.tokens_per_batch, kind)
 
@@ -141,6 +146,7 @@ class SequenceTask(Task):
             "seed": config.seed,
             "data": {"encoded": encoded.digest, **encoded.facts},
             "batches": batches.describe(),
+            "flops_per_token": self._flops_per_token(config, encoded),
             **facts,
         }
 

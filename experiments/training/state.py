@@ -63,6 +63,7 @@ class Training:
         }
         self._meta = {**meta, **{key: self.facts[key] for key in EXACT}}
         emit("pinned", **{key: self.facts[key] for key in PINNED})
+        self._saved_at = time.monotonic()
         self._score: float | None = None  # dev perplexity at `step`, if it was measured
         self._started = time.perf_counter()
 
@@ -138,11 +139,18 @@ class Training:
         self._score = metrics.get("perplexity")
         return self._score is not None and (best is None or self._score < best.meta["dev_perplexity"])
 
+    @property
+    def long_unsaved(self) -> bool:
+        """Whether `checkpoint_minutes` have passed since the last checkpoint."""
+        minutes = self.settings.checkpoint_minutes
+        return minutes > 0 and time.monotonic() - self._saved_at >= 60 * minutes
+
     def save(self) -> None:
         """Begin a checkpoint of this step. It is told when it is durable; older ones go as `keep_checkpoints` says.
 
         What goes wrong is raised by a later `check`, `save` or `settle`.
         """
+        self._saved_at = time.monotonic()
         step, meta = self.step, {**self._meta, "target_tokens": self.target_tokens}
         if self._score is not None:
             meta["dev_perplexity"] = self._score

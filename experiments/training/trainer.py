@@ -71,9 +71,9 @@ def train(
             run.optimizer.zero_grad(set_to_none=True)
 
             run.check()
-            stop, due = group.decided(should_stop(), run.curve.due(step))
+            stop, due, unsaved = group.decided(should_stop(), run.curve.due(step), run.long_unsaved)
             last = step == settings.train_steps
-            save = last or stop or step % settings.checkpoint_steps == 0
+            save = last or stop or unsaved or step % settings.checkpoint_steps == 0
             score = evaluate is not None and settings.eval_steps > 0 and step % settings.eval_steps == 0
             if save or score or due:
                 run.curve.flush(rate)

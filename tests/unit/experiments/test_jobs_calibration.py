@@ -69,10 +69,11 @@ class TestMeasured:
 class TestFootprint:
     BASE = ModelConfig()
 
-    def test_weights_gradients_and_moments_are_sixteen_bytes_a_parameter(self):
-        small = memory_bytes(self.BASE, (16, 16), 28, "cpu")
-        large = memory_bytes(self.BASE, (10_016, 10_016), 28, "cpu")
-        rows = 10_000 * self.BASE.d_model * 16 + 28 * 10_000 * 4  # of the embedding; logits of one sentence
+    @pytest.mark.parametrize(("kind", "each"), [("cpu", 16 + 12), ("cuda", 16)])
+    def test_weights_gradients_and_moments_and_a_copy_to_be_saved(self, kind, each):
+        small = memory_bytes(self.BASE, (16, 16), 28, kind)
+        large = memory_bytes(self.BASE, (10_016, 10_016), 28, kind)
+        rows = 10_000 * self.BASE.d_model * each + 28 * 10_000 * 4  # of the embedding; logits of one sentence
         assert large - small == pytest.approx(rows)
 
     def test_activations_grow_with_the_batch_up_to_a_micro_batch(self):

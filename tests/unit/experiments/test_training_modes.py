@@ -10,9 +10,11 @@ from experiments.data.batch import Batch
 from experiments.device import Device
 from experiments.errors import UserError
 from experiments.training import compiled, curve, state
-from experiments.training.trainer import train
 from model.factory import build_model
-from tests.small_training import META, PIECES, SIZES, kinds, losses, pairs, run
+from model.transformer import Transformer
+from tests.small_training import PIECES, SIZES, kinds, losses, pairs, run
+
+DETERMINISTIC = TrainingConfig(train_steps=12, warmup_steps=10, checkpoint_steps=4, deterministic=True)
 
 
 @pytest.fixture(autouse=True)
@@ -22,41 +24,24 @@ def _every_step(monkeypatch):
     torch.use_deterministic_algorithms(False)
 
 
-def deterministic(folder, model):
-    folder.mkdir(exist_ok=True)
-    return train(
-        model,
-        TrainingConfig(train_steps=2, deterministic=True),
-        d_model=8,
-        batches=lambda step: [pairs(step)],
-        seed=1,
-        device=Device.open(DeviceSpec(), "fp32", deterministic=True),
-        folder=folder,
-        emit=lambda kind, **fields: None,
-        should_stop=lambda: False,
-        meta=META,
-    )
-
-
 def test_deterministic_mode_is_switched_on_recorded_and_off_again(tmp_path):
-    facts = deterministic(tmp_path, build_model(SIZES, PIECES))
+    _, facts, _ = run(tmp_path, settings=DETERMINISTIC)
     assert torch.are_deterministic_algorithms_enabled()
     assert facts["deterministic"] is True
     Device.open(DeviceSpec(), "fp32")
     assert not torch.are_deterministic_algorithms_enabled()
 
 
-def test_a_kernel_that_cannot_be_deterministic_is_named_and_nothing_is_written(tmp_path):
-    class Careless(type(build_model(SIZES, PIECES))):
-        def decode(self, target, memory, mask=None):
-            hidden = super().decode(target, memory, mask)
-            torch.zeros(3).put_(torch.tensor([1]), torch.ones(1))  # has no deterministic kernel
-            return hidden
+def test_a_kernel_that_cannot_be_deterministic_is_named_and_nothing_is_written(tmp_path, monkeypatch):
+    decode = Transformer.decode
 
-    model = build_model(SIZES, PIECES)
-    model.__class__ = Careless
+    def careless(self, target, memory, mask=None):
+        torch.zeros(3).put_(torch.tensor([1]), torch.ones(1))  # has no deterministic kernel
+        return decode(self, target, memory, mask)
+
+    monkeypatch.setattr(Transformer, "decode", careless)
     with pytest.raises(UserError, match=r"training\.deterministic is set, and put_ has no deterministic .* to false"):
-        deterministic(tmp_path, model)
+        run(tmp_path, settings=DETERMINISTIC)
     assert not list(tmp_path.iterdir())
 
 
@@ -71,7 +56,9 @@ def test_compiled_layers_train_alike_share_their_graphs_and_score_eagerly(tmp_pa
     _, _, eager = run(tmp_path / "eager", settings=TrainingConfig(**settings), sizes=sizes)
 
     models, scored = [], []
-    monkeypatch.setattr("tests.small_training.build_model", lambda *a: models.append(build_model(*a)) or models[-1])
+    monkeypatch.setattr(
+        "tests.small_training.build_model", lambda *a, **k: models.append(build_model(*a, **k)) or models[-1]
+    )
 
     def evaluate(step):
         text = torch.randint(1, PIECES, (step, 3 + step))  # a shape of its own every time
@@ -109,21 +96,5 @@ def test_more_shapes_than_planned_end_a_compiled_training(tmp_path, monkeypatch)
 
 def test_a_resume_says_that_modes_changed(tmp_path):
     run(tmp_path / "1", stop_at=5)
-    settings = TrainingConfig(train_steps=12, warmup_steps=10, checkpoint_steps=4)
-    attempt = tmp_path / "2"
-    attempt.mkdir()
-    events = []
-    train(
-        build_model(SIZES, PIECES),
-        settings,
-        d_model=8,
-        batches=lambda step: [pairs(step)],
-        seed=1,
-        device=Device.open(DeviceSpec(), "fp32", deterministic=True),
-        folder=attempt,
-        emit=lambda kind, **fields: events.append({"kind": kind, **fields}),
-        should_stop=lambda: False,
-        meta=META,
-        earlier=[tmp_path / "1"],
-    )
+    _, _, events = run(tmp_path / "2", settings=DETERMINISTIC, earlier=[tmp_path / "1"])
     assert kinds(events, "resumed")[0]["changed"] == {"deterministic": [False, True]}

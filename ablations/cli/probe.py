@@ -1,0 +1,139 @@
+"""`ablations probe`: how fast each row trains on the devices at hand."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ablations.cli import options as o
+from ablations.cli.forecast import short_spec
+from ablations.cli.jobs import prepare
+from ablations.cli.options import Chosen
+from ablations.cli.progress import duration, plain_progress
+from ablations.plan import PlannedRun
+from experiments.config import total_steps
+from experiments.errors import UserError
+from experiments.jobs.packing import WORTH, gain
+from experiments.jobs.probe import PROBING, STEPS, Measured, probe_together
+from experiments.jobs.probe import probe as measure
+from experiments.jobs.slots import Slot, parse_slots
+
+TRACED = 4  # steps in a trace: the first two warm up
+FORMULA = (
+    "MFU = operations of a training step per target piece × target tokens/s ÷ the matrix product's rate; operations "
+    "are 3 × forward, multiply and add counted, matrix products only (model/count.py). tokens/s are real pieces."
+)
+
+
+def register(app: typer.Typer) -> None:
+    app.command(name="probe")(probe)
+
+
+def probe(
+    study: o.StudyName,
+    profile: o.Profile = None,
+    corpus: o.Corpus = None,
+    rows: o.Rows = None,
+    sets: o.Set = None,
+    store: o.StoreDir = o.DEFAULT_STORE,
+    devices: o.Devices = "auto",
+    steps: Annotated[int, typer.Option(metavar="N", min=11, help="Steps of each row; the first ten warm up.")] = STEPS,
+    together: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Also N runs at once on the first device: does sharing it pay?")
+    ] = 1,
+    trace: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write a torch profiler trace of each row there.")
+    ] = None,
+    as_json: o.Json = False,
+) -> None:
+    """Train a few steps of each row on the first of the devices and tell how fast it is; nothing is kept."""
+    chosen = o.choose(study, profile, corpus, rows, 1, sets, store, None)
+    slot, runs = parse_slots(devices)[0], list({run.run_id: run for run in chosen.plan.runs}.values())
+    prepare(chosen, runs, plain_progress)
+    shares = _shares(slot, together)
+    found = []
+    measured = measure(chosen.store, (short_spec(chosen, run, steps) for run in runs), slot, child=PROBING)
+    for run, alone in zip(runs, measured, strict=True):
+        row = {"row": run.row, **asdict(alone), "mfu": alone.mfu, "hours": _hours(run, alone)}
+        if together > 1:
+            row |= _sharing(alone, probe_together(chosen.store, short_spec(chosen, run, 2 * steps), shares))
+        if trace:
+            row["trace"] = str(_trace(chosen, run, slot, trace))
+        found.append(row)
+        if not as_json:
+            typer.echo(_line(row, first=len(found) == 1))
+    typer.echo(json.dumps(found, indent=1) if as_json else _notes(found, slot))
+
+
+def _shares(slot: Slot, count: int) -> list[Slot]:
+    """The same device for several runs: a share of its threads and of its memory each."""
+    cap = slot.room_gb and round(slot.room_gb / count, 2)
+    return [
+        replace(slot, name=f"{slot.name}/{n}", threads=max(1, slot.threads // count),
+                memory_gb=cap if slot.kind == "cuda" else None)
+        for n in range(count)
+    ]  # fmt: skip
+
+
+def _sharing(alone: Measured, together: Sequence[Measured]) -> dict[str, Any]:
+    sums = gain(1 / alone.seconds_per_step, [1 / shared.seconds_per_step for shared in together])
+    return {"together": len(together), "gain": sums, "share": sums >= WORTH}
+
+
+def _trace(chosen: Chosen, run: PlannedRun, slot: Slot, folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = (folder / f"{run.row}.json").absolute()
+    spec = {**short_spec(chosen, run, TRACED), "trace": str(path)}
+    try:
+        next(measure(chosen.store, [spec], slot, child=PROBING))
+    except UserError:  # so few steps show no two points of a curve
+        if not path.exists():
+            raise
+    return path
+
+
+def _hours(run: PlannedRun, measured: Measured) -> float | None:
+    steps = total_steps(run.config)
+    return None if steps is None else steps * measured.seconds_per_step / 3600
+
+
+def _line(row: dict[str, Any], first: bool) -> str:
+    head = f"{'row':14}{'source/s':>10}{'target/s':>10}{'step':>9}{'MFU':>7}{'padding':>9}{'memory':>9}{'to train':>11}"
+    memory = row["peak_memory_bytes"]
+    cells = [
+        f"{row['row']:14}",
+        f"{_number(row['source_tokens_per_s']):>10}",
+        f"{_number(row['target_tokens_per_s']):>10}",
+        f"{row['seconds_per_step'] * 1e3:6,.0f} ms",
+        f"{'–' if row['mfu'] is None else format(row['mfu'], '.1%'):>7}",
+        f"{'–' if row['padding'] is None else format(row['padding'], '.1%'):>9}",
+        f"{'–' if memory is None else format(memory / 1e9, '.2f') + ' GB':>9}",
+        f"{'–' if row['hours'] is None else duration(row['hours'] * 3600):>11}",
+    ]
+    shared = f"  {row['together']} at once: {row['gain']:.2f}×" if "gain" in row else ""
+    return (head + "\n" if first else "") + "".join(cells) + shared
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.0f}"
+
+
+def _notes(rows: Sequence[dict[str, Any]], slot: Slot) -> str:
+    lines = []
+    known = next((row for row in rows if row["matrix_flops"]), None)
+    if known:
+        rate = known["matrix_flops"] / 1e12
+        lines.append(f"{known['device']}, {known['precision']}; matrix product {rate:,.3f} TFLOP/s. {FORMULA}")
+    shared = [row for row in rows if "gain" in row]
+    if shared:
+        worth = [row["row"] for row in shared if row["share"]]
+        how = f"cuda:*x{shared[0]['together']}" if slot.kind == "cuda" else f"cpu:{shared[0]['together']}"
+        lines.append(
+            f"Sharing the device pays from {WORTH} times: {', '.join(worth) if worth else 'no row'}"
+            + (f" (--devices {how})." if worth else ".")
+        )
+    lines += [f"trace: {row['trace']}" for row in rows if "trace" in row]
+    return "\n".join(lines)

@@ -1,0 +1,45 @@
+"""The child of `ablations probe`: a run's child, with the device's own speed measured, or under torch's profiler.
+
+    python -m experiments.probing SPEC           as experiments.run; the spec may name a `trace`, a file to be written
+
+Adds the event "probed": matrix_flops, operations per second of a large matrix product in the run's precision.
+"""
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from experiments import run
+from experiments.config import DeviceSpec
+from experiments.events import EventWriter
+from experiments.store import read_json
+
+
+def main(spec_path: Path) -> int:
+    """Returns the exit code of the run."""
+    spec = json.loads(spec_path.read_text(encoding="utf-8"))
+    with _profile(spec["trace"]) if "trace" in spec else contextlib.nullcontext():
+        code = run.main(spec_path)
+    result = read_json(spec_path.parent / "result.json") or {}
+    if code == run.FINISHED and "precision" in result and "trace" not in spec:
+        from experiments.device import Device
+
+        device = Device.open(DeviceSpec(**spec["device"]), result["precision"])
+        EventWriter(spec_path.parent).emit("probed", matrix_flops=device.matrix_flops())
+    return code
+
+
+@contextlib.contextmanager
+def _profile(path: str) -> Iterator[None]:
+    """Write what ran on the processor and the GPU as a Chrome trace (https://ui.perfetto.dev opens it)."""
+    from torch.profiler import profile
+
+    with profile() as profiler:
+        yield
+    profiler.export_chrome_trace(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]).absolute()))
