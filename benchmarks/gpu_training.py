@@ -5,7 +5,9 @@
 Every row trains on generated pairs (lengths log-normal, mean 28 pieces, V 37,000) through what a run uses: the
 trainer, its batches, its settings of 25,000 tokens a step. MFU is model.count's arithmetic of the real tokens over the
 card's own bf16 matrix product, measured here. Rows that FILE holds already are not measured again, so the same command
-goes on where a time limit cut it; a row that failed is tried again. `--tiny` is the same with the study's demo profile.
+goes on where a time limit cut it; a row that failed is tried again. `--compile` measures with training.compile, as
+rows of their own: every padded shape is compiled when it is first met, so take `--spread 0` (one length, few shapes).
+`--tiny` is the same with the study's demo profile.
 Needs torch and what `ablations` and `experiments` import to plan and train: numpy, pydantic, safetensors.
 """
 
@@ -39,8 +41,7 @@ from experiments.training.trainer import train
 from model.count import flops_per_token
 from model.factory import build_model
 
-PAIRS, MEAN, SPREAD = 30_000, 28, 0.4
-WARM, ROUNDS = 15, 3
+PAIRS, MEAN, ROUNDS = 30_000, 28, 3
 TINY = ("data.vocab_size=500", "training.tokens_per_batch=400", "training.precision=auto")
 
 
@@ -53,16 +54,16 @@ def main() -> int:
     report |= {"device": device.describe(), "matrix_product_tflops": round(limit / 1e12, 3), **machine()}
     with tempfile.TemporaryDirectory() as folder:
         rows = _rows(options)
-        pairs = _pairs(Path(folder), cast(RunConfig, rows[0].config).data.vocab_size)
+        pairs = _pairs(Path(folder), cast(RunConfig, rows[0].config).data.vocab_size, options.spread)
         for row in rows:
-            key = row.variation.key
+            key = row.variation.key + (" compiled" if options.compile else "")
             if "target_tokens_per_s" in report["rows"].get(key, {}):
                 continue
             if time.monotonic() - began > options.seconds:
                 print(f"{options.seconds} s are over: the same command goes on with {key}", flush=True)
                 break
             try:
-                found = _measure(row, pairs, device, Path(folder), options.steps)
+                found = _measure(row, pairs, device, Path(folder), options)
                 found["mfu"] = round(found["flops_per_token"] * found["target_tokens_per_s"] / limit, 4)
             except Exception as error:  # one row's failure is a result, not the end of the others
                 traceback.print_exc()
@@ -76,19 +77,21 @@ def main() -> int:
                 torch.cuda.empty_cache()
                 torch.cuda.reset_peak_memory_stats()
     print(_table(report))
-    return 0 if all("mfu" in report["rows"].get(row.variation.key, {}) for row in rows) else 1
+    keys = [row.variation.key + (" compiled" if options.compile else "") for row in rows]
+    return 0 if all("mfu" in report["rows"].get(key, {}) for key in keys) else 1
 
 
 def _rows(options: argparse.Namespace) -> list[PlannedRow]:
     profile, sets = ("demo", TINY) if options.tiny else ("paper", ())
+    sets += ("training.compile=true",) if options.compile else ()
     return resolve(load_study("table3"), selection(profile, None, options.rows, 1, sets), TASK)
 
 
-def _pairs(folder: Path, vocabulary: int) -> EncodedPairs:
+def _pairs(folder: Path, vocabulary: int, spread: float) -> EncodedPairs:
     """Generated pieces, laid out as an encoded corpus."""
     draw = np.random.default_rng(1)
-    source = np.clip(np.rint(draw.lognormal(np.log(MEAN) - SPREAD**2 / 2, SPREAD, PAIRS)), 3, 200)
-    target = np.clip(np.rint(source * draw.normal(1, 0.12, PAIRS)), 3, 200)
+    source = np.clip(np.rint(draw.lognormal(np.log(MEAN) - spread**2 / 2, spread, PAIRS)), 3, 200)
+    target = np.clip(np.rint(source * draw.normal(1, 0.3 * spread, PAIRS)), 3, 200)
     dtype = piece_dtype(vocabulary)
     for side, lengths in zip(SIDES, (source, target), strict=True):
         writer = SideWriter(folder, side, dtype)
@@ -97,15 +100,17 @@ def _pairs(folder: Path, vocabulary: int) -> EncodedPairs:
     return EncodedPairs(folder, (dtype, dtype))
 
 
-def _measure(row: PlannedRow, pairs: EncodedPairs, device: Device, folder: Path, steps: int) -> dict[str, Any]:
-    """Warm steps, then the median of rounds of `steps` updates."""
+def _measure(
+    row: PlannedRow, pairs: EncodedPairs, device: Device, folder: Path, options: argparse.Namespace
+) -> dict[str, Any]:
+    """Warm steps, then the median of rounds."""
     config = cast(RunConfig, row.config)
     spec = DeviceSpec("cuda" if device.is_cuda else "cpu", device.threads)
     context = Context(folder, "benchmark", folder, {}, spec, _ignore, lambda: False)
     batches = Batches(config, context, cast(EncodedCorpus, SimpleNamespace(train=pairs)))
     seed_everything(1)
     model = build_model(config.model, config.data.vocab_size, device=device.torch_device)
-    clock = _Clock(device, batches, steps)
+    clock = _Clock(device, batches, options.warm, options.steps)
     never = 10**9
     settings = config.training.model_copy(
         update={"train_steps": never, "checkpoint_steps": never, "eval_steps": 0, "keep_checkpoints": 1}
@@ -134,15 +139,16 @@ def _measure(row: PlannedRow, pairs: EncodedPairs, device: Device, folder: Path,
         "num_params": TASK.num_params(config),
         "peak_memory_gb": round(device.peak_memory_bytes() / 1e9, 2),
         "target_tokens_per_step": clock.tokens_per_step,
+        **batches.describe(),
     }
 
 
 class _Clock:
     """Counts the steps that the trainer asks about, and stops it after the last round."""
 
-    def __init__(self, device: Device, batches: Batches, steps: int) -> None:
-        self._device, self._batches, self._steps = device, batches, steps
-        self._done, self._tokens, self._source, self._sentences = 0, [0], 0, 0
+    def __init__(self, device: Device, batches: Batches, warm: int, steps: int) -> None:
+        self._device, self._batches, self._warm, self._steps = device, batches, warm, steps
+        self._done = 0
         self._times = list[float]()
         self._counts = dict[int, tuple[int, int, int]]()
 
@@ -157,7 +163,7 @@ class _Clock:
 
     def stop(self) -> bool:
         self._done += 1
-        past = self._done - WARM
+        past = self._done - self._warm
         if past < 0 or past % self._steps:
             return False
         self._device.synchronize()
@@ -166,7 +172,7 @@ class _Clock:
 
     @property
     def _measured(self) -> list[tuple[int, int, int]]:
-        return [self._counts[step] for step in range(WARM + 1, self._done + 1)]
+        return [self._counts[step] for step in range(self._warm + 1, self._done + 1)]
 
     @property
     def rate(self) -> float:
@@ -207,13 +213,13 @@ def _matrix_rate(device: Device) -> float:
 
 
 def _table(report: dict[str, Any]) -> str:
-    lines = [f"{'row':14}{'params':>9}{'tokens/s':>11}{'ms/step':>10}{'MFU':>7}{'GB':>7}"]
+    lines = [f"{'row':22}{'params':>9}{'tokens/s':>11}{'ms/step':>10}{'MFU':>7}{'GB':>7}"]
     for key, row in report["rows"].items():
         if "failed" in row:
-            lines.append(f"{key:14} {row['failed'][:60]}")
+            lines.append(f"{key:22} {row['failed'][:60]}")
         else:
             lines.append(
-                f"{key:14}{row['num_params'] / 1e6:8.1f}M{row['target_tokens_per_s']:11,.0f}{row['step_ms']:10.1f}"
+                f"{key:22}{row['num_params'] / 1e6:8.1f}M{row['target_tokens_per_s']:11,.0f}{row['step_ms']:10.1f}"
                 f"{row['mfu']:7.1%}{row['peak_memory_gb']:7.1f}"
             )
     lines.append(f"{report['device']['device']}, matrix product {report['matrix_product_tflops']} TFLOP/s")
@@ -230,6 +236,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rows", help="keys and groups of Table 3, with commas; all if unset")
     parser.add_argument("--seconds", type=float, default=540, help="no further row is begun after these")
     parser.add_argument("--steps", type=int, default=10, help="updates of a round")
+    parser.add_argument("--warm", type=int, default=15, help="updates before the first round")
+    parser.add_argument("--spread", type=float, default=0.4, help="of lengths: sd of their logarithm")
+    parser.add_argument("--compile", action="store_true")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--threads", type=int, default=4)
     parser.add_argument("--tiny", action="store_true", help="all rows in miniature: does the whole path work?")
