@@ -14,11 +14,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("error")]
 
 
 @pytest.fixture(scope="module")
-def store(cli: Cli, tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store in which the tiny table is finished, with two seeds."""
-    store = tmp_path_factory.mktemp("stores") / "store"
-    cli("run", tiny, "--seeds", "2", "--store", store, "--devices", "cpu:2", "--json")
-    return store
+def store(finished: Path) -> Path:
+    return finished
 
 
 @pytest.fixture(scope="module")
