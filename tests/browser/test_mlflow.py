@@ -10,6 +10,8 @@ import pytest
 
 from tests.system.conftest import Cli, as_json, command, free_port, serving
 
+from .test_page import HOSTILE, hostile_study
+
 pytestmark = pytest.mark.browser
 ROWS = ["base", "h1", "untrained"]
 # MLflow's page complains of itself: a server without users, its grid's version, a layout that takes two passes.
@@ -91,6 +93,21 @@ def test_the_heading_run_holds_the_table(visit: Any, finished: Path, links: Link
     seen.page.get_by_text("table", exact=True).first.click()
     text = wait_for(seen.page, "table.tex", "table.md", "table.html", "effects.svg")
     seen.shot("mlflow-artifacts")
+    assert_quiet(seen, links)
+
+
+def test_names_in_the_note_are_text(visit: Any, cli: Cli, finished: Path, links: Links, tmp_path: Path) -> None:
+    from mlflow import MlflowClient
+
+    study = hostile_study(tmp_path)
+    said = cli("ui", study, "--seeds", "2", "--store", finished, "--tracking-uri", links.server).stdout
+    experiment = said.partition("/experiments/")[2].partition("/")[0]
+    client = MlflowClient(tracking_uri=links.server)
+    [heading] = client.search_runs([experiment], "tags.heading != ''")
+    seen = visit(f"{links.server}/#/experiments/{experiment}/runs/{heading.info.run_id}", wait="commit")
+    wait_for(seen.page, HOSTILE, "PPL (dev)")
+    seen.shot("mlflow-hostile")
+    assert not [url for url in seen.requests if url.startswith("http://127.0.0.1:9/")]
     assert_quiet(seen, links)
 
 
