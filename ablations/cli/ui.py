@@ -72,6 +72,8 @@ def _publish(chosen: o.Chosen, uri: str) -> Published:
     """Runs that MLflow does not have yet, then the table. Raises UserError where the server cannot be reached."""
     from experiments.tracking import Tracker
 
+    os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # its own seven take four minutes to say no
     plan = chosen.plan
     done = [run for run in plan.runs if chosen.store.result(run.run_id) is not None]
     if not done:

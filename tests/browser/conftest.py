@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.system.conftest import Cli, cli, tiny
+from tests.system.conftest import cli, finished, tiny
 
-__all__ = ["cli", "tiny"]
+__all__ = ["cli", "finished", "tiny"]
 NAMES = ("chromium", "chromium-browser")
 SHOTS = Path(__file__).parents[2] / "test-artifacts" / "browser"
 DESK, PHONE = {"width": 1400, "height": 1000}, {"width": 390, "height": 844}
@@ -66,11 +66,3 @@ def visit(chromium: Any) -> Iterator[Any]:
     yield go
     for context in contexts:
         context.close()
-
-
-@pytest.fixture(scope="session")
-def store(cli: Cli, tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store in which the tiny table is finished, with two seeds."""
-    store = tmp_path_factory.mktemp("stores") / "store"
-    cli("run", tiny, "--seeds", "2", "--store", store, "--devices", "cpu:2", "--json")
-    return store

@@ -1,12 +1,6 @@
 """MLflow's own pages through the links that `ablations ui` prints: the table as a ready comparison."""
 
-import os
 import re
-import signal
-import socket
-import subprocess
-import time
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.system.conftest import Cli, as_json, command, environment
+from tests.system.conftest import Cli, as_json, command, free_port, serving
+
+from .test_page import HOSTILE, hostile_study
 
 pytestmark = pytest.mark.browser
 ROWS = ["base", "h1", "untrained"]
@@ -37,29 +33,12 @@ class Links:
 
 
 @pytest.fixture(scope="module")
-def links(tiny: Path, store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Links]:
+def links(tiny: Path, finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Links]:
     """`ablations ui` on the tiny table, until the tests are through."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    log = tmp_path_factory.mktemp("ui") / "log.txt"
-    with log.open("w") as out:
-        asked = command("ui", tiny, "--seeds", "2", "--store", store, "--port", str(port))
-        server = subprocess.Popen(asked, stdout=out, stderr=out, env=environment(), start_new_session=True)
-    try:
-        until = time.monotonic() + 240
-        while True:
-            try:
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5).close()
-                break
-            except OSError:
-                assert time.monotonic() < until and server.poll() is None, log.read_text()
-                time.sleep(0.5)
+    port, log = free_port(), tmp_path_factory.mktemp("ui") / "log.txt"
+    with serving(command("ui", tiny, "--seeds", "2", "--store", finished, "--port", str(port)), port, log):
         view, listing = re.findall(r"http://\S+/#\S+", log.read_text())
         yield Links(view, listing)
-    finally:
-        os.killpg(server.pid, signal.SIGKILL)
-        server.wait()
 
 
 def wait_for(page: Any, *texts: str) -> str:
@@ -73,7 +52,7 @@ def in_order(text: str, parts: list[str]) -> bool:
     return -1 not in places and places == sorted(places)
 
 
-def test_the_saved_view_is_the_table(visit: Any, cli: Cli, tiny: Path, store: Path, links: Links) -> None:
+def test_the_saved_view_is_the_table(visit: Any, cli: Cli, tiny: Path, finished: Path, links: Links) -> None:
     seen = visit(links.view, wait="commit")
     text = wait_for(seen.page, "Group: untrained", "The table\n(4)", "Group by: row", "Sort: order.tiny")
     seeds = [[f"{row} · seed {seed}" for seed in (1, 2)] for row in ROWS]
@@ -81,7 +60,7 @@ def test_the_saved_view_is_the_table(visit: Any, cli: Cli, tiny: Path, store: Pa
     assert "6 matching runs" in text.replace("\n", " ")
     for title in ("perplexity", "bleu", "num_params", "train_perplexity"):
         assert title in text
-    rows = as_json(cli("report", tiny, "--seeds", "2", "--store", store, "--json"))
+    rows = as_json(cli("report", tiny, "--seeds", "2", "--store", finished, "--json"))
     means = [f"{row['ppl']:.2f}" for row in rows]
     seen.page.wait_for_function(
         "means => { const drawn = [...document.querySelectorAll('svg text')].map(e => e.textContent);"
@@ -100,10 +79,10 @@ def test_the_list_has_the_runs_in_the_tables_order(visit: Any, links: Links) -> 
     assert_quiet(seen, links)
 
 
-def test_the_heading_run_holds_the_table(visit: Any, store: Path, links: Links) -> None:
+def test_the_heading_run_holds_the_table(visit: Any, finished: Path, links: Links) -> None:
     from mlflow import MlflowClient
 
-    client = MlflowClient(tracking_uri=f"sqlite:///{store}/mlflow.db")
+    client = MlflowClient(tracking_uri=f"sqlite:///{finished}/mlflow.db")
     [heading] = client.search_runs([links.experiment], "tags.heading != ''")
     seen = visit(f"{links.server}/#/experiments/{links.experiment}/runs/{heading.info.run_id}", wait="commit")
     text = wait_for(seen.page, "A table of width 8", "PPL (dev)")
@@ -114,6 +93,21 @@ def test_the_heading_run_holds_the_table(visit: Any, store: Path, links: Links) 
     seen.page.get_by_text("table", exact=True).first.click()
     text = wait_for(seen.page, "table.tex", "table.md", "table.html", "effects.svg")
     seen.shot("mlflow-artifacts")
+    assert_quiet(seen, links)
+
+
+def test_names_in_the_note_are_text(visit: Any, cli: Cli, finished: Path, links: Links, tmp_path: Path) -> None:
+    from mlflow import MlflowClient
+
+    study = hostile_study(tmp_path)
+    said = cli("ui", study, "--seeds", "2", "--store", finished, "--tracking-uri", links.server).stdout
+    experiment = said.partition("/experiments/")[2].partition("/")[0]
+    client = MlflowClient(tracking_uri=links.server)
+    [heading] = client.search_runs([experiment], "tags.heading != ''")
+    seen = visit(f"{links.server}/#/experiments/{experiment}/runs/{heading.info.run_id}", wait="commit")
+    wait_for(seen.page, HOSTILE, "PPL (dev)")
+    seen.shot("mlflow-hostile")
+    assert not [url for url in seen.requests if url.startswith("http://127.0.0.1:9/")]
     assert_quiet(seen, links)
 
 

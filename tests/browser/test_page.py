@@ -15,15 +15,15 @@ HOSTILE = "</script></style></title><img src=http://127.0.0.1:9/x onerror=alert(
 
 
 @pytest.fixture(scope="module")
-def page(cli: Cli, tiny: Path, store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def page(cli: Cli, tiny: Path, finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("page") / "table.html"
-    cli("report", tiny, "--seeds", "2", "--store", store, "--format", "html", "--out", out)
+    cli("report", tiny, "--seeds", "2", "--store", finished, "--format", "html", "--out", out)
     return out
 
 
 @pytest.fixture(scope="module")
-def rows(cli: Cli, tiny: Path, store: Path) -> list[dict[str, Any]]:
-    return as_json(cli("report", tiny, "--seeds", "2", "--store", store, "--json"))
+def rows(cli: Cli, tiny: Path, finished: Path) -> list[dict[str, Any]]:
+    return as_json(cli("report", tiny, "--seeds", "2", "--store", finished, "--json"))
 
 
 def test_it_says_what_the_table_says(visit: Any, page: Path, rows: list[dict[str, Any]]) -> None:
@@ -129,9 +129,9 @@ def hostile_study(folder: Path) -> Path:
     return path
 
 
-def test_names_run_nothing_and_fetch_nothing(visit: Any, cli: Cli, store: Path, tmp_path: Path) -> None:
+def test_names_run_nothing_and_fetch_nothing(visit: Any, cli: Cli, finished: Path, tmp_path: Path) -> None:
     out = tmp_path / "page.html"
-    cli("report", hostile_study(tmp_path), "--seeds", "2", "--store", store, "--format", "html", "--out", out)
+    cli("report", hostile_study(tmp_path), "--seeds", "2", "--store", finished, "--format", "html", "--out", out)
     seen = visit(out.as_uri())
     assert seen.page.title() == seen.page.locator("h1").inner_text() == HOSTILE
     assert HOSTILE in seen.page.locator("table.data").inner_text()

@@ -2,9 +2,14 @@
 
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +71,40 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("study") / "tiny.toml"
     path.write_text(TINY, encoding="utf-8")
     return path
+
+
+@pytest.fixture(scope="session")
+def finished(cli: Cli, tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store in which the tiny table is finished, with two seeds; not to be changed."""
+    store = tmp_path_factory.mktemp("stores") / "store"
+    cli("run", tiny, "--seeds", "2", "--store", store, "--devices", "cpu:2", "--json")
+    return store
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+@contextmanager
+def serving(words: list[str], port: int, log: Path) -> Iterator[str]:
+    """MLflow's server, started by these words; its address once it answers. Its whole group is ended."""
+    with log.open("w") as out:
+        server = subprocess.Popen(words, stdout=out, stderr=out, env=environment(), start_new_session=True)
+    try:
+        until = time.monotonic() + 240
+        while True:
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5).close()
+                break
+            except OSError:
+                assert time.monotonic() < until and server.poll() is None, log.read_text()
+                time.sleep(0.5)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
 
 
 def as_json(done: subprocess.CompletedProcess[str]) -> Any:

@@ -3,22 +3,20 @@
 import json
 import re
 import shutil
+import subprocess
 import tarfile
 from pathlib import Path
 
 import pytest
 
-from .conftest import Cli, as_json
+from .conftest import Cli, as_json, command, environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("error")]
 
 
 @pytest.fixture(scope="module")
-def store(cli: Cli, tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store in which the tiny table is finished, with two seeds."""
-    store = tmp_path_factory.mktemp("stores") / "store"
-    cli("run", tiny, "--seeds", "2", "--store", store, "--devices", "cpu:2", "--json")
-    return store
+def store(finished: Path) -> Path:
+    return finished
 
 
 @pytest.fixture(scope="module")
@@ -158,8 +156,29 @@ def test_figures_are_files_of_the_same_bytes(cli: Cli, tiny: Path, store: Path, 
         assert one == two and len(one) > 1000, name
 
 
-def test_a_table_while_the_store_is_written(cli: Cli, tiny: Path, store: Path, tmp_path: Path) -> None:
-    """Half-written folders of a run in progress, and no MLflow: gaps, not errors."""
+def test_tables_while_the_store_is_written(cli: Cli, tiny: Path, finished: Path, tmp_path: Path) -> None:
+    """Reports beside a run that trains: a cell has its number or none; never another, never an error."""
+    store, options = tmp_path / "store", ["--seeds", "2", "--json"]
+    final = as_json(cli("report", tiny, *options, "--store", finished))
+    words = command("run", tiny, "--seeds", "2", "--store", store, "--devices", "cpu:1")
+    seen: list[int] = []
+    with (
+        (tmp_path / "log.txt").open("w") as log,
+        subprocess.Popen(words, stdout=log, stderr=log, env=environment()) as run,
+    ):
+        while run.poll() is None:
+            rows = as_json(cli("report", tiny, *options, "--store", store))
+            for row, whole in zip(rows, final, strict=True):
+                assert row["ppl"] in (None, whole["ppl"]) and row["bleu"] in (None, whole["bleu"])
+            seen.append(sum(row["n"] for row in rows))
+            assert "</html>" in cli("report", tiny, "--seeds", "2", "--store", store, "--format", "html").stdout
+    assert run.returncode == 0, (tmp_path / "log.txt").read_text()
+    assert seen == sorted(seen) and seen[0] < 6
+    assert as_json(cli("report", tiny, *options, "--store", store)) == final
+
+
+def test_a_store_that_was_left_half_written(cli: Cli, tiny: Path, store: Path, tmp_path: Path) -> None:
+    """Half-written folders, a torn line, and no MLflow: gaps, not errors."""
     copy = tmp_path / "copy"
     shutil.copytree(store, copy)
     (copy / "mlflow.db").unlink()

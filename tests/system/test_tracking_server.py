@@ -1,0 +1,59 @@
+"""A tracking server of the user's own: another database, its own place for artifacts, reached by HTTP alone."""
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .conftest import Cli, as_json, free_port, serving
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    home, port = tmp_path_factory.mktemp("server"), free_port()
+    words = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    words += ["--backend-store-uri", f"sqlite:///{home}/other.db", "--artifacts-destination", str(home / "kept")]
+    with serving(words, port, home / "log.txt") as address:
+        yield address
+
+
+def test_the_table_and_its_runs_go_to_a_server(
+    cli: Cli, tiny: Path, finished: Path, server: str, tmp_path: Path
+) -> None:
+    from mlflow import MlflowClient
+
+    before = (finished / "mlflow.db").read_bytes()
+    words = ["ui", tiny, "--seeds", "2", "--store", finished, "--tracking-uri", server]
+    said = [cli(*words).stdout for _ in range(2)]  # again: nothing twice
+    assert said[0] == said[1]
+    view, listing = re.findall(r"http://\S+/#\S+", said[0])
+    assert view.startswith(server) and listing.startswith(server)
+    client = MlflowClient(tracking_uri=server)
+    experiment = client.get_experiment_by_name("tiny")
+    key = re.search(r"viewStateShareKey=(\w+)", view)
+    assert key and f"mlflow.sharedViewState.{key[1]}" in experiment.tags
+    runs = client.search_runs([experiment.experiment_id], order_by=["tags.`order.tiny`"])
+    heading, *children = sorted(runs, key=lambda run: run.data.tags.get("order.tiny", ""))
+    rows = as_json(cli("report", tiny, "--seeds", "2", "--store", finished, "--json"))
+    assert [run.data.tags["run_id"] for run in children] == [name for row in rows for name in row["run_ids"]]
+    assert {run.data.tags["mlflow.parentRunId"] for run in children} == {heading.info.run_id}
+    of_base = [run.data.metrics["perplexity"] for run in children[:2]]
+    assert sum(of_base) / 2 == pytest.approx(rows[0]["ppl"])
+    assert "A table of width 8" in heading.data.tags["mlflow.note.content"]
+    kept = Path(client.download_artifacts(heading.info.run_id, "table", str(tmp_path)))
+    for name, format_ in (("table.tex", "latex"), ("table.csv", "csv"), ("table.html", "html")):
+        printed = cli("report", tiny, "--seeds", "2", "--store", finished, "--format", format_).stdout
+        assert (kept / name).read_text(encoding="utf-8") == printed, name
+    assert {"effects.svg", "curves.svg", "setup.md"} <= {path.name for path in kept.iterdir()}
+    assert (finished / "mlflow.db").read_bytes() == before  # the store's own is left alone
+
+
+def test_a_server_that_is_not_there(cli: Cli, tiny: Path, finished: Path) -> None:
+    words = ["ui", tiny, "--seeds", "2", "--store", finished, "--tracking-uri", f"http://127.0.0.1:{free_port()}"]
+    said = cli(*words, code=2).stderr
+    assert "the server did not take it" in said and "Traceback" not in said
+    assert "name the study" in cli("ui", "--tracking-uri", "http://127.0.0.1:9", code=2).stderr
