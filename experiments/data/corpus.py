@@ -115,7 +115,7 @@ def _builtin(data: DataConfig) -> Corpus:
     if data.train or data.dev or data.test not in ((), ("test",)):
         raise UserError(
             "data.train, data.dev and data.test name files of a corpus folder; the built-in corpus has its own "
-            'sets ("dev", "test"). Leave them out, or name a folder as data.corpus.'
+            'sets ("dev", "test"). Leave them out, or name a folder as data.corpus (--corpus).'
         )
     return Corpus("builtin", "builtin", *direction, tests={"test": ()}, builtin_pairs=data.builtin_pairs)
 

@@ -40,15 +40,15 @@ def run_command(command: str, values: Mapping[str, Any], cwd: Path, context: Con
     """
     environment = {**os.environ, "ABLATIONS_SEED": str(values["seed"]), "PYTHONUNBUFFERED": "1"}
     environment.pop("PYTHONPATH", None)  # the way to this program's packages, not the trainer's business
-    process = subprocess.Popen(
-        ["/bin/sh", "-c", fill(command, values)], cwd=cwd, env=environment, text=True, errors="replace",
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True,
-    )  # fmt: skip
     stopped = threading.Event()
-    threading.Thread(target=_pass_on, args=(process, context, stopped), daemon=True).start()
     lines: deque[str] = deque(maxlen=LINES_KEPT)
-    assert process.stdout is not None
-    with _ending_with_us(process):
+    with _process_group() as group:
+        process = subprocess.Popen(
+            ["/bin/sh", "-c", fill(command, values)], cwd=cwd, env=environment, text=True, errors="replace",
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, process_group=group,
+        )  # fmt: skip
+        threading.Thread(target=_pass_on, args=(process, group, context, stopped), daemon=True).start()
+        assert process.stdout is not None
         for line in process.stdout:
             sys.stdout.write(line)
             lines.append(line.rstrip("\n"))
@@ -64,17 +64,20 @@ def run_command(command: str, values: Mapping[str, Any], cwd: Path, context: Con
 
 
 @contextlib.contextmanager
-def _ending_with_us(process: "subprocess.Popen[str]") -> Iterator[None]:
-    """A guard kills the command's processes if this one is killed: left alone, they would train beside a successor."""
-    guard = subprocess.Popen(
-        ["/bin/sh", "-c", f"read _; kill -9 -{process.pid}"],
-        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+def _process_group() -> Iterator[int]:
+    """A group for the command, whose leader ends it if this process is killed.
+
+    Left alone, a trainer would train on beside its successor. The leader is there before the command begins.
+    """
+    leader = subprocess.Popen(
+        ["/bin/sh", "-c", "trap '' TERM; read _; kill -9 0"],
+        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, process_group=0,
     )  # fmt: skip
     try:
-        yield
+        yield leader.pid
     finally:
-        guard.kill()
-        guard.communicate()
+        leader.kill()
+        leader.communicate()
 
 
 def fill(command: str, values: Mapping[str, Any]) -> str:
@@ -88,13 +91,13 @@ def _word(value: Any) -> str:
     return json.dumps(value) if isinstance(value, list | tuple) else str(value)
 
 
-def _pass_on(process: "subprocess.Popen[str]", context: Context, stopped: threading.Event) -> None:
+def _pass_on(process: "subprocess.Popen[str]", group: int, context: Context, stopped: threading.Event) -> None:
     """SIGTERM to the shell and what it has started, once the run is asked to end."""
     while process.poll() is None:
         if context.should_stop():
             stopped.set()
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGTERM)
+                os.killpg(group, signal.SIGTERM)
             return
         stopped.wait(STOP_EVERY_S)
 
