@@ -7,6 +7,7 @@
 - queue: operations a second (enqueue, claim, finish), and `status` of a long queue with the memory it takes.
 - makespan: random lengths against the lower bound max(longest, total / slots), on a clock that jumps.
 - simulation: 512 GPUs and 100,000 runs on the same clock, with the real queue and the real scheduler.
+- crowd: the real coordinator with 512 slots whose children are deadlines: where its limit is.
 - start: from placing a run to its training, forked from a process that has imported torch.
 """
 
@@ -18,7 +19,7 @@ from pathlib import Path
 
 from benchmarks.scheduling.clock import makespans, simulation
 from benchmarks.scheduling.commands import queue, start
-from benchmarks.scheduling.overhead import overhead
+from benchmarks.scheduling.overhead import crowd, overhead
 
 
 def measure(quick: bool) -> dict[str, dict[str, float]]:
@@ -29,6 +30,7 @@ def measure(quick: bool) -> dict[str, dict[str, float]]:
             "queue": queue(folder, 500 if quick else 3000, 10_000),
             "makespan": makespans(folder, 10 if quick else 100),
             "simulation": simulation(folder, 512, 5_000 if quick else 100_000),
+            "crowd": crowd(folder, 512, 1024 if quick else 4096),
             "start": start(folder, 5 if quick else 20),
         }
 

@@ -32,14 +32,15 @@ class Deadlines(Engine):
 
     name = "deadlines"
 
-    def __init__(self) -> None:
+    def __init__(self, sleep_s: float = SLEEP_S) -> None:
+        self._sleep_s = sleep_s
         self._ends: dict[int, tuple[float, Path]] = {}
         self._number = 0
         self.child_s = 0.0  # spent on what a child would do
 
     def start(self, launch: Launch) -> Handle:
         self._number += 1
-        self._ends[self._number] = (time.perf_counter() + SLEEP_S, launch.log.parent)
+        self._ends[self._number] = (time.perf_counter() + self._sleep_s, launch.log.parent)
         return Handle({"id": self._number})
 
     def poll(self, handle: Handle) -> Exit | None:
@@ -87,6 +88,23 @@ def overhead(folder: Path, runs: int) -> dict[str, float]:
         "of_which_fsync_ms": spent[0] / runs * 1e3,
         "process_ms_a_run_beside": (processes - ideal / 5) / (runs // 5) * 1e3,
         **_mlflow(store, runs // 5),
+    }
+
+
+def crowd(folder: Path, count: int, runs: int, sleep_s: float = 5.0) -> dict[str, float]:
+    """The real coordinator with many slots: its processor time for a run, and how busy it keeps them."""
+    slots = [Slot(f"cuda:{i}", "cuda", 1, str(i), None, 80.0) for i in range(count)]
+    engine, began = Deadlines(sleep_s), time.process_time()
+    wall = _timed_work(Store.open(folder / "crowd"), slots, runs, engine)
+    used = time.process_time() - began - engine.child_s
+    return {
+        "slots": count,
+        "runs": runs,
+        "run_s": sleep_s,
+        "coordinator_cpu_ms_a_run": used / runs * 1e3,
+        "busy": runs * sleep_s / count / wall,
+        # shorter ones would keep slots waiting for the coordinator
+        "shortest_mean_run_s": count * used / runs,
     }
 
 
