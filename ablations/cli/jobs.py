@@ -90,6 +90,7 @@ def _job(chosen: Chosen, plan: Plan, run: PlannedRun, stale: str) -> Job:
         memory_gb=chosen.task.memory_bytes(run.config, "cpu") / 1e9,
         gpu_memory_gb=chosen.task.memory_bytes(run.config, "cuda") / 1e9,
         devices=chosen.devices_per_run,
+        priority=chosen.priority,
         members=(member(plan, run),),
         rerun_after=int(result["attempt"]) if result and retrain else 0,
         continues=tuple(_shorter(store, run)),

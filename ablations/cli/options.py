@@ -57,6 +57,7 @@ DevicesPerRun = Annotated[
         help="Devices that train a run together; auto: more for rows that would outlast all others.",
     ),
 ]
+Priority = Annotated[int, typer.Option(metavar="N", help="Higher ones are trained first; 0 if left out.")]
 Stale = Annotated[
     str, typer.Option(metavar="keep|rerun", help="Finished runs of older code: keep them, marked, or train anew.")
 ]
@@ -85,6 +86,7 @@ class Chosen:
     columns: tuple[Column, ...]
     asked: tuple[str, ...] = ()  # the study and its selectors as words of a command line, without paths
     devices_per_run: int = 1  # 0: as many as shorten the whole
+    priority: int = 0
 
     @property
     def plan(self) -> Plan:

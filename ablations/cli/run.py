@@ -34,13 +34,14 @@ def queue(
     store: o.StoreDir = o.DEFAULT_STORE,
     state_dir: o.StateDir = None,
     devices_per_run: o.DevicesPerRun = "1",
+    priority: o.Priority = 0,
     stale: o.Stale = "keep",
     yes: o.Yes = False,
 ) -> None:
     """Queue what is missing of a table; `ablations work` trains it."""
     wide = o.device_count(devices_per_run)
     chosen = o.choose(study, profile, corpus, rows, seeds, sets, store, state_dir, many=yes)
-    chosen = replace(chosen, devices_per_run=wide)
+    chosen = replace(chosen, devices_per_run=wide, priority=priority)
     plan = chosen.plan
     _queue(chosen, plan, wanted(plan, stale), stale)
 
@@ -81,6 +82,7 @@ def run(
     state_dir: o.StateDir = None,
     devices: o.Devices = "auto",
     devices_per_run: o.DevicesPerRun = "1",
+    priority: o.Priority = 0,
     stale: o.Stale = "keep",
     yes: o.Yes = False,
     hang_after: w.HangAfter = w.DEFAULT_HANG_MIN,
@@ -96,7 +98,7 @@ def run(
     """Train and evaluate what is missing of a table, then print it."""
     wide = o.device_count(devices_per_run)
     chosen = o.choose(study, profile, corpus, rows, seeds, sets, store, state_dir, many=yes)
-    chosen = replace(chosen, devices_per_run=wide)
+    chosen = replace(chosen, devices_per_run=wide, priority=priority)
     working = Working(devices, engine, w.engine_settings(engine_set, address), hang_after * 60, notify)
     if max_hours is not None:
         todo = wanted(chosen.plan, stale)

@@ -126,3 +126,13 @@ def test_the_papers_parameters(cli: Cli, tmp_path: Path) -> None:
     assert len(printed) == 11
     assert [row for row, value in printed.items() if round(computed[row]) != value] == ["big"]
     assert round(computed["big"], 1) == 218.3
+
+
+@pytest.mark.slow
+def test_what_has_a_higher_priority_is_trained_first(cli: Cli, tiny: Path, tmp_path: Path) -> None:
+    where = ["--store", tmp_path / "store"]
+    cli("queue", tiny, "--rows", "base", *where)
+    cli("queue", tiny, "--rows", "untrained", "--priority", "5", *where)
+    cli("work", *where, "--devices", "cpu:1")
+    started = {row["members"][0]["row"]: row["started"] for row in as_json(cli("status", *where, "--json"))}
+    assert started["untrained"] < started["base"]
