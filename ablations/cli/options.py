@@ -132,6 +132,11 @@ def choose(
     return Chosen(study, task, store, replan, tuple(task.columns), asked)
 
 
+def where(store: Path, state_dir: Path | None) -> str:
+    """The options that name the same store in another command."""
+    return f"--store {store}" + (f" --state-dir {state_dir}" if state_dir else "")
+
+
 def device_count(text: str) -> int:
     """Of --devices-per-run; 0 for auto. Raises UserError for anything else."""
     if text == "auto":

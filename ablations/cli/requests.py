@@ -44,7 +44,7 @@ def retry(runs: MaybeNames = None, store: o.StoreDir = o.DEFAULT_STORE, state_di
     if not rows:
         typer.echo("nothing to retry: none of these has failed or was cancelled")
     elif not opened.coordinator():
-        typer.echo(f"`ablations work --store {store}` starts {'it' if len(rows) == 1 else 'them'}")
+        typer.echo(f"`ablations work {o.where(store, state_dir)}` starts {'it' if len(rows) == 1 else 'them'}")
 
 
 def drain(store: o.StoreDir = o.DEFAULT_STORE, state_dir: o.StateDir = None) -> None:

@@ -68,7 +68,7 @@ def work_command(
     opened = Store.open(store, state_dir)
     _exit_if_bad(working.start(opened, "submitted" if detach else "empty"))
     if detach:
-        typer.echo(f"submitted; `ablations status --store {store}` says how far they are", err=True)
+        typer.echo(f"submitted; `ablations status {o.where(store, state_dir)}` says how far they are", err=True)
 
 
 def run(
