@@ -6,9 +6,11 @@ them is counts, gradients and decisions (group.py), never code. They meet on thi
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -30,7 +32,8 @@ OWN_WORD_S = 5.0  # for rank 0 to fail by itself when another has
 def joined(device: DeviceSpec, rank: int, port: int, folder: Path, emit: Callable[..., None]) -> Iterator[Group]:
     """The group of `device.count` processes that train in `folder`, an attempt's; of one, where it is one.
 
-    Rank 0 starts the others. If one of them fails, it tells their failure as its own and ends.
+    Rank 0 starts the others. If one of them fails, it tells that failure as its own and ends; if one is killed, it
+    ends in the same way.
     """
     if device.count == 1:
         yield Group()
@@ -42,9 +45,12 @@ def joined(device: DeviceSpec, rank: int, port: int, folder: Path, emit: Callabl
         dist.init_process_group(backend, store=store, rank=rank, world_size=device.count, timeout=PATIENCE)
         yield Group(rank, device.count, dist.new_group(backend="gloo", timeout=PATIENCE))
         dist.destroy_process_group()
-    except BaseException:
-        if others:
-            others.kill()  # they may be waiting for this one
+    except BaseException as error:
+        if others is None:
+            raise
+        if isinstance(error, RuntimeError):  # a call that another rank did not answer
+            others.blame()
+        others.kill()  # they may be waiting for this one
         raise
     if others:
         others.wait()
@@ -88,15 +94,26 @@ class Others:
 
     def _watch(self, rank: int, process: "subprocess.Popen[bytes]") -> None:
         """A rank that is gone leaves rank 0 waiting for it, inside a call that nothing interrupts."""
-        if process.wait() == 0 or self._ended.wait(OWN_WORD_S):
-            return
-        told = [event for event in read_events(self.place(self._folder, rank)) if event["kind"] == "failed"]
-        said = told[-1] if told else {"message": f"it ended with {process.returncode}", "traceback": ""}
-        self._emit(
-            "failed",
-            cls=said.get("cls", "killed"),
-            message=f"Rank {rank} of this run failed: {said['message']}",
-            traceback=said["traceback"],
-        )
+        process.wait()
+        if not self._ended.wait(OWN_WORD_S):
+            self._blame(rank, process)
+
+    def blame(self) -> None:
+        """If another rank has failed, tell that instead of its echo here, and end. Returns if none has."""
+        until = time.monotonic() + OWN_WORD_S / 2
+        while time.monotonic() < until and all(process.poll() is None for process in self._processes.values()):
+            time.sleep(0.05)
+        for rank, process in self._processes.items():
+            if process.poll() is not None:
+                self._blame(rank, process)
+
+    def _blame(self, rank: int, process: "subprocess.Popen[bytes]") -> None:
+        told = {event["kind"]: event for event in read_events(self.place(self._folder, rank))}
+        if "finished" in told or "preempted" in told:
+            return  # rank 0 may still be saving what they have agreed to save
         self.kill()
+        if "failed" not in told:  # killed: so is the run, which goes on at its checkpoint
+            os.kill(os.getpid(), signal.SIGKILL)
+        said = {name: told["failed"][name] for name in ("cls", "message", "traceback")}
+        self._emit("failed", **{**said, "message": f"Rank {rank}: {said['message']}"})
         os._exit(1)

@@ -100,7 +100,7 @@ def test_three_ranks_killed_and_resumed_equal_three_undisturbed(store: Store) ->
         assert (_folder(store, "resumed") / path).read_bytes() == (_folder(store, "straight") / path).read_bytes()
 
 
-def test_a_rank_that_dies_ends_the_run_and_is_named(store: Store) -> None:
+def test_a_rank_that_is_killed_ends_the_run_likewise(store: Store) -> None:
     long = {"training": {**SETTINGS["training"], "train_steps": 1_000_000}}
     process = _start(store, "bereft", 2, **long)
     deadline = time.monotonic() + 300
@@ -110,9 +110,25 @@ def test_a_rank_that_dies_ends_the_run_and_is_named(store: Store) -> None:
         time.sleep(0.01)
     [other] = [int(p) for p in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
     os.kill(other, signal.SIGKILL)
-    assert process.wait(60) == 1
-    failed = [e for e in read_events(_folder(store, "bereft")) if e["kind"] == "failed"]
-    assert len(failed) == 1
+    assert process.wait(60) == -signal.SIGKILL, "the run counts as killed, and is resumed"
+    assert not [e for e in read_events(_folder(store, "bereft")) if e["kind"] == "failed"]
+
+
+def test_a_ranks_own_failure_is_the_runs(tmp_path: Path) -> None:
+    (tmp_path / "spec.json").write_text(json.dumps({"task": "nonsense", "config": {}}))
+    program = f"""
+import pathlib, time
+from experiments.events import EventWriter
+from experiments.training.ranks import Others
+folder = pathlib.Path({str(tmp_path)!r})
+others = Others(folder, 2, 1, EventWriter(folder).emit)
+time.sleep(240)  # as in a call that rank 1 would have to answer
+"""
+    stuck = subprocess.run([sys.executable, "-c", program], env=environment(), timeout=240, check=False)
+    assert stuck.returncode == 1
+    [failed] = read_events(tmp_path)
+    assert (failed["kind"], failed["cls"]) == ("failed", "user_error")
+    assert failed["message"].startswith("Rank 1: There is no task 'nonsense'")
 
 
 def test_a_stop_reaches_all_ranks(store: Store) -> None:
