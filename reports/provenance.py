@@ -111,9 +111,10 @@ def _ranges(numbers: list[int]) -> str:
 def hardware(table: Table) -> Iterator[str]:
     """The devices, arithmetic and code that trained the rows; each kind once, in the rows' order."""
     trained = [o for row in table.rows for o in row.outcomes if o.record is not None]
-    if trained:
-        yield _sentence("Trained on ", _distinct(trained, _device))
-        yield _sentence("Code: ", _distinct(trained, _code))
+    for opening, of in (("Trained on ", _device), ("Code: ", _code)):
+        found = [text for text in _distinct(trained, of) if text]
+        if found:
+            yield _sentence(opening, found)
 
 
 def _distinct(outcomes: Iterable[Outcome], of: Any) -> list[str]:

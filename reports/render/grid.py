@@ -74,6 +74,16 @@ def lay_out(table: Table) -> Grid:
     return Grid(tuple(head for head, _ in layout), lines)
 
 
+def settings_of(grid: Grid, line: Line) -> list[Cell]:
+    return [cell for head, cell in zip(grid.heads, line.cells, strict=True) if head.kind == "setting"]
+
+
+def labels_span(grid: Grid) -> bool:
+    """A label may stand across the settings, as in the paper: wherever there is one, they are blank."""
+    labelled = [settings_of(grid, line) for line in grid.lines if line.row.label]
+    return bool(labelled and labelled[0]) and not any(cell.text for cells in labelled for cell in cells)
+
+
 def group_name(group: str) -> str:
     """(A), as in the paper; longer names stand as they are."""
     return f"({group})" if 0 < len(group) <= 2 else group

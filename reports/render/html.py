@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape as escape_signs
 
 from reports.failures import Failure
-from reports.render.grid import Cell, Grid, Head, Line, fixed, lay_out
+from reports.render.grid import Cell, Grid, Head, Line, fixed, labels_span, lay_out
 from reports.render.latex import MADE_BY
 from reports.render.page_style import CSS
 from reports.render.text import plain
@@ -80,20 +80,31 @@ def _summary(table: Table) -> str:
 
 
 def _table(table: Table, grid: Grid) -> Iterator[str]:
+    spans = labels_span(grid)
     yield '<div class="scroll" tabindex="0" role="region" aria-label="The table"><table class="data">'
-    yield from _heads(grid)
+    yield from _heads([head for head in grid.heads if not (spans and head.kind == "label")])
     yield "<tbody>"
     for line in grid.lines:
         opens = ' class="opens"' if line.opens_group and line is not grid.lines[0] else ""
-        cells = (_cell(table, head, cell, line) for head, cell in zip(grid.heads, line.cells, strict=True))
-        yield f"<tr{opens}>{''.join(cells)}</tr>"
+        yield f"<tr{opens}>{''.join(_cells(table, grid, line, spans))}</tr>"
     yield "</tbody></table></div>"
 
 
-def _heads(grid: Grid) -> Iterator[str]:
+def _cells(table: Table, grid: Grid, line: Line, spans: bool) -> Iterator[str]:
+    """With `spans`, a label takes the place of the settings."""
+    for kind, pairs in itertools.groupby(zip(grid.heads, line.cells, strict=True), key=lambda pair: pair[0].kind):
+        cells = list(pairs)
+        if kind == "setting" and spans and line.row.label:
+            label = Cell(line.row.label)
+            yield f'<td class="words{_long(label)}" colspan="{len(cells)}">{escape(label.text)}</td>'
+        elif not (kind == "label" and spans):
+            yield from (_cell(table, head, cell, line) for head, cell in cells)
+
+
+def _heads(shown: Sequence[Head]) -> Iterator[str]:
     """Two lines: a metric spans its columns; a head alone spans both lines."""
     top, bottom = [], []
-    for (_, spans), group in itertools.groupby(grid.heads, key=lambda head: (head.spanned_by, bool(head.sub))):
+    for (_, spans), group in itertools.groupby(shown, key=lambda head: (head.spanned_by, bool(head.sub))):
         heads = list(group)
         if spans and len(heads) > 1:
             top.append(f'<th class="span" colspan="{len(heads)}" scope="colgroup">{escape(heads[0].top)}</th>')

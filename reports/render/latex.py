@@ -5,7 +5,7 @@ the settings that it stands for. It is a `table` environment; the document needs
 import itertools
 from collections.abc import Iterator
 
-from reports.render.grid import Cell, Grid, Head, Line, group_name, lay_out
+from reports.render.grid import Cell, Grid, Head, Line, group_name, labels_span, lay_out, settings_of
 from reports.render.latex_text import escape, foreign
 from reports.render.text import plain
 from reports.table import Table
@@ -55,10 +55,7 @@ def render(table: Table) -> str:
 def _as_in_the_paper(grid: Grid) -> Grid:
     """One name column: (A), or the key of a row without a group; the label where there are no settings to span."""
     names = [_name(line) for line in grid.lines]
-    spans = any(head.kind == "setting" for head in grid.heads) and not any(
-        line.row.label and any(_settings(grid, line)) for line in grid.lines
-    )
-    dropped = {"group", "row"} | ({"label"} if spans else set())
+    dropped = {"group", "row"} | ({"label"} if labels_span(grid) else set())
     keep = [i for i, head in enumerate(grid.heads) if head.kind not in dropped]
     lines = tuple(
         Line(line.row, line.opens_group, (name, *(line.cells[i] for i in keep)))
@@ -72,10 +69,6 @@ def _name(line: Line) -> Cell:
     if not group:
         return Cell(line.row.key)
     return Cell(group_name(group)) if line.opens_group else Cell()
-
-
-def _settings(grid: Grid, line: Line) -> list[str]:
-    return [cell.text for head, cell in zip(grid.heads, line.cells, strict=True) if head.kind == "setting"]
 
 
 def _alignment(grid: Grid) -> str:
@@ -122,7 +115,7 @@ def _cells(grid: Grid, line: Line) -> Iterator[str]:
     unnamed = line.row.group and line.row.group != line.row.key
     text = line.row.label or (line.row.key if unnamed else "")
     own_column = any(head.kind == "label" for head in grid.heads)
-    spans = bool(text) and not own_column and not any(_settings(grid, line))
+    spans = bool(text) and not own_column and not any(cell.text for cell in settings_of(grid, line))
     for kind, pairs in itertools.groupby(zip(grid.heads, line.cells, strict=True), key=lambda pair: pair[0].kind):
         cells = [cell for _, cell in pairs]
         if kind == "setting" and spans:

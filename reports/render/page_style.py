@@ -3,11 +3,12 @@
 CSS = """
 :root { --ink: #1b1b1b; --soft: #5c5c5c; --line: #d8d8d8; --page: #ffffff; --tint: #f4f6f8; --mark: #0b5c8a; }
 * { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 78rem; padding: 1rem; color: var(--ink); background: var(--page);
+body { margin: 0 auto; max-width: 92rem; padding: 1rem; color: var(--ink); background: var(--page);
   font: 16px/1.5 system-ui, -apple-system, "Segoe UI", "Noto Sans", "Noto Sans CJK KR", sans-serif; }
 h1 { font-size: 1.5rem; line-height: 1.25; margin: .5rem 0; overflow-wrap: anywhere; }
 h2 { font-size: 1.15rem; margin: 2rem 0 .5rem; }
-p, li, dd { overflow-wrap: anywhere; }
+p, li, dd { overflow-wrap: anywhere; max-width: 60rem; }
+sup { display: inline-block; width: 0; line-height: 0; font-size: .75em; }
 .soft, figcaption, .notes { color: var(--soft); font-size: .875rem; }
 .warning { border-left: 4px solid #b45309; background: #fff7ed; color: #451a03;
   padding: .5rem .75rem; margin: .5rem 0; }
@@ -25,6 +26,8 @@ thead tr:last-child > *, thead [rowspan] { border-bottom: 1px solid var(--ink); 
 tr.opens > * { border-top: 1px solid var(--ink); }
 tbody tr:hover > * { background: var(--tint); }
 .runs td, .runs th { text-align: left; }
+.words { text-align: center; }
+.words.long { max-width: none; }
 .span { text-align: center; border-bottom: 1px solid var(--line); }
 .best { font-weight: 700; }
 .gap { color: var(--soft); }
@@ -55,6 +58,8 @@ pre { white-space: pre-wrap; overflow-wrap: anywhere; background: var(--tint); p
   th, td { padding: 1pt 2pt; }
   .tip, nav { display: none !important; }
   figure, tr { break-inside: avoid; }
+  h2 { break-after: avoid; }
+  figure svg { max-height: 22cm; }
   .data .name { position: static; }
   details > * { display: block; }
   details::details-content { content-visibility: visible; height: auto; }

@@ -92,6 +92,18 @@ def test_changes_tell_their_test(bench):
     assert "95% interval −" in text and "corrected, between seeds" in text
 
 
+def test_a_label_stands_across_the_settings_it_replaces(bench):
+    bench.row("base").row("B", {"model.num_heads": 4, "model.d_k": 16}).row("E", label="in words", group="E")
+    table = bench.table()
+    rows = (*table.rows[:2], replace(table.rows[2], settings={}))
+    text = html.render(replace(table, rows=rows))
+    assert '<td class="words" colspan="2">in words</td>' in text
+    heads, *lines = json.loads(text.partition('id="table">')[2].partition("</script>")[0])
+    assert all(len(line) == len(heads) for line in lines)
+    labelled = (table.rows[0], replace(table.rows[1], label="both"), rows[2])
+    assert 'colspan="2">in words' not in html.render(replace(table, rows=labelled))  # a column of its own then
+
+
 def test_the_table_is_there_as_data(bench):
     text = html.render(bench.row("base").row("B", {"model.d_k": 16}, label="</script>").table())
     data = text.partition('id="table">')[2].partition("</script>")[0]
