@@ -7,6 +7,7 @@ EOS counted, padding not, and no batch holds more than `tokens_per_batch` of eit
 Chance is raw bits of PCG64, and sorts are stable: a numpy of another version makes the same plan.
 """
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
@@ -122,11 +123,15 @@ def _bounds(source_sums: Indices, target_sums: Indices, cap: int) -> list[int]:
 def _even_bounds(source: Indices, target: Indices, cap: int) -> list[int]:
     """As few batches as `_bounds` gives, but about equally full: the last one is no small rest."""
     source_sums, target_sums = (np.concatenate([[0], np.cumsum(lengths)]) for lengths in (source, target))
-    bounds = _bounds(source_sums, target_sums, cap)
-    low, high = int(max(source.max(), target.max())), cap
-    while low < high:  # the smallest cap with as many batches
+    return _evened(lambda tried: _bounds(source_sums, target_sums, tried), int(max(source.max(), target.max())), cap)
+
+
+def _evened(cut: Callable[[int], list[int]], low: int, cap: int) -> list[int]:
+    """What `cut` gives for the smallest cap from `low` that makes as many parts as `cap` does."""
+    bounds, high = cut(cap), cap
+    while low < high:
         middle = (low + high) // 2
-        tried = _bounds(source_sums, target_sums, middle)
+        tried = cut(middle)
         if len(tried) == len(bounds):
             bounds, high = tried, middle
         else:
@@ -146,14 +151,19 @@ def deal(source_lengths: ArrayLike, target_lengths: ArrayLike, indices: Indices,
 def split(source_lengths: ArrayLike, target_lengths: ArrayLike, indices: Indices, max_tokens: int) -> list[Indices]:
     """Cut pairs into micro-batches of at most `max_tokens` places a side, padding counted; at least one pair each.
 
-    Pairs are sorted by length first, so that each part is tight: also the way to batch an evaluated set.
+    As few as that takes, about equally full, each of pairs of similar length.
     """
+    if not len(indices):
+        return []
     longest = np.maximum(np.asarray(source_lengths)[indices], np.asarray(target_lengths)[indices])
     order = np.argsort(longest, kind="stable")
-    parts, start = list[Indices](), 0
-    for end in range(1, len(order) + 1):
-        full = end < len(order) and (end + 1 - start) * longest[order[end]] > max_tokens
-        if full or end == len(order):
-            parts.append(indices[order[start:end]])
-            start = end
-    return parts
+    rising = longest[order]
+
+    def cut(cap: int) -> list[int]:
+        bounds = [0]
+        while bounds[-1] < len(rising):
+            places = np.arange(1, len(rising) - bounds[-1] + 1) * rising[bounds[-1] :]
+            bounds.append(bounds[-1] + max(1, int(np.searchsorted(places, cap, side="right"))))
+        return bounds
+
+    return [indices[order[start:end]] for start, end in pairwise(_evened(cut, int(rising[-1]), max_tokens))]

@@ -17,8 +17,10 @@ from experiments.tasks.base import Context
 from experiments.tasks.footprint import MICRO_BATCH_TOKENS
 from model.transformer import Transformer
 
-TIGHT = 0.07  # share of padding above which smaller micro-batches, of more even lengths, are tried …
-FEWEST_TOKENS = 8192  # … down to so many places, below which a GPU waits for launches
+# The share of padding above which smaller micro-batches, of more even lengths, are tried, down to so many places:
+# below those a GPU waits for launches, less so where layers are compiled.
+TIGHT, FEWEST_TOKENS = 0.07, 8192
+TIGHT_COMPILED, FEWEST_COMPILED = 0.12, 4096
 DESCRIBED = 500  # batches over which padding is measured
 
 
@@ -37,39 +39,38 @@ class Batches:
         self._shapes: Shapes | None = None
         self._plan = BatchPlan(*lengths, config.training.tokens_per_batch, config.seed)
         known = context.pinned.get("micro_batch_tokens")
-        self.max_tokens = int(known) if known else self._tight(MICRO_BATCH_TOKENS[context.device.kind])
-        if config.training.compile:
-            self._shapes = Shapes(self._plan, self.max_tokens, share=(0, share[1]))  # the same in all ranks
+        tight, fewest = (TIGHT_COMPILED, FEWEST_COMPILED) if config.training.compile else (TIGHT, FEWEST_TOKENS)
+        self.max_tokens = int(known or MICRO_BATCH_TOKENS[context.device.kind])
+        while True:
+            if config.training.compile:
+                self._shapes = Shapes(self._plan, self.max_tokens, share=(0, share[1]))  # the same in all ranks
+            self._padding = self._measured_padding()
+            if known or self.max_tokens <= fewest or self._padding <= tight:
+                break
+            self.max_tokens //= 2
 
     def __call__(self, step: int) -> list[Batch[Tensor]]:
-        parts = self._parts(self._plan.batch(step - 1), self.max_tokens, self._share)
+        parts = self._parts(self._plan.batch(step - 1), self._share)
         return [to_tensors(collate(self._pairs, *part), pin=self._pin) for part in parts]
 
     def describe(self) -> dict[str, Any]:
         """Of rank 0's share of the first epoch: padding among all places of both sides, and shapes."""
         shapes = {"shapes": len(self._shapes.shapes)} if self._shapes else {}
-        return {"micro_batch_tokens": self.max_tokens, "padding": round(self._padding(self.max_tokens), 4), **shapes}
+        return {"micro_batch_tokens": self.max_tokens, "padding": round(self._padding, 4), **shapes}
 
-    def _parts(self, batch: Indices, max_tokens: int, share: tuple[int, int]) -> list[tuple[Indices, Shape | None]]:
+    def _parts(self, batch: Indices, share: tuple[int, int]) -> list[tuple[Indices, Shape | None]]:
         lengths = self._plan.lengths
         mine = deal(*lengths, batch, share)
-        parts = split(*lengths, mine, max_tokens) or [mine]
+        parts = split(*lengths, mine, self.max_tokens) or [mine]
         if self._shapes is None:
             return [(part, None) for part in parts]
         return [fitted for part in parts for fitted in self._shapes.fit(part)]
 
-    def _tight(self, most: int) -> int:
-        """Places of a micro-batch: as many as may be, unless a short epoch's batches are of too uneven lengths."""
-        tokens = most
-        while tokens > FEWEST_TOKENS and self._padding(tokens) > TIGHT:
-            tokens //= 2
-        return tokens
-
-    def _padding(self, max_tokens: int) -> float:
+    def _measured_padding(self) -> float:
         source, target = self._plan.lengths
         real = places = 0
         for batch in self._plan.epoch(0)[:DESCRIBED]:
-            for part, shape in self._parts(batch, max_tokens, (0, self._share[1])):
+            for part, shape in self._parts(batch, (0, self._share[1])):
                 rows, *widths = shape or (len(part), source[part].max(initial=0), target[part].max(initial=0))
                 real += int(source[part].sum() + target[part].sum())
                 places += rows * int(sum(widths))

@@ -1,0 +1,52 @@
+"""`training.compile` from the task down: padded to a few shapes, the same numbers as with free ones."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.config import DeviceSpec, RunConfig
+from experiments.data.shapes import MOST_SHAPES
+from experiments.store import Store
+from experiments.tasks.base import Context
+from experiments.tasks.translation import TASK
+from experiments.training import compiled, state
+
+SETTINGS: dict[str, Any] = {
+    "model": {"num_layers": 2, "d_model": 16, "d_ff": 32, "num_heads": 2, "d_k": 8, "d_v": 8, "dropout": 0.0},
+    "data": {"vocab_size": 300, "builtin_pairs": 200},
+    "training": {"train_steps": 10, "warmup_steps": 20, "tokens_per_batch": 3000, "precision": "fp32",
+                 "learning_rate_scale": 0.1, "eval_steps": 5},
+}  # fmt: skip
+
+
+def _train(store: Store, name: str, **settings: Any) -> tuple[dict[int, float], dict[str, Any]]:
+    config = RunConfig(**{**SETTINGS, "training": {**SETTINGS["training"], **settings}})
+    folder = store.root / name
+    folder.mkdir()
+    losses: dict[int, float] = {}
+
+    def emit(kind: str, **fields: Any) -> None:
+        if kind == "metrics" and fields["step"] % 10 == 0 and "loss" in fields:
+            losses[fields["step"]] = fields["loss"]
+
+    inputs = TASK.inputs(config, store.root)
+    facts = TASK.train(config, Context(store.root, name, folder, inputs, DeviceSpec(), emit, lambda: False))
+    return losses, facts
+
+
+@pytest.mark.slow
+def test_padded_shapes_and_graphs_change_no_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # tracing and the graphs' backward passes are torch's own; only generating code is left out: it takes minutes
+    monkeypatch.setattr(state, "compile_layers", partial(compiled.compile_layers, backend="aot_eager"))
+    store = Store.open(tmp_path / "store")
+    TASK.prepare(RunConfig(**SETTINGS), store.root, lambda *_: None)
+    free, plain = _train(store, "free")
+    fixed, facts = _train(store, "fixed", compile=True)
+    assert list(free) == [10]
+    assert fixed == pytest.approx(free, rel=1e-5)
+    assert (plain["compiled"], facts["compiled"]) == (False, True)
+    assert facts["batches"]["shapes"] <= MOST_SHAPES
+    assert plain["batches"]["padding"] <= facts["batches"]["padding"]
+    assert facts["target_tokens"] == plain["target_tokens"]
