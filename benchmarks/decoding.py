@@ -60,7 +60,9 @@ def main() -> int:
         ours = speeds.of("ours", size, batch, precision)
         named = [name for name in PEERS if size == "tiny" or name not in TINY_ONLY]
         peers = {name: speeds.of(name, size, batch, PEERS[name][2]) for name in named}
-        measured = {name: peers[name]["sentences_per_s"] for name in against if "sentences_per_s" in peers[name]}
+        measured = {
+            name: peers[name]["sentences_per_s"] for name in against if "sentences_per_s" in peers.get(name, {})
+        }
         fastest = max(measured, key=measured.__getitem__, default=None)
         ratio = ours["sentences_per_s"] / measured[fastest] if fastest and "sentences_per_s" in ours else None
         results.append(
