@@ -134,7 +134,10 @@ def adopt(store: Store, engine: Engine, claimed: Claimed, slots: Sequence[Slot])
         )
     folder = store.attempt_folder(claimed.job.run_id, claimed.attempt)
     slot = next((s for s in slots if s.name == claimed.slot), Slot(claimed.slot, ""))
-    spec = read_json(folder / SPEC) or {}
+    try:
+        spec = read_json(folder / SPEC) or {}
+    except UserError:  # a coordinator that was killed while it wrote this had started nothing yet
+        spec = {}
     expected = [TRAINING] * bool(spec.get("train")) + [e["eval_id"] for e in spec.get("evaluations", ())]
     handle = engine.adopt(claimed.ref) if claimed.ref else None
     return Live(claimed, claimed.attempt, folder, slot, tuple(expected), handle, Tail(folder))

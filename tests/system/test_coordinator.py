@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from experiments.errors import UserError
+from experiments.jobs.ledger import Ledger
 from experiments.jobs.queue import Queue
 from experiments.jobs.states import State
 from experiments.store import Store, read_json
@@ -309,6 +310,21 @@ def test_orphans_end_by_themselves_after_a_checkpoint(store):
     process.wait()
     wait_for(lambda: not any(psutil.pid_exists(pid) for pid in pids(store, 1, 0, 1)))
     assert [e["kind"] for e in events(store, 1, 0)][-1] == "preempted"
+
+
+@pytest.mark.parametrize("written", [None, "", '{"store": "/ru'])
+def test_dying_between_the_claim_and_the_childs_start(store, written):
+    queue = Queue(store.queue_db)
+    queue.enqueue([make()])
+    number, folder = store.new_attempt(make().run_id)
+    queue.close()
+    ledger = Ledger(store.queue_db)
+    assert ledger.claim(make().run_id, number, "cpu:0", "cpu")
+    ledger.close()
+    if written is not None:
+        (folder / "spec.json").write_text(written)
+    go(store)
+    assert_whole(store)
 
 
 def test_dying_between_the_childs_end_and_the_promotion(store):
