@@ -180,7 +180,8 @@ def naming_out_of_memory() -> Iterator[None]:
     except Exception as error:
         if isinstance(error, OutOfMemory) or not is_out_of_memory(error):
             raise
-        raise OutOfMemory(str(error).splitlines()[0]) from error
+        why = str(error) or type(error).__name__  # Python's own MemoryError says nothing
+        raise OutOfMemory(why.splitlines()[0]) from error
 
 
 @contextlib.contextmanager

@@ -42,7 +42,7 @@ def test_a_run_out_of_memory_goes_on_with_smaller_micro_batches_of_the_same_batc
     cli: Cli, tiny: Path, tmp_path: Path
 ) -> None:
     child = tmp_path / "child.py"
-    child.write_text(textwrap.dedent(CHILD).format(room_mb=250))
+    child.write_text(textwrap.dedent(CHILD).format(room_mb=330))
     asked = [tiny, "--rows", "base", *(word for setting in DEEP for word in ("--set", setting))]
     cli("queue", *asked, "--store", tmp_path / "store")
     store = Store.open(tmp_path / "store")

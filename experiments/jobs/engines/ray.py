@@ -78,7 +78,7 @@ class RayEngine(ClusterEngine):
                 _reach(address)
                 ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
         except (OSError, RuntimeError, ValueError) as error:
-            why = str(error).strip().splitlines()[0]
+            why = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise UserError(
                 f"No Ray cluster answers at {address} ({why}). Start one with `ray start --head` and name it with "
                 "--address HOST:PORT."

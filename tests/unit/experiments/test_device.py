@@ -78,6 +78,8 @@ def test_failed_allocations_are_recognised_and_named():
     assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
     assert is_out_of_memory(MemoryError())
     assert not is_out_of_memory(RuntimeError("shapes do not match"))
+    with pytest.raises(OutOfMemory, match="MemoryError"), naming_out_of_memory():
+        raise MemoryError  # it says nothing
     with pytest.raises(ValueError, match="other"), naming_out_of_memory():
         raise ValueError("other")
 
