@@ -11,7 +11,7 @@ from torch import Tensor
 from experiments.data.tokenizer import BOS_ID, PAD_ID
 
 GROUP = 64  # P; measured best of 16 … 128 on a processor at W = 500, 8,000 and 37,000
-IN_CACHE = 2**19  # probabilities
+IN_CACHE = 2**20  # probabilities
 NEVER = float("-inf")
 
 

@@ -3,6 +3,7 @@
 Shapes: B sentences, S source.
 """
 
+import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -52,7 +53,7 @@ def translate(
     ]
     results: list[list[Hypothesis]] = [[Hypothesis(ids=(), score=0.0, log_prob=0.0)] for _ in sources]
     workers = 1 if device.is_cuda else device.threads
-    slots = max_batch_slots or _slots(sources, limits, settings.beam_size, device, workers)
+    slots = max_batch_slots or BATCH_SLOTS[device.torch_device.type]
     told = _Told(progress, sum(len(source) == 0 for source in sources), len(sources))
 
     def decode(batch: list[int]) -> None:
@@ -79,7 +80,7 @@ def translate(
         for i, hypotheses in zip(batch, found, strict=True):
             results[i] = hypotheses
 
-    batches = list(_pack(sources, limits, settings.beam_size, slots))
+    batches = list(_pack(sources, limits, settings.beam_size, slots, workers))
     with evaluating(model):
         in_parallel(decode, batches, workers)
     return results
@@ -186,28 +187,35 @@ def _limit(config: ModelConfig, length: int, settings: SearchSettings) -> int:
     return min(limit, config.max_length) if config.positions == "learned" else limit
 
 
-def _slots(
-    sources: Sequence[Sequence[int]], limits: Sequence[int], beam_size: int, device: Device, workers: int
-) -> int:
-    """Places in the cache of one batch: as many as pay, and so few that every worker gets its share."""
-    most = BATCH_SLOTS[device.torch_device.type]
-    if workers == 1:
-        return most
-    needed = beam_size * sum(limit for source, limit in zip(sources, limits, strict=True) if len(source))
-    return min(most, max(LEAST_SLOTS, needed // (2 * workers)))
+def _pack(
+    sources: Sequence[Sequence[int]], limits: Sequence[int], beam_size: int, slots: int, workers: int
+) -> Iterator[list[int]]:
+    """Batches of similar length: at most `slots` places in the key/value cache, at least one sentence.
 
-
-def _pack(sources: Sequence[Sequence[int]], limits: Sequence[int], beam_size: int, slots: int) -> Iterator[list[int]]:
-    """Batches of similar length: at most `slots` places in the key/value cache, at least one sentence."""
+    Where several workers take them, they are also cut at equal shares of the places needed, as many for each worker:
+    of four for two, the longest and the shortest sentences make one worker's, and none waits long for another.
+    """
+    order = [i for i in by_length(sources) if len(sources[i])]
+    needed = beam_size * sum(limits[i] for i in order)
+    shares = _shares(needed, slots, workers)
     batch: list[int] = []
-    longest = 0
-    for i in by_length(sources):
-        if len(sources[i]) == 0:
-            break
+    longest = share = before = 0
+    for i in order:
         longest = max(longest, limits[i])
-        if batch and (len(batch) + 1) * beam_size * longest > slots:
+        middle = before + beam_size * limits[i] / 2
+        its_share = int(middle * shares / needed)
+        if batch and (its_share != share or (len(batch) + 1) * beam_size * longest > slots):
             yield batch
             batch, longest = [], limits[i]
         batch.append(i)
+        share = its_share
+        before += beam_size * limits[i]
     if batch:
         yield batch
+
+
+def _shares(needed: int, slots: int, workers: int) -> int:
+    """Two for each worker, or more where they would not fit; fewer where batches would be too small to pay."""
+    if workers == 1:
+        return 1
+    return min(workers * max(2, math.ceil(needed / (slots * workers))), math.ceil(needed / LEAST_SLOTS))

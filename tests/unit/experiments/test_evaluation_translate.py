@@ -6,7 +6,7 @@ import torch
 from experiments.device import Device
 from experiments.errors import Preempted, UserError
 from experiments.evaluation.beam import SearchSettings
-from experiments.evaluation.translate import evaluating, translate
+from experiments.evaluation.translate import LEAST_SLOTS, _pack, evaluating, translate
 from model.config import ModelConfig
 from model.factory import build_model
 from model.transformer import Transformer
@@ -31,6 +31,20 @@ def test_output_is_in_the_inputs_order_however_it_is_packed() -> None:
     for slots in (1, 60, 10**6):
         found = translate(model, sources, SETTINGS, CPU, max_batch_slots=slots)
         assert [hypotheses[0].ids for hypotheses in found] == alone
+
+
+def test_two_workers_get_four_equal_shares_and_every_sentence_once() -> None:
+    sources = [[4] * (1 + n * 37 % 50) for n in range(300)] + [[]]
+    limits = [len(source) + 10 for source in sources]
+    batches = list(_pack(sources, limits, 4, 10**6, workers=2))
+    assert sorted(i for batch in batches for i in batch) == list(range(300))
+    needed = [sum(limits[i] for i in batch) for batch in batches]
+    assert len(needed) == 4
+    assert max(needed) - min(needed) <= 2 * max(limits)
+    for slots in (LEAST_SLOTS, 3 * LEAST_SLOTS):
+        for batch in _pack(sources, limits, 4, slots, workers=2):
+            assert len(batch) * 4 * max(limits[i] for i in batch) <= slots
+    assert len(list(_pack(sources[:5], limits, 4, 10**6, workers=2))) == 1  # too few to divide
 
 
 def test_empty_lines_are_not_shown_to_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
