@@ -12,20 +12,14 @@ fp32. `worst` is the smallest ratio / floor; below 1 the command exits with 1.
 
 import argparse
 import json
-import os
 import random
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
-from benchmarks.machine import machine
+from benchmarks.comparison import MODELS, conclude, launch, missing, parser
 
-HERE = Path(__file__).parent
-TINY = {"num_layers": 2, "d_model": 128, "d_ff": 512, "num_heads": 4, "d_k": 32, "d_v": 32, "vocab_size": 8000}
-BASE = {"num_layers": 6, "d_model": 512, "d_ff": 2048, "num_heads": 8, "d_k": 64, "d_v": 64, "vocab_size": 37000}
-MODELS = {"tiny": TINY, "base": BASE}
 PYTORCH = ("sockeye", "marian", "joeynmt")
 PEERS = {  # name → environment, script, precision
     "sockeye": ("sockeye", "sockeye3.py", "fp32"),
@@ -73,16 +67,7 @@ def main() -> int:
         )  # fmt: skip
         if not options.json:
             _print(results[-1])
-    ratios = [result["ratio"] / result["floor"] for result in results if result["ratio"]]
-    worst = round(min(ratios), 3) if ratios else None
-    report = {"worst": worst, "results": results, "clock": options.clock, "threads": options.threads, **machine()}
-    if options.json:
-        print(json.dumps(report, indent=1))
-    else:
-        print(f"worst ratio / floor: {worst}")
-    if options.out:
-        options.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    return 0 if worst is not None and worst >= 1 else 1
+    return conclude(results, options)
 
 
 class _Speeds:
@@ -99,23 +84,18 @@ class _Speeds:
         return self._known[key]
 
     def _measure(self, engine: str, size: str, batch: int | str, precision: str) -> dict[str, Any]:
-        if engine == "ours":
-            python, script = sys.executable, "ours.py"
-        else:
-            environment, script, _ = PEERS[engine]
-            python = str(self._options.peers / environment / "bin" / "python")
-            if not Path(python).exists():
-                return {"missing": f"python -m benchmarks.setup_peers {self._options.peers} sets it up"}
-        threads = str(self._options.threads)
+        environment, script, _ = ("", "ours.py", "") if engine == "ours" else PEERS[engine]
+        launched = launch(self._options.peers, environment, script, self._options.threads)
+        if launched is None:
+            return missing(self._options.peers)
+        command, variables = launched
         done = subprocess.run(
-            [python, str(HERE / "engines" / script)],
+            command,
             input=json.dumps(_job(size, batch, precision, self._options)),
             capture_output=True,
             text=True,
             timeout=self._options.timeout,
-            env={**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "PYTHONPATH": str(HERE.parent)}
-            if engine == "ours"
-            else {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "PYTHONPATH": ""},
+            env=variables,
         )
         if done.returncode:
             return {"failed": done.stderr.strip().splitlines()[-1:]}
@@ -160,16 +140,9 @@ def _print(result: dict[str, Any]) -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="fewer sentences and repeats")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--out", type=Path, help="also write the JSON to a file")
-    parser.add_argument("--peers", type=Path, default=Path(os.environ.get("DECODING_PEERS", HERE / "peers")))
-    parser.add_argument("--sizes", default="tiny,base")
-    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--timeout", type=float, default=1800, help="seconds for one engine on one case")
-    return parser.parse_args()
+    made = parser(__doc__, "fewer sentences and repeats", "DECODING_PEERS")
+    made.add_argument("--timeout", type=float, default=1800, help="seconds for one engine on one case")
+    return made.parse_args()
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ def main() -> int:
     began = time.monotonic()
     report = json.loads(options.out.read_text(encoding="utf-8")) if options.out.exists() else {"rows": {}}
     device = Device.open(DeviceSpec(options.device, options.threads), "auto")
-    limit = _matrix_rate(device)
+    limit = device.matrix_flops()
     report |= {"device": device.describe(), "matrix_product_tflops": round(limit / 1e12, 3), **machine()}
     with tempfile.TemporaryDirectory() as folder:
         rows = _rows(options)
@@ -195,21 +195,6 @@ class _Clock:
     @property
     def target_length(self) -> float:
         return sum(t for t, *_ in self._measured) / sum(n for *_, n in self._measured)
-
-
-def _matrix_rate(device: Device) -> float:
-    """Operations per second of a large square product of random numbers, in the precision that training takes."""
-    dtype = torch.bfloat16 if device.precision == "bf16" else torch.float32
-    size, repeats = (8192, 10) if device.is_cuda else (1024, 3)
-    left, right = (torch.randn(size, size, device=device.torch_device).to(dtype) for _ in range(2))
-    for _ in range(3):
-        left @ right
-    device.synchronize()
-    began = time.perf_counter()
-    for _ in range(repeats):
-        left @ right
-    device.synchronize()
-    return repeats * 2 * size**3 / (time.perf_counter() - began)
 
 
 def _table(report: dict[str, Any]) -> str:

@@ -16,7 +16,6 @@ fastest peer with all threads. `worst` is the smallest ratio / floor; below 1 th
 import argparse
 import json
 import math
-import os
 import random
 import statistics
 import subprocess
@@ -26,14 +25,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.machine import machine
+from benchmarks.comparison import MODELS, conclude, launch, missing, parser
 from model.config import ModelConfig
 from model.count import flops_per_token
 
-HERE = Path(__file__).parent
-TINY = {"num_layers": 2, "d_model": 128, "d_ff": 512, "num_heads": 4, "d_k": 32, "d_v": 32, "vocab_size": 8000}
-BASE = {"num_layers": 6, "d_model": 512, "d_ff": 2048, "num_heads": 8, "d_k": 64, "d_v": 64, "vocab_size": 37000}
-MODELS = {"tiny": TINY, "base": BASE}
 OURS = "train_ours.py"
 PEERS = {  # name → environment ("": the one this runs in), script
     "torch.nn": ("", "train_torch.py"),
@@ -62,17 +57,7 @@ def main() -> int:
         for precision in ("fp32", "bf16"):
             if size in options.sizes.split(",") and precision in options.precisions.split(","):
                 results += _case(size, precision, _batches(size, tokens, mean, batches), mean, rounds, options)
-    ratios = [result["ratio"] / result["floor"] for result in results if result["ratio"]]
-    worst = round(min(ratios), 3) if ratios else None
-    report = {"worst": worst, "results": results, "clock": options.clock, "threads": options.threads, **machine()}
-    if options.json:
-        print(json.dumps(report, indent=1))
-    else:
-        print(f"worst ratio / floor: {worst}")
-    if options.out:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    return 0 if worst is not None and worst >= 1 else 1
+    return conclude(results, options)
 
 
 def _case(
@@ -129,20 +114,19 @@ class _Engine:
     def __init__(self, environment: str, script: str, job: dict[str, Any], threads: int, options: Any) -> None:
         self._process, self._found, self._clock = None, dict[str, Any](), options.clock
         self._rates = list[float]()
-        python = str(options.peers / environment / "bin" / "python") if environment else sys.executable
-        if not Path(python).exists():
-            self._found = {"missing": f"python -m benchmarks.setup_peers {options.peers} sets it up"}
+        launched = launch(options.peers, environment, script, threads)
+        if launched is None:
+            self._found = missing(options.peers)
             return
-        path = str(HERE.parent) if not environment else ""
-        variables = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), "PYTHONPATH": path}
+        command, variables = launched
         self._errors = (options.logs / f"{time.monotonic_ns()}-{script}.log").open("w+")
         self._process = subprocess.Popen(
-            [python, str(HERE / "engines" / script)],
+            command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
-            env={**os.environ, **variables},
+            env=variables,
         )
         self._say(json.dumps({**job, "threads": threads}))
 
@@ -241,18 +225,11 @@ def _print(result: dict[str, Any]) -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="tiny alone, about two minutes")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--out", type=Path, help="also write the JSON to a file, such as benchmarks/results/….json")
-    parser.add_argument("--peers", type=Path, default=Path(os.environ.get("TRAINING_PEERS", HERE / "peers")))
-    parser.add_argument("--only", default="", help="peers to measure, by name; all of them if unset")
-    parser.add_argument("--sizes", default="tiny,base")
-    parser.add_argument("--precisions", default="fp32,bf16")
-    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--logs", type=Path, default=None, help="where the engines' standard errors go")
-    options = parser.parse_args()
+    made = parser(__doc__, "tiny alone, about two minutes", "TRAINING_PEERS")
+    made.add_argument("--only", default="", help="peers to measure, by name; all of them if unset")
+    made.add_argument("--precisions", default="fp32,bf16")
+    made.add_argument("--logs", type=Path, default=None, help="where the engines' standard errors go")
+    options = made.parse_args()
     options.logs = options.logs or Path(tempfile.mkdtemp(prefix="training-benchmark-"))
     return options
 

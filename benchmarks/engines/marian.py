@@ -1,29 +1,20 @@
 """Hugging Face transformers: MarianMTModel.generate with its cache, on random weights of the asked shapes."""
 
+import marian_sizes
 import measure
 import torch
 import transformers
-from transformers import MarianConfig, MarianMTModel
+from transformers import MarianMTModel
 
 job = measure.job()
 torch.set_num_threads(job["threads"])
 torch.manual_seed(1)
-sizes = job["model"]
-stack = {
-    f"{side}_{name}": sizes[ours]
-    for side in ("encoder", "decoder")
-    for name, ours in (("layers", "num_layers"), ("ffn_dim", "d_ff"), ("attention_heads", "num_heads"))
-}
-config = MarianConfig(
-    vocab_size=sizes["vocab_size"],
-    d_model=sizes["d_model"],
-    activation_function="relu",
-    scale_embedding=True,
+config = marian_sizes.config(
+    job["model"],
     pad_token_id=0,
     eos_token_id=2,
     decoder_start_token_id=1,
     forced_eos_token_id=None,
-    **stack,
 )
 model = MarianMTModel(config).eval()
 batches = []

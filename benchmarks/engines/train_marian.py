@@ -1,25 +1,17 @@
 """Hugging Face transformers: MarianMTModel in the loop of its Trainer, with its default optimizer, fused AdamW."""
 
+import marian_sizes
 import serve
 import torch
 import torch.nn.functional as F
 import transformers
-from transformers import MarianConfig, MarianMTModel
+from transformers import MarianMTModel
 
 job = serve.job()
 torch.set_num_threads(job["threads"])
 torch.manual_seed(1)
-sizes = job["model"]
-stack = {
-    f"{side}_{name}": sizes[ours]
-    for side in ("encoder", "decoder")
-    for name, ours in (("layers", "num_layers"), ("ffn_dim", "d_ff"), ("attention_heads", "num_heads"))
-}
-config = MarianConfig(
-    vocab_size=sizes["vocab_size"],
-    d_model=sizes["d_model"],
-    activation_function="relu",
-    scale_embedding=True,
+config = marian_sizes.config(
+    job["model"],
     dropout=job["dropout"],
     attention_dropout=0.0,
     activation_dropout=0.0,
@@ -27,7 +19,6 @@ config = MarianConfig(
     eos_token_id=serve.EOS,
     decoder_start_token_id=serve.BOS,
     use_cache=False,
-    **stack,
 )
 model = MarianMTModel(config).train()
 optimizer = torch.optim.AdamW(model.parameters(), 1e-4, betas=(0.9, 0.98), eps=1e-9, weight_decay=0.0, fused=True)
