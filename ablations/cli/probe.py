@@ -16,7 +16,7 @@ from ablations.cli.progress import duration, plain_progress
 from ablations.plan import PlannedRun
 from experiments.config import total_steps
 from experiments.errors import UserError
-from experiments.jobs.packing import WORTH, gain
+from experiments.jobs.packing import WORTH, gain, worth_sharing
 from experiments.jobs.probe import PROBING, STEPS, Measured, probe_together
 from experiments.jobs.probe import probe as measure
 from experiments.jobs.slots import Slot, parse_slots
@@ -79,8 +79,8 @@ def _shares(slot: Slot, count: int) -> list[Slot]:
 
 
 def _sharing(alone: Measured, together: Sequence[Measured]) -> dict[str, Any]:
-    sums = gain(1 / alone.seconds_per_step, [1 / shared.seconds_per_step for shared in together])
-    return {"together": len(together), "gain": sums, "share": sums >= WORTH}
+    speeds = 1 / alone.seconds_per_step, [1 / shared.seconds_per_step for shared in together]
+    return {"together": len(together), "gain": gain(*speeds), "share": worth_sharing(*speeds)}
 
 
 def _trace(chosen: Chosen, run: PlannedRun, slot: Slot, folder: Path) -> Path:

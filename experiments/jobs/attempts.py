@@ -92,7 +92,7 @@ def plan(
         "inputs": dict(job.inputs),
         "train": TRAINING in parts,
         "evaluations": [dict(item) for item in job.evaluations if item["eval_id"] in parts],
-        "device": {"kind": slot.kind, "threads": threads, "memory_gb": slot.memory_gb, "count": slot.count},
+        "device": slot.told(threads),
         "earlier": [os.path.relpath(path, store.root) for path in earlier],
         "pinned": pinned,
         # whoever outlives it need not watch it

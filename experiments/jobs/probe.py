@@ -14,7 +14,7 @@ from typing import Any
 
 from experiments.errors import UserError
 from experiments.events import read_events
-from experiments.jobs.attempts import myself
+from experiments.jobs.attempts import SPEC, myself
 from experiments.jobs.engines.base import CHILD, Engine, Launch, child_environment
 from experiments.jobs.engines.local import LocalEngine
 from experiments.jobs.slots import Slot
@@ -93,11 +93,11 @@ def _measure(
         "attempt": 1,
         "train": True,
         "evaluations": [],
-        "device": {"kind": slot.kind, "threads": slot.threads, "memory_gb": slot.memory_gb, "count": slot.count},
+        "device": slot.told(slot.threads),
         "coordinator": myself(),
     }
-    (folder / "spec.json").write_text(json.dumps(whole), encoding="utf-8")
-    argv = [*child, str(folder / "spec.json")]
+    (folder / SPEC).write_text(json.dumps(whole), encoding="utf-8")
+    argv = [*child, str(folder / SPEC)]
     handle = engine.start(Launch(argv, child_environment(slot, slot.threads), folder / "log.txt", slot))
     began = time.monotonic()
     try:

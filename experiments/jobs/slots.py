@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from experiments.errors import UserError
 from experiments.jobs.hardware import Gpu, available_cores, memory_gb, visible_gpus
@@ -48,6 +49,10 @@ class Slot:
     def cores(self) -> int:
         """Processors that a run on it keeps busy."""
         return self.threads * self.count
+
+    def told(self, threads: int) -> dict[str, Any]:
+        """What a child is told of its devices: the fields of experiments.config.DeviceSpec."""
+        return {"kind": self.kind, "threads": threads, "memory_gb": self.memory_gb, "count": self.count}
 
     @property
     def parts(self) -> list[str]:

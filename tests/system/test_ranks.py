@@ -62,6 +62,15 @@ def _finished(store: Store, name: str, process: "subprocess.Popen[bytes]") -> li
     return read_events(_folder(store, name))
 
 
+def _wait_for(kind: str, store: Store, name: str, process: "subprocess.Popen[bytes]") -> None:
+    """Until a run that goes on has told an event of that kind."""
+    deadline = time.monotonic() + 300
+    while not any(e["kind"] == kind for e in read_events(_folder(store, name))):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
 def _losses(events: list[dict[str, Any]]) -> dict[int, float]:
     return {e["step"]: e["loss"] for e in events if e["kind"] == "metrics" and e["step"] % 10 == 0}
 
@@ -85,11 +94,7 @@ def test_three_ranks_killed_and_resumed_equal_three_undisturbed(store: Store) ->
     straight = _start(store, "straight", 3)
     _finished(store, "straight", straight)
     killed = _start(store, "killed", 3)
-    deadline = time.monotonic() + 300
-    while not any(e["kind"] == "checkpoint" for e in read_events(_folder(store, "killed"))):
-        assert killed.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    _wait_for("checkpoint", store, "killed", killed)
     os.killpg(killed.pid, signal.SIGKILL)
     killed.wait()
     assert not (_folder(store, "killed") / "final").exists(), "it was killed on the way"
@@ -103,11 +108,7 @@ def test_three_ranks_killed_and_resumed_equal_three_undisturbed(store: Store) ->
 def test_a_rank_that_is_killed_ends_the_run_likewise(store: Store) -> None:
     long = {"training": {**SETTINGS["training"], "train_steps": 1_000_000}}
     process = _start(store, "bereft", 2, **long)
-    deadline = time.monotonic() + 300
-    while not any(e["kind"] == "metrics" for e in read_events(_folder(store, "bereft"))):
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    _wait_for("metrics", store, "bereft", process)
     [other] = [int(p) for p in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
     os.kill(other, signal.SIGKILL)
     assert process.wait(60) == -signal.SIGKILL, "the run counts as killed, and is resumed"
@@ -134,11 +135,7 @@ time.sleep(240)  # as in a call that rank 1 would have to answer
 def test_a_stop_reaches_all_ranks(store: Store) -> None:
     long = {"training": {**SETTINGS["training"], "train_steps": 1_000_000, "checkpoint_steps": 1_000_000}}
     process = _start(store, "stopped", 2, **long)
-    deadline = time.monotonic() + 300
-    while not any(e["kind"] == "metrics" for e in read_events(_folder(store, "stopped"))):
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    _wait_for("metrics", store, "stopped", process)
     process.terminate()
     assert process.wait(60) == 3
     events = read_events(_folder(store, "stopped"))
