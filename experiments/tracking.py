@@ -1,6 +1,6 @@
 """Runs in MLflow: one experiment a study, a heading run per study × profile × corpus, below it a run per row × seed.
 
-MLflow is imported when a Tracker is made: that takes two seconds. MLflow is a view: `sync`
+The only importer of mlflow, and it imports it when a Tracker is made: that takes two seconds. MLflow is a view: `sync`
 writes what is not there yet of a whole run, from its events and results, whether the run has just begun, has ended, or
 is rebuilt years later. Only one process writes at a time: the coordinator.
 
@@ -10,8 +10,9 @@ be moved.
 """
 
 import json
+import logging
 import os
-import sys
+import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from typing import Any
 
 from experiments.config import digest, flatten
 from experiments.history import History, Point
-from experiments.mlflow_file import SCHEME, database_uri, make_database
+from experiments.mlflow_file import SCHEME, database_uri, set_journal
 from experiments.store import Store, remove_folder
 from experiments.tracked import (
     ARTIFACT_BYTES,
@@ -54,10 +55,12 @@ class Tracker:
 
     def __init__(self, store: Store, uri: str = "") -> None:
         os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
-        if not uri:
-            make_database(store.mlflow_db)
         from mlflow import MlflowClient, entities
 
+        for name in ("mlflow", "alembic"):  # migrations are not the user's news
+            logging.getLogger(name).setLevel(logging.WARNING)
+        if not uri:
+            make_database(store.mlflow_db)
         self._store, self._entities = store, entities
         self._elsewhere = bool(uri)
         self._client = MlflowClient(tracking_uri=uri or database_uri(store))
@@ -245,11 +248,24 @@ def rebuild(store: Store, runs: Iterable[TrackedRun]) -> None:
         tracker.sync(run)
 
 
-def ui_command(store: Store, port: int) -> list[str]:
-    """The command that shows a store in a browser, on this machine only."""
-    make_database(store.mlflow_db)
-    server = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-    return [*server, "--backend-store-uri", database_uri(store), "--artifacts-destination", str(store.artifacts)]
+def make_database(path: Path) -> None:
+    """A database with MLflow's tables, or the one that is there in the journal mode that is right for its disk.
+
+    The tables are made aside and renamed: MLflow's migrations are not one transaction, and it can never go on with
+    tables that a kill has left half made. Its own empty experiment "Default" gets a relative address too.
+    """
+    if path.exists():
+        set_journal(path)
+        return
+    with tempfile.TemporaryDirectory(prefix=".mlflow-", dir=path.parent, ignore_cleanup_errors=True) as folder:
+        aside = Path(folder) / path.name
+        set_journal(aside)
+        os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+        from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+        SqlAlchemyStore(f"sqlite:///{aside}", SCHEME).engine.dispose()
+        if not path.exists():  # else another process was faster, and its database may hold runs by now
+            aside.replace(path)
 
 
 def _chunks(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:

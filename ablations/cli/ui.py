@@ -10,9 +10,9 @@ from ablations.cli.jobs import member
 from ablations.cli.report import page, table_of
 from ablations.plan import Plan
 from experiments.errors import UserError
+from experiments.mlflow_file import ui_command
 from experiments.store import Store
 from experiments.tracked import TrackedRun
-from experiments.tracking import ui_command
 from experiments.views import Chart, Published, Table, publish, saved_views
 from reports.render.formats import render
 from reports.table import Table as Printed

@@ -16,9 +16,10 @@ import pytest
 
 from experiments.events import EventWriter
 from experiments.history import History
+from experiments.mlflow_file import ui_command
 from experiments.store import Store, write_json
 from experiments.tracked import TrackedRun, final_metrics
-from experiments.tracking import Tracker, rebuild, ui_command
+from experiments.tracking import Tracker, rebuild
 
 pytestmark = pytest.mark.slow  # importing MLflow and making its tables takes seconds
 
@@ -189,7 +190,7 @@ def test_the_database_is_in_wal_mode_and_holds_no_path(home, tracker):
 def test_tables_half_made_by_a_killed_process_are_in_nobodys_way(tmp_path, size):
     """MLflow's migrations, begun and killed, can not be gone on with: "table … already exists", for ever."""
     own = Store.open(tmp_path / "store")
-    code = "import pathlib, sys; from experiments.mlflow_file import make_database as m; m(pathlib.Path(sys.argv[1]))"
+    code = "import pathlib, sys; from experiments.tracking import make_database as m; m(pathlib.Path(sys.argv[1]))"
     process = subprocess.Popen([sys.executable, "-c", code, str(own.mlflow_db)])
 
     def written():
