@@ -1,4 +1,4 @@
-"""What benchmarks.training and benchmarks.decoding share: the sizes, how an engine is started, how a report ends.
+"""What benchmarks.training and benchmarks.decoding share: the sizes, an engine's process, rounds, how a report ends.
 
 An engine is a script of benchmarks/engines in an environment of its own, which `python -m benchmarks.setup_peers DIR`
 makes; those not there are named as missing.
@@ -7,7 +7,12 @@ makes; those not there are named as missing.
 import argparse
 import json
 import os
+import statistics
+import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +24,85 @@ BASE = {"num_layers": 6, "d_model": 512, "d_ff": 2048, "num_heads": 8, "d_k": 64
 MODELS = {"tiny": TINY, "base": BASE}
 
 
-def launch(peers: Path, environment: str, script: str, threads: int) -> tuple[list[str], dict[str, str]] | None:
-    """An engine's command and variables ("": in the environment this runs in); None if its own is not set up."""
-    python = str(peers / environment / "bin" / "python") if environment else sys.executable
-    if not Path(python).exists():
-        return None
-    path = "" if environment else str(HERE.parent)
-    variables = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), "PYTHONPATH": path}
-    return [python, str(HERE / "engines" / script)], {**os.environ, **variables}
+class Engine:
+    """A script in its environment: started at once, warm when it says so, then a round of work at a time."""
+
+    def __init__(self, environment: str, script: str, job: dict[str, Any], threads: int, options: Any) -> None:
+        self._process, self._found, self._clock = None, dict[str, Any](), options.clock
+        self._rates = list[float]()
+        python = str(options.peers / environment / "bin" / "python") if environment else sys.executable
+        if not Path(python).exists():
+            self._found = {"missing": f"python -m benchmarks.setup_peers {options.peers} sets it up"}
+            return
+        path = "" if environment else str(HERE.parent)
+        variables = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), "PYTHONPATH": path}
+        self._errors = (options.logs / f"{time.monotonic_ns()}-{script}.log").open("w+")
+        self._process = subprocess.Popen(
+            [python, str(HERE / "engines" / script)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            env={**os.environ, **variables},
+        )
+        self._say(json.dumps({**job, "threads": threads}))
+
+    def wait_until_ready(self) -> None:
+        self._found |= self._hear()
+
+    def begin(self) -> None:
+        self._say("round")
+
+    def end(self) -> None:
+        if self._process:
+            heard = self._hear()
+            if "done" in heard:
+                seconds = heard.pop("seconds"), heard.pop("cpu_seconds")
+                self._rates.append(heard.pop("done") / seconds[self._clock == "cpu"])
+            self._found |= heard
+
+    def close(self) -> dict[str, Any]:
+        """The median rate and what else the script said."""
+        if self._process and self._process.stdin:
+            self._process.stdin.close()
+            self._process.wait()
+        self._found.pop("ready", None)
+        if self._rates:
+            self._found["per_s"] = round(statistics.median(self._rates), 3)
+        return self._found
+
+    def _say(self, line: str) -> None:
+        if self._process and self._process.stdin:
+            try:
+                self._process.stdin.write(line + "\n")
+                self._process.stdin.flush()
+            except BrokenPipeError:
+                pass  # `_hear` tells why
+
+    def _hear(self) -> dict[str, Any]:
+        if not self._process or not self._process.stdout:
+            return {}
+        line = self._process.stdout.readline()
+        if line:
+            heard: dict[str, Any] = json.loads(line)
+            return heard
+        self._process.wait()
+        self._process = None
+        self._errors.seek(0)
+        return {"failed": self._errors.read().strip().splitlines()[-1:]}
 
 
-def missing(peers: Path) -> dict[str, Any]:
-    return {"missing": f"python -m benchmarks.setup_peers {peers} sets it up"}
+def interleave(groups: Sequence[Sequence[Engine]], rounds: int) -> None:
+    """One group after the other, again and again; those of a group work at the same time."""
+    for group in groups:
+        for engine in group:
+            engine.wait_until_ready()  # one after the other would take long; all have been started
+    for _ in range(rounds):
+        for group in groups:
+            for engine in group:
+                engine.begin()
+            for engine in group:
+                engine.end()
 
 
 def parser(description: str | None, quick: str, peers_variable: str) -> argparse.ArgumentParser:
@@ -43,6 +115,8 @@ def parser(description: str | None, quick: str, peers_variable: str) -> argparse
     made.add_argument("--sizes", default="tiny,base")
     made.add_argument("--clock", choices=("wall", "cpu"), default="wall")
     made.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    logs = {"type": Path, "help": "where the engines' standard errors go"}
+    made.add_argument("--logs", default=Path(tempfile.mkdtemp(prefix="benchmark-")), **logs)
     return made
 
 

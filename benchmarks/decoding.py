@@ -3,22 +3,21 @@
     python -m benchmarks.decoding [--quick] [--json] [--peers DIR] [--clock wall|cpu] [--threads N]
 
 Every engine decodes the source's length + 10 steps for every sentence, with a beam of 4 and random weights whose EOS
-cannot win. Peers run in environments that `python -m benchmarks.setup_peers DIR` makes; those not there are named
-as missing. `--clock cpu` counts the process's own processor time (take --threads 1): for a machine with other work.
+cannot win. Rounds of this are interleaved: one engine after the other, again and again; medians count. Peers run in
+environments that `python -m benchmarks.setup_peers DIR` makes; those not there are named as missing. `--clock cpu`
+counts the process's own processor time (take --threads 1): for a machine with other work.
 
 `ratio` is ours over the fastest of the peers that the floor speaks of: PyTorch toolkits in fp32, or CTranslate2 in
 fp32. `worst` is the smallest ratio / floor; below 1 the command exits with 1.
 """
 
 import argparse
-import json
 import random
-import subprocess
 import sys
 import time
 from typing import Any
 
-from benchmarks.comparison import MODELS, conclude, launch, missing, parser
+from benchmarks.comparison import MODELS, Engine, conclude, interleave, parser
 
 PYTORCH = ("sockeye", "marian", "joeynmt")
 PEERS = {  # name → environment, script, precision
@@ -46,14 +45,15 @@ CASES: tuple[tuple[str, int | str, str, tuple[str, ...], float], ...] = (
 
 def main() -> int:
     options = _options()
-    speeds = _Speeds(options)
+    known = dict[tuple[str, int | str], dict[str, dict[str, Any]]]()
     results = []
     for size, batch, precision, against, floor in CASES:
         if size not in options.sizes.split(","):
             continue
-        ours = speeds.of("ours", size, batch, precision)
-        named = [name for name in PEERS if name not in SLOW or (size == "tiny" and batch != "set")]
-        peers = {name: speeds.of(name, size, batch, PEERS[name][2]) for name in named}
+        if (size, batch) not in known:
+            known[size, batch] = _measured(size, batch, options)
+        ours = known[size, batch][f"ours {precision}"]
+        peers = {name: speed for name, speed in known[size, batch].items() if name in PEERS}
         measured = {
             name: peers[name]["sentences_per_s"] for name in against if "sentences_per_s" in peers.get(name, {})
         }
@@ -70,40 +70,29 @@ def main() -> int:
     return conclude(results, options)
 
 
-class _Speeds:
-    """Measurements, each made once: several floors read the same one."""
-
-    def __init__(self, options: argparse.Namespace) -> None:
-        self._options = options
-        self._known: dict[tuple[str, str, int | str, str], dict[str, Any]] = {}
-
-    def of(self, engine: str, size: str, batch: int | str, precision: str) -> dict[str, Any]:
-        key = (engine, size, batch, precision)
-        if key not in self._known:
-            self._known[key] = self._measure(*key)
-        return self._known[key]
-
-    def _measure(self, engine: str, size: str, batch: int | str, precision: str) -> dict[str, Any]:
-        environment, script, _ = ("", "ours.py", "") if engine == "ours" else PEERS[engine]
-        launched = launch(self._options.peers, environment, script, self._options.threads)
-        if launched is None:
-            return missing(self._options.peers)
-        command, variables = launched
-        done = subprocess.run(
-            command,
-            input=json.dumps(_job(size, batch, precision, self._options)),
-            capture_output=True,
-            text=True,
-            timeout=self._options.timeout,
-            env=variables,
-        )
-        if done.returncode:
-            return {"failed": done.stderr.strip().splitlines()[-1:]}
-        found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-        return found
+def _measured(size: str, batch: int | str, options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """All engines on the same work, their rounds interleaved; ours in each precision that a floor speaks of."""
+    job = _job(size, batch, options)
+    wanted = sorted({case[2] for case in CASES if case[:2] == (size, batch)}, reverse=True)
+    named = [name for name in PEERS if name not in SLOW or (size == "tiny" and batch != "set")]
+    scripts = {f"ours {precision}": ("", "ours.py", precision) for precision in wanted}
+    scripts |= {name: PEERS[name] for name in named}
+    engines = {
+        name: Engine(environment, script, {**job, "variant": variant}, options.threads, options)
+        for name, (environment, script, variant) in scripts.items()
+    }
+    interleave([[engine] for engine in engines.values()], 3 if options.quick else 5)
+    return {name: _speed(engine.close()) for name, engine in engines.items()}
 
 
-def _job(size: str, batch: int | str, precision: str, options: argparse.Namespace) -> dict[str, Any]:
+def _speed(found: dict[str, Any]) -> dict[str, Any]:
+    if "per_s" in found:
+        found["sentences_per_s"] = found.pop("per_s")
+        found["pieces_per_s"] = round(found["sentences_per_s"] * found["pieces_per_sentence"], 1)
+    return found
+
+
+def _job(size: str, batch: int | str, options: argparse.Namespace) -> dict[str, Any]:
     draw = random.Random(1)
     whole = batch == "set"
     if whole:
@@ -122,10 +111,6 @@ def _job(size: str, batch: int | str, precision: str, options: argparse.Namespac
         "sorted": whole,
         "beam": 4,
         "extra": 10,
-        "threads": options.threads,
-        "variant": precision,
-        "repeats": 2 if options.quick else 5,
-        "clock": options.clock,
     }
 
 
@@ -140,9 +125,7 @@ def _print(result: dict[str, Any]) -> None:
 
 
 def _options() -> argparse.Namespace:
-    made = parser(__doc__, "fewer sentences and repeats", "DECODING_PEERS")
-    made.add_argument("--timeout", type=float, default=1800, help="seconds for one engine on one case")
-    return made.parse_args()
+    return parser(__doc__, "fewer sentences and rounds", "DECODING_PEERS").parse_args()
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 Each gets its own, so that none pulls another torch; torch is the version that this project is measured with.
 """
 
+import argparse
 import subprocess
 import sys
 import venv
@@ -30,10 +31,9 @@ RECIPES: dict[str, tuple[tuple[str, ...], ...]] = {
 
 
 def main() -> int:
-    if len(sys.argv) != 2:
-        print(__doc__)
-        return 2
-    root = Path(sys.argv[1]).absolute()
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("folder", type=Path, metavar="DIR")
+    root = options.parse_args().folder.absolute()
     for name, installs in RECIPES.items():
         venv.create(root / name, with_pip=True)
         for packages in installs:

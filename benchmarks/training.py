@@ -14,18 +14,13 @@ fastest peer with all threads. `worst` is the smallest ratio / floor; below 1 th
 """
 
 import argparse
-import json
 import math
 import random
-import statistics
-import subprocess
 import sys
-import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
-from benchmarks.comparison import MODELS, conclude, launch, missing, parser
+from benchmarks.comparison import MODELS, Engine, conclude, interleave, parser
 from model.config import ModelConfig
 from model.count import flops_per_token
 
@@ -69,21 +64,12 @@ def _case(
         "dropout": 0.1, "smoothing": 0.1,
     }  # fmt: skip
     wanted = [name for name in PEERS if name in options.only.split(",") or not options.only]
-    engines = {"ours": _Engine("", OURS, job, options.threads, options)}
-    engines |= {name: _Engine(*PEERS[name], job, options.threads, options) for name in wanted}
-    engines["matrix product"] = _Engine("", "matrix_product.py", job, options.threads, options)
+    engines = {"ours": Engine("", OURS, job, options.threads, options)}
+    engines |= {name: Engine(*PEERS[name], job, options.threads, options) for name in wanted}
+    engines["matrix product"] = Engine("", "matrix_product.py", job, options.threads, options)
     two_runs = size == "tiny" and precision == "bf16"
-    pair = [_Engine("", OURS, job, 1, options) for _ in range(2 if two_runs else 0)]
-    for engine in (*engines.values(), *pair):
-        engine.wait_until_ready()  # one after the other would take long; all have been started
-    for _ in range(rounds):
-        for engine in engines.values():
-            engine.begin()
-            engine.end()
-        for engine in pair:
-            engine.begin()
-        for engine in pair:
-            engine.end()
+    pair = [Engine("", OURS, job, 1, options) for _ in range(2 if two_runs else 0)]
+    interleave([*([engine] for engine in engines.values()), pair], rounds)
     found = {name: engine.close() for name, engine in engines.items()}
     limit = found.pop("matrix product")
     ours, peers = found.pop("ours"), found
@@ -106,73 +92,6 @@ def _case(
         for each in results:
             _print(each)
     return results
-
-
-class _Engine:
-    """A script in its environment: started at once, warm when it says so, then a round of steps at a time."""
-
-    def __init__(self, environment: str, script: str, job: dict[str, Any], threads: int, options: Any) -> None:
-        self._process, self._found, self._clock = None, dict[str, Any](), options.clock
-        self._rates = list[float]()
-        launched = launch(options.peers, environment, script, threads)
-        if launched is None:
-            self._found = missing(options.peers)
-            return
-        command, variables = launched
-        self._errors = (options.logs / f"{time.monotonic_ns()}-{script}.log").open("w+")
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-            env=variables,
-        )
-        self._say(json.dumps({**job, "threads": threads}))
-
-    def wait_until_ready(self) -> None:
-        self._found |= self._hear()
-
-    def begin(self) -> None:
-        self._say("round")
-
-    def end(self) -> None:
-        if self._process:
-            heard = self._hear()
-            if "tokens" in heard:
-                seconds = heard.pop("seconds"), heard.pop("cpu_seconds")
-                self._rates.append(heard.pop("tokens") / seconds[self._clock == "cpu"])
-            self._found |= heard
-
-    def close(self) -> dict[str, Any]:
-        """The median rate and what else the script said."""
-        if self._process and self._process.stdin:
-            self._process.stdin.close()
-            self._process.wait()
-        self._found.pop("ready", None)
-        if self._rates:
-            self._found["per_s"] = round(statistics.median(self._rates), 1)
-        return self._found
-
-    def _say(self, line: str) -> None:
-        if self._process and self._process.stdin:
-            try:
-                self._process.stdin.write(line + "\n")
-                self._process.stdin.flush()
-            except BrokenPipeError:
-                pass  # `_hear` tells why
-
-    def _hear(self) -> dict[str, Any]:
-        if not self._process or not self._process.stdout:
-            return {}
-        line = self._process.stdout.readline()
-        if line:
-            heard: dict[str, Any] = json.loads(line)
-            return heard
-        self._process.wait()
-        self._process = None
-        self._errors.seek(0)
-        return {"failed": self._errors.read().strip().splitlines()[-1:]}
 
 
 def _compared(ours: dict[str, Any], peers: dict[str, Any], floor: float) -> dict[str, Any]:
@@ -228,10 +147,7 @@ def _options() -> argparse.Namespace:
     made = parser(__doc__, "tiny alone, about two minutes", "TRAINING_PEERS")
     made.add_argument("--only", default="", help="peers to measure, by name; all of them if unset")
     made.add_argument("--precisions", default="fp32,bf16")
-    made.add_argument("--logs", type=Path, default=None, help="where the engines' standard errors go")
-    options = made.parse_args()
-    options.logs = options.logs or Path(tempfile.mkdtemp(prefix="training-benchmark-"))
-    return options
+    return made.parse_args()
 
 
 if __name__ == "__main__":

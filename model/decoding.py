@@ -62,7 +62,7 @@ class LayerCache:
 
 def _select_used(slots: Tensor, sentences: Tensor, steps: int) -> Tensor:
     kept = slots.new_empty(len(sentences), *slots.shape[1:])
-    kept[:, :, :steps] = slots[:, :, :steps].index_select(0, sentences)
+    torch.index_select(slots[:, :, :steps], 0, sentences, out=kept[:, :, :steps])
     return kept
 
 

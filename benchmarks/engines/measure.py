@@ -1,21 +1,16 @@
-"""What every engine's script shares: the job comes as JSON on standard input, the measurement goes out as JSON.
+"""What the scripts of benchmarks.decoding share: the sentences in batches, and rounds of decoding all of them.
 
-Needs nothing but the standard library, as each script runs in its toolkit's own environment.
+The job (serve.py): model, sentences of piece ids, batch, sorted (they are a test set), beam, extra, variant, threads.
 """
 
-import json
-import resource
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
-CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
+import serve
 
-
-def job() -> dict[str, Any]:
-    found: dict[str, Any] = json.load(sys.stdin)
-    return found
+ROUND_S = 1.0  # a shorter round would measure how processes wake up
+job = serve.job
 
 
 def batches(job: dict[str, Any]) -> list[list[list[int]]]:
@@ -32,23 +27,15 @@ def steps(batch: list[list[int]], job: dict[str, Any]) -> int:
 
 
 def report(job: dict[str, Any], decode: Callable[[], int], version: str) -> None:
-    """`decode` does the whole job and returns how many pieces the longest outputs have, in all."""
-    clock = CLOCKS[job["clock"]]
-    decode()  # warm: kernels are built, caches allocated
-    times = []
-    for _ in range(job["repeats"]):
-        began = clock()
-        pieces = decode()
-        times.append(clock() - began)
-    seconds, sentences = min(times), len(job["sentences"])
-    print(
-        json.dumps(
-            {
-                "seconds": round(seconds, 4),
-                "sentences_per_s": round(sentences / seconds, 3),
-                "pieces_per_s": round(pieces / seconds, 1),
-                "peak_memory_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
-                "version": version,
-            }
-        )
-    )
+    """`decode` does the whole job and returns how many pieces the longest outputs have, in all.
+
+    A round is as many of it as a second takes.
+    """
+    sentences = len(job["sentences"])
+    rounds = serve.Rounds(1, sentences, version=version, pieces_per_sentence=round(decode() / sentences, 3))
+    while not rounds.step_done():
+        began, times = time.perf_counter(), 0
+        while times == 0 or time.perf_counter() - began < ROUND_S:
+            decode()
+            times += 1
+        rounds.done = times * sentences

@@ -1,8 +1,9 @@
-"""What the scripts of benchmarks.training share: rounds of the same training steps, asked for line by line.
+"""What the engines' scripts share: rounds of the same work, asked for line by line.
 
-The job comes as one line of JSON on standard input: model, batches of pairs of piece ids, precision, threads, dropout,
-smoothing. The script answers with one line when it has warmed up, then with one for every line "round"; what toolkits
-print goes to standard error. Needs nothing but the standard library, as each script runs in its toolkit's environment.
+The job comes as one line of JSON on standard input: for training model, batches of pairs of piece ids, precision,
+threads, dropout, smoothing; for decoding see measure.py. The script answers with one line when it has warmed up, then
+with one for every line "round"; what toolkits print goes to standard error. Needs nothing but the standard library, as
+each script runs in its toolkit's environment.
 """
 
 import json
@@ -44,37 +45,45 @@ def target_tokens(batch: list[Pair]) -> int:
 
 
 class Rounds:
-    """Tells when a round of steps begins and ends; a script whose own loop calls `step_done` needs no other."""
+    """Tells when a round begins and ends; a script whose own loop calls `step_done` needs no other.
 
-    def __init__(self, job: dict[str, Any], parameters: Iterable[Any], version: str) -> None:
-        self._parameters = sum({id(p): p.numel() for p in parameters if p.requires_grad}.values())
-        self.tokens = sum(map(target_tokens, job["batches"]))
-        self._steps, self._version, self._done = len(job["batches"]), version, 0
+    A round is `steps` calls of it and `done` units of work; `facts` go out with the first answer.
+    """
+
+    def __init__(self, steps: int, done: int, **facts: Any) -> None:
+        self.done, self._steps, self._facts, self._count = done, steps, facts, 0
 
     def step_done(self) -> bool:
         """To be called after every step; waits for the next round at the end of one. True: no more rounds."""
-        self._done += 1
-        if self._done % self._steps:
+        self._count += 1
+        if self._count % self._steps:
             return False
-        if self._done == self._steps:  # warm: kernels are built, caches filled
-            self._answer(ready=True, version=self._version, parameters=self._parameters)
+        if self._count == self._steps:  # warm: kernels are built, caches filled
+            _answer(ready=True, **self._facts)
         else:
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
             wall, cpu = time.perf_counter() - self._began[0], time.process_time() - self._began[1]
-            self._answer(seconds=wall, cpu_seconds=cpu, tokens=self.tokens, peak_memory_mb=round(peak))
+            _answer(seconds=wall, cpu_seconds=cpu, done=self.done, peak_memory_mb=round(peak))
         ended = sys.stdin.readline().strip() != "round"
         self._began = time.perf_counter(), time.process_time()
         return ended
 
-    def _answer(self, **facts: Any) -> None:
-        print(json.dumps(facts), file=_answers, flush=True)
+
+def training_rounds(job: dict[str, Any], parameters: Iterable[Any], version: str) -> Rounds:
+    """Rounds of an update for each batch; their work is target tokens."""
+    size = sum({id(p): p.numel() for p in parameters if p.requires_grad}.values())
+    return Rounds(len(job["batches"]), sum(map(target_tokens, job["batches"])), version=version, parameters=size)
 
 
 def serve(job: dict[str, Any], step: Callable[[int], object], parameters: Iterable[Any], version: str) -> None:
     """Run rounds of `step(index of the batch)`, one update each, until standard input ends."""
-    rounds = Rounds(job, parameters, version)
+    rounds = training_rounds(job, parameters, version)
     while True:
         for index in range(len(job["batches"])):
             step(index)
             if rounds.step_done():
                 return
+
+
+def _answer(**facts: Any) -> None:
+    print(json.dumps(facts), file=_answers, flush=True)

@@ -30,7 +30,7 @@ batches = [
     for batch in job["batches"]
 ]
 never = 10**9
-rounds = serve.Rounds(job, model.parameters(), f"torch {torch.__version__}")
+rounds = serve.training_rounds(job, model.parameters(), f"torch {torch.__version__}")
 settings = TrainingConfig(
     train_steps=never,
     checkpoint_steps=never,

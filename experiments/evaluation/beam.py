@@ -127,8 +127,13 @@ class _Batch:
         """Extend every hypothesis by one piece."""
         alive, K = self.alive, self.settings.beam_size
         hidden_BKD = self.model.decode_step(alive.newest, self.state, alive.visible_BKTK)
-        logits_BKW = self.model.next_logits(hidden_BKD, self.state)
-        log_prob_BC, token_BC, parent_BC = best_of_logits(alive.log_prob_BK, logits_BKW, self.settings.num_candidates)
+        used = 1 if alive.time == 0 else K  # at first one slot holds a hypothesis
+        logits_BKW = self.model.next_logits(hidden_BKD[:, :used], self.state)
+        if logits_BKW.shape[-1] < self.settings.num_candidates:  # a toy vocabulary: slots would stay without candidate
+            used, logits_BKW = K, self.model.next_logits(hidden_BKD, self.state)
+        log_prob_BC, token_BC, parent_BC = best_of_logits(
+            alive.log_prob_BK[:, :used], logits_BKW, self.settings.num_candidates
+        )
         ends_BC = token_BC == EOS_ID
         if ends_BC.is_cuda or ends_BC.any():  # asking a GPU costs more than adding nothing
             self.any_ended = True

@@ -6,12 +6,12 @@ import torch.nn.functional as F
 
 from model.config import ModelConfig
 from model.factory import build_model
-from model.packed import NARROW_FROM, PACK_FROM, Projection, packing_works
+from model.packed import MANY_ROWS, NARROW_FROM, PACK_BESIDE_FROM, PACK_FROM, Projection, packing_works
 
 
 @pytest.mark.parametrize("relu", [False, True])
-@pytest.mark.parametrize("rows", [1, 4, 37])
-@pytest.mark.parametrize("outputs", [24, PACK_FROM // 64 + 5])
+@pytest.mark.parametrize("rows", [1, 4, 37, MANY_ROWS])
+@pytest.mark.parametrize("outputs", [24, PACK_BESIDE_FROM // 64 + 5, PACK_FROM // 64 + 5])
 @torch.inference_mode()
 def test_equals_linear_in_fp32(outputs, rows, relu):
     torch.manual_seed(0)
@@ -19,7 +19,8 @@ def test_equals_linear_in_fp32(outputs, rows, relu):
     projection = Projection(weight, bias, torch.float32, relu=relu)
     expected = F.linear(x, weight, bias)
     torch.testing.assert_close(projection(x), expected.relu() if relu else expected, atol=1e-4, rtol=1e-5)
-    assert (projection.packed is not None) == (weight.numel() >= PACK_FROM and packing_works(torch.float32))
+    assert (projection.packed is not None) == (weight.numel() >= PACK_BESIDE_FROM and packing_works(torch.float32))
+    assert hasattr(projection, "weight_FD") == (weight.numel() < PACK_FROM or not packing_works(torch.float32))
 
 
 @torch.inference_mode()
