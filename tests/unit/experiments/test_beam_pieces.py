@@ -9,7 +9,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from experiments.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from experiments.evaluation.candidates import GROUP, best_candidates, next_log_probs
+from experiments.evaluation.candidates import GROUP, best_candidates, best_of_logits, next_log_probs
 from experiments.evaluation.finished import Finished, length_penalty
 
 NEVER = -math.inf
@@ -35,6 +35,27 @@ def test_two_stage_top_k_is_exact(B: int, K: int, W: int, count: int, seed: int)
     real = ~expected.isneginf()
     assert torch.equal(found.token_BC[real], (index % W)[real])
     assert torch.equal(found.parent_BC[real], (index // W)[real])
+
+
+@given(
+    st.integers(1, 3),
+    st.integers(1, 4),
+    st.sampled_from([5, 2 * GROUP - 1, 2 * GROUP, 3 * GROUP + 7, 1000]),
+    st.sampled_from([0.1, 3.0, 500.0]),
+    st.integers(0, 2**31),
+)
+@hypothesis_settings(max_examples=60, deadline=None)
+def test_the_best_of_logits_are_the_best_of_their_log_softmax(B: int, K: int, W: int, scale: float, seed: int) -> None:
+    torch.manual_seed(seed)
+    logits_BKW = scale * torch.randn(B, K, W, dtype=torch.float64)
+    logits_BKW[..., [PAD_ID, BOS_ID]] += 2 * scale  # often the most probable: they count in the sum, and never come out
+    alive_BK = torch.randn(B, K, dtype=torch.float64)
+    expected = best_candidates(alive_BK, next_log_probs(logits_BKW), 3)
+    found = best_of_logits(alive_BK, logits_BKW.clone(), 3)
+    torch.testing.assert_close(found.log_prob_BC, expected.log_prob_BC, atol=1e-10, rtol=1e-12)
+    real = ~expected.log_prob_BC.isneginf()
+    assert torch.equal(found.token_BC[real], expected.token_BC[real])
+    assert torch.equal(found.parent_BC[real], expected.parent_BC[real])
 
 
 def test_probabilities_are_the_models_own_and_pad_and_bos_are_left_out() -> None:
