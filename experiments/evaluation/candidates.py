@@ -76,8 +76,8 @@ def _best_on_cpu(log_prob_BK: Tensor, logits_BKW: Tensor, count: int) -> Candida
 
 def _maxima(scores_BKW: Tensor) -> Tensor:
     """(B, K, G): of each whole group of neighbouring pieces."""
-    G = scores_BKW.shape[-1] // GROUP
-    return scores_BKW[..., : G * GROUP].unflatten(-1, (G, GROUP)).amax(-1)
+    B, K, W = scores_BKW.shape
+    return scores_BKW[..., : W - W % GROUP].view(B, K, W // GROUP, GROUP).amax(-1)
 
 
 def best_candidates(log_prob_BK: Tensor, next_BKW: Tensor, count: int, maximum_BKG: Tensor | None = None) -> Candidates:

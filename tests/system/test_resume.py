@@ -1,12 +1,15 @@
 """A training process killed without warning, again and again, leaves the numbers of one that was not."""
 
 import multiprocessing
+import os
 import random
+import shutil
 import signal
 import time
 from collections.abc import Sequence
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -32,13 +35,14 @@ def _batch(step: int) -> "list[Batch[torch.Tensor]]":
     return [Batch(words, begun, words, words.numel(), words.numel())]
 
 
-def _child(steps: int, folder: Path, earlier: Sequence[Path]) -> None:
+def _child(steps: int, folder: Path, earlier: Sequence[Path], threads: int, settings: dict[str, Any]) -> None:
     curve.EVERY_STEPS = 1  # every loss is told
-    device = Device.open(DeviceSpec(threads=1), "fp32")
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder.parent / "graphs")  # no code of another test's
+    device = Device.open(DeviceSpec(threads=threads), "fp32", deterministic=settings.get("deterministic", False))
     seed_everything(3)
     train(
         build_model(SIZES, PIECES),
-        TrainingConfig(train_steps=steps, warmup_steps=20, checkpoint_steps=3),
+        TrainingConfig(train_steps=steps, warmup_steps=20, checkpoint_steps=3, **settings),
         d_model=SIZES.d_model,
         batches=_batch,
         seed=3,
@@ -51,17 +55,19 @@ def _child(steps: int, folder: Path, earlier: Sequence[Path]) -> None:
     )
 
 
-def _start(steps: int, folder: Path, earlier: Sequence[Path] = ()) -> ForkServerProcess:
+def _start(
+    steps: int, folder: Path, earlier: Sequence[Path] = (), threads: int = 1, **settings: Any
+) -> ForkServerProcess:
     folder.mkdir()
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "experiments.training.trainer", "model.factory"])
-    process = context.Process(target=_child, args=(steps, folder, list(earlier)))
+    process = context.Process(target=_child, args=(steps, folder, list(earlier), threads, settings))
     process.start()
     return process
 
 
-def _finish(steps: int, folder: Path, earlier: Sequence[Path] = ()) -> None:
-    process = _start(steps, folder, earlier)
+def _finish(steps: int, folder: Path, earlier: Sequence[Path] = (), threads: int = 1, **settings: Any) -> None:
+    process = _start(steps, folder, earlier, threads, **settings)
     process.join()
     assert process.exitcode == 0
 
@@ -102,14 +108,33 @@ def test_killed_at_random_steps_equals_undisturbed(tmp_path: Path, kills: int, s
     assert len(resumed) == kills
     assert resumed[0] > 0
     assert resumed == sorted(set(resumed)), "every attempt gained something"
-    last = f"checkpoints/step-{steps:08d}"
-    for name in [*(f"{last}/{file}" for file in FILES), "final/model.safetensors"]:
-        assert (final / name).read_bytes() == (straight / name).read_bytes(), "every bit of every tensor"
+    _assert_same_bits(final, straight, steps)
     expected = dict(_losses(straight))
     assert list(expected) == list(range(1, steps + 1))
     seen = [point for path in in_order for point in _losses(path)]
     assert {step for step, _ in seen} == expected.keys()
     assert all(loss == expected[step] for step, loss in seen), "every loss, also of steps that were done twice"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("g++"), reason="torch's compiler needs a C++ compiler")
+def test_compiled_in_deterministic_mode_a_resume_is_exact(tmp_path: Path) -> None:
+    modes = {"threads": 2, "compile": True, "deterministic": True}
+    straight, first, second = tmp_path / "straight", tmp_path / "first", tmp_path / "second"
+    _finish(12, straight, **modes)
+    _finish(6, first, **modes)
+    _finish(12, second, [first], **modes)
+    assert [e["step"] for e in read_events(second) if e["kind"] == "resumed"] == [6]
+    assert any((tmp_path / "graphs").rglob("*.cpp")), "the layers ran as generated code"
+    _assert_same_bits(second, straight, 12)
+    assert [*_losses(first), *_losses(second)] == _losses(straight)
+
+
+def _assert_same_bits(one: Path, other: Path, steps: int) -> None:
+    """Every bit of every weight and moment."""
+    last = f"checkpoints/step-{steps:08d}"
+    for name in [*(f"{last}/{file}" for file in FILES), "final/model.safetensors"]:
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
 
 
 def _losses(folder: Path) -> list[tuple[int, float]]:
