@@ -86,10 +86,10 @@ class Engine:
         if line:
             heard: dict[str, Any] = json.loads(line)
             return heard
-        self._process.wait()
-        self._process = None
+        code, self._process = self._process.wait(), None
         self._errors.seek(0)
-        return {"failed": self._errors.read().strip().splitlines()[-1:]}
+        why = "killed, perhaps for memory: " if code == -9 else ""
+        return {"failed": why + "".join(self._errors.read().strip().splitlines()[-1:])}
 
 
 def interleave(groups: Sequence[Sequence[Engine]], rounds: int) -> None:
