@@ -6,12 +6,21 @@ Here one 64-bit draw decides four elements, six times as fast. 16 bits hold a ra
 kernel, and so do compiled graphs.
 """
 
+import threading
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 LEVELS = 1 << 16  # of a 16-bit draw
 LOWEST = -(1 << 15)  # its smallest value, as torch has signed integers only
+
+_thread = threading.local()
+
+
+def draw_from(generator: torch.Generator) -> None:
+    """Let this thread draw from a generator of its own on the processor; others share torch's default one."""
+    _thread.generator = generator
 
 
 class Dropout(nn.Module):
@@ -41,6 +50,7 @@ def dropout(x: Tensor, rate: float) -> Tensor:
 
 def _kept(x: Tensor, dropped: int) -> Tensor:
     """1 where an element is kept, else 0, in x's shape and type: P(0) = dropped / LEVELS."""
-    draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(1 << 63), None)
+    generator = getattr(_thread, "generator", None)
+    draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(1 << 63), None, generator=generator)
     draws_16 = draws.view(torch.int16)[: x.numel()].view(x.shape)
     return torch.ge(draws_16, LOWEST + dropped, out=torch.empty(x.shape, dtype=x.dtype))

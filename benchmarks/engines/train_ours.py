@@ -11,6 +11,8 @@ from experiments.config import DeviceSpec, TrainingConfig
 from experiments.data.batch import Batch
 from experiments.device import Device, seed_everything
 from experiments.errors import Preempted
+from experiments.training.group import Group
+from experiments.training.lanes import lanes_for
 from experiments.training.trainer import train
 from model.config import ModelConfig
 from model.factory import build_model
@@ -21,14 +23,6 @@ seed_everything(1)
 sizes = dict(job["model"])
 vocabulary = sizes.pop("vocab_size")
 model = build_model(ModelConfig(**sizes, dropout=job["dropout"]), vocabulary)
-batches = [
-    Batch(
-        *(torch.tensor(rows) for rows in serve.sides(batch)),
-        num_source_tokens=sum(len(source) + 1 for source, _ in batch),
-        num_target_tokens=serve.target_tokens(batch),
-    )
-    for batch in job["batches"]
-]
 never = 10**9
 rounds = serve.training_rounds(job, model.parameters(), f"torch {torch.__version__}")
 settings = TrainingConfig(
@@ -38,16 +32,29 @@ settings = TrainingConfig(
     label_smoothing=job["smoothing"],
     keep_checkpoints=1,
 )
+lanes = lanes_for(model, settings, device, Group())
+batches = [
+    [
+        Batch(
+            *(torch.tensor(rows) for rows in serve.sides(part)),
+            num_source_tokens=sum(len(source) + 1 for source, _ in part),
+            num_target_tokens=serve.target_tokens(part),
+        )
+        for part in (sorted(batch, key=lambda pair: max(map(len, pair)))[lane::lanes] for lane in range(lanes))
+    ]
+    for batch in job["batches"]
+]
 with tempfile.TemporaryDirectory() as folder, contextlib.suppress(Preempted):
     train(
         model,
         settings,
         d_model=sizes["d_model"],
-        batches=lambda step: [batches[(step - 1) % len(batches)]],
+        batches=lambda step: batches[(step - 1) % len(batches)],
         seed=1,
         device=device,
         folder=Path(folder),
         emit=lambda *args, **facts: None,
         should_stop=rounds.step_done,
         meta={"lineage": "benchmark", "code": "benchmark"},
+        lanes=lanes,
     )

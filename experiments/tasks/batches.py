@@ -27,13 +27,20 @@ DESCRIBED = 500  # batches over which padding is measured
 class Batches:
     """The trainer's source of batches: step (from 1) → micro-batches, a pure function of (seed, step).
 
-    `share`: (rank, ranks) of the processes that train together; each is given its part of every batch. With
+    `share`: (rank, ranks) of the processes that train together; each is given its part of every batch. Where it
+    computes several `lanes` side by side, each micro-batch comes in so many parts, one after the other. With
     `training.compile` micro-batches are padded to one of a few shapes.
     """
 
     def __init__(
-        self, config: RunConfig, context: Context, encoded: EncodedCorpus, share: tuple[int, int] = (0, 1)
+        self,
+        config: RunConfig,
+        context: Context,
+        encoded: EncodedCorpus,
+        share: tuple[int, int] = (0, 1),
+        lanes: int = 1,
     ) -> None:
+        self._lanes = lanes
         self._pairs, self._share, self._pin = encoded.train, share, context.device.kind == "cuda"
         lengths = self._pairs.source_lengths, self._pairs.target_lengths
         self._shapes: Shapes | None = None
@@ -63,7 +70,8 @@ class Batches:
         mine = deal(*lengths, batch, share)
         parts = split(*lengths, mine, self.max_tokens) or [mine]
         if self._shapes is None:
-            return [(part, None) for part in parts]
+            dealt = (deal(*lengths, part, (lane, self._lanes)) for part in parts for lane in range(self._lanes))
+            return [(part, None) for part in dealt if len(part)] or [(mine, None)]
         return [fitted for part in parts for fitted in self._shapes.fit(part)]
 
     def _measured_padding(self) -> float:

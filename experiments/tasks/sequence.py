@@ -112,6 +112,7 @@ class SequenceTask(Task):
     def _train(self, config: RunConfig, context: Context, device: "Device", group: "Group") -> dict[str, Any]:
         from experiments.device import seed_everything
         from experiments.tasks.batches import Batches, dev_perplexity
+        from experiments.training.lanes import lanes_for
         from experiments.training.trainer import train
         from model.factory import build_model
 
@@ -120,7 +121,8 @@ class SequenceTask(Task):
         model = build_model(config.model, *self.vocab_sizes(config), device=device.torch_device)
         if "attention_kernel" in context.pinned:
             model.set_attention_kernel(context.pinned["attention_kernel"])
-        batches = Batches(config, context, encoded, (group.rank, group.size))
+        lanes = lanes_for(model, settings, device, group)
+        batches = Batches(config, context, encoded, (group.rank, group.size), lanes)
         context.emit("pinned", micro_batch_tokens=batches.max_tokens)
         facts = train(
             model,
@@ -136,6 +138,7 @@ class SequenceTask(Task):
             evaluate=dev_perplexity(model, encoded, device) if settings.eval_steps else None,
             meta={"lineage": lineage(config, context.inputs), "code": context.code_digest, "run_id": context.run_id},
             group=group,
+            lanes=lanes,
         )
         if not group.leads:
             return facts

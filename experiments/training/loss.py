@@ -113,7 +113,9 @@ class _Gradients:
     def __init__(self, rows_ND: Tensor, matrix_WD: Tensor, chunk: int, exact: torch.dtype) -> None:
         self.rows_ND, self.matrix_WD = rows_ND, matrix_WD
         self.d_hidden_ND = torch.empty_like(rows_ND)
-        self.d_weight_WD = torch.zeros_like(matrix_WD, dtype=exact)
+        # written by the first group of chunks; zeros where there is none
+        self.d_weight_WD = torch.zeros_like(matrix_WD if len(rows_ND) == 0 else matrix_WD[:0], dtype=exact)
+        self._exact = exact
         self._start = 0  # of the chunks that wait
         self._waiting_GW = rows_ND.new_empty(min(WEIGHT_CHUNKS * chunk, len(rows_ND)), len(matrix_WD))
 
@@ -136,7 +138,11 @@ class _Gradients:
         torch.mm(d_z_here_CW, self.matrix_WD, out=self.d_hidden_ND[part])
         if stop - self._start == len(self._waiting_GW) or stop == len(self.rows_ND):
             waiting_GW, rows_GD = self._waiting_GW[: stop - self._start], self.rows_ND[self._start : stop]
-            self.d_weight_WD += waiting_GW.T @ rows_GD
+            found_WD = waiting_GW.T @ rows_GD
+            if self._start:
+                self.d_weight_WD += found_WD
+            else:
+                self.d_weight_WD = found_WD.to(self._exact)
             self._start = stop
 
 

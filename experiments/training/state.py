@@ -11,12 +11,13 @@ from torch import Tensor
 
 from experiments.config import TrainingConfig
 from experiments.data.batch import Batch
-from experiments.device import Device
+from experiments.device import Device, mix
 from experiments.errors import Diverged
 from experiments.training import checkpoint
 from experiments.training.compiled import compile_layers, eagerly
 from experiments.training.curve import Curve
 from experiments.training.group import Group
+from experiments.training.lanes import Lanes
 from experiments.training.objective import Objective
 from experiments.training.optimizer import make_optimizer, optimizer_tensors, restore_optimizer
 from experiments.training.saver import Saver
@@ -25,7 +26,7 @@ from model.transformer import Transformer
 
 PINNED = ("threads", "precision", "attention_kernel")  # what later attempts are asked to keep
 # What bits depend on beside configuration and code: recorded, and a resume says which of them changed.
-EXACT = (*PINNED, "device", "devices", "deterministic", "compiled", "optimizer", "versions")
+EXACT = (*PINNED, "device", "devices", "lanes", "deterministic", "compiled", "optimizer", "versions")
 MOMENTS = "optimizer/"  # before an optimizer tensor's name where it stands beside the weights
 
 
@@ -41,6 +42,7 @@ class Training:
         emit: Callable[..., None],
         meta: Mapping[str, Any],
         group: Group | None = None,
+        lanes: int = 1,
     ) -> None:
         self.model, self.settings, self.device, self.folder, self._emit = model, settings, device, folder, emit
         self.group = group = group or Group()
@@ -52,10 +54,12 @@ class Training:
             compile_layers(model)
         self._objective = Objective(model, settings.label_smoothing, masked=settings.compile)
         self._wrapped = group.wrap(self._objective)
+        self._lanes = Lanes(model, lanes, device.threads) if lanes > 1 else None
         self._saver = Saver(device)
         self.facts = {
             **device.describe(),
             "devices": group.size,
+            "lanes": lanes,
             "attention_kernel": _attention_kernel(model, device),
             "compiled": settings.compile,
             "optimizer": "adam-fused",
@@ -66,6 +70,13 @@ class Training:
         self._saved_at = time.monotonic()
         self._score: float | None = None  # dev perplexity at `step`, if it was measured
         self._started = time.perf_counter()
+
+    def seed(self, step: int, seed: int) -> None:
+        """Make what is random in a step a function of (seed, step), and of the rank."""
+        value = mix(seed, step)
+        self.device.seed(mix(value, self.group.rank) if self.group.rank else value)
+        if self._lanes:
+            self._lanes.seed(value)
 
     def resume(self, earlier: Sequence[Path]) -> None:
         """Go on from the newest checkpoint of this configuration and code, if there is one."""
@@ -117,13 +128,21 @@ class Training:
 
     def backward(self, batches: Sequence[Batch[Tensor]], tokens: int) -> list[Tensor]:
         """Add the gradients of (Σ loss / tokens); returns each micro-batch's (Σ loss, Σ nll)."""
-        sums, share = [], tokens / self.group.size  # DDP takes the mean over ranks
+        share = tokens / self.group.size  # DDP takes the mean over ranks
+
+        def loss_of(batch: Batch[Tensor]) -> tuple[Tensor, Tensor]:
+            with self.device.autocast():
+                loss, nll = self._wrapped(*self._objective.inputs(batch, self.device))
+            return loss / share, torch.stack((loss.detach(), nll))
+
+        if self._lanes:
+            return self._lanes.backward(loss_of, batches)
+        sums = []
         for number, batch in enumerate(batches, start=1):
             with self.group.gathering(self._wrapped, last=number == len(batches)):
-                with self.device.autocast():
-                    loss, nll = self._wrapped(*self._objective.inputs(batch, self.device))
-                (loss / share).backward()
-            sums.append(torch.stack((loss.detach(), nll)))
+                loss, told = loss_of(batch)
+                loss.backward()  # type: ignore[no-untyped-call]
+            sums.append(told)
         return sums
 
     def score(self, evaluate: Callable[[int], Mapping[str, float]]) -> bool:
@@ -176,6 +195,8 @@ class Training:
         self._saver.wait()
 
     def close(self) -> None:
+        if self._lanes:
+            self._lanes.close()
         self._saver.close()
 
     def finish(self) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from experiments.config import TrainingConfig
 from experiments.data.batch import Batch
 from experiments.data.prefetch import prefetch
-from experiments.device import Device, mix, naming_nondeterminism, naming_out_of_memory
+from experiments.device import Device, naming_nondeterminism, naming_out_of_memory
 from experiments.errors import Preempted
 from experiments.training.compiled import naming_recompiles
 from experiments.training.group import Group
@@ -39,12 +39,13 @@ def train(
     earlier: Sequence[Path] = (),
     evaluate: Callable[[int], Mapping[str, float]] | None = None,
     group: Group | None = None,
+    lanes: int = 1,
 ) -> dict[str, Any]:
     """Train `model` (a model.transformer.Transformer on `device`) to `settings.train_steps`; returns facts.
 
     `batches(step)` gives a step's micro-batches on the processor, a pure function of the step; steps count from 1. It
     is called in a thread, ahead of the step. Where several processes train together (`group`), it gives this one's
-    share, and rank 0 alone emits, evaluates and saves.
+    share, and rank 0 alone emits, evaluates and saves. `lanes` of micro-batches are computed side by side (lanes.py).
     `meta` must hold "lineage" and "code" (a checkpoint of another is not continued) and is kept with every checkpoint.
     `earlier` are attempts' folders whose checkpoints may be used. `evaluate(step)` is called every `eval_steps` with
     the model in eval mode; its "perplexity" decides which checkpoint is the best.
@@ -55,14 +56,16 @@ def train(
     """
     group = group or Group()
     with naming_out_of_memory(), naming_nondeterminism(), naming_recompiles(), contextlib.ExitStack() as stack:
-        run = stack.enter_context(contextlib.closing(Training(model, settings, device, folder, emit, meta, group)))
+        run = stack.enter_context(
+            contextlib.closing(Training(model, settings, device, folder, emit, meta, group, lanes))
+        )
         run.resume(earlier)
         steps = range(run.step + 1, settings.train_steps + 1)
         ahead = stack.enter_context(contextlib.closing(prefetch((step, batches(step)) for step in steps)))
         for step, ready in ahead:
             if group.size > 1 and step == steps[0]:
                 run.rehearse(ready)
-            device.seed(mix(mix(seed, step), group.rank) if group.rank else mix(seed, step))
+            run.seed(step, seed)
             rate = learning_rate(step, d_model, settings.warmup_steps, settings.learning_rate_scale)
             set_learning_rate(run.optimizer, rate)
             run.accumulate_gradients(step, ready)

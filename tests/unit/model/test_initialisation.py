@@ -127,4 +127,5 @@ def test_forward_is_one_graph(small_model, training):
         compiled(source, mask_BS, target).sum().backward()
         assert all(p.grad is not None for p in model.parameters())
     else:
-        assert torch.equal(compiled(source, mask_BS, target), model(source, mask_BS, target))
+        # traced code takes torch's own softmax
+        torch.testing.assert_close(compiled(source, mask_BS, target), model(source, mask_BS, target))
