@@ -16,6 +16,6 @@ class FeedForward(nn.Module):
         self.dropout = Dropout(config.activation_dropout)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        inner_BTF = self.inner(x_BTD).relu()
+        inner_BTF = self.inner(x_BTD).relu_()
         output_BTD: Tensor = self.outer(self.dropout(inner_BTF))
         return output_BTD
