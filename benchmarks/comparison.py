@@ -67,7 +67,7 @@ class Engine:
             self._process.stdin.close()
             self._process.wait()
         self._found.pop("ready", None)
-        if self._rates:
+        if self._rates and "failed" not in self._found:
             self._found["per_s"] = round(statistics.median(self._rates), 3)
         return self._found
 
@@ -121,15 +121,23 @@ def parser(description: str | None, quick: str, peers_variable: str) -> argparse
 
 
 def conclude(results: list[dict[str, Any]], options: argparse.Namespace) -> int:
-    """Print and write what came out; the exit code: 1 where a ratio is below its floor, or nothing was measured."""
+    """Print and write what came out; the exit code: 1 where a ratio is below its floor, or a case was not measured."""
     ratios = [result["ratio"] / result["floor"] for result in results if result["ratio"]]
     worst = round(min(ratios), 3) if ratios else None
-    report = {"worst": worst, "results": results, "clock": options.clock, "threads": options.threads, **machine()}
+    unmeasured = [f"{result['size']} {result['precision']}" for result in results if not result["ratio"]]
+    report = {
+        "worst": worst,
+        "unmeasured": unmeasured,
+        "results": results,
+        "clock": options.clock,
+        "threads": options.threads,
+        **machine(),
+    }
     if options.json:
         print(json.dumps(report, indent=1))
     else:
-        print(f"worst ratio / floor: {worst}")
+        print(f"worst ratio / floor: {worst}" + (f"; not measured: {', '.join(unmeasured)}" if unmeasured else ""))
     if options.out:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    return 0 if worst is not None and worst >= 1 else 1
+    return 0 if worst is not None and worst >= 1 and not unmeasured else 1

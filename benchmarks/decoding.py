@@ -103,11 +103,15 @@ def _job(size: str, batch: int | str, options: argparse.Namespace) -> dict[str, 
     lengths = [
         min(60, max(5, round(draw.lognormvariate(3.2, 0.5)))) if whole else draw.randint(20, 28) for _ in range(count)
     ]
+    at_once = {"tiny": 32, "base": 16}[size] if whole else int(batch)
+    if whole:  # as long as the longest of its batch: peers stop a batch as a whole, and all are to do the same work
+        lengths.sort(reverse=True)
+        lengths = [lengths[at - at % at_once] for at in range(count)]
     vocabulary = MODELS[size]["vocab_size"]
     return {
         "model": MODELS[size],
         "sentences": [[draw.randrange(4, vocabulary) for _ in range(length)] for length in lengths],
-        "batch": 32 if whole else batch,
+        "batch": at_once,
         "sorted": whole,
         "beam": 4,
         "extra": 10,

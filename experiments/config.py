@@ -86,13 +86,14 @@ class TrainingConfig(Section):
     eval_steps: int = Field(0, ge=0, description="dev perplexity every so many steps; 0: only in evaluation")
 
 
+CHECKPOINTS = "last|best|average:[1-9][0-9]*"  # a regular expression of the choices
+
+
 class EvaluationConfig(Section):
     """How finished weights are decoded and scored (section 6.1). Enters eval_id only."""
 
     sets: Names = Field(("dev",), description='"dev" and names of test sets; "test": all of them')
-    checkpoint: str = Field(
-        "last", pattern=r"^(last|best|average:[1-9][0-9]*)$", description="last, best (on dev) or average:K"
-    )
+    checkpoint: str = Field("last", pattern=f"^({CHECKPOINTS})$", description="last, best (on dev) or average:K")
     beam_size: int = Field(4, ge=1)
     length_penalty: float = Field(0.6, ge=0, description="alpha of ((5 + |Y|) / 6)^alpha")
     max_extra_length: int = Field(50, ge=0, description="output is at most this many pieces longer than the input")
@@ -172,6 +173,11 @@ class RunConfig(TaskConfig):
             raise ValueError(
                 f"evaluation.checkpoint averages {count} checkpoints, and training.keep_checkpoints keeps "
                 f"{self.training.keep_checkpoints}: set it to {count} or more"
+            )
+        if kind == "best" and self.training.eval_steps == 0:
+            raise ValueError(
+                "evaluation.checkpoint is the best on dev, and training.eval_steps = 0 measures none: set it to the "
+                "steps between measurements"
             )
         return self
 

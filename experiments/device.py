@@ -145,6 +145,8 @@ def mix(seed: int, step: int) -> int:
 
 def resolve_precision(asked: str, device: torch.device) -> Precision:
     """ "auto" is bf16 where the device computes in it, else fp32. Raises UserError for bf16 where it does not."""
+    if asked not in ("auto", "fp32", "bf16"):
+        raise ValueError(f"no precision {asked!r}: there are auto, fp32 and bf16")
     if asked == "fp32":
         return "fp32"
     if _has_bf16(device):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,7 +11,7 @@ import typer
 
 from ablations.cli import options as o
 from ablations.study import Study, load_study
-from experiments.config import DeviceSpec, RunConfig
+from experiments.config import CHECKPOINTS, DeviceSpec, RunConfig
 from experiments.errors import UserError
 from experiments.jobs.job import Row as Queued
 from experiments.jobs.queue import Queue
@@ -28,10 +29,25 @@ Row = Annotated[
     ),
 ]
 Seed = Annotated[int | None, typer.Option("--seed", metavar="N", help="The row's seed; its first if unset.")]
+
+
+def _checkpoint(value: str | None) -> str | None:
+    if value is not None and not re.fullmatch(CHECKPOINTS, value):
+        raise UserError(f"--checkpoint {value}: write last, best or average:K, such as average:5.")
+    return value
+
+
+def _precision(value: str) -> str:
+    if value not in (known := ("fp32", "bf16", "auto")):
+        raise UserError(f"--precision {value}: write {', '.join(known[:-1])} or {known[-1]}.")
+    return value
+
+
 Checkpoint = Annotated[
-    str | None, typer.Option(metavar="last|best|average:K", help="As the run's evaluation if unset.")
+    str | None,
+    typer.Option(metavar="last|best|average:K", callback=_checkpoint, help="As the run's evaluation if unset."),
 ]
-Precision = Annotated[str, typer.Option(metavar="fp32|bf16|auto", help="Arithmetic.")]
+Precision = Annotated[str, typer.Option(metavar="fp32|bf16|auto", callback=_precision, help="Arithmetic.")]
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """`ablations translate`: text through a trained model."""
 
+import contextlib
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -39,6 +40,9 @@ def translate(
         typer.Option(metavar="refuse|skip", help="Lines of more than --max-pieces: stop, or leave empty and say so."),
     ] = "refuse",
     max_pieces: Annotated[int, typer.Option(metavar="N", min=1, help="Longest source line, in word pieces.")] = 1024,
+    line_buffered: Annotated[
+        bool, typer.Option(help="Translate each line as it comes, for a program that waits for it; slower.")
+    ] = False,
     checkpoint: t.Checkpoint = None,
     precision: t.Precision = "fp32",
     devices: o.Devices = "auto",
@@ -64,22 +68,20 @@ def translate(
         raise UserError(f"--nbest {nbest} is more than the beam of {beam}: set --beam-size to {nbest} or more.")
     alpha = translator.settings.length_penalty if length_penalty is None else length_penalty
     settings = replace(translator.settings, beam_size=beam, length_penalty=alpha, nbest=nbest)
-    interactive = input_ is None and sys.stdin.isatty()
-    found = translator.stream(
-        _lines(input_),
-        settings,
-        max_pieces=max_pieces,
-        over_long=_skipped if over_long == "skip" else None,
-        progress=_progress,
-        **({"windows": (1,)} if interactive else {}),
-    )
-    for number, translations in enumerate(found):
-        for line in _shown(number, translations, nbest, scores, as_json):
-            sys.stdout.write(line + "\n")
-        if interactive:
+    waited_for = line_buffered or (input_ is None and sys.stdin.isatty())
+    with _progress(input_) as progress:
+        found = translator.stream(
+            _lines(input_),
+            settings,
+            max_pieces=max_pieces,
+            over_long=_skipped if over_long == "skip" else None,
+            progress=progress,
+            **({"windows": (1,)} if waited_for else {}),
+        )
+        for number, translations in enumerate(found):
+            for line in _shown(number, translations, nbest, scores, as_json):
+                sys.stdout.write(line + "\n")
             sys.stdout.flush()
-    sys.stdout.flush()
-    _clear()
 
 
 def _load(
@@ -94,6 +96,8 @@ def _load(
     run, study, row, seed, profile, corpus, sets = named
     if model is not None and (run is not None or study is not None):
         raise UserError("--model names an exported folder: leave --run and --study out, or --model.")
+    if model is not None and checkpoint is not None:
+        raise UserError("--model names an exported folder, which holds one set of weights: leave --checkpoint out.")
     spec = t.device_spec(devices)
     if model is not None:
         from experiments.evaluation.translator import Translator
@@ -142,11 +146,23 @@ def _skipped(line: int, pieces: int) -> None:
     typer.echo(f"line {line} has {pieces} pieces and is left empty (--max-pieces)", err=True)
 
 
-def _progress(done: int) -> None:
-    if sys.stderr.isatty() and not sys.stdout.isatty():
-        print(f"\r{done:,} lines", end="", file=sys.stderr, flush=True)
-
-
-def _clear() -> None:
-    if sys.stderr.isatty() and not sys.stdout.isatty():
+@contextlib.contextmanager
+def _progress(path: Path | None) -> Iterator[Callable[[int], None]]:
+    """A bar over the lines of a file, a count of those of standard input; nothing where the output is a terminal."""
+    if not sys.stderr.isatty() or sys.stdout.isatty():
+        yield lambda _done: None
+    elif path is None:
+        yield lambda done: print(f"\r{done:,} lines", end="", file=sys.stderr, flush=True)
         print(file=sys.stderr)
+    else:
+        with typer.progressbar(length=_count(path), label="lines", show_pos=True, file=sys.stderr) as bar:
+            yield lambda done: bar.update(done - bar.pos)
+
+
+def _count(path: Path) -> int:
+    """Lines of a file, a last one without "\n" counted."""
+    lines, end = 0, b"\n"
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        while part := file.read(1 << 20):
+            lines, end = lines + part.count(b"\n"), part[-1:]
+    return lines + (end != b"\n")

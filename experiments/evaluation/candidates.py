@@ -71,7 +71,9 @@ def _best_on_cpu(log_prob_BK: Tensor, logits_BKW: Tensor, count: int) -> Candida
     log_sum_BK = most_BK + power_BKW.exp2_().sum(-1).log_()
     _leave_out(z_BKW)
     maximum_BKG[..., 0] = z_BKW[..., :GROUP].amax(-1)
-    return best_candidates(log_prob_BK - log_sum_BK, z_BKW, count, maximum_BKG)
+    best_BC, token_BC, parent_BC = best_candidates(log_prob_BK - log_sum_BK, z_BKW, count, maximum_BKG)
+    # no continuation is more probable than what it continues: the search's bound rests on that, rounding does not
+    return Candidates(torch.minimum(best_BC, log_prob_BK.gather(1, parent_BC)), token_BC, parent_BC)
 
 
 def _maxima(scores_BKW: Tensor) -> Tensor:

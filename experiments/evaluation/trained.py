@@ -6,6 +6,7 @@ from experiments.config import RunConfig
 from experiments.data.encoded import model_names
 from experiments.data.tokenizer import Tokenizer
 from experiments.device import Device
+from experiments.errors import UserError
 from experiments.evaluation.averaging import kept_average
 from experiments.training import checkpoint
 from model.factory import build_model
@@ -24,14 +25,20 @@ def load_model(
 
     `checkpoint_steps`: the spacing of the checkpoints that an average is taken of. `vocab_sizes`: of target and source,
     where they are not data.vocab_size both. Raises UserError if weights are
-    damaged, or fewer than the average wants.
+    damaged, fewer than the average wants, or none was measured of which to take the best.
     """
     kind, _, number = choice.partition(":")
     if kind == "average":
         tensors = kept_average(attempt, int(number), checkpoint_steps)
     elif kind == "best":
         found = checkpoint.best(attempt)
-        tensors = checkpoint.load_weights(found.path if found else attempt / "final")
+        if found is None:
+            raise UserError(
+                f"The best checkpoint was asked for, and {attempt} holds none whose perplexity on dev was measured: "
+                "the training ran without training.eval_steps, or its checkpoints were pruned. Take the last one, or "
+                "train with training.eval_steps set, and checkpoints kept."
+            )
+        tensors = checkpoint.load_weights(found.path)
     else:
         tensors = checkpoint.load_weights(attempt / "final")
     sizes = vocab_sizes or (config.data.vocab_size, None)

@@ -109,8 +109,12 @@ def in_parallel(work: Callable[[list[int]], None], batches: Sequence[list[int]],
 
     try:
         with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            for done in [pool.submit(one, batch) for batch in batches]:
-                done.result()
+            try:
+                for done in [pool.submit(one, batch) for batch in batches]:
+                    done.result()
+            except BaseException:  # also Ctrl-C, which only this thread is told of: the pool waits for what has begun
+                failed.set()
+                raise
     finally:
         torch.set_num_threads(workers)
 

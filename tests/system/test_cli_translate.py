@@ -2,11 +2,12 @@
 
 import json
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.system.conftest import Cli, as_json
+from tests.system.conftest import Cli, as_json, command, environment
 
 pytestmark = pytest.mark.slow
 
@@ -124,7 +125,29 @@ def test_attention_is_drawn_and_kept_as_an_artifact(cli: Cli, store: tuple[Path,
         ((), "Name the model"),
         (("--run", "ffff"), "there are 1 trained runs"),
         (("--over-long", "cut"), "refuse or skip"),
+        (("--checkpoint", "bset"), "--checkpoint bset: write last, best or average:K"),
+        (("--checkpoint", "average:0"), "--checkpoint average:0: write last"),
+        (("--precision", "float32"), "--precision float32: write fp32, bf16 or auto"),
+        (("--model", "exported", "--checkpoint", "best"), "leave --checkpoint out"),
+        (("--study", "search.toml", "--checkpoint", "best"), "holds none whose perplexity on dev was measured"),
     ],
 )
 def test_mistakes_are_explained(cli: Cli, store: tuple[Path, Path], arguments: tuple[str, ...], message: str) -> None:
-    assert message in cli("translate", *arguments, "--store", store[0], code=2).stderr
+    arguments = tuple(str(store[1]) if argument == "search.toml" else argument for argument in arguments)
+    found = cli("translate", *arguments, "--store", store[0], code=2).stderr
+    assert message in " ".join(found.split())
+
+
+def test_a_program_that_waits_for_each_line_gets_it(store: tuple[Path, Path]) -> None:
+    named = ("--store", store[0], "--devices", "cpu:1", "--study", store[1], "--row", "base", "--line-buffered")
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command("translate", *named), stdin=pipe, stdout=pipe, text=True, bufsize=1, env=environment()
+    ) as running:
+        assert running.stdin
+        assert running.stdout
+        for line in ("The old dog sleeps.", "", "The man goes."):
+            print(line, file=running.stdin, flush=True)
+            assert bool(running.stdout.readline().strip()) == bool(line)
+        running.stdin.close()
+    assert running.returncode == 0

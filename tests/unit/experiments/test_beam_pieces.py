@@ -9,6 +9,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from experiments.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from experiments.evaluation import candidates
 from experiments.evaluation.candidates import GROUP, best_candidates, best_of_logits, next_log_probs
 from experiments.evaluation.finished import Finished, length_penalty
 
@@ -56,6 +57,23 @@ def test_the_best_of_logits_are_the_best_of_their_log_softmax(B: int, K: int, W:
     real = ~expected.log_prob_BC.isneginf()
     assert torch.equal(found.token_BC[real], expected.token_BC[real])
     assert torch.equal(found.parent_BC[real], expected.parent_BC[real])
+
+
+def test_candidates_do_not_depend_on_the_parts_that_a_cache_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    logits_BKW, alive_BK = torch.randn(5, 2, 300), torch.randn(5, 2)
+    whole = best_of_logits(alive_BK, logits_BKW.clone(), 4)
+    monkeypatch.setattr(candidates, "IN_CACHE", 2 * 600)  # two sentences at a time
+    assert all(torch.equal(*pair) for pair in zip(best_of_logits(alive_BK, logits_BKW.clone(), 4), whole, strict=True))
+
+
+def test_no_continuation_is_more_probable_than_what_it_continues() -> None:
+    logits_BKW = torch.full((64, 1, 200), -30.0)
+    logits_BKW[:, 0, 77] = torch.linspace(10, 90, 64)  # its probability is 1, up to rounding
+    alive_BK = torch.linspace(-90, -1, 64)[:, None]
+    found = best_of_logits(alive_BK, logits_BKW, 2)
+    assert (found.token_BC[:, 0] == 77).all()
+    assert (found.log_prob_BC <= alive_BK).all()
 
 
 def test_probabilities_are_the_models_own_and_pad_and_bos_are_left_out() -> None:

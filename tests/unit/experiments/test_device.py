@@ -43,6 +43,11 @@ def test_bf16_where_there_is_none_is_a_mistake(monkeypatch):
         resolve_precision("bf16", CPU)
 
 
+def test_a_misspelt_precision_is_not_guessed():
+    with pytest.raises(ValueError, match="'float32'"):
+        resolve_precision("float32", CPU)
+
+
 def test_opening_sets_threads_and_describes():
     device = Device.open(DeviceSpec("cpu", threads=2), "fp32")
     assert torch.get_num_threads() == 2
