@@ -2,9 +2,9 @@
 
     python -m benchmarks.attention [--device cpu] [--threads N] [--lengths 16,32,…] [--json] [--out FILE]
 
-For whoever chooses a kernel for a device (BEST_KERNEL in model/attention.py). A batch holds 4,096 positions or a sentence, as
-the trainer's micro-batches do; kernels are timed by turns, and medians count. Milliseconds of one call and its
-backward pass, without attention dropout. `--dropout` sets one: torch's fused kernels may then fall back.
+For whoever chooses a kernel for a device (BEST_KERNEL in model/attention.py). A batch holds 4,096 positions or a
+sentence, as the trainer's micro-batches do; kernels are timed by turns, and medians count. Milliseconds of one call
+and its backward pass, without attention dropout. `--dropout` sets one: torch's fused kernels may then fall back.
 """
 
 import argparse
