@@ -54,6 +54,9 @@ class DataConfig(Section):
         return corpus if corpus == "builtin" else str(Path(corpus).expanduser().absolute())
 
 
+PrecisionChoice = Literal["auto", "fp32", "bf16"]
+
+
 class TrainingConfig(Section):
     """Section 5 of the paper. A step is one optimizer update."""
 
@@ -69,7 +72,7 @@ class TrainingConfig(Section):
     adam_epsilon: float = Field(1e-9, gt=0)
     clip_norm: float = Field(0.0, ge=0, description="gradient norm is clipped to this; 0: never, as in the paper")
     weight_decay: float = Field(0.0, ge=0, description="decoupled weight decay; 0 in the paper")
-    precision: Literal["auto", "fp32", "bf16"] = Field(
+    precision: PrecisionChoice = Field(
         "auto", description="arithmetic of the forward and backward pass; auto: bf16 where the device has it"
     )
     deterministic: bool = Field(
@@ -97,7 +100,7 @@ class EvaluationConfig(Section):
     beam_size: int = Field(4, ge=1)
     length_penalty: float = Field(0.6, ge=0, description="alpha of ((5 + |Y|) / 6)^alpha")
     max_extra_length: int = Field(50, ge=0, description="output is at most this many pieces longer than the input")
-    precision: Literal["auto", "fp32", "bf16"] = Field(
+    precision: PrecisionChoice = Field(
         "fp32", description="arithmetic of scoring and decoding; fp32 compares rows whatever they were trained in"
     )
 

@@ -15,12 +15,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
-from experiments.config import DeviceSpec
+from experiments.config import DeviceSpec, PrecisionChoice
 from experiments.errors import OutOfMemory, UserError
 
 Precision = Literal["fp32", "bf16"]
@@ -145,7 +145,7 @@ def mix(seed: int, step: int) -> int:
 
 def resolve_precision(asked: str, device: torch.device) -> Precision:
     """ "auto" is bf16 where the device computes in it, else fp32. Raises UserError for bf16 where it does not."""
-    if asked not in ("auto", "fp32", "bf16"):
+    if asked not in get_args(PrecisionChoice):
         raise ValueError(f"no precision {asked!r}: there are auto, fp32 and bf16")
     if asked == "fp32":
         return "fp32"

@@ -5,13 +5,13 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
 from ablations.cli import options as o
 from ablations.study import Study, load_study
-from experiments.config import CHECKPOINTS, DeviceSpec, RunConfig
+from experiments.config import CHECKPOINTS, DeviceSpec, PrecisionChoice, RunConfig
 from experiments.errors import UserError
 from experiments.jobs.job import Row as Queued
 from experiments.jobs.queue import Queue
@@ -38,8 +38,8 @@ def _checkpoint(value: str | None) -> str | None:
 
 
 def _precision(value: str) -> str:
-    if value not in (known := ("fp32", "bf16", "auto")):
-        raise UserError(f"--precision {value}: write {', '.join(known[:-1])} or {known[-1]}.")
+    if value not in get_args(PrecisionChoice):
+        raise UserError(f"--precision {value}: write fp32, bf16 or auto.")
     return value
 
 
