@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.machine import machine
+from benchmarks.machine import keep_report, machine
 from experiments.config import DeviceSpec
 from experiments.device import Device
 from model.attention import KERNELS, attend
@@ -43,9 +43,7 @@ def main() -> int:
     report = {"device": device.describe(), "dropout": options.dropout, "results": results, **machine()}
     if options.json:
         print(json.dumps(report, indent=1))
-    if options.out:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    keep_report(report, options.out)
     return 0
 
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.machine import machine
+from benchmarks.machine import keep_report, machine
 
 HERE = Path(__file__).parent
 TINY = {"num_layers": 2, "d_model": 128, "d_ff": 512, "num_heads": 4, "d_k": 32, "d_v": 32, "vocab_size": 8000}
@@ -137,7 +137,5 @@ def conclude(results: list[dict[str, Any]], options: argparse.Namespace) -> int:
         print(json.dumps(report, indent=1))
     else:
         print(f"worst ratio / floor: {worst}" + (f"; not measured: {', '.join(unmeasured)}" if unmeasured else ""))
-    if options.out:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    keep_report(report, options.out)
     return 0 if worst is not None and worst >= 1 and not unmeasured else 1

@@ -1,5 +1,6 @@
 """What a measurement's reader must know of the machine."""
 
+import json
 import os
 import platform
 from importlib import metadata
@@ -21,3 +22,10 @@ def machine() -> dict[str, Any]:
         },
         "versions": {"python": platform.python_version(), "torch": metadata.version("torch")},
     }
+
+
+def keep_report(report: dict[str, Any], out: Path | None) -> None:
+    """Write it to `--out`, where that is given."""
+    if out:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")

@@ -22,7 +22,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from benchmarks.machine import machine
+from benchmarks.machine import keep_report, machine
 from experiments.config import DataConfig, DeviceSpec, RunConfig, TrainingConfig
 from experiments.data.corpus import resolve
 from experiments.data.encoded import EncodedCorpus
@@ -161,9 +161,7 @@ def main() -> int:
         facts = train_steps(options.steps, place) if options.what == "steps" else encode(options.pairs, place)
     report = {"what": options.what, **facts, **machine()}
     print(json.dumps(report, indent=None if options.json else 1))
-    if options.out:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    keep_report(report, options.out)
     return 0 if facts["flat"] else 1
 
 
