@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.machine import machine
+from benchmarks.machine import keep_report, machine
 from experiments.config import DeviceSpec
 from experiments.data.tokenizer import EOS_ID
 from experiments.device import Device
@@ -58,8 +58,7 @@ def main() -> None:
         if precision == "fp32":
             report["as_on_cpu"] = _compare(options, sources, settings, [h[0].ids for h in found])
             print(json.dumps(report["as_on_cpu"]), flush=True)
-    if options.out:
-        options.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    keep_report(report, options.out)
 
 
 def _work(options: argparse.Namespace, device: Device, precision: str) -> tuple[Any, list[list[int]], SearchSettings]:

@@ -20,7 +20,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from benchmarks.machine import machine
+from benchmarks.machine import keep_report, machine
 
 SEEN = 2000  # different lines, over and over
 
@@ -44,8 +44,7 @@ def main() -> int:
         print(f"growth {report['growth_mb']} MB, time for a line × {report['slowdown']}")
     else:
         print(json.dumps(report, indent=1))
-    if options.out:
-        options.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    keep_report(report, options.out)
     return 0
 
 
