@@ -25,6 +25,10 @@ class Embedding(nn.Module):
         embedded_BTD: Tensor = F.embedding(pieces_BT, self.weight) * self.scale
         return embedded_BTD
 
+    def at(self, pieces_R: Tensor, position_D: Tensor) -> Tensor:
+        """(R,) piece ids → (R, D), `position_D` added: a step of a search, in two operations."""
+        return torch.add(position_D, F.embedding(pieces_R, self.weight), alpha=self.scale)
+
     def logits(self, hidden_D: Tensor) -> Tensor:
         """(…, D) → (…, W) over exactly vocab_size pieces: the pre-softmax product with the same matrix, no bias."""
         return F.linear(hidden_D, self.weight)[..., : self.vocab_size]

@@ -41,7 +41,7 @@ class Projection:
         """(R, D) → (R, F), in the weights' type."""
         if x_RD.dtype != self.dtype:
             x_RD = x_RD.to(self.dtype)
-        if self.packed is not None and len(x_RD) >= self.packed_from:
+        if self.packed is not None and x_RD.shape[0] >= self.packed_from:
             return _packed_linear(x_RD, self.packed, self.bias_F, "relu" if self.relu else "none")
         y_RF = F.linear(x_RD, self.weight_FD, self.bias_F)
         return y_RF.relu_() if self.relu else y_RF

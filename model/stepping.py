@@ -24,6 +24,8 @@ from model.masks import BLOCKED
 from model.packed import Projection
 
 Norm = Callable[[Tensor], Tensor]
+# Multiplications of a layer's largest product up to which one thread is quicker than several: sharing costs some 5 µs.
+ALONE_TO = 2**20
 
 
 class StepWeights:
@@ -33,6 +35,7 @@ class StepWeights:
         self.layers = [_LayerWeights(layer, config, dtype) for layer in layers if isinstance(layer, DecoderLayer)]
         self.output = Projection(output_FD, None, dtype)
         self.dtype = dtype
+        self.largest = config.d_model * config.d_ff  # elements of a layer's largest matrix
         # On a processor attention stays wide: oneDNN builds a kernel for each new number of positions.
         self.attention_dtype = dtype if output_FD.is_cuda else output_FD.dtype
         # What blocking_bias chooses from, kept, as a search asks at every step.
@@ -42,14 +45,22 @@ class StepWeights:
 
     def step(self, x_RD: Tensor, state: DecoderState, ancestor_bias: Tensor | None) -> Tensor:
         """One position of every beam through all layers."""
-        for layer, cache in zip(self.layers, state.layers, strict=True):
-            x_RD = layer.step(x_RD, cache, state, ancestor_bias)
+        threads = torch.get_num_threads()
+        alone = threads > 1 and x_RD.shape[0] * self.largest <= ALONE_TO and not x_RD.is_cuda
+        if alone:
+            torch.set_num_threads(1)
+        try:
+            for layer, cache in zip(self.layers, state.layers, strict=True):
+                x_RD = layer.step(x_RD, cache, state, ancestor_bias)
+        finally:
+            if alone:
+                torch.set_num_threads(threads)
         return x_RD
 
 
 class _LayerWeights:
     def __init__(self, layer: DecoderLayer, config: ModelConfig, dtype: torch.dtype) -> None:
-        self.parts = [config.num_heads * width for width in (config.d_k, config.d_k, config.d_v)]
+        self.parts = [config.num_heads * width for width in (config.d_k, config.d_k + config.d_v)]
         self.qkv = _query_key_value(layer.self_attention, config, dtype)
         self.self_output = _linear(layer.self_attention.output, dtype)
         self.query = _query(layer.cross_attention, config, dtype)
@@ -74,9 +85,8 @@ class _LayerWeights:
     def self_attention(
         self, x_RD: Tensor, cache: LayerCache, state: DecoderState, ancestor_bias: Tensor | None
     ) -> Tensor:
-        q, k, v = torch.split(self.qkv(x_RD), self.parts, dim=1)
-        keys_values = cache.append(_by_head(k, state), _by_head(v, state), state.step)
-        return self.self_output(_attend(q, *keys_values, state, ancestor_bias))
+        q, kv = self.qkv(x_RD).split_with_sizes(self.parts, 1)
+        return self.self_output(_attend(q, *cache.append(_by_head(kv, state), state.step), state, ancestor_bias))
 
     def cross_attention(self, x_RD: Tensor, cache: LayerCache, state: DecoderState) -> Tensor:
         q = self.query(x_RD)
@@ -118,9 +128,10 @@ def step_weights(model: nn.Module, layers: nn.ModuleList, output_FD: Tensor, con
     """
     kind = output_FD.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else output_FD.dtype
-    if any(p.is_inference() for p in model.parameters()):  # made in inference mode: changes are not counted
+    parameters = list(model.parameters())
+    if any(p.is_inference() for p in parameters):  # made in inference mode: changes are not counted
         return StepWeights(layers, output_FD, config, dtype)
-    state = (dtype, *((p.data_ptr(), p._version) for p in model.parameters()))
+    state = (dtype, *((p.data_ptr(), p._version) for p in parameters))
     with _packing:
         known = _known.get(model)
         if known is None or known[0] != state:
@@ -140,14 +151,15 @@ def _query(attention: CrossAttention, config: ModelConfig, dtype: torch.dtype) -
 
 
 def _query_key_value(attention: SelfAttention, config: ModelConfig, dtype: torch.dtype) -> Projection:
-    """From head by head, q, k and v of each together, to all q, all k, all v."""
-    weight, bias = attention.qkv.weight, attention.qkv.bias
-    parts = [config.d_k, config.d_k, config.d_v]
-    q, k, v = torch.split(weight.view(config.num_heads, sum(parts), -1), parts, dim=1)
-    q_bias, k_bias, v_bias = torch.split(bias.view(config.num_heads, sum(parts)), parts, dim=1)
-    scale = config.d_k**-0.5
-    rows = torch.cat([(q * scale).flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)])
-    return Projection(rows, torch.cat([(q_bias * scale).flatten(), k_bias.flatten(), v_bias.flatten()]), dtype)
+    """From head by head, q, k and v of each together, to all q, then head by head k and v."""
+    H, d_k, scale = config.num_heads, config.d_k, config.d_k**-0.5
+    rows = attention.qkv.weight.view(H, -1, attention.qkv.in_features)
+    bias = attention.qkv.bias.view(H, -1)
+    return Projection(
+        torch.cat([(rows[:, :d_k] * scale).flatten(0, 1), rows[:, d_k:].flatten(0, 1)]),
+        torch.cat([(bias[:, :d_k] * scale).flatten(), bias[:, d_k:].flatten()]),
+        dtype,
+    )
 
 
 def _norm(norm: nn.LayerNorm) -> Norm:

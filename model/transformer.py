@@ -104,7 +104,10 @@ class Transformer(nn.Module):
     def start_decoding(
         self, memory_BSD: Tensor, source_mask_BS: Tensor | None, beam_size: int, max_steps: int
     ) -> DecoderState:
-        """Caches for up to max_steps calls of `decode_step`. Use under torch.inference_mode(), in eval mode."""
+        """Caches for up to max_steps calls of `decode_step`. Use under torch.inference_mode(), in eval mode.
+
+        Raises ValueError where a table of learned positions has fewer than max_steps.
+        """
         weights = step_weights(self, self.decoder.layers, self.output_weight[: self.vocab_size], self.config)
         dtype, heads = weights.attention_dtype, self.config.num_heads
         caches = [
@@ -112,10 +115,12 @@ class Transformer(nn.Module):
             for layer in self.decoder.layers
             if isinstance(layer, DecoderLayer)
         ]
+        # Positions beyond a learned table are refused here, before the search begins.
+        positions_TD = self.decoder.positions(memory_BSD.new_zeros(1, max_steps, memory_BSD.shape[2]))[0]
         bias_BHS = None
         if source_mask_BS is not None:
             bias_BHS = blocking_bias(source_mask_BS, dtype).unsqueeze(1).expand(-1, heads, -1)
-        return DecoderState(weights, caches, bias_BHS, beam_size, max_steps)
+        return DecoderState(weights, caches, bias_BHS, positions_TD, beam_size)
 
     def decode_step(self, tokens_BK: Tensor, state: DecoderState, visible_BKTK: Tensor | None = None) -> Tensor:
         """Hidden states (B, K, D) after reading one more piece per beam, at time t = state.step; then step is t + 1.
@@ -126,13 +131,11 @@ class Transformer(nn.Module):
         if state.step >= state.max_steps:
             raise ValueError(f"step {state.step} of a search that was started with max_steps = {state.max_steps}")
         bias = state.ancestor_bias(visible_BKTK)
-        x_BKD = self.target_embedding(tokens_BK)
-        with without_autocast(x_BKD.device):
-            # Beams stand where positions stand in `Decoder.forward`, all at the same position.
-            x_R1D = self.decoder.positions(x_BKD.flatten(0, 1).unsqueeze(1), first=state.step)
-            hidden_RD: Tensor = self.decoder.final_norm(state.weights.step(x_R1D.squeeze(1), state, bias))
+        x_RD = self.target_embedding.at(tokens_BK.flatten(), state.positions_TD[state.step])
+        with without_autocast(x_RD.device):
+            hidden_RD: Tensor = self.decoder.final_norm(state.weights.step(x_RD, state, bias))
         state.step += 1
-        return hidden_RD.view_as(x_BKD)
+        return hidden_RD.view(*tokens_BK.shape, -1)
 
     def next_logits(self, hidden_BKD: Tensor, state: DecoderState) -> Tensor:
         """`logits` of what `decode_step` returned, (B, K, W)."""

@@ -101,7 +101,7 @@ class _Batch:
         self.state = model.start_decoding(
             memory_BSD, source_mask_BS, beam_size=settings.beam_size, max_steps=max(limits)
         )
-        self.alive = Alive.start(len(limits), settings.beam_size, max(limits), like)
+        self.alive = Alive.start(len(limits), settings.beam_size, like)
         self.finished = Finished.empty(len(limits), settings.nbest, like)
         self.sentences, self.limits = list(range(len(limits))), list(limits)
         self.limit_B = torch.tensor(self.limits, device=source_BS.device)
@@ -128,7 +128,7 @@ class _Batch:
         alive, K = self.alive, self.settings.beam_size
         hidden_BKD = self.model.decode_step(alive.newest, self.state, alive.visible_BKTK)
         used = 1 if alive.time == 0 else K  # at first one slot holds a hypothesis
-        logits_BKW = self.model.next_logits(hidden_BKD[:, :used], self.state)
+        logits_BKW = self.model.next_logits(hidden_BKD[:, :1] if used < K else hidden_BKD, self.state)
         if logits_BKW.shape[-1] < self.settings.num_candidates:  # a toy vocabulary: slots would stay without candidate
             used, logits_BKW = K, self.model.next_logits(hidden_BKD, self.state)
         log_prob_BC, token_BC, parent_BC = best_of_logits(
@@ -139,8 +139,12 @@ class _Batch:
             self.any_ended = True
             penalty = length_penalty(alive.time + 1, self.settings.length_penalty)
             self.finished.add(log_prob_BC.masked_fill(~ends_BC, NEVER), alive.time * K + parent_BC, penalty)
-        log_prob_BK, place_BK = log_prob_BC.masked_fill(ends_BC, NEVER).topk(K)
-        alive.advance(log_prob_BK, token_BC.gather(1, place_BK), parent_BC.gather(1, place_BK))
+            # Those that end go behind the others. Stable: what does not end keeps its order, as where nothing ends.
+            order_BC = ends_BC.to(torch.uint8).sort(dim=1, stable=True).indices
+            log_prob_BC, token_BC, parent_BC = (
+                x.gather(1, order_BC) for x in (log_prob_BC.masked_fill(ends_BC, NEVER), token_BC, parent_BC)
+            )
+        alive.advance(log_prob_BC[:, :K], token_BC[:, :K], parent_BC[:, :K])
 
     def close(self, where_B: Tensor) -> None:
         """End the sentences that have reached their longest length."""
@@ -171,8 +175,8 @@ class _Batch:
             finished.score_BN,
             finished.log_prob_BN,
             finished.slot_BN,
-            alive.token_TBK[: alive.time + 1],
-            alive.parent_TBK[: alive.time + 1],
+            torch.stack(alive.token_TBK),
+            torch.stack(alive.parent_TBK),
             [self.limits[row] for row in rows],
         )
         for row, hypotheses in zip(rows, found, strict=True):

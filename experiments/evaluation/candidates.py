@@ -1,8 +1,10 @@
 """The best continuations of a beam: an exact top-k in two stages.
 
-Shapes: B sentences, K beam slots, W vocabulary, C candidates, G groups of P neighbouring pieces, R pieces behind them.
+Shapes: B sentences, K beam slots, W vocabulary, C candidates, G groups of P neighbouring pieces, R pieces behind them,
+V = K × W, I pieces looked at.
 """
 
+import functools
 from typing import NamedTuple
 
 import torch
@@ -48,8 +50,7 @@ def next_log_probs(logits_BKW: Tensor) -> Tensor:
     """
     wide = torch.promote_types(logits_BKW.dtype, torch.float32)
     log_prob_BKW = torch.log_softmax(logits_BKW, dim=-1, dtype=wide)
-    for piece in (PAD_ID, BOS_ID):
-        log_prob_BKW.select(-1, piece).fill_(NEVER)
+    log_prob_BKW[..., PAD_ID : BOS_ID + 1].fill_(NEVER)  # they are neighbours
     return log_prob_BKW
 
 
@@ -62,24 +63,31 @@ def best_candidates(log_prob_BK: Tensor, next_BKW: Tensor, count: int) -> Candid
     """
     B, K, W = next_BKW.shape
     count, G = min(count, K * W), W // GROUP
+    alive_BK1, flat_BV = log_prob_BK.unsqueeze(-1), next_BKW.view(B, K * W)
     if count >= K * G:
-        best_BC, index_BC = (next_BKW + log_prob_BK.unsqueeze(-1)).view(B, K * W).topk(count)
+        best_BC, index_BC = (next_BKW + alive_BK1).view(B, K * W).topk(count)
         return Candidates(best_BC, index_BC % W, index_BC // W)
 
-    grouped_BKGP = next_BKW[..., : G * GROUP].view(B, K, G, GROUP)
-    maximum_BKG = grouped_BKGP.amax(-1) + log_prob_BK[:, :, None]
-    chosen_BC = maximum_BKG.view(B, K * G).topk(count).indices
-    slot_BC, group_BC = chosen_BC // G, chosen_BC % G
-    rows_B1 = torch.arange(B, device=next_BKW.device)[:, None]
-    inside_BCP = grouped_BKGP[rows_B1, slot_BC, group_BC] + log_prob_BK.gather(1, slot_BC)[:, :, None]
-    behind_BKR = next_BKW[..., G * GROUP :] + log_prob_BK[:, :, None]
-    best_BC, place_BC = torch.cat([inside_BCP.flatten(1), behind_BKR.flatten(1)], dim=1).topk(count)
+    R = W % GROUP
+    grouped_BKW = next_BKW[..., : W - R] if R else next_BKW
+    maximum_BKG = grouped_BKW.view(B, K, G, GROUP).amax(-1) + alive_BK1
+    group_BC = maximum_BKG.view(B, K * G).topk(count).indices
+    slot_BC = group_BC // G
+    first_BC = group_BC * GROUP + slot_BC * R if R else group_BC * GROUP
+    index_BI = (first_BC.unsqueeze(-1) + _upto(GROUP, next_BKW.device)).view(B, count * GROUP)
+    inside_BCP = flat_BV.gather(1, index_BI).view(B, count, GROUP) + log_prob_BK.gather(1, slot_BC).unsqueeze(-1)
+    inside_BI = inside_BCP.view(B, count * GROUP)
+    if R:
+        behind_BKR = next_BKW[..., W - R :] + alive_BK1
+        behind_KR = _upto(K * W, next_BKW.device).view(K, W)[:, W - R :]
+        inside_BI = torch.cat([inside_BI, behind_BKR.view(B, K * R)], dim=1)
+        index_BI = torch.cat([index_BI, behind_KR.reshape(1, K * R).expand(B, -1)], dim=1)
+    best_BC, place_BC = inside_BI.topk(count)
+    index_BC = index_BI.gather(1, place_BC)
+    return Candidates(best_BC, index_BC % W, index_BC // W)
 
-    of_BC = (place_BC // GROUP).clamp(max=count - 1)
-    token_BC = group_BC.gather(1, of_BC) * GROUP + place_BC % GROUP
-    parent_BC = slot_BC.gather(1, of_BC)
-    if R := W % GROUP:
-        left_BC = place_BC - count * GROUP
-        token_BC = torch.where(left_BC < 0, token_BC, W - R + left_BC % R)
-        parent_BC = torch.where(left_BC < 0, parent_BC, left_BC // R)
-    return Candidates(best_BC, token_BC, parent_BC)
+
+@functools.lru_cache(maxsize=8)  # asked for at every step of a search
+def _upto(count: int, device: torch.device) -> Tensor:
+    with torch.inference_mode(False):
+        return torch.arange(count, device=device)

@@ -140,13 +140,15 @@ class _Told:
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Inference mode, with dropout off; a model that was training goes back to it."""
-    was_training = model.training
-    model.eval()
+    training = [module for module in model.modules() if module.training]
+    for module in training:
+        module.training = False
     try:
         with torch.inference_mode():
             yield
     finally:
-        model.train(was_training)
+        for module in training:
+            module.training = True
 
 
 class Sized(Protocol):
