@@ -18,42 +18,50 @@ if TYPE_CHECKING:
 
 
 class LayerCache:
-    """One decoder layer's keys and values. Self-attention's lie side by side, (B, H, T, K, d_k + d_v), and are written
-    in place at their time."""
+    """One decoder layer's keys and values. Self-attention's are (B, H, T, K, n), written in place at their time."""
 
-    def __init__(self, memory_keys: Tensor, memory_values: Tensor, past: Tensor) -> None:
+    def __init__(self, memory_keys: Tensor, memory_values: Tensor, self_keys: Tensor, self_values: Tensor) -> None:
         self.memory_keys, self.memory_values = memory_keys, memory_values  # (B, H, S, n)
-        self.past_BHTKn = past
+        self.self_keys, self.self_values = self_keys, self_values
         # What a step reads and writes, as views that are made once.
         self.memory_NnS, self.memory_NSn = memory_keys.flatten(0, 1).mT, memory_values.flatten(0, 1)
-        self._slots = past.unbind(2)
-        self._past_NMn = past.flatten(2, 3).flatten(0, 1)
-        self._widths = [memory_keys.shape[-1], memory_values.shape[-1]]
+        self._key_slots, self._value_slots = self_keys.unbind(2), self_values.unbind(2)
+        self._keys_NMn, self._values_NMn = (x.flatten(2, 3).flatten(0, 1) for x in (self_keys, self_values))
 
     @classmethod
     def start(
         cls, memory_keys: Tensor, memory_values: Tensor, beam_size: int, max_steps: int, dtype: torch.dtype
     ) -> "LayerCache":
         """Room for max_steps positions; all in `dtype`."""
-        keys, values = memory_keys.to(dtype).contiguous(), memory_values.to(dtype).contiguous()
-        sentences, heads, _, width = keys.shape
-        past = keys.new_empty(sentences, heads, max_steps, beam_size, width + values.shape[-1])
-        return cls(keys, values, past)
 
-    def append(self, keys_values_BHKn: Tensor, time: int) -> tuple[Tensor, Tensor]:
+        def room(like: Tensor) -> Tensor:
+            sentences, heads, _, width = like.shape
+            return like.new_empty(sentences, heads, max_steps, beam_size, width)
+
+        keys, values = memory_keys.to(dtype).contiguous(), memory_values.to(dtype).contiguous()
+        return cls(keys, values, room(keys), room(values))
+
+    def append(self, keys_BHKn: Tensor, values_BHKn: Tensor, time: int) -> tuple[Tensor, Tensor]:
         """Write the slots of `time`; return all slots so far, as views: keys (N, n, M), values (N, M, n)."""
-        self._slots[time].copy_(keys_values_BHKn)
-        used = self._past_NMn.narrow(1, 0, (time + 1) * keys_values_BHKn.shape[2])
-        keys_NMn, values_NMn = used.split_with_sizes(self._widths, 2)
-        return keys_NMn.mT, values_NMn
+        self._key_slots[time].copy_(keys_BHKn)
+        self._value_slots[time].copy_(values_BHKn)
+        used = (time + 1) * keys_BHKn.shape[2]
+        return self._keys_NMn.narrow(1, 0, used).mT, self._values_NMn.narrow(1, 0, used)
 
     def keep(self, sentences: Tensor, steps: int) -> "LayerCache":
         """The cache of these sentences only; `steps` positions are in use."""
-        past = self.past_BHTKn.new_empty(len(sentences), *self.past_BHTKn.shape[1:])
-        torch.index_select(self.past_BHTKn[:, :, :steps], 0, sentences, out=past[:, :, :steps])
         return LayerCache(
-            self.memory_keys.index_select(0, sentences), self.memory_values.index_select(0, sentences), past
+            self.memory_keys.index_select(0, sentences),
+            self.memory_values.index_select(0, sentences),
+            _select_used(self.self_keys, sentences, steps),
+            _select_used(self.self_values, sentences, steps),
         )
+
+
+def _select_used(slots: Tensor, sentences: Tensor, steps: int) -> Tensor:
+    kept = slots.new_empty(len(sentences), *slots.shape[1:])
+    torch.index_select(slots[:, :, :steps], 0, sentences, out=kept[:, :, :steps])
+    return kept
 
 
 @dataclass

@@ -60,7 +60,7 @@ class StepWeights:
 
 class _LayerWeights:
     def __init__(self, layer: DecoderLayer, config: ModelConfig, dtype: torch.dtype) -> None:
-        self.parts = [config.num_heads * width for width in (config.d_k, config.d_k + config.d_v)]
+        self.parts = [config.num_heads * width for width in (config.d_k, config.d_k, config.d_v)]
         self.qkv = _query_key_value(layer.self_attention, config, dtype)
         self.self_output = _linear(layer.self_attention.output, dtype)
         self.query = _query(layer.cross_attention, config, dtype)
@@ -85,8 +85,9 @@ class _LayerWeights:
     def self_attention(
         self, x_RD: Tensor, cache: LayerCache, state: DecoderState, ancestor_bias: Tensor | None
     ) -> Tensor:
-        q, kv = self.qkv(x_RD).split_with_sizes(self.parts, 1)
-        return self.self_output(_attend(q, *cache.append(_by_head(kv, state), state.step), state, ancestor_bias))
+        q, k, v = self.qkv(x_RD).split_with_sizes(self.parts, 1)
+        keys_values = cache.append(_by_head(k, state), _by_head(v, state), state.step)
+        return self.self_output(_attend(q, *keys_values, state, ancestor_bias))
 
     def cross_attention(self, x_RD: Tensor, cache: LayerCache, state: DecoderState) -> Tensor:
         q = self.query(x_RD)
@@ -151,15 +152,14 @@ def _query(attention: CrossAttention, config: ModelConfig, dtype: torch.dtype) -
 
 
 def _query_key_value(attention: SelfAttention, config: ModelConfig, dtype: torch.dtype) -> Projection:
-    """From head by head, q, k and v of each together, to all q, then head by head k and v."""
-    H, d_k, scale = config.num_heads, config.d_k, config.d_k**-0.5
-    rows = attention.qkv.weight.view(H, -1, attention.qkv.in_features)
-    bias = attention.qkv.bias.view(H, -1)
-    return Projection(
-        torch.cat([(rows[:, :d_k] * scale).flatten(0, 1), rows[:, d_k:].flatten(0, 1)]),
-        torch.cat([(bias[:, :d_k] * scale).flatten(), bias[:, d_k:].flatten()]),
-        dtype,
-    )
+    """From head by head, q, k and v of each together, to all q, all k, all v."""
+    weight, bias = attention.qkv.weight, attention.qkv.bias
+    parts = [config.d_k, config.d_k, config.d_v]
+    q, k, v = torch.split(weight.view(config.num_heads, sum(parts), -1), parts, dim=1)
+    q_bias, k_bias, v_bias = torch.split(bias.view(config.num_heads, sum(parts)), parts, dim=1)
+    scale = config.d_k**-0.5
+    rows = torch.cat([(q * scale).flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)])
+    return Projection(rows, torch.cat([(q_bias * scale).flatten(), k_bias.flatten(), v_bias.flatten()]), dtype)
 
 
 def _norm(norm: nn.LayerNorm) -> Norm:

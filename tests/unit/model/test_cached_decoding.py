@@ -82,10 +82,10 @@ def test_the_source_is_held_once_however_many_beams(small_model):
     _, _, state = start(model, batch=2, beam_size=5, max_steps=4)
     cache = state.layers[0]
     assert cache.memory_keys.shape == (2, 2, 6, 4)
-    before = cache.past_BHTKn.data_ptr()
+    before = cache.self_keys.data_ptr()
     own = torch.eye(5, dtype=torch.bool).view(1, 5, 1, 5).expand(2, -1, -1, -1)
     model.decode_step(torch.randint(20, (2, 5)), state, own)
-    assert cache.past_BHTKn.data_ptr() == before  # written in place
+    assert cache.self_keys.data_ptr() == before  # written in place
     assert state.step == 1
 
 
