@@ -51,7 +51,7 @@ def test_the_best_of_logits_are_the_best_of_their_log_softmax(B: int, K: int, W:
     logits_BKW = scale * torch.randn(B, K, W, dtype=torch.float64)
     logits_BKW[..., [PAD_ID, BOS_ID]] += 2 * scale  # often the most probable: they count in the sum, and never come out
     alive_BK = torch.randn(B, K, dtype=torch.float64)
-    expected = best_candidates(alive_BK, next_log_probs(logits_BKW), 3)
+    expected = best_candidates(alive_BK, next_log_probs(logits_BKW.clone()), 3)
     found = best_of_logits(alive_BK, logits_BKW.clone(), 3)
     torch.testing.assert_close(found.log_prob_BC, expected.log_prob_BC, atol=1e-10, rtol=1e-12)
     real = ~expected.log_prob_BC.isneginf()
