@@ -70,15 +70,13 @@ class DecoderState:
 
     weights: "StepWeights"
     layers: list[LayerCache]
-    source_bias_BHS: Tensor | None
+    source_bias_B11S: Tensor | None
     positions_TD: Tensor  # what is added to the embeddings at each step
     beam_size: int
     step: int = 0
 
     def __post_init__(self) -> None:
         self.num_sentences, self.num_heads = self.layers[0].memory_keys.shape[:2]
-        bias = self.source_bias_BHS
-        self.source_bias_N1S = None if bias is None else bias.flatten(0, 1).unsqueeze(1)
 
     @property
     def max_steps(self) -> int:
@@ -87,12 +85,12 @@ class DecoderState:
     def keep(self, sentence_index: Tensor) -> None:
         """Drop every sentence that is not named in `sentence_index` (long, (B',)), and take the order it has."""
         self.layers = [cache.keep(sentence_index, self.step) for cache in self.layers]
-        if self.source_bias_BHS is not None:
-            self.source_bias_BHS = self.source_bias_BHS.index_select(0, sentence_index)
+        if self.source_bias_B11S is not None:
+            self.source_bias_B11S = self.source_bias_B11S.index_select(0, sentence_index)
         self.__post_init__()
 
     def ancestor_bias(self, visible_BKTK: Tensor | None) -> Tensor | None:
-        """(N, K, (step + 1)·K) from the mask of ancestors, True = may attend; None: a single beam sees all.
+        """(B, 1, K, (step + 1)·K) from the mask of ancestors, True = may attend; None: a single beam sees all.
 
         Raises ValueError for a mask of another shape, or none where there are several beams.
         """
@@ -103,5 +101,4 @@ class DecoderState:
             return None
         if visible_BKTK.shape != shape:
             raise ValueError(f"mask of ancestors has shape {tuple(visible_BKTK.shape)}, needs {shape}")
-        bias_BKM = torch.where(visible_BKTK.flatten(2), self.weights.open, self.weights.blocked)
-        return bias_BKM.repeat_interleave(self.num_heads, 0)
+        return torch.where(visible_BKTK.flatten(2), self.weights.open, self.weights.blocked).unsqueeze(1)

@@ -91,16 +91,18 @@ class _LayerWeights:
 
     def cross_attention(self, x_RD: Tensor, cache: LayerCache, state: DecoderState) -> Tensor:
         q = self.query(x_RD)
-        return self.cross_output(_attend(q, cache.memory_NnS, cache.memory_NSn, state, state.source_bias_N1S))
+        return self.cross_output(_attend(q, cache.memory_NnS, cache.memory_NSn, state, state.source_bias_B11S))
 
 
 def _attend(q: Tensor, k_NnM: Tensor, v_NMn: Tensor, state: DecoderState, bias: Tensor | None) -> Tensor:
-    """Equation 1, heads side by side: (R, H·d_v). The factor 1/√d_k is in q's weights; bias (N, 1 or K, M)."""
+    """Equation 1, heads side by side: (R, H·d_v). The factor 1/√d_k is in q's weights; bias (B, 1, 1 or K, M)."""
     B, K, H = state.num_sentences, state.beam_size, state.num_heads
     q_NKn = q.view(B, K, H, -1).transpose(1, 2).reshape(B * H, K, -1)
     if q_NKn.dtype != k_NnM.dtype:
         q_NKn = q_NKn.to(k_NnM.dtype)
-    scores_NKM = torch.bmm(q_NKn, k_NnM) if bias is None else torch.baddbmm(bias, q_NKn, k_NnM)
+    scores_NKM = torch.bmm(q_NKn, k_NnM)
+    if bias is not None:
+        scores_NKM.view(B, H, K, -1).add_(bias)
     heads_NKn = torch.bmm(scores_NKM.softmax(-1), v_NMn)
     return heads_NKn.view(B, H, K, -1).transpose(1, 2).reshape(B * K, -1)
 

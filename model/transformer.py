@@ -109,7 +109,7 @@ class Transformer(nn.Module):
         Raises ValueError where a table of learned positions has fewer than max_steps.
         """
         weights = step_weights(self, self.decoder.layers, self.output_weight[: self.vocab_size], self.config)
-        dtype, heads = weights.attention_dtype, self.config.num_heads
+        dtype = weights.attention_dtype
         caches = [
             LayerCache.start(*layer.cross_attention.keys_values(memory_BSD), beam_size, max_steps, dtype)
             for layer in self.decoder.layers
@@ -117,10 +117,8 @@ class Transformer(nn.Module):
         ]
         # Positions beyond a learned table are refused here, before the search begins.
         positions_TD = self.decoder.positions(memory_BSD.new_zeros(1, max_steps, memory_BSD.shape[2]))[0]
-        bias_BHS = None
-        if source_mask_BS is not None:
-            bias_BHS = blocking_bias(source_mask_BS, dtype).unsqueeze(1).expand(-1, heads, -1)
-        return DecoderState(weights, caches, bias_BHS, positions_TD, beam_size)
+        bias = _source_bias(source_mask_BS, dtype)
+        return DecoderState(weights, caches, bias, positions_TD, beam_size)
 
     def decode_step(self, tokens_BK: Tensor, state: DecoderState, visible_BKTK: Tensor | None = None) -> Tensor:
         """Hidden states (B, K, D) after reading one more piece per beam, at time t = state.step; then step is t + 1.
