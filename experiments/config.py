@@ -86,6 +86,9 @@ class TrainingConfig(Section):
         0.0, ge=0, description="a checkpoint also when so many minutes have passed without one; 0: by steps alone"
     )
     keep_checkpoints: int = Field(2, ge=1, description="checkpoints kept while running; averaging uses these")
+    keep_optimizer: bool = Field(
+        True, description="after the end, keep Adam's moments in the checkpoints: more train_steps go on from there"
+    )
     eval_steps: int = Field(0, ge=0, description="dev perplexity every so many steps; 0: only in evaluation")
 
 
@@ -120,6 +123,7 @@ NOT_IN_RUN_ID = (
     "training.checkpoint_steps",
     "training.checkpoint_minutes",
     "training.keep_checkpoints",
+    "training.keep_optimizer",
     "training.eval_steps",
     "training.deterministic",
     "training.compile",

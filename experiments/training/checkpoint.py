@@ -43,6 +43,9 @@ class Checkpoint:
         return read_tensors(self.path / _MODEL, self.meta["files"][_MODEL])
 
     def optimizer(self) -> dict[str, Tensor]:
+        """Empty where it was dropped at the training's end."""
+        if _OPTIMIZER not in self.meta["files"]:
+            return {}
         return read_tensors(self.path / _OPTIMIZER, self.meta["files"][_OPTIMIZER])
 
     @classmethod
@@ -98,8 +101,8 @@ def newest(
 ) -> Checkpoint | None:
     """The checkpoint of the highest step up to `last_step` from which a training of this configuration may go on.
 
-    Damaged ones, and ones that other code trained, are passed over and told to `skipped`. Raises UserError for one of
-    another configuration: that folder should not have been offered.
+    It needs no optimizer where no step is left. Damaged ones, and ones that other code trained, are passed over and
+    told to `skipped`. Raises UserError for one of another configuration: that folder should not have been offered.
     """
     for path in sorted((p for a in attempts for p in _all(a)), key=lambda p: p.name, reverse=True):
         if _step(path) > last_step:
@@ -114,9 +117,12 @@ def newest(
                 f"{path} was trained with another configuration (lineage {found.meta.get('lineage')}, this run's is "
                 f"{lineage}), so this run cannot go on from it: name another store, or remove that folder."
             )
-        if found.meta.get("code") == code:
+        if found.meta.get("code") != code:
+            skipped(path, "trained by other code; a run is never half old, half new")
+        elif _OPTIMIZER not in found.meta["files"] and found.step < last_step:
+            skipped(path, "its optimizer was dropped at the end, as training.keep_optimizer = false says")
+        else:
             return found
-        skipped(path, "trained by other code; a run is never half old, half new")
     return None
 
 
@@ -144,6 +150,15 @@ def prune(folder: Path, keep: int, every: int) -> None:
             # renamed first: a folder that is half gone must not look like a checkpoint
             gone = path.rename(path.with_name(f".{path.name}.partial"))
             shutil.rmtree(gone, ignore_errors=True)
+
+
+def drop_optimizers(folder: Path) -> None:
+    """Leave weights alone in a finished training's checkpoints. Other attempts that link the same files keep theirs."""
+    for path in _all(folder):
+        meta = _meta(path)
+        if meta.get("files", {}).pop(_OPTIMIZER, None) is not None:
+            write_json(path / "meta.json", meta)
+        (path / _OPTIMIZER).unlink(missing_ok=True)
 
 
 def best(folder: Path) -> Checkpoint | None:

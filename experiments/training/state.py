@@ -90,9 +90,9 @@ class Training:
         )
         if found is None:
             return
-        weights, moments = found.weights(), found.optimizer()
-        checkpoint.restore_model(self.model, weights)
-        restore_optimizer(self.model, self.optimizer, moments, found.step)
+        checkpoint.restore_model(self.model, found.weights())
+        if moments := found.optimizer():
+            restore_optimizer(self.model, self.optimizer, moments, found.step)
         if self.group.leads:
             checkpoint.take_over(found, attempts, self.folder)
         self.step, self.target_tokens = found.step, found.meta["target_tokens"]
@@ -207,6 +207,8 @@ class Training:
             _check_finite(weights, self.step)
             meta = {**self._meta, "step": self.step, "target_tokens": self.target_tokens}
             checkpoint.save_final(self.folder, weights, meta)
+            if not self.settings.keep_optimizer:
+                checkpoint.drop_optimizers(self.folder)
         seconds = time.perf_counter() - self._started
         return {
             **self.facts,

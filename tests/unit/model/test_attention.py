@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from model import attention
 from model.attention import KERNELS, CrossAttention, SelfAttention, attend
 from model.masks import blocking_bias
 from model.transformer import Transformer
@@ -111,9 +112,43 @@ def test_the_kernel_of_a_model_can_be_set(small_model, monkeypatch):
     monkeypatch.setitem(KERNELS, "sdpa", lambda *a: calls.append("sdpa") or KERNELS["plain"](*a))
     source = torch.randint(20, (2, 5))
     model(source, None, source)
-    assert not calls  # "auto" is plain on a CPU
+    assert not calls  # "auto" goes by length on a CPU
     model.set_attention_kernel("sdpa")
     model(source, None, source)
     assert len(calls) == 6  # 2 layers × (encoder, decoder, cross)
-    with pytest.raises(ValueError, match=r"'flash'.*auto, plain, sdpa"):
+    with pytest.raises(ValueError, match=r"'flash'.*auto, plain, sdpa, by_length"):
         model.set_attention_kernel("flash")
+
+
+@pytest.mark.parametrize(
+    ("queries", "memory", "dtype", "d_v", "dropout", "fused"),
+    [
+        (32, 40, torch.float32, 4, 0.0, True),
+        (31, 40, torch.float32, 4, 0.0, False),
+        (40, 31, torch.float32, 4, 0.0, False),
+        (40, 40, torch.bfloat16, 4, 0.0, False),
+        (40, 40, torch.float32, 5, 0.0, False),
+        (40, 40, torch.float32, 4, 0.5, False),
+    ],
+)
+def test_a_processor_takes_the_fused_kernel_where_it_is_quicker(
+    queries, memory, dtype, d_v, dropout, fused, monkeypatch
+):
+    calls = []
+    monkeypatch.setattr(attention, "attend_sdpa", lambda q, k, v, *_: calls.append("sdpa") or q @ k.mT @ v)
+    q, k, v = (torch.randn(2, 2, n, d).to(dtype) for n, d in ((queries, 4), (memory, 4), (memory, d_v)))
+    attend(q, k, v, dropout=dropout)
+    assert bool(calls) == fused
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("length", [20, 33])
+def test_by_length_equals_plain_and_so_do_its_gradients(length, causal):
+    q, k, v = (torch.randn(2, 2, length, 4, requires_grad=True) for _ in range(3))
+    lengths = torch.tensor([[length], [length - 7]])
+    bias = None if causal else blocking_bias(torch.arange(length) < lengths, torch.float32)[:, None, None]
+    found = [attend(q, k, v, bias, causal=causal, kernel=kernel) for kernel in ("by_length", "plain")]
+    torch.testing.assert_close(*found, atol=1e-6, rtol=1e-5)
+    gradients = [torch.autograd.grad(out.square().sum(), (q, k, v)) for out in found]
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
