@@ -63,11 +63,15 @@ class Alive:
         """Let no hypothesis of these sentences grow further."""
         self.log_prob_BK = self.log_prob_BK.masked_fill(where_B[:, None], NEVER)
 
+    def history(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Pieces and parents of these sentences, each (T + 1, rows, K)."""
+        return torch.stack(self.token_TBK).index_select(1, rows), torch.stack(self.parent_TBK).index_select(1, rows)
+
     def select(self, rows: Tensor) -> "Alive":
         """The same of these sentences only."""
         visible = None if self.visible_BKTK is None else self.visible_BKTK.index_select(0, rows)
-        token, parent = (torch.stack(x).index_select(1, rows).unbind() for x in (self.token_TBK, self.parent_TBK))
-        return Alive(self.log_prob_BK.index_select(0, rows), visible, list(token), list(parent))
+        token_TBK, parent_TBK = self.history(rows)
+        return Alive(self.log_prob_BK.index_select(0, rows), visible, list(token_TBK), list(parent_TBK))
 
 
 def _itself(sentences: int, width: int, device: torch.device) -> Tensor:

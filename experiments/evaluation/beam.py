@@ -128,7 +128,7 @@ class _Batch:
         alive, K = self.alive, self.settings.beam_size
         hidden_BKD = self.model.decode_step(alive.newest, self.state, alive.visible_BKTK)
         used = 1 if alive.time == 0 else K  # at first one slot holds a hypothesis
-        logits_BKW = self.model.next_logits(hidden_BKD[:, :1] if used < K else hidden_BKD, self.state)
+        logits_BKW = self.model.next_logits(hidden_BKD[:, :used], self.state)
         if logits_BKW.shape[-1] < self.settings.num_candidates:  # a toy vocabulary: slots would stay without candidate
             used, logits_BKW = K, self.model.next_logits(hidden_BKD, self.state)
         log_prob_BC, token_BC, parent_BC = best_of_logits(
@@ -170,13 +170,12 @@ class _Batch:
 
     def read(self, rows: list[int]) -> None:
         index = torch.tensor(rows, device=self.limit_B.device)
-        alive, finished = self.alive.select(index), self.finished.select(index)
+        finished = self.finished.select(index)
         found = read_back(
             finished.score_BN,
             finished.log_prob_BN,
             finished.slot_BN,
-            torch.stack(alive.token_TBK),
-            torch.stack(alive.parent_TBK),
+            *self.alive.history(index),
             [self.limits[row] for row in rows],
         )
         for row, hypotheses in zip(rows, found, strict=True):
