@@ -42,8 +42,9 @@ def links(tiny: Path, finished: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 
 def wait_for(page: Any, *texts: str) -> str:
+    """All the page's text, once these are in it. A page just asked for has no body yet."""
     for text in texts:
-        page.wait_for_function("text => document.body.innerText.includes(text)", arg=text)
+        page.wait_for_function("text => document.body?.innerText.includes(text)", arg=text)
     return str(page.inner_text("body"))
 
 
