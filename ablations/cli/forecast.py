@@ -39,7 +39,7 @@ class Forecast:
 def forecast(chosen: Chosen, runs: Sequence[PlannedRun], slots: Sequence[Slot]) -> Forecast:
     """Predict from what was measured in the store on devices like the first of `slots`."""
     slot, task = slots[0], chosen.task
-    every = {run.run_id: _step_cost(run) for run in chosen.plan.runs}
+    every = {run.run_id: step_cost(run) for run in chosen.plan.runs}
     steps, evaluations = of_results(chosen.store, every)
     speed = Speed([*kept(chosen.store), *steps], slot.kind, slot.threads)
     scoring = Speed(evaluations, slot.kind, slot.threads)
@@ -63,7 +63,7 @@ def measure(chosen: Chosen, runs: Sequence[PlannedRun], slot: Slot) -> None:
     The cheapest and the costliest first: once they and PROBED_S have passed, the others are told from these.
     """
     prepare(chosen, runs, plain_progress)
-    by_cost = {_step_cost(run): run for run in runs if run.cost}
+    by_cost = {step_cost(run): run for run in runs if run.cost}
     if not by_cost:
         raise UserError(f"The task {chosen.study.task} does not predict what its runs cost: nothing can be measured.")
     costs = sorted(by_cost)
@@ -137,14 +137,15 @@ def lines(predicted: Forecast, slots: Sequence[Slot], devices: str) -> Iterable[
 
 
 def _seconds(run: PlannedRun, speed: Speed, scoring: Speed) -> float | None:
-    steps, cost = total_steps(run.config), _step_cost(run)
+    steps, cost = total_steps(run.config), step_cost(run)
     if steps is None or (steps and not (speed and cost)):
         return None
     evaluating = scoring.seconds(cost) * len(run.evaluations) if scoring else 0.0
     return (speed.seconds(cost) * steps if steps else 0.0) + evaluating
 
 
-def _step_cost(run: PlannedRun) -> float:
+def step_cost(run: PlannedRun) -> float:
+    """Predicted operations of one training step; 0: unknown."""
     return run.cost / (total_steps(run.config) or 1)
 
 

@@ -49,7 +49,9 @@ StateDir = Annotated[
         help="A local folder for queue.db and mlflow.db, where the store is on a network disk.",
     ),
 ]
-Devices = Annotated[str, typer.Option(metavar="SLOTS", help="auto, cpu:NxT, cuda:0,2 or cuda:*x3.")]
+Devices = Annotated[
+    str, typer.Option(metavar="SLOTS", help="auto, cpu:NxT, cuda:0,2, cuda:*x3; in run also cpu:auto, cuda:*xauto.")
+]
 DevicesPerRun = Annotated[
     str,
     typer.Option(

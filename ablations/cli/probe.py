@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +16,7 @@ from ablations.cli.progress import duration, plain_progress
 from ablations.plan import PlannedRun
 from experiments.config import total_steps
 from experiments.errors import UserError
-from experiments.jobs.packing import WORTH, gain, worth_sharing
+from experiments.jobs.packing import WORTH, gain, shares, worth_sharing
 from experiments.jobs.probe import PROBING, STEPS, Measured, probe_together
 from experiments.jobs.probe import probe as measure
 from experiments.jobs.slots import Slot, parse_slots
@@ -53,29 +53,19 @@ def probe(
     chosen = o.choose(study, profile, corpus, rows, 1, sets, store, None)
     slot, runs = parse_slots(devices)[0], list({run.run_id: run for run in chosen.plan.runs}.values())
     prepare(chosen, runs, plain_progress)
-    shares = _shares(slot, together)
+    parts = shares(slot, together)
     found = []
     measured = measure(chosen.store, (short_spec(chosen, run, steps) for run in runs), slot, child=PROBING)
     for run, alone in zip(runs, measured, strict=True):
         row = {"row": run.row, **asdict(alone), "mfu": alone.mfu, "hours": _hours(run, alone)}
         if together > 1:
-            row |= _sharing(alone, probe_together(chosen.store, short_spec(chosen, run, 2 * steps), shares))
+            row |= _sharing(alone, probe_together(chosen.store, short_spec(chosen, run, 2 * steps), parts))
         if trace:
             row["trace"] = str(_trace(chosen, run, slot, trace))
         found.append(row)
         if not as_json:
             typer.echo(_line(row, first=len(found) == 1))
     typer.echo(json.dumps(found, indent=1) if as_json else _notes(found, slot))
-
-
-def _shares(slot: Slot, count: int) -> list[Slot]:
-    """The same device for several runs: a share of its threads and of its memory each."""
-    cap = slot.room_gb and round(slot.room_gb / count, 2)
-    return [
-        replace(slot, name=f"{slot.name}/{n}", threads=max(1, slot.threads // count),
-                memory_gb=cap if slot.kind == "cuda" else None)
-        for n in range(count)
-    ]  # fmt: skip
 
 
 def _sharing(alone: Measured, together: Sequence[Measured]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from ablations.cli.forecast import refuse_above
 from ablations.cli.jobs import enqueue, prepare, wanted
 from ablations.cli.progress import plain_progress
 from ablations.cli.report import print_table
+from ablations.cli.sharing import as_one, settle
 from ablations.cli.working import Working
 from ablations.plan import Plan, PlannedRun
 from experiments.errors import UserError
@@ -99,11 +100,14 @@ def run(
     wide = o.device_count(devices_per_run)
     chosen = o.choose(study, profile, corpus, rows, seeds, sets, store, state_dir, many=yes)
     chosen = replace(chosen, devices_per_run=wide, priority=priority)
-    working = Working(devices, engine, w.engine_settings(engine_set, address), hang_after * 60, notify)
-    if max_hours is not None:
-        todo = wanted(chosen.plan, stale)
-        if todo:
-            typer.echo(refuse_above(max_hours, chosen, todo, working.slots, here=engine == "local"), err=True)
+    here = engine == "local"
+    one = as_one(devices) if here else devices
+    working = Working(one, engine, w.engine_settings(engine_set, address), hang_after * 60, notify)
+    todo = wanted(chosen.plan, stale)
+    if one != devices:
+        working = replace(working, devices=settle(devices, chosen, todo))
+    if max_hours is not None and todo:
+        typer.echo(refuse_above(max_hours, chosen, todo, working.slots, here=here), err=True)
     run_chosen(chosen, working, stale, "json" if as_json else "markdown")
 
 

@@ -7,6 +7,7 @@ are fitted to what was measured on the same kind of device with as many threads.
 import statistics
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from experiments.store import Store, read_json, write_json
 
@@ -22,6 +23,21 @@ class Point:
     threads: int
     cost: float  # predicted operations of a training step of that model
     seconds: float  # of a step, or of the evaluation
+
+
+@dataclass(frozen=True)
+class Share:
+    """How many runs at once were fastest on a device of `threads`, for a model of that cost."""
+
+    task: str
+    kind: str
+    threads: int
+    cost: float  # of a step
+    count: int = 1
+
+    def same(self, other: "Share") -> bool:
+        alike = (self.task, self.kind, self.threads) == (other.task, other.kind, other.threads)
+        return alike and abs(self.cost - other.cost) <= SAME * other.cost
 
 
 def of_results(store: Store, cost_of: Mapping[str, float]) -> tuple[list[Point], list[Point]]:
@@ -45,13 +61,27 @@ def of_results(store: Store, cost_of: Mapping[str, float]) -> tuple[list[Point],
 
 def kept(store: Store) -> list[Point]:
     """What probes have measured in this store."""
-    return [Point(**point) for point in (read_json(store.root / FILE) or {"steps": []})["steps"]]
+    return [Point(**point) for point in _kept(store).get("steps", [])]
 
 
 def keep(store: Store, points: Iterable[Point]) -> None:
     """Add a probe's measurements; those of the same model and device are replaced."""
     new = {(p.kind, p.threads, p.cost): p for p in [*kept(store), *points]}
-    write_json(store.root / FILE, {"steps": [asdict(point) for point in new.values()]})
+    write_json(store.root / FILE, {**_kept(store), "steps": [asdict(point) for point in new.values()]})
+
+
+def kept_shares(store: Store) -> list[Share]:
+    """How many runs were measured to share a device best in this store."""
+    return [Share(**share) for share in _kept(store).get("shares", [])]
+
+
+def keep_share(store: Store, share: Share) -> None:
+    shares = [*kept_shares(store), share]
+    write_json(store.root / FILE, {**_kept(store), "shares": [asdict(known) for known in shares]})
+
+
+def _kept(store: Store) -> dict[str, Any]:
+    return read_json(store.root / FILE) or {}
 
 
 class Speed:

@@ -3,6 +3,7 @@
     cpu:2        two slots of one thread       cuda:0,2     one slot on each of these GPUs
     cpu:2x4      two slots of four threads     cuda:*       one on every GPU
     auto         every GPU, else every core    cuda:*x3     three on every GPU, each with a third of its memory
+    cpu:auto, cuda:*xauto                      as many on each as is fastest, measured (`ablations run`)
 
 Several are joined by "+": `cuda:*+cpu:2`. GPU numbers count the visible ones, as torch does: an inherited
 CUDA_VISIBLE_DEVICES is a limit. Imports no torch: GPUs are asked of nvidia-smi.
@@ -18,7 +19,8 @@ from experiments.errors import UserError
 from experiments.jobs.hardware import Gpu, available_cores, memory_gb, visible_gpus
 
 GRAMMAR = (
-    'Write cpu:N, cpu:NxT (N slots of T threads), cuda:0,2, cuda:*, cuda:*x3 (three a GPU) or auto; join with "+".'
+    'Write cpu:N, cpu:NxT (N slots of T threads), cuda:0,2, cuda:*, cuda:*x3 (three a GPU) or auto; join with "+". '
+    "`ablations run` also takes cpu:auto and cuda:*xauto: it measures how many share a device best."
 )
 CLUSTER_GRAMMAR = (
     "On a cluster write cpu:N or cpu:NxT (N runs at once, of T threads each), cuda:N or cuda:NxT (with a GPU each)."
@@ -123,6 +125,11 @@ def _parse_part(part: str, text: str, environ: Mapping[str, str]) -> list[Slot]:
         if share < 1:
             raise UserError(f"--devices {text}: {part} has no slot. {GRAMMAR}")
         return _cuda(_chosen(match[1], text, visible_gpus(environ)), share, named=match[1] != "*")
+    if part.endswith("auto"):
+        raise UserError(
+            f"--devices {text}: how many runs share a device ({part}) is measured by `ablations run` with its table. "
+            f"Here name a number; `ablations probe … --together N` tells what N at once gain. {GRAMMAR}"
+        )
     raise UserError(f"--devices {text}: {part!r} is not understood. {GRAMMAR}")
 
 

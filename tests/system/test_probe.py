@@ -1,9 +1,13 @@
 """`ablations probe`: what it measures of each row, and that it leaves nothing behind."""
 
+import itertools
 import json
+import re
 from pathlib import Path
 
 import pytest
+
+from experiments.jobs.hardware import available_cores
 
 from .conftest import Cli, as_json
 
@@ -41,3 +45,25 @@ def test_a_row_that_cannot_be_trained_is_said(cli: Cli, tiny: Path, tmp_path: Pa
         "--set", "training.tokens_per_batch=8", code=2,
     )  # fmt: skip
     assert "training.tokens_per_batch = 8 is less than one sentence pair" in broken.stderr
+
+
+def test_run_measures_how_many_share_the_processor(cli: Cli, tiny: Path, tmp_path: Path) -> None:
+    store = tmp_path / "runs"
+    said = cli("run", tiny, "--rows", "base", "--seeds", 1, "--store", store, "--devices", "cpu:auto").stderr
+    sums = {int(count): float(rate) for count, rate in re.findall(r"(\d+) at once: (\S+) steps/s", said)}
+    cores = available_cores()
+    assert 1 in sums
+    taken = int(re.search(r"(\d+) it is", said)[1])  # type: ignore[index]
+    assert f"--devices cpu:{taken}x{cores // taken}\n" in said
+    for before, after in itertools.pairwise(sorted(sums)):
+        ratio = sums[after] / sums[before]  # of numbers that were rounded for reading
+        assert ratio > 1.09 if after <= taken else ratio < 1.11
+    assert [row["state"] for row in as_json(cli("status", "--store", store, "--json"))] == ["finished"]
+    again = cli("run", tiny, "--rows", "base", "--seeds", 2, "--store", store, "--devices", "cpu:auto").stderr
+    assert "at once" not in again, "known in this store: the table goes on as it began"
+    assert f"--devices cpu:{taken}x{cores // taken}\n" in again
+
+
+def test_sharing_is_measured_by_run_alone(cli: Cli, tmp_path: Path) -> None:
+    refused = cli("work", "--store", tmp_path / "runs", "--devices", "cpu:auto", code=2).stderr
+    assert "measured by `ablations run`" in refused

@@ -2,8 +2,9 @@
 
 import pytest
 
-from experiments.jobs.packing import gain, worth_sharing
+from experiments.jobs.packing import counts, gain, most_worth, shares, worth_sharing
 from experiments.jobs.probe import Measured, _measured
+from experiments.jobs.slots import Slot
 
 
 @pytest.mark.parametrize(
@@ -43,3 +44,39 @@ def test_the_first_point_warms_up_and_is_left_out():
     events.append({"kind": "probed", "matrix_flops": 4e9})
     found = _measured(events, {"peak_memory_bytes": 7, "flops_per_token": 5, "precision": "bf16", "device": "d"})
     assert found == Measured(0.2, 80.0, 40.0, 0.1, 5, 4e9, 7, "bf16", "d")
+
+
+def cpu(threads):
+    return Slot("cpu:0", "cpu", threads, room_gb=16.0)
+
+
+@pytest.mark.parametrize(
+    ("slot", "needs_gb", "expected"),
+    [
+        (cpu(1), 0.0, [1]),
+        (cpu(2), 0.0, [1, 2]),
+        (cpu(12), 0.0, [1, 2, 4, 12]),  # every run has as many threads
+        (cpu(7), 0.0, [1, 7]),
+        (cpu(16), 5.0, [1, 2]),  # a third would not fit
+        (Slot("cuda:0", "cuda", 16, room_gb=130.0), 20.0, [1, 2, 4]),
+        (Slot("cuda:0", "cuda", 3), 20.0, [1, 2, 4, 8]),  # threads are no limit; memory not known
+        (cpu(4), 17.0, []),
+    ],
+)
+def test_how_many_are_tried(slot, needs_gb, expected):
+    assert list(counts(slot, needs_gb)) == expected
+    for count in expected:
+        parts = shares(slot, count)
+        assert len({part.name for part in parts}) == count
+        if slot.kind == "cpu":
+            assert sum(part.threads for part in parts) == slot.threads
+        elif slot.room_gb:
+            assert sum(part.memory_gb for part in parts) == pytest.approx(slot.room_gb)
+
+
+def test_each_number_must_gain_a_tenth_over_the_one_before():
+    rates = {1: [10.0], 2: [7.0, 7.0], 4: [3.9] * 4, 8: [2.1] * 8}
+    assert most_worth([1, 2, 4, 8], rates.__getitem__) == [(1, 10.0), (2, 14.0), (4, pytest.approx(15.6))]
+    assert most_worth([1, 4, 8], rates.__getitem__)[-1][0] == 4
+    assert most_worth([1, 2], {1: [10.0], 2: [0.0]}.__getitem__) == [(1, 10.0)], "two could not be measured"
+    assert most_worth([], rates.__getitem__) == []
