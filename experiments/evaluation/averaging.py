@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from experiments.errors import UserError
-from experiments.training import checkpoint
+from experiments.training import checkpoint, retention
 from experiments.training.checkpoint import load_weights
 
 
@@ -18,7 +18,7 @@ def kept_average(attempt: Path, count: int, every: int) -> dict[str, Tensor]:
     Rows that share a training and differ in beam or alpha read the same average from <attempt>/averages. Raises
     UserError if there are fewer checkpoints, or a damaged one.
     """
-    chosen = checkpoint.last(attempt, count, every)
+    chosen = retention.last(attempt, count, every)
     path = attempt / "averages" / f"last-{count}-to-{chosen[-1].name}-every-{every}"
     if (path / "meta.json").exists():
         with contextlib.suppress(UserError):  # damaged: made anew

@@ -8,7 +8,7 @@ from experiments.data.tokenizer import Tokenizer
 from experiments.device import Device
 from experiments.errors import UserError
 from experiments.evaluation.averaging import kept_average
-from experiments.training import checkpoint
+from experiments.training import checkpoint, retention
 from model.factory import build_model
 from model.transformer import Transformer
 
@@ -31,7 +31,7 @@ def load_model(
     if kind == "average":
         tensors = kept_average(attempt, int(number), checkpoint_steps)
     elif kind == "best":
-        found = checkpoint.best(attempt)
+        found = retention.best(attempt)
         if found is None:
             raise UserError(
                 f"The best checkpoint was asked for, and {attempt} holds none whose perplexity on dev was measured: "

@@ -27,6 +27,7 @@ def memory_bytes(config: ModelConfig, vocab_sizes: tuple[int, int], tokens_per_b
     return STATE_BYTES[kind] * params + activations + logits + PROCESS_BYTES[kind]
 
 
-def disk_bytes(num_params: int, keep_checkpoints: int) -> float:
+def disk_bytes(num_params: int, keep_checkpoints: int, keep_optimizer: bool = True) -> float:
     """What a finished training keeps: weights, and its checkpoints until `ablations prune`."""
-    return float(num_params * (WEIGHT_BYTES + SAVED_BYTES * keep_checkpoints))
+    each = SAVED_BYTES if keep_optimizer else WEIGHT_BYTES
+    return float(num_params * (WEIGHT_BYTES + each * keep_checkpoints))

@@ -91,7 +91,8 @@ class SequenceTask(Task):
         return footprint.memory_bytes(config.model, self.vocab_sizes(config), config.training.tokens_per_batch, kind)
 
     def disk_bytes(self, config: RunConfig) -> float:
-        return footprint.disk_bytes(self.num_params(config), config.training.keep_checkpoints)
+        kept = config.training
+        return footprint.disk_bytes(self.num_params(config), kept.keep_checkpoints, kept.keep_optimizer)
 
     def prepare(self, config: RunConfig, store: Path, progress: Progress) -> dict[str, Any]:
         """Train the tokenizer and encode the corpus, once; see experiments/data/prepare.py for the errors."""

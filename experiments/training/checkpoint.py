@@ -25,7 +25,7 @@ from experiments.store import explain_os_errors, fsync_folder, write_json
 from experiments.training.tensorfile import Damaged, check, read_tensors, write_tensors
 
 FORMAT = 1
-_MODEL, _OPTIMIZER = "model.safetensors", "optimizer.safetensors"
+_MODEL, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,9 @@ class Checkpoint:
 
     def optimizer(self) -> dict[str, Tensor]:
         """Empty where it was dropped at the training's end."""
-        if _OPTIMIZER not in self.meta["files"]:
+        if OPTIMIZER not in self.meta["files"]:
             return {}
-        return read_tensors(self.path / _OPTIMIZER, self.meta["files"][_OPTIMIZER])
+        return read_tensors(self.path / OPTIMIZER, self.meta["files"][OPTIMIZER])
 
     @classmethod
     def open(cls, path: Path) -> "Checkpoint":
@@ -70,7 +70,7 @@ class Checkpoint:
 def save(folder: Path, step: int, weights: Mapping[str, Tensor], optimizer: Mapping[str, Tensor], meta: Any) -> Path:
     """Save `<folder>/checkpoints/step-…`; durable when this returns. Raises UserError if the disk is full."""
     path = folder / "checkpoints" / f"step-{step:08d}"
-    _write(path, {_MODEL: weights, _OPTIMIZER: optimizer}, {**meta, "step": step})
+    _write(path, {_MODEL: weights, OPTIMIZER: optimizer}, {**meta, "step": step})
     return path
 
 
@@ -104,8 +104,8 @@ def newest(
     It needs no optimizer where no step is left. Damaged ones, and ones that other code trained, are passed over and
     told to `skipped`. Raises UserError for one of another configuration: that folder should not have been offered.
     """
-    for path in sorted((p for a in attempts for p in _all(a)), key=lambda p: p.name, reverse=True):
-        if _step(path) > last_step:
+    for path in sorted((p for a in attempts for p in all_of(a)), key=lambda p: p.name, reverse=True):
+        if step_of(path) > last_step:
             continue
         try:
             found = Checkpoint.open(path)
@@ -119,7 +119,7 @@ def newest(
             )
         if found.meta.get("code") != code:
             skipped(path, "trained by other code; a run is never half old, half new")
-        elif _OPTIMIZER not in found.meta["files"] and found.step < last_step:
+        elif OPTIMIZER not in found.meta["files"] and found.step < last_step:
             skipped(path, "its optimizer was dropped at the end, as training.keep_optimizer = false says")
         else:
             return found
@@ -129,57 +129,13 @@ def newest(
 def take_over(found: Checkpoint, attempts: Sequence[Path], folder: Path) -> None:
     """Link what the earlier attempts kept up to `found` into `folder`: averages and the best may need them."""
     (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
-    for path in [found.path, *(p for a in attempts for p in _all(a) if _step(p) < found.step)]:
+    for path in [found.path, *(p for a in attempts for p in all_of(a) if step_of(p) < found.step)]:
         target = folder / "checkpoints" / path.name
         if target.exists() or not _same_training(path, found):
             continue
         with explain_os_errors(f"take over the checkpoint {path}"), _aside(target) as aside:
             for file in path.iterdir():
                 _link(file, aside / file.name)
-
-
-def prune(folder: Path, keep: int, every: int) -> None:
-    """Remove all but the newest checkpoint, the newest `keep` at multiples of `every`, and the best.
-
-    Others come from a stop on request; an average must not depend on whether there was one.
-    """
-    paths, top = _all(folder), best(folder)
-    kept = {*paths[-1:], *[p for p in paths if _step(p) % every == 0][-keep:], *([top.path] if top else [])}
-    for path in paths:
-        if path not in kept:
-            # renamed first: a folder that is half gone must not look like a checkpoint
-            gone = path.rename(path.with_name(f".{path.name}.partial"))
-            shutil.rmtree(gone, ignore_errors=True)
-
-
-def drop_optimizers(folder: Path) -> None:
-    """Leave weights alone in a finished training's checkpoints. Other attempts that link the same files keep theirs."""
-    for path in _all(folder):
-        meta = _meta(path)
-        if meta.get("files", {}).pop(_OPTIMIZER, None) is not None:
-            write_json(path / "meta.json", meta)
-        (path / _OPTIMIZER).unlink(missing_ok=True)
-
-
-def best(folder: Path) -> Checkpoint | None:
-    """The checkpoint with the lowest dev perplexity of those at which it was measured; the first of equals."""
-    found = [Checkpoint(path, meta) for path in _all(folder) if "dev_perplexity" in (meta := _meta(path))]
-    return min(found, key=lambda c: (c.meta["dev_perplexity"], c.step), default=None)
-
-
-def last(folder: Path, count: int, every: int) -> list[Path]:
-    """The newest `count` checkpoints of a finished training, oldest first: multiples of `every`, and the last step.
-
-    Raises UserError if there are fewer.
-    """
-    paths = _all(folder)
-    found = [p for p in paths if _step(p) % every == 0 or p == paths[-1]][-count:]
-    if len(found) < count:
-        raise UserError(
-            f"{folder} holds {len(found)} checkpoints, and the average of {count} was asked for: set "
-            f"training.keep_checkpoints to {count} or more, and training.checkpoint_steps so that there are as many."
-        )
-    return found
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -237,16 +193,16 @@ def _link(source: Path, target: Path) -> None:
         shutil.copy2(source, target)
 
 
-def _all(attempt: Path) -> list[Path]:
+def all_of(attempt: Path) -> list[Path]:
     """An attempt's checkpoints, oldest first, valid or not."""
     return sorted(p for p in (attempt / "checkpoints").glob("step-*") if p.name[5:].isdigit())
 
 
-def _step(path: Path) -> int:
+def step_of(path: Path) -> int:
     return int(path.name[5:])
 
 
-def _meta(path: Path) -> dict[str, Any]:
+def meta_of(path: Path) -> dict[str, Any]:
     try:
         return dict(json.loads((path / "meta.json").read_text(encoding="utf-8")))
     except (OSError, ValueError):
@@ -254,5 +210,5 @@ def _meta(path: Path) -> dict[str, Any]:
 
 
 def _same_training(path: Path, found: Checkpoint) -> bool:
-    meta = _meta(path)
+    meta = meta_of(path)
     return all(meta.get(key) == found.meta.get(key) for key in ("format", "lineage", "code"))

@@ -13,7 +13,7 @@ from experiments.config import TrainingConfig
 from experiments.data.batch import Batch
 from experiments.device import Device, mix
 from experiments.errors import Diverged
-from experiments.training import checkpoint
+from experiments.training import checkpoint, retention
 from experiments.training.compiled import compile_layers, eagerly
 from experiments.training.curve import Curve
 from experiments.training.group import Group
@@ -148,7 +148,7 @@ class Training:
     def score(self, evaluate: Callable[[int], Mapping[str, float]]) -> bool:
         """Measure and emit the dev set's metrics; whether this is the best step so far."""
         self._saver.wait()
-        best = checkpoint.best(self.folder)
+        best = retention.best(self.folder)
         self.model.eval()
         with torch.no_grad(), eagerly(self.settings.compile):
             metrics = dict(evaluate(self.step))
@@ -184,7 +184,7 @@ class Training:
         _check_finite(weights, step)
         path = checkpoint.save(self.folder, step, weights, moments, meta)
         self._emit("checkpoint", step=step, path=str(path.relative_to(self.folder)))
-        checkpoint.prune(self.folder, self.settings.keep_checkpoints, self.settings.checkpoint_steps)
+        retention.prune(self.folder, self.settings.keep_checkpoints, self.settings.checkpoint_steps)
 
     def check(self) -> None:
         """Raise what a save that is done has run into."""
@@ -208,7 +208,7 @@ class Training:
             meta = {**self._meta, "step": self.step, "target_tokens": self.target_tokens}
             checkpoint.save_final(self.folder, weights, meta)
             if not self.settings.keep_optimizer:
-                checkpoint.drop_optimizers(self.folder)
+                retention.drop_optimizers(self.folder)
         seconds = time.perf_counter() - self._started
         return {
             **self.facts,

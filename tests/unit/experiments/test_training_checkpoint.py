@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from experiments.errors import UserError
-from experiments.training import checkpoint, tensorfile
+from experiments.training import checkpoint, retention, tensorfile
 from experiments.training.tensorfile import Damaged, read_tensors, write_tensors
 
 META = {"lineage": "a", "code": "b", "target_tokens": 7}
@@ -128,12 +128,12 @@ def test_a_killed_save_is_no_checkpoint_and_is_replaced(tmp_path):
 def test_pruning_keeps_the_newest_the_regular_ones_and_the_best(tmp_path):
     for step in (100, 200, 250, 300, 350):
         _save(tmp_path, step, **({"dev_perplexity": 5.0} if step == 100 else {}))
-    checkpoint.prune(tmp_path, keep=2, every=100)
+    retention.prune(tmp_path, keep=2, every=100)
     assert _steps(tmp_path) == [100, 200, 300, 350], "350 is where a resume goes on, 250 was a stop's"
-    assert checkpoint.best(tmp_path).step == 100
-    assert [p.name[-3:] for p in checkpoint.last(tmp_path, 3, 100)] == ["200", "300", "350"]
+    assert retention.best(tmp_path).step == 100
+    assert [p.name[-3:] for p in retention.last(tmp_path, 3, 100)] == ["200", "300", "350"]
     with pytest.raises(UserError, match=r"holds 4 checkpoints, .*keep_checkpoints"):
-        checkpoint.last(tmp_path, 5, 100)
+        retention.last(tmp_path, 5, 100)
 
 
 def test_without_its_optimizer_a_checkpoint_still_ends_a_training_and_begins_none(tmp_path):
@@ -141,7 +141,7 @@ def test_without_its_optimizer_a_checkpoint_still_ends_a_training_and_begins_non
     for step in (100, 200):
         _save(old, step)
     checkpoint.take_over(_newest(old)[0], [old], new)
-    checkpoint.drop_optimizers(new)
+    retention.drop_optimizers(new)
     assert sorted(p.name for p in (new / "checkpoints/step-00000200").iterdir()) == ["meta.json", "model.safetensors"]
     found, _ = _newest(new, last_step=200)
     assert found.step == 200
@@ -151,7 +151,7 @@ def test_without_its_optimizer_a_checkpoint_still_ends_a_training_and_begins_non
     assert found is None
     assert "keep_optimizer" in str(skipped)
     assert _newest(old)[0].optimizer(), "linked files of another attempt are left alone"
-    assert [p.name[-3:] for p in checkpoint.last(new, 2, 100)] == ["100", "200"]
+    assert [p.name[-3:] for p in retention.last(new, 2, 100)] == ["100", "200"]
 
 
 def test_a_new_attempt_takes_over_what_the_old_one_kept(tmp_path):

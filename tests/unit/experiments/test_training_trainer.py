@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from experiments.config import DeviceSpec, TrainingConfig
 from experiments.device import Device, mix, seed_everything
 from experiments.errors import Diverged, OutOfMemory, UserError
-from experiments.training import checkpoint, curve
+from experiments.training import checkpoint, curve, retention
 from experiments.training.schedule import learning_rate
 from experiments.training.state import Training
 from experiments.training.trainer import train
@@ -80,7 +80,7 @@ def test_a_longer_run_goes_on_from_a_shorter_one(tmp_path):
     _, _, straight = run(tmp_path / "straight", settings=settings(11))
     assert facts["resumed_from"] == 7
     assert losses(events) == {s: v for s, v in losses(straight).items() if s > 7}
-    assert [p.name for p in checkpoint.last(tmp_path / "long", 2, 5)] == ["step-00000010", "step-00000011"]
+    assert [p.name for p in retention.last(tmp_path / "long", 2, 5)] == ["step-00000010", "step-00000011"]
 
 
 def test_a_damaged_checkpoint_costs_steps_and_nothing_else(tmp_path):
@@ -194,7 +194,7 @@ def test_evaluation_on_the_way_and_the_best_step(tmp_path):
     _, _, events = run(tmp_path / "1", settings=settings, evaluate=lambda step: {"perplexity": scores[step]})
     dev = {e["step"]: e["dev_perplexity"] for e in kinds(events, "metrics") if "dev_perplexity" in e}
     assert dev == scores
-    assert checkpoint.best(tmp_path / "1").step == 6
+    assert retention.best(tmp_path / "1").step == 6
     assert [p.name[-2:] for p in sorted((tmp_path / "1/checkpoints").iterdir())] == ["06", "12"]
     _, _, plain = run(tmp_path / "2", settings=settings)
     assert losses(plain) == losses(events), "looking changes nothing"
