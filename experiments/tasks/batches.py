@@ -1,6 +1,6 @@
 """What training asks of encoded pairs: batches by step, and perplexity on dev now and then."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch import Tensor
@@ -17,8 +17,8 @@ from experiments.tasks.base import Context
 from experiments.tasks.footprint import MICRO_BATCH_TOKENS
 from model.transformer import Transformer
 
-# The share of padding above which smaller micro-batches, of more even lengths, are tried, down to so many places:
-# below those a GPU waits for launches, less so where layers are compiled.
+# The share of padding above which smaller micro-batches, of more even lengths, are tried, down to so many places
+# (the least padded are taken): below those a GPU waits for launches, less so where layers are compiled.
 TIGHT, FEWEST_TOKENS = 0.07, 8192
 TIGHT_COMPILED, FEWEST_COMPILED = 0.12, 4096
 DESCRIBED = 500  # batches over which padding is measured
@@ -45,19 +45,20 @@ class Batches:
         lengths = self._pairs.source_lengths, self._pairs.target_lengths
         self._shapes: Shapes | None = None
         self._plan = BatchPlan(*lengths, config.training.tokens_per_batch, config.seed)
-        known = context.pinned.get("micro_batch_tokens")
-        tight, fewest = (TIGHT_COMPILED, FEWEST_COMPILED) if config.training.compile else (TIGHT, FEWEST_TOKENS)
-        self.max_tokens = int(known or MICRO_BATCH_TOKENS[context.device.kind])
-        while True:
-            if config.training.compile:
-                self._shapes = Shapes(self._plan, self.max_tokens, share=(0, share[1]))  # the same in all ranks
-            self._padding = self._measured_padding()
-            if known or self.max_tokens <= fewest or self._padding <= tight:
+        known, compiled = context.pinned.get("micro_batch_tokens"), config.training.compile
+        most = int(known or MICRO_BATCH_TOKENS[context.device.kind])
+        self.max_tokens, self._padding = most, 1.0
+        for tokens in [most] if known else _halves(most, FEWEST_COMPILED if compiled else FEWEST_TOKENS):
+            # the same shapes in all ranks
+            shapes = Shapes(self._plan, tokens, share=(0, share[1])) if compiled else None
+            padding = self._measured_padding(tokens, shapes)
+            if padding < self._padding:  # smaller ones need not be better: a batch just cut in two fits less well
+                self.max_tokens, self._shapes, self._padding = tokens, shapes, padding
+            if padding <= (TIGHT_COMPILED if compiled else TIGHT):
                 break
-            self.max_tokens //= 2
 
     def __call__(self, step: int) -> list[Batch[Tensor]]:
-        parts = self._parts(self._plan.batch(step - 1), self._share)
+        parts = self._parts(self._plan.batch(step - 1), self._share, self.max_tokens, self._shapes)
         return [to_tensors(collate(self._pairs, *part), pin=self._pin) for part in parts]
 
     def describe(self) -> dict[str, Any]:
@@ -65,24 +66,34 @@ class Batches:
         shapes = {"shapes": len(self._shapes.shapes)} if self._shapes else {}
         return {"micro_batch_tokens": self.max_tokens, "padding": round(self._padding, 4), **shapes}
 
-    def _parts(self, batch: Indices, share: tuple[int, int]) -> list[tuple[Indices, Shape | None]]:
+    def _parts(
+        self, batch: Indices, share: tuple[int, int], max_tokens: int, shapes: Shapes | None
+    ) -> list[tuple[Indices, Shape | None]]:
         lengths = self._plan.lengths
         mine = deal(*lengths, batch, share)
-        parts = split(*lengths, mine, self.max_tokens) or [mine]
-        if self._shapes is None:
+        parts = split(*lengths, mine, max_tokens) or [mine]
+        if shapes is None:
             dealt = (deal(*lengths, part, (lane, self._lanes)) for part in parts for lane in range(self._lanes))
             return [(part, None) for part in dealt if len(part)] or [(mine, None)]
-        return [fitted for part in parts for fitted in self._shapes.fit(part)]
+        return [fitted for part in parts for fitted in shapes.fit(part)]
 
-    def _measured_padding(self) -> float:
+    def _measured_padding(self, max_tokens: int, shapes: Shapes | None) -> float:
         source, target = self._plan.lengths
         real = places = 0
         for batch in self._plan.epoch(0)[:DESCRIBED]:
-            for part, shape in self._parts(batch, (0, self._share[1])):
+            for part, shape in self._parts(batch, (0, self._share[1]), max_tokens, shapes):
                 rows, *widths = shape or (len(part), source[part].max(initial=0), target[part].max(initial=0))
                 real += int(source[part].sum() + target[part].sum())
                 places += rows * int(sum(widths))
         return 1 - real / max(1, places)
+
+
+def _halves(most: int, fewest: int) -> Iterator[int]:
+    """`most`, half of it, … down to `fewest`; at least `most`."""
+    yield most
+    while most > fewest:
+        most //= 2
+        yield most
 
 
 def dev_perplexity(model: Transformer, encoded: EncodedCorpus, device: Device) -> Callable[[int], dict[str, float]]:

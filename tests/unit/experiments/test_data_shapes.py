@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from experiments.data.batching import BatchPlan, deal, split
-from experiments.data.shapes import MOST_SHAPES, Shapes
+from experiments.data.shapes import MOST_SHAPES, Shapes, _parts
 
 
 def lengths(pairs: int = 20000) -> tuple[np.ndarray, np.ndarray]:
@@ -62,3 +62,16 @@ def test_shapes_are_a_function_of_the_plan_and_of_the_share() -> None:
     batch = plan.epoch(1)[3]
     assert len(half.fit(deal(*plan.lengths, batch, (1, 2)))) == 1
     assert max(rows for rows, _, _ in half.shapes) < max(rows for rows, _, _ in Shapes(plan, 2000).shapes)
+
+
+def test_no_micro_batch_has_a_cheaper_shape_and_no_shape_is_larger_than_what_it_holds() -> None:
+    plan = BatchPlan(*lengths(4000), 2000, seed=3)
+    shapes, (source, target) = Shapes(plan, 2000), plan.lengths
+    held: dict[tuple[int, int, int], list[tuple[int, int, int]]] = {shape: [] for shape in shapes.shapes}
+    seen = [(len(part), int(source[part].max()), int(target[part].max())) for part in _parts(plan, 2000, (0, 1))]
+    for rows, wide, long in seen:
+        over = [s for s in shapes.shapes if rows <= s[0] and wide <= s[1] and long <= s[2]]
+        held[min(over, key=lambda s: s[0] * (s[1] + s[2]))].append((rows, wide, long))
+    widest = (1, int(source.max()), int(target.max()))
+    for shape, parts in held.items():
+        assert shape == widest or shape == tuple(np.max(parts, axis=0))
