@@ -2,11 +2,12 @@
 
 Shapes: B sentences, S source, T time steps, K beams, H heads, N = B·H; keys and values end in their width n (d_k, d_v).
 
-Nothing is ever reordered. A beam's past is a path through (time, beam) slots; every beam's query meets all slots of
+Beams are never reordered. A beam's past is a path through (time, beam) slots; every beam's query meets all slots of
 its sentence, and a bias blocks those that are not its ancestors. Keys and values of the source are held once per
 sentence.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -48,20 +49,15 @@ class LayerCache:
         used = (time + 1) * keys_BHKn.shape[2]
         return self._keys_NMn.narrow(1, 0, used).mT, self._values_NMn.narrow(1, 0, used)
 
-    def keep(self, sentences: Tensor, steps: int) -> "LayerCache":
-        """The cache of these sentences only; `steps` positions are in use."""
+    def keep(self, count: int, places: Tensor, sentences: Tensor, steps: int) -> "LayerCache":
+        """Move sentences to other places, then keep the first `count`; `steps` positions are in use."""
+        if len(places):
+            used = self.self_keys[:, :, :steps], self.self_values[:, :, :steps]
+            for slots in (self.memory_keys, self.memory_values, *used):
+                slots.index_copy_(0, places, slots.index_select(0, sentences))
         return LayerCache(
-            self.memory_keys.index_select(0, sentences),
-            self.memory_values.index_select(0, sentences),
-            _select_used(self.self_keys, sentences, steps),
-            _select_used(self.self_values, sentences, steps),
+            *(x[:count] for x in (self.memory_keys, self.memory_values, self.self_keys, self.self_values))
         )
-
-
-def _select_used(slots: Tensor, sentences: Tensor, steps: int) -> Tensor:
-    kept = slots.new_empty(len(sentences), *slots.shape[1:])
-    torch.index_select(slots[:, :, :steps], 0, sentences, out=kept[:, :, :steps])
-    return kept
 
 
 @dataclass
@@ -82,11 +78,18 @@ class DecoderState:
     def max_steps(self) -> int:
         return self.positions_TD.shape[0]
 
-    def keep(self, sentence_index: Tensor) -> None:
-        """Drop every sentence that is not named in `sentence_index` (long, (B',)), and take the order it has."""
-        self.layers = [cache.keep(sentence_index, self.step) for cache in self.layers]
+    def keep(self, sentences: Sequence[int]) -> None:
+        """Drop every sentence that is not named, and take the order of the names.
+
+        Only those move whose place changes: the fewer, the cheaper, as keys and values are the most of a search's
+        memory. What they leave free is not given back.
+        """
+        moved = [place for place, sentence in enumerate(sentences) if place != sentence]
+        device = self.positions_TD.device
+        places, movers = (torch.tensor(rows, device=device) for rows in (moved, [sentences[place] for place in moved]))
+        self.layers = [cache.keep(len(sentences), places, movers, self.step) for cache in self.layers]
         if self.source_bias_B11S is not None:
-            self.source_bias_B11S = self.source_bias_B11S.index_select(0, sentence_index)
+            self.source_bias_B11S = self.source_bias_B11S[torch.tensor(sentences, device=device)]
         self.__post_init__()
 
     def ancestor_bias(self, visible_BKTK: Tensor | None) -> Tensor | None:

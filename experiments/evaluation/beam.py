@@ -164,6 +164,7 @@ class _Batch:
             stay = [row for row, is_over in enumerate(over) if not is_over]
             self.read(gone)
             if stay:
+                stay = _closed_up(stay)
                 self.keep(stay)
             self.sentences = [self.sentences[row] for row in stay]
             self.limits = [self.limits[row] for row in stay]
@@ -183,7 +184,14 @@ class _Batch:
 
     def keep(self, rows: list[int]) -> None:
         index = torch.tensor(rows, device=self.limit_B.device)
-        self.state.keep(index)
+        self.state.keep(rows)
         self.alive, self.finished = self.alive.select(index), self.finished.select(index)
         self.limit_B = self.limit_B.index_select(0, index)
         self.longest_penalty_B = self.longest_penalty_B.index_select(0, index)
+
+
+def _closed_up(rows: list[int]) -> list[int]:
+    """These rows, the last of them in the places of those that are missing: fewest change their place."""
+    count = len(rows)
+    here, last = {row for row in rows if row < count}, [row for row in rows if row >= count]
+    return [place if place in here else last.pop() for place in range(count)]

@@ -53,19 +53,20 @@ class Beams:
         return torch.nn.functional.one_hot(slots_BKT, slots_BKT.shape[1]).bool()
 
 
+@pytest.mark.parametrize("left", [(2, 0), (0, 1), (0, 3), (3, 1, 2)])
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
 @torch.inference_mode()
-def test_beams_with_random_ancestors_equal_one_pass_each(small_model, kernel, changes):
+def test_beams_with_random_ancestors_equal_one_pass_each(small_model, kernel, changes, left):
     model = small_model(**changes)
     model.set_attention_kernel(kernel)
     batch, size = 4, 3
     memory, mask_BS, state = start(model, batch, size, max_steps=8)
     beams = Beams(batch, size)
     for t in range(7):
-        if t == 4:  # two sentences are finished
-            alive = torch.tensor([2, 0])
+        if t == 4:  # some sentences are finished
+            alive = list(left)
             state.keep(alive)
-            memory, mask_BS, batch = memory[alive], mask_BS[alive], 2
+            memory, mask_BS, batch = memory[alive], mask_BS[alive], len(left)
             beams.pieces, beams.slots = ([x[i] for i in alive] for x in (beams.pieces, beams.slots))
         tokens_BK = torch.randint(20, (batch, size))
         beams.advance(torch.randint(size, (batch, size)), tokens_BK)
