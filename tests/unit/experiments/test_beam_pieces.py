@@ -4,25 +4,27 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from experiments.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from experiments.evaluation import candidates
-from experiments.evaluation.candidates import GROUP, best_candidates, best_of_logits, next_log_probs
+from experiments.evaluation.candidates import GROUP, MANY_SENTENCES, best_candidates, best_of_logits, next_log_probs
 from experiments.evaluation.finished import Finished, length_penalty
 
 NEVER = -math.inf
 
 
 @given(
-    st.integers(1, 3),
+    st.sampled_from([1, 2, 3, MANY_SENTENCES]),
     st.integers(1, 5),
     st.sampled_from([4, GROUP - 1, GROUP, 3 * GROUP, 3 * GROUP + 1, 7 * GROUP - 1, 1000]),
     st.integers(1, 10),
     st.integers(0, 2**31),
 )
+@example(MANY_SENTENCES, 4, 8000, 8, 1)  # too few columns for torch.topk to be quick, in both stages
+@example(MANY_SENTENCES, 5, 6 * GROUP, 1, 1)
 @hypothesis_settings(max_examples=80, deadline=None)
 def test_two_stage_top_k_is_exact(B: int, K: int, W: int, count: int, seed: int) -> None:
     torch.manual_seed(seed)
@@ -57,6 +59,20 @@ def test_the_best_of_logits_are_the_best_of_their_log_softmax(B: int, K: int, W:
     real = ~expected.log_prob_BC.isneginf()
     assert torch.equal(found.token_BC[real], expected.token_BC[real])
     assert torch.equal(found.parent_BC[real], expected.parent_BC[real])
+
+
+def test_a_sentence_with_fewer_continuations_than_columns_asked_for_takes_none_that_is_not_there() -> None:
+    torch.manual_seed(0)
+    logits_BKW = torch.randn(MANY_SENTENCES, 4, 8000)
+    logits_BKW[3, :, 5:] = NEVER  # three pieces that are neither PAD nor BOS, of one beam
+    alive_BK = torch.randn(MANY_SENTENCES, 4)
+    alive_BK[3, 1:] = NEVER
+    alive_BK[5] = NEVER  # a sentence that has ended
+    found = best_of_logits(alive_BK, logits_BKW, 8)
+    assert (found.log_prob_BC[3] > NEVER).sum() == 5 - 2
+    assert (found.log_prob_BC[5] == NEVER).all()
+    assert (found.parent_BC < 4).all()
+    assert (found.token_BC < 8000).all()
 
 
 def test_candidates_do_not_depend_on_the_parts_that_a_cache_holds(monkeypatch: pytest.MonkeyPatch) -> None:
