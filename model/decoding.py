@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
+    from model.folded import FoldedAttention
     from model.stepping import StepWeights
 
 
@@ -24,6 +25,7 @@ class LayerCache:
     def __init__(self, memory_keys: Tensor, memory_values: Tensor, self_keys: Tensor, self_values: Tensor) -> None:
         self.memory_keys, self.memory_values = memory_keys, memory_values  # (B, H, S, n)
         self.self_keys, self.self_values = self_keys, self_values
+        self.folded: FoldedAttention | None = None  # takes the place of memory_keys and memory_values
         # What a step reads and writes, as views that are made once.
         self.memory_NnS, self.memory_NSn = memory_keys.flatten(0, 1).mT, memory_values.flatten(0, 1)
         self._key_slots, self._value_slots = self_keys.unbind(2), self_values.unbind(2)

@@ -11,6 +11,7 @@ from model.config import ModelConfig
 from model.decoding import DecoderState, LayerCache
 from model.dropout import Dropout
 from model.embedding import Embedding
+from model.folded import FoldedAttention
 from model.layers import DecoderLayer, EncoderLayer, final_norm
 from model.masks import blocking_bias
 from model.positional import POSITIONAL
@@ -110,11 +111,15 @@ class Transformer(nn.Module):
         """
         weights = step_weights(self, self.decoder.layers, self.output_weight[: self.vocab_size], self.config)
         dtype = weights.attention_dtype
-        caches = [
-            LayerCache.start(*layer.cross_attention.keys_values(memory_BSD), beam_size, max_steps, dtype)
-            for layer in self.decoder.layers
-            if isinstance(layer, DecoderLayer)
-        ]
+        folds = source_mask_BS is None and weights.folds(*memory_BSD.shape[:2])
+        caches = []
+        for layer in self.decoder.layers:
+            assert isinstance(layer, DecoderLayer)
+            attention = layer.cross_attention
+            cache = LayerCache.start(*attention.keys_values(memory_BSD), beam_size, max_steps, dtype)
+            if folds:
+                cache.folded = FoldedAttention(attention, cache.memory_keys[0], cache.memory_values[0])
+            caches.append(cache)
         # Positions beyond a learned table are refused here, before the search begins.
         positions_TD = self.decoder.positions(memory_BSD.new_zeros(1, max_steps, memory_BSD.shape[2]))[0]
         bias = _source_bias(source_mask_BS, dtype)

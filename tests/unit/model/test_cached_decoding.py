@@ -5,6 +5,8 @@ import itertools
 import pytest
 import torch
 
+from model import stepping
+
 VARIANTS = [
     {"norm": norm, "positions": positions}
     for norm, positions in itertools.product(("post", "pre"), ("sinusoidal", "learned", "none"))
@@ -75,6 +77,41 @@ def test_beams_with_random_ancestors_equal_one_pass_each(small_model, kernel, ch
             target = torch.tensor([beams.pieces[b][k] for b in range(batch)])
             expected = model.decode(target, memory, mask_BS)[:, -1]
             torch.testing.assert_close(hidden_BKD[:, k], expected, atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize("changes", VARIANTS, ids=str)
+@torch.inference_mode()
+def test_a_single_sentence_attends_by_folded_keys_and_values(small_model, kernel, changes):
+    model = small_model(**changes)
+    model.set_attention_kernel(kernel)
+    memory = torch.randn(1, 6, 8, dtype=torch.float64)
+    state = model.start_decoding(memory, None, beam_size=3, max_steps=5)
+    assert all(cache.folded is not None for cache in state.layers)
+    beams = Beams(1, 3)
+    for t in range(5):
+        if t == 2:
+            state.keep([0])
+        tokens_BK = torch.randint(20, (1, 3))
+        beams.advance(torch.randint(3, (1, 3)), tokens_BK)
+        hidden_BKD = model.decode_step(tokens_BK, state, beams.visible())
+        for k in range(3):
+            expected = model.decode(torch.tensor([beams.pieces[0][k]]), memory, None)[:, -1]
+            torch.testing.assert_close(hidden_BKD[:, k], expected, atol=1e-10, rtol=0)
+
+
+@torch.inference_mode()
+def test_several_or_padded_or_long_sentences_are_not_folded(small_model, monkeypatch):
+    model, memory = small_model(), torch.randn(2, 6, 8, dtype=torch.float64)
+
+    def folded(memory, mask=None):
+        return model.start_decoding(memory, mask, beam_size=2, max_steps=3).layers[0].folded is not None
+
+    assert folded(memory[:1])
+    assert not folded(memory)
+    assert not folded(memory[:1], torch.ones(1, 6, dtype=torch.bool))
+    monkeypatch.setattr(stepping, "FOLDED_TO", 0)
+    assert folded(memory[:1, :4])  # d_k
+    assert not folded(memory[:1, :5])
 
 
 @torch.inference_mode()
