@@ -17,7 +17,7 @@ from ablations.plan import PlannedRun
 from experiments.config import total_steps
 from experiments.errors import UserError
 from experiments.jobs.packing import WORTH, gain, shares, worth_sharing
-from experiments.jobs.probe import PROBING, STEPS, Measured, probe_together
+from experiments.jobs.probe import PROBING, STEPS, Measured, probe_together, steps_together
 from experiments.jobs.probe import probe as measure
 from experiments.jobs.slots import Slot, parse_slots
 
@@ -59,7 +59,9 @@ def probe(
     for run, alone in zip(runs, measured, strict=True):
         row = {"row": run.row, **asdict(alone), "mfu": alone.mfu, "hours": _hours(run, alone)}
         if together > 1:
-            row |= _sharing(alone, probe_together(chosen.store, short_spec(chosen, run, 2 * steps), parts))
+            spec = short_spec(chosen, run, steps_together(alone.seconds_per_step))
+            [first] = probe_together(chosen.store, spec, [slot])  # as long, and started as those are
+            row |= _sharing(first, probe_together(chosen.store, spec, parts))
         if trace:
             row["trace"] = str(_trace(chosen, run, slot, trace))
         found.append(row)

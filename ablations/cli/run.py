@@ -105,6 +105,11 @@ def run(
     working = Working(one, engine, w.engine_settings(engine_set, address), hang_after * 60, notify)
     todo = wanted(chosen.plan, stale)
     if one != devices:
+        if devices_per_run != "1":
+            raise UserError(
+                f"--devices {devices} measures how many runs share a device, --devices-per-run {devices_per_run} gives "
+                "a run several: name a number of runs a device, as cuda:*x2, or leave one of the two out."
+            )
         working = replace(working, devices=settle(devices, chosen, todo))
     if max_hours is not None and todo:
         typer.echo(refuse_above(max_hours, chosen, todo, working.slots, here=here), err=True)

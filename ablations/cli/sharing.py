@@ -1,8 +1,8 @@
 """`ablations run --devices cpu:auto` and `cuda:*xauto`: how many runs share a device, by measurement."""
 
 import re
-from collections.abc import Sequence
-from dataclasses import replace
+import statistics
+from collections.abc import Callable, Sequence
 
 import typer
 
@@ -11,19 +11,20 @@ from ablations.cli.jobs import prepare
 from ablations.cli.options import Chosen
 from ablations.cli.progress import plain_progress
 from ablations.plan import PlannedRun
+from experiments.config import digest
 from experiments.errors import UserError
-from experiments.jobs.calibration import Share, keep_share, kept_shares
+from experiments.jobs.calibration import Point, keep, keep_share, kept_share
 from experiments.jobs.hardware import available_cores
 from experiments.jobs.packing import WORTH, counts, most_worth, shares
-from experiments.jobs.probe import STEPS, probe_together
+from experiments.jobs.probe import STEPS, probe_together, steps_together
 from experiments.jobs.slots import Slot, parse_slots
 
-MEASURED = re.compile(r"(?P<cpu>cpu:)auto|(?P<cuda>cuda:[^x+]+x)auto")
+MEASURED = re.compile(r"cpu:auto|(cuda:(?:\*|\d+(?:,\d+)*)x)auto")
 
 
 def as_one(devices: str) -> str:
     """The text with a device for each run where sharing is to be measured."""
-    return MEASURED.sub(lambda match: _text(match, 1), devices)
+    return _replaced(devices, lambda part: _text(part, 1))
 
 
 def settle(devices: str, chosen: Chosen, runs: Sequence[PlannedRun]) -> str:
@@ -33,16 +34,12 @@ def settle(devices: str, chosen: Chosen, runs: Sequence[PlannedRun]) -> str:
     answer is kept in the store, so that the same command goes on as it began. `runs` are those not done. Raises
     UserError if a coordinator works on the store, or if not even one run can be measured.
     """
-    if not runs or not MEASURED.search(devices):
+    if not runs or as_one(devices) == devices:
         return as_one(devices)
-    prepare(chosen, runs, plain_progress)
     run = middle_of_work(chosen.plan.runs)
-
-    def number(match: re.Match[str]) -> str:
-        return _text(match, _count(chosen, run, parse_slots(_text(match, 1))[0]))
-
+    prepare(chosen, [*runs, run], plain_progress)
     with chosen.store.coordinator_lock():  # what trains beside it would be measured too
-        settled = MEASURED.sub(number, devices)
+        settled = _replaced(devices, lambda part: _text(part, _count(chosen, run, parse_slots(_text(part, 1))[0])))
     typer.echo(f"--devices {settled}", err=True)
     return settled
 
@@ -58,33 +55,47 @@ def middle_of_work(runs: Sequence[PlannedRun]) -> PlannedRun:
     return run
 
 
-def _text(match: re.Match[str], count: int) -> str:
-    return f"{match['cuda']}{count}" if match["cuda"] else f"cpu:{count}x{max(1, available_cores() // count)}"
+def _replaced(devices: str, text: Callable[[re.Match[str]], str]) -> str:
+    parts = [(part, MEASURED.fullmatch(part.strip())) for part in devices.split("+")]
+    return "+".join(text(match) if match else part for part, match in parts)
+
+
+def _text(part: re.Match[str], count: int) -> str:
+    return f"{part[1]}{count}" if part[1] else f"cpu:{count}x{max(1, available_cores() // count)}"
 
 
 def _count(chosen: Chosen, run: PlannedRun, slot: Slot) -> int:
     """Runs at once on a device like `slot`, as was measured in this store or is measured now."""
-    like = Share(run.config.task, slot.kind, slot.threads, step_cost(run))
-    for share in kept_shares(chosen.store):
-        if share.same(like):
-            return share.count
-    typer.echo(f"measuring how many runs like {run.row} share {slot.unit} best …", err=True)
     spec = short_spec(chosen, run, 2 * STEPS)
+    alike = {key: value for key, value in spec.items() if key != "config"}
+    settings = {key: value for key, value in run.config.model_dump(mode="json").items() if key != "seed"}
+    key = digest({**alike, "config": settings, "slot": [slot.kind, slot.threads, slot.room_gb]})
+    known = kept_share(chosen.store, key)
+    if known is not None:
+        return known
+    tried = list(counts(slot, chosen.task.memory_bytes(run.config, slot.kind) / 1e9))
+    if len(tried) < 2:
+        typer.echo(f"{slot.unit} is not shared: two runs like {run.row} would not fit", err=True)
+        return 1
+    typer.echo(f"measuring how many runs like {run.row} share {slot.unit} best …", err=True)
+    seconds: dict[int, float] = {}  # of a step, by how many run at once
 
     def speeds(count: int) -> list[float]:
+        steps = steps_together(seconds[1]) if seconds else 2 * STEPS
         try:
-            found = probe_together(chosen.store, spec, shares(slot, count))
+            found = probe_together(chosen.store, short_spec(chosen, run, steps), shares(slot, count))
         except UserError as error:
             if count == 1:
-                raise
+                raise UserError(f"{error} So name a number in --devices, as cpu:2x4 or cuda:*x2.") from None
             typer.echo(f"  {count} at once: {error}", err=True)
             return [0.0]
+        seconds[count] = statistics.fmean(measured.seconds_per_step for measured in found)
         each = [1 / measured.seconds_per_step for measured in found]
         typer.echo(f"  {count} at once: {sum(each):.3g} steps/s", err=True)
         return each
 
-    taken = most_worth(counts(slot, chosen.task.memory_bytes(run.config, slot.kind) / 1e9), speeds)
-    count = taken[-1][0] if taken else 1
+    count = most_worth(tried, speeds)[-1][0]
     typer.echo(f"  {count} it is: each number has to gain {WORTH} times over the one before", err=True)
-    keep_share(chosen.store, replace(like, count=count))
+    keep_share(chosen.store, key, count)
+    keep(chosen.store, [Point(slot.kind, shares(slot, count)[0].threads, step_cost(run), seconds[count])])
     return count

@@ -88,7 +88,7 @@ def best_candidates(log_prob_BK: Tensor, next_BKW: Tensor, count: int) -> Candid
         behind_KR = _upto(K * W, next_BKW.device).view(K, W)[:, W - R :]
         inside_BI = torch.cat([inside_BI, behind_BKR.view(B, K * R)], dim=1)
         index_BI = torch.cat([index_BI, behind_KR.reshape(1, K * R).expand(B, -1)], dim=1)
-    best_BC, place_BC = _top(inside_BI, count)
+    best_BC, place_BC = inside_BI.topk(count)
     index_BC = index_BI.gather(1, place_BC)
     return Candidates(best_BC, index_BC % W, index_BC // W)
 

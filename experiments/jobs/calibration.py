@@ -25,21 +25,6 @@ class Point:
     seconds: float  # of a step, or of the evaluation
 
 
-@dataclass(frozen=True)
-class Share:
-    """How many runs at once were fastest on a device of `threads`, for a model of that cost."""
-
-    task: str
-    kind: str
-    threads: int
-    cost: float  # of a step
-    count: int = 1
-
-    def same(self, other: "Share") -> bool:
-        alike = (self.task, self.kind, self.threads) == (other.task, other.kind, other.threads)
-        return alike and abs(self.cost - other.cost) <= SAME * other.cost
-
-
 def of_results(store: Store, cost_of: Mapping[str, float]) -> tuple[list[Point], list[Point]]:
     """(steps, evaluations) of the runs that `cost_of` names with the cost of a step."""
     steps, evaluations = [], []
@@ -70,14 +55,15 @@ def keep(store: Store, points: Iterable[Point]) -> None:
     write_json(store.root / FILE, {**_kept(store), "steps": [asdict(point) for point in new.values()]})
 
 
-def kept_shares(store: Store) -> list[Share]:
-    """How many runs were measured to share a device best in this store."""
-    return [Share(**share) for share in _kept(store).get("shares", [])]
+def kept_share(store: Store, key: str) -> int | None:
+    """How many runs share a device best, as was measured in this store for what `key` stands for."""
+    count: int | None = _kept(store).get("shares", {}).get(key)
+    return count
 
 
-def keep_share(store: Store, share: Share) -> None:
-    shares = [*kept_shares(store), share]
-    write_json(store.root / FILE, {**_kept(store), "shares": [asdict(known) for known in shares]})
+def keep_share(store: Store, key: str, count: int) -> None:
+    kept = _kept(store)
+    write_json(store.root / FILE, {**kept, "shares": {**kept.get("shares", {}), key: count}})
 
 
 def _kept(store: Store) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import statistics
 import sys
 import tempfile
@@ -23,6 +24,7 @@ from experiments.store import Store, read_json
 PROBING = (sys.executable, "-m", "experiments.probing")  # a child that measures its device too
 STEPS = 20  # the curve has points at 10 and at 20: the first ten warm the device up
 LONG_S = 120.0  # a row whose steps are slow is measured from those that fit in
+TOGETHER_S = 10.0  # runs side by side train so long, as they begin some seconds apart
 
 
 @dataclass(frozen=True)
@@ -61,23 +63,42 @@ def probe(
     """
     with contextlib.closing(engine or LocalEngine()) as engine:
         for spec in specs:
-            with tempfile.TemporaryDirectory(prefix="probe-", dir=store.root) as name:
-                yield _measure(store, spec, slot, engine, child, long_s, Path(name))
+            yield _measured(*_trained(store, spec, slot, engine, child, long_s))
+
+
+def steps_together(seconds_per_step: float) -> int:
+    """Steps for `probe_together` of a run whose steps take so long."""
+    return max(2 * STEPS, math.ceil(TOGETHER_S / seconds_per_step))
 
 
 def probe_together(
     store: Store, spec: Mapping[str, Any], slots: Sequence[Slot], child: Sequence[str] = CHILD
 ) -> list[Measured]:
-    """The same run at the same time on each of several slots."""
+    """The same run at the same time on each of several slots, measured while all of them train."""
 
-    def one(slot: Slot) -> Measured:
-        return next(probe(store, [spec], slot, LocalEngine(fork=False), child))
+    def one(slot: Slot) -> tuple[list[dict[str, Any]], Mapping[str, Any]]:
+        with contextlib.closing(LocalEngine(fork=False)) as engine:
+            return _trained(store, spec, slot, engine, child, LONG_S)
 
     with ThreadPoolExecutor(len(slots)) as pool:
-        return list(pool.map(one, slots))
+        found = list(pool.map(one, slots))
+    times = [[event["t"] for event in events if _is_point(event)] or [math.inf] for events, _ in found]
+    begin, end = max(map(min, times)), min(map(max, times))
+    return [
+        _measured([event for event in events if begin <= event["t"] <= end or not _is_point(event)], result)
+        for events, result in found
+    ]
 
 
-def _measure(
+def _trained(
+    store: Store, spec: Mapping[str, Any], slot: Slot, engine: Engine, child: Sequence[str], long_s: float
+) -> tuple[list[dict[str, Any]], Mapping[str, Any]]:
+    """A child's events and result; its folder is gone."""
+    with tempfile.TemporaryDirectory(prefix="probe-", dir=store.root) as name:
+        return _train(store, spec, slot, engine, child, long_s, Path(name))
+
+
+def _train(
     store: Store,
     spec: Mapping[str, Any],
     slot: Slot,
@@ -85,7 +106,7 @@ def _measure(
     child: Sequence[str],
     long_s: float,
     folder: Path,
-) -> Measured:
+) -> tuple[list[dict[str, Any]], Mapping[str, Any]]:
     whole = {
         **spec,
         "store": str(store.root),
@@ -107,11 +128,11 @@ def _measure(
         engine.kill(handle)
         while engine.poll(handle) is None:
             engine.wait(0.05)
-    return _measured(read_events(folder), read_json(folder / "result.json") or {})
+    return list(read_events(folder)), read_json(folder / "result.json") or {}
 
 
 def _measured(events: Sequence[Mapping[str, Any]], result: Mapping[str, Any]) -> Measured:
-    points = [(event["step"], event["t"]) for event in events if event["kind"] == "metrics" and "loss" in event]
+    points = [(event["step"], event["t"]) for event in events if _is_point(event)]
     if len(points) >= 2 and points[-1][0] > points[0][0]:
         steps = float(points[-1][0] - points[0][0])
         warm = [event for event in events if event["kind"] == "metrics" and event.get("step", 0) > points[0][0]]
@@ -130,6 +151,11 @@ def _measured(events: Sequence[Mapping[str, Any]], result: Mapping[str, Any]) ->
     failed = [event["message"] for event in events if event["kind"] == "failed"]
     why = failed[-1] if failed else "it showed fewer than two points of its curve"
     raise UserError(f"A row could not be measured: {why}")
+
+
+def _is_point(event: Mapping[str, Any]) -> bool:
+    """Of the training curve."""
+    return event["kind"] == "metrics" and "loss" in event
 
 
 def _mean(events: Sequence[Mapping[str, Any]], name: str) -> float | None:

@@ -127,8 +127,9 @@ def _parse_part(part: str, text: str, environ: Mapping[str, str]) -> list[Slot]:
         return _cuda(_chosen(match[1], text, visible_gpus(environ)), share, named=match[1] != "*")
     if part.endswith("auto"):
         raise UserError(
-            f"--devices {text}: how many runs share a device ({part}) is measured by `ablations run` with its table. "
-            f"Here name a number; `ablations probe … --together N` tells what N at once gain. {GRAMMAR}"
+            f"--devices {text}: how many runs share a device is measured by `ablations run`, where it is written "
+            f"cpu:auto or cuda:*xauto ({part} is not that). Elsewhere name a number; `ablations probe … --together N` "
+            f"tells what N at once gain. {GRAMMAR}"
         )
     raise UserError(f"--devices {text}: {part!r} is not understood. {GRAMMAR}")
 

@@ -9,7 +9,7 @@ from experiments.config import RunConfig
 from experiments.data.batch import Batch, collate
 from experiments.data.batching import BatchPlan, Indices, deal, split
 from experiments.data.encoded import EncodedCorpus
-from experiments.data.shapes import Shape, Shapes
+from experiments.data.shapes import EPOCHS, Shape, Shapes
 from experiments.data.tensors import to_tensors
 from experiments.device import Device
 from experiments.evaluation.perplexity import measure_likelihood
@@ -21,7 +21,8 @@ from model.transformer import Transformer
 # (the least padded are taken): below those a GPU waits for launches, less so where layers are compiled.
 TIGHT, FEWEST_TOKENS = 0.07, 8192
 TIGHT_COMPILED, FEWEST_COMPILED = 0.12, 4096
-DESCRIBED = 500  # batches over which padding is measured
+LARGEST = 1.5  # places of a batch's side, over its tokens: hardly more
+DESCRIBED = 500  # batches over which padding is measured, of an epoch to which no shapes were fitted
 
 
 class Batches:
@@ -48,7 +49,10 @@ class Batches:
         known, compiled = context.pinned.get("micro_batch_tokens"), config.training.compile
         most = int(known or MICRO_BATCH_TOKENS[context.device.kind])
         self.max_tokens, self._padding = most, 1.0
-        for tokens in [most] if known else _halves(most, FEWEST_COMPILED if compiled else FEWEST_TOKENS):
+        sizes = [most] if known else _halves(most, FEWEST_COMPILED if compiled else FEWEST_TOKENS)
+        for tokens in sizes:
+            if most > tokens >= LARGEST * config.training.tokens_per_batch:
+                continue  # cuts no batch either
             # the same shapes in all ranks
             shapes = Shapes(self._plan, tokens, share=(0, share[1])) if compiled else None
             padding = self._measured_padding(tokens, shapes)
@@ -62,7 +66,7 @@ class Batches:
         return [to_tensors(collate(self._pairs, *part), pin=self._pin) for part in parts]
 
     def describe(self) -> dict[str, Any]:
-        """Of rank 0's share of the first epoch: padding among all places of both sides, and shapes."""
+        """Of rank 0's share of an epoch: padding among all places of both sides, and shapes."""
         shapes = {"shapes": len(self._shapes.shapes)} if self._shapes else {}
         return {"micro_batch_tokens": self.max_tokens, "padding": round(self._padding, 4), **shapes}
 
@@ -80,7 +84,7 @@ class Batches:
     def _measured_padding(self, max_tokens: int, shapes: Shapes | None) -> float:
         source, target = self._plan.lengths
         real = places = 0
-        for batch in self._plan.epoch(0)[:DESCRIBED]:
+        for batch in self._plan.epoch(EPOCHS if shapes else 0)[:DESCRIBED]:
             for part, shape in self._parts(batch, (0, self._share[1]), max_tokens, shapes):
                 rows, *widths = shape or (len(part), source[part].max(initial=0), target[part].max(initial=0))
                 real += int(source[part].sum() + target[part].sum())

@@ -5,8 +5,9 @@ from model.config import ModelConfig
 
 TYPICAL_LENGTH = 28  # pieces of a sentence where no corpus was measured
 MICRO_BATCH_TOKENS = {"cpu": 4096, "cuda": 32768}  # places a side of one forward and backward pass
-LOGIT_CHUNK = {"cpu": 256, "cuda": 8192}  # tokens whose logits exist at once (experiments/training/loss.py)
-LOGIT_CHUNKS = 8  # chunks whose gradients wait for one product
+# Tokens whose logits, or gradients of logits, exist at once (experiments/training/loss.py): the two chunks that wait
+# for one product; on a GPU the chunk at hand and what its logsumexp makes of it, too.
+LOGIT_TOKENS = {"cpu": 2 * 512, "cuda": 4 * 8192}
 PROCESS_BYTES = {"cpu": 450e6, "cuda": 700e6}  # torch itself in main memory; a CUDA context and its kernels
 # Of a parameter: itself, its gradient, Adam's two moments in fp32; in main memory the copy that is being saved, too.
 STATE_BYTES = {"cpu": 28, "cuda": 16}
@@ -23,7 +24,7 @@ def memory_bytes(config: ModelConfig, vocab_sizes: tuple[int, int], tokens_per_b
     tokens = min(tokens_per_batch, MICRO_BATCH_TOKENS[kind])
     sentences = max(1, round(tokens / TYPICAL_LENGTH))
     activations = count.activation_bytes(config, sentences, TYPICAL_LENGTH, TYPICAL_LENGTH)
-    logits = min(tokens, LOGIT_CHUNK[kind] * LOGIT_CHUNKS) * vocab_sizes[0] * WEIGHT_BYTES
+    logits = min(tokens, LOGIT_TOKENS[kind]) * vocab_sizes[0] * WEIGHT_BYTES
     return STATE_BYTES[kind] * params + activations + logits + PROCESS_BYTES[kind]
 
 

@@ -4,8 +4,8 @@
     <attempt>/final/                       model.safetensors, meta.json
 
 Batches and dropout are functions of (seed, step), so there is no random state to save: the step is enough. A folder is
-written under another name, fsynced and renamed; meta.json names the size and hash of each file. Folders are never
-changed afterwards, so that a new attempt can take over an earlier one's by hard links.
+written under another name, fsynced and renamed; meta.json names the size and hash of each file. Files are never written
+into afterwards (replaced or removed at most), so that a new attempt can take over an earlier one's by hard links.
 """
 
 import contextlib

@@ -19,6 +19,7 @@ import experiments.evaluation.evaluate
 import experiments.data.prepare
 import experiments.data.batching, experiments.data.tensors
 import model.factory
+import benchmarks.gpu_training, benchmarks.gpu_table3, benchmarks.gpu_decoding
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment())
     assert done.returncode == 0, done.stderr

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import psutil
 
 from experiments.jobs.engines.base import Engine, Exit, Handle, Launch
-from experiments.jobs.engines.forks import ForkServer
+from experiments.jobs.engines.forks import ForkServer, allocator
 
 # an optimizer's first use imports torch._dynamo, which takes as long again as torch itself
 PRELOAD = ("torch", "torch._dynamo", "numpy", "pydantic", "psutil", "sentencepiece", "sacrebleu", "safetensors.torch")
@@ -98,7 +98,7 @@ class LocalEngine(Engine):
         with launch.log.open("ab") as output:
             child = subprocess.Popen(
                 list(launch.argv),
-                env=dict(launch.environment),
+                env={**allocator(), **launch.environment},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

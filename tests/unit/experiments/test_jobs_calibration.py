@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from experiments.jobs.calibration import Point, Speed, keep, kept, of_results
 from experiments.jobs.engines.remote import environment
 from experiments.store import Store
-from experiments.tasks.footprint import disk_bytes, memory_bytes
+from experiments.tasks.footprint import LOGIT_TOKENS, disk_bytes, memory_bytes
+from experiments.training import loss
 from model import count
 from model.config import ModelConfig
 
@@ -75,6 +76,12 @@ class TestFootprint:
         large = memory_bytes(self.BASE, (10_016, 10_016), 28, kind)
         rows = 10_000 * self.BASE.d_model * each + 28 * 10_000 * 4  # of the embedding; logits of one sentence
         assert large - small == pytest.approx(rows)
+
+    def test_logits_are_those_of_the_losss_chunks(self):
+        assert LOGIT_TOKENS == {
+            "cpu": loss.WEIGHT_CHUNKS * loss.CPU_CHUNK,
+            "cuda": (loss.WEIGHT_CHUNKS + 2) * loss.CUDA_CHUNK,
+        }
 
     def test_activations_grow_with_the_batch_up_to_a_micro_batch(self):
         sizes = [memory_bytes(self.BASE, (100, 100), tokens, "cpu") for tokens in (1024, 4096, 25_000)]

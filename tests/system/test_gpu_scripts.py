@@ -1,0 +1,38 @@
+"""The GPU benchmarks' whole path in miniature on a processor, so that they run unattended where a GPU first appears."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .conftest import environment
+
+pytestmark = pytest.mark.slow
+MINIATURE = ("--tiny", "--device", "cpu")
+
+
+def script(name: str, out: Path, *words: object) -> dict[str, object]:
+    command = [sys.executable, "-m", f"benchmarks.{name}", *MINIATURE, "--out", str(out), *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return dict(json.loads(out.read_text(encoding="utf-8")))
+
+
+def test_training(tmp_path: Path) -> None:
+    report = script("gpu_training", tmp_path / "out.json", "--rows", "base,big", "--steps", 2, "--warm", 1)
+    assert "base" in json.dumps(report)
+
+
+def test_table3(tmp_path: Path) -> None:
+    work, out = tmp_path / "work", tmp_path / "out.json"
+    report = script("gpu_table3", out, "--rows", "base,E", "--work", work, "--together", 2, "--threads", 1)
+    assert "base" in json.dumps(report)
+    assert "base" in out.with_suffix(".txt").read_text(encoding="utf-8")
+
+
+def test_decoding(tmp_path: Path) -> None:
+    report = script("gpu_decoding", tmp_path / "out.json")
+    assert report["as_on_cpu"] == {"sentences": 20, "same": 20}
+    assert report["best_s"]
