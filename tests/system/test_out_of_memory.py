@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from experiments.jobs.coordinator import work
+from experiments.jobs.engines.forks import allocator
 from experiments.jobs.engines.local import LocalEngine
 from experiments.jobs.queue import Queue
 from experiments.jobs.slots import Slot
@@ -38,11 +39,16 @@ DEEP = [
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
+@pytest.mark.parametrize(("allocating", "room_mb"), [("as the system does", 330), ("by tcmalloc", 260)])
 def test_a_run_out_of_memory_goes_on_with_smaller_micro_batches_of_the_same_batch(
-    cli: Cli, tiny: Path, tmp_path: Path
+    cli: Cli, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, allocating: str, room_mb: int
 ) -> None:
+    if allocating == "as the system does":
+        monkeypatch.setenv("LD_PRELOAD", "")
+    elif not allocator():
+        pytest.skip("there is no tcmalloc: apt-get install libtcmalloc-minimal4")
     child = tmp_path / "child.py"
-    child.write_text(textwrap.dedent(CHILD).format(room_mb=330))
+    child.write_text(textwrap.dedent(CHILD).format(room_mb=room_mb))
     asked = [tiny, "--rows", "base", *(word for setting in DEEP for word in ("--set", setting))]
     cli("queue", *asked, "--store", tmp_path / "store")
     store = Store.open(tmp_path / "store")
