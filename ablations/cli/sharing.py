@@ -34,7 +34,7 @@ def settle(devices: str, chosen: Chosen, runs: Sequence[PlannedRun]) -> str:
     answer is kept in the store, so that the same command goes on as it began. `runs` are those not done. Raises
     UserError if a coordinator works on the store, or if not even one run can be measured.
     """
-    if not runs or as_one(devices) == devices:
+    if not runs:
         return as_one(devices)
     run = middle_of_work(chosen.plan.runs)
     prepare(chosen, [*runs, run], plain_progress)

@@ -6,6 +6,7 @@ micro-batch moves to the cheapest group that holds it after every joining, and g
 """
 
 from collections.abc import Iterable
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,7 @@ NEVER = np.iinfo(np.int64).max
 
 Shape = tuple[int, int, int]
 Triples = NDArray[np.int64]  # (n, 3): rows, source width, target width
+Count = TypeVar("Count", int, NDArray[np.int64])
 
 
 class Shapes:
@@ -38,7 +40,7 @@ class Shapes:
         widest = (1, int(self._source.max()), int(self._target.max()))  # whatever comes, a pair alone has a place
         found = [_triple(part, self._source, self._target) for part in _parts(plan, max_tokens, share)]
         groups = _fewer(np.array(found), most - 1)
-        self.shapes: list[Shape] = sorted({*map(_as_shape, groups), widest}, key=_places)
+        self.shapes: list[Shape] = sorted({*map(_as_shape, groups), widest}, key=lambda shape: _places(*shape))
 
     def fit(self, part: Indices) -> list[tuple[Indices, Shape]]:
         """The micro-batch with the smallest shape that holds it; in halves where none does."""
@@ -70,14 +72,9 @@ def _as_shape(triple: NDArray[np.int64]) -> Shape:
     return rows, source, target
 
 
-def _places(shape: Shape) -> int:
-    rows, source, target = shape
+def _places(rows: Count, source: Count, target: Count) -> Count:
+    """Of a shape, or of each of many."""
     return rows * (source + target)
-
-
-def _costs(triples: Triples) -> NDArray[np.int64]:
-    places: NDArray[np.int64] = triples[:, 0] * (triples[:, 1] + triples[:, 2])
-    return places
 
 
 def _fewer(triples: Triples, most: int) -> Triples:
@@ -99,7 +96,7 @@ def _tightened(groups: Triples, triples: Triples) -> tuple[Triples, NDArray[np.i
     """The groups, each as large as the triples to which it is the cheapest that holds them, and which each takes."""
     while True:
         holds = (triples[:, None] <= groups).all(-1)
-        found, taken = np.unique(np.where(holds, _costs(groups), NEVER).argmin(1), return_inverse=True)
+        found, taken = np.unique(np.where(holds, _places(*groups.T), NEVER).argmin(1), return_inverse=True)
         smaller = np.array([triples[taken == group].max(0) for group in range(len(found))])
         if np.array_equal(smaller, groups):
             return groups, taken
@@ -127,7 +124,7 @@ def _joined(triples: Triples, most: int) -> Triples:
 
 def _waste(groups: Triples, counts: NDArray[np.int64], one: int) -> NDArray[np.int64]:
     """Places that joining one group with each of the others would add, over all their micro-batches."""
-    own, places = _costs(groups), _costs(np.maximum(groups, groups[one]))
+    own, places = _places(*groups.T), _places(*np.maximum(groups, groups[one]).T)
     added: NDArray[np.int64] = counts * (places - own) + counts[one] * (places - own[one])
     added[one] = NEVER
     return added

@@ -94,19 +94,6 @@ def _trained(
     store: Store, spec: Mapping[str, Any], slot: Slot, engine: Engine, child: Sequence[str], long_s: float
 ) -> tuple[list[dict[str, Any]], Mapping[str, Any]]:
     """A child's events and result; its folder is gone."""
-    with tempfile.TemporaryDirectory(prefix="probe-", dir=store.root) as name:
-        return _train(store, spec, slot, engine, child, long_s, Path(name))
-
-
-def _train(
-    store: Store,
-    spec: Mapping[str, Any],
-    slot: Slot,
-    engine: Engine,
-    child: Sequence[str],
-    long_s: float,
-    folder: Path,
-) -> tuple[list[dict[str, Any]], Mapping[str, Any]]:
     whole = {
         **spec,
         "store": str(store.root),
@@ -117,18 +104,20 @@ def _train(
         "device": slot.told(slot.threads),
         "coordinator": myself(),
     }
-    (folder / SPEC).write_text(json.dumps(whole), encoding="utf-8")
-    argv = [*child, str(folder / SPEC)]
-    handle = engine.start(Launch(argv, child_environment(slot, slot.threads), folder / "log.txt", slot))
-    began = time.monotonic()
-    try:
-        while engine.poll(handle) is None and time.monotonic() - began < long_s:
-            engine.wait(0.1)
-    finally:
-        engine.kill(handle)
-        while engine.poll(handle) is None:
-            engine.wait(0.05)
-    return list(read_events(folder)), read_json(folder / "result.json") or {}
+    with tempfile.TemporaryDirectory(prefix="probe-", dir=store.root) as name:
+        folder = Path(name)
+        (folder / SPEC).write_text(json.dumps(whole), encoding="utf-8")
+        argv = [*child, str(folder / SPEC)]
+        handle = engine.start(Launch(argv, child_environment(slot, slot.threads), folder / "log.txt", slot))
+        began = time.monotonic()
+        try:
+            while engine.poll(handle) is None and time.monotonic() - began < long_s:
+                engine.wait(0.1)
+        finally:
+            engine.kill(handle)
+            while engine.poll(handle) is None:
+                engine.wait(0.05)
+        return read_events(folder), read_json(folder / "result.json") or {}
 
 
 def _measured(events: Sequence[Mapping[str, Any]], result: Mapping[str, Any]) -> Measured:
