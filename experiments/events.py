@@ -43,7 +43,7 @@ class EventWriter:
     """Appends events to `<folder>/events.jsonl`: one write call a line, so that a kill tears at most the last."""
 
     def __init__(self, folder: Path) -> None:
-        self._file = os.open(folder / FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._file = os.open(folder / FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         self._progress_at = 0.0
         self._torn = False
         self._turn = threading.Lock()  # a checkpoint is told by the thread that wrote it

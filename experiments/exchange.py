@@ -1,12 +1,11 @@
 """Finished runs from one store into another: identities decide what is the same. Imports no torch."""
 
 import shutil
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.store import Store, explain_os_errors, fsync_folder, read_json, write_json
+from experiments.store import Store, explain_os_errors, folder_beside, fsync_folder, read_json, write_json
 
 # Of an attempt; weights only where they are asked for. Checkpoints, optimizer state and specs stay behind.
 KEPT = ("events.jsonl", "log.txt", "result.json", "uncommitted.diff")
@@ -85,8 +84,7 @@ def _copy_evaluation(source: Store, target: Store, run_id: str, eval_id: str, at
     if made is None or place.exists():
         return False
     place.parent.mkdir(parents=True, exist_ok=True)
-    beside = Path(tempfile.mkdtemp(prefix=".taking-", dir=place.parent))
-    beside.chmod(0o755)
+    beside = folder_beside(place.parent, ".taking-")
     for path in source.evaluation_folder(run_id, eval_id).iterdir():
         if path.is_file() and not path.is_symlink():
             shutil.copyfile(path, beside / path.name)

@@ -18,12 +18,13 @@ import fcntl
 import json
 import os
 import re
+import secrets
 import shutil
 import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import IO, Any, cast
 
 from experiments.errors import DiskFull, UserError
 
@@ -147,7 +148,7 @@ class Store:
         """
         path = self.state_dir / "coordinator.lock"
         with explain_os_errors(f"lock the store {self.root}"):
-            file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -227,18 +228,41 @@ def write_json(path: Path, value: Any) -> None:
 
 def write_bytes(path: Path, data: bytes) -> None:
     """As write_json, for bytes."""
-    file, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    with whole_or_not(path) as stream:
+        stream.write(data)
+
+
+@contextlib.contextmanager
+def whole_or_not(path: Path, *, private: bool = False) -> Iterator[IO[bytes]]:
+    """Write a file under a temporary name beside, which becomes `path` when all of it is on the disk.
+
+    Its mode is what the umask leaves of rw-rw-rw-; `private`: for its owner alone, from the first byte.
+    """
+    name = _beside(path.parent, f".{path.name}.")
     try:
-        with os.fdopen(file, "wb") as stream:
-            stream.write(data)
+        with os.fdopen(os.open(name, _NEW, 0o600 if private else 0o666), "wb") as stream:
+            yield stream
             stream.flush()
             os.fsync(stream.fileno())
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
+        name.replace(path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        name.unlink(missing_ok=True)
         raise
     fsync_folder(path.parent)
+
+
+def folder_beside(parent: Path, prefix: str, suffix: str = "") -> Path:
+    """Make a folder of a new name, as the umask has it: one of tempfile would be for its owner alone."""
+    folder = _beside(parent, prefix, suffix)
+    folder.mkdir()
+    return folder
+
+
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+
+
+def _beside(parent: Path, prefix: str, suffix: str = "") -> Path:
+    return parent / f"{prefix}{secrets.token_hex(8)}{suffix}"
 
 
 def fsync_folder(folder: Path) -> None:

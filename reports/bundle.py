@@ -7,7 +7,6 @@ table gives the same archive. Reading trusts nothing in it: names must be a stor
     store.json  runs/<run_id>/…     as in a store
 """
 
-import contextlib
 import gzip
 import hashlib
 import io
@@ -16,8 +15,7 @@ import os
 import re
 import shutil
 import tarfile
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -27,7 +25,7 @@ from ablations.plan_file import plan_from_json, plan_to_json
 from experiments.config import RunConfig
 from experiments.errors import UserError
 from experiments.exchange import files_of
-from experiments.store import Store, explain_os_errors
+from experiments.store import Store, explain_os_errors, whole_or_not
 from experiments.tasks.base import Column
 
 VERSION = 1
@@ -70,7 +68,7 @@ def write_bundle(
     }
     # in the order written: it is that of the table's columns
     text = (json.dumps(head, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
-    with explain_os_errors(f"write {path}"), _whole_or_not(path.absolute()) as file:
+    with explain_os_errors(f"write {path}"), whole_or_not(path.absolute()) as file:
         _archive(file, text, store.root, digests)
     return len(digests)
 
@@ -78,19 +76,6 @@ def write_bundle(
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-@contextlib.contextmanager
-def _whole_or_not(path: Path) -> Iterator[IO[bytes]]:
-    file, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(file, "wb") as stream:
-            yield stream
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def _archive(file: IO[bytes], head: bytes, root: Path, names: Iterable[str]) -> None:

@@ -3,11 +3,10 @@
 import contextlib
 import fcntl
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from experiments.store import fsync_folder, remove_folder
+from experiments.store import folder_beside, fsync_folder, remove_folder
 
 
 @contextlib.contextmanager
@@ -35,9 +34,8 @@ def make_folder(final: Path, lock_name: str, make: Callable[[Path], None]) -> No
     if final.is_dir():
         return
     final.parent.mkdir(parents=True, exist_ok=True)
-    part = Path(tempfile.mkdtemp(dir=final.parent, prefix=f".{lock_name}.", suffix=".part"))
+    part = folder_beside(final.parent, f".{lock_name}.", ".part")
     try:
-        part.chmod(0o755)  # mkdtemp's is for its owner alone; a store may be shared
         make(part)
         _fsync_all(part)
         try:

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 from experiments.jobs.engines.base import Engine, Exit, Handle, Launch
 from experiments.jobs.engines.remote import LAUNCH, exit_code
+from experiments.store import whole_or_not
 
 LOOK_EVERY_S = 1.0
 LATE_S = 10.0  # a network disk may show a file that much later than the cluster says that a job is over
@@ -47,8 +48,8 @@ class ClusterEngine(Engine):
         folders = [launch.log.parent for launch in launches]
         for folder, launch in zip(folders, launches, strict=True):
             told = {"argv": list(launch.argv), "environment": dict(launch.environment), "log": str(launch.log)}
-            (folder / LAUNCH).write_text(json.dumps({**told, "cwd": str(Path.cwd())}), encoding="utf-8")
-            (folder / LAUNCH).chmod(0o600)  # an environment may hold secrets
+            with whole_or_not(folder / LAUNCH, private=True) as file:  # an environment may hold secrets
+                file.write(json.dumps({**told, "cwd": str(Path.cwd())}).encode())
         names = self._submit(folders, launches)
         return [Handle(self._ref(name, folder)) for name, folder in zip(names, folders, strict=True)]
 
