@@ -197,6 +197,7 @@ class DeviceSpec:
     threads: int = 1
     memory_gb: float | None = None  # cap, where a GPU is shared
     count: int = 1  # devices that train the run together
+    share: float = 1.0  # of each device: less where runs share it
 
 
 _PLAIN = {str, int, float, bool, list, type(None)}

@@ -3,7 +3,7 @@
 Every event has "t" (Unix seconds) and "kind"; the rest depends on the kind:
 
     started     attempt, pid, host, device, threads, code_digest, members
-    resumed     step, path                      training goes on at this step
+    resumed     step, path, run                 training goes on at this step, of a checkpoint that `run` has made
     metrics     step, loss, …                   numbers of the training curve
     progress    what, done, total               of what has no steps; at most one a second
     checkpoint  step, path                      saved and durable

@@ -7,6 +7,8 @@ import platform
 import socket
 import subprocess
 import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,9 @@ TRAINING_CODE = (
 )
 # The code whose change may change a score of given weights.
 EVALUATION_CODE = ("model", "experiments.evaluation", "experiments.data", "experiments.tasks")
-_PACKAGES = ("torch", "numpy", "sentencepiece", "sacrebleu", "safetensors", "pydantic")
+PACKAGES = ("torch", "numpy", "sentencepiece", "sacrebleu")  # that the numbers of built-in tasks depend on
+DISTRIBUTION = "transformer-ablations"
+OURS = ("ablations", "model", "experiments")  # the folders of a checkout that a training may depend on
 
 
 @functools.cache
@@ -50,48 +54,102 @@ def _sources(name: str) -> list[Path]:
     return [Path(spec.origin)] if spec.origin else []
 
 
+@dataclass(frozen=True)
+class Revision:
+    """The state of a repository: `diff` holds the uncommitted changes of the files that were looked at."""
+
+    repository: str | None  # the name of its folder
+    commit: str | None  # None: the files are in no repository
+    diff: str
+
+    def facts(self) -> dict[str, Any]:
+        """What a record says of it. `dirty` is None where it is not known."""
+        dirty = bool(self.diff.strip()) if self.commit else None
+        digest = hashlib.sha256(self.diff.encode()).hexdigest()[:16] if dirty else None
+        return {"repository": self.repository, "commit": self.commit, "dirty": dirty, "diff_digest": digest}
+
+
+def revision_of(code: tuple[str, ...], folder: Path | None) -> Revision:
+    """The repository of a task's code: that of the user's files among `code` (paths), else this program's.
+
+    A task without any code of its own (a command that names no file) is looked for in the study's `folder`. Read once a
+    process: what is edited later did not train.
+    """
+    files = tuple(name for name in code if name.startswith("/"))
+    if files:
+        return _revision(Path(files[0]).parent, files)
+    return _tool() if code else _revision(folder, (str(folder),)) if folder else Revision(None, None, "")
+
+
+def tool() -> dict[str, Any]:
+    """This program: its version, and its commit where it runs from a checkout."""
+    facts = _tool().facts()
+    del facts["repository"]  # a checkout's folder may have any name
+    return {"version": _version(DISTRIBUTION), **facts}
+
+
 @functools.cache
-def revision() -> dict[str, Any]:
-    """Commit of the code that runs, whether it is changed since, and the change's digest; empty without git."""
+def _tool() -> Revision:
     here = Path(__file__).resolve().parent
     # an installed copy may lie inside somebody else's repository: only one that tracks this file counts
     tracked = _git(here, "ls-files", "--error-unmatch", Path(__file__).name)
-    commit = _git(here, "rev-parse", "HEAD") if tracked else None
-    if not commit:
-        return {"commit": None, "dirty": None}
-    diff = _git(here, "diff", "HEAD", "--", ".", "../model", "../ablations") or ""
-    dirty = bool(diff.strip())
-    return {
-        "commit": commit.strip(),
-        "dirty": dirty,
-        "diff_digest": hashlib.sha256(diff.encode()).hexdigest()[:16] if dirty else None,
-    }
+    folders = tuple(str(here.with_name(name)) for name in OURS)
+    return _revision(here, folders) if tracked else Revision(None, None, "")
 
 
-def dirty_diff() -> str:
-    """The uncommitted change itself, to be kept beside a run."""
-    here = Path(__file__).resolve().parent
-    return _git(here, "diff", "HEAD", "--", ".", "../model", "../ablations") or ""
+@functools.cache
+def _revision(folder: Path, paths: tuple[str, ...]) -> Revision:
+    top = (_git(folder, "rev-parse", "--show-toplevel") or "").rstrip("\n")
+    commit = (_git(folder, "rev-parse", "HEAD") or "").strip()
+    if not top or not commit:
+        return Revision(None, None, "")
+    inside = [path for path in paths if Path(path).is_relative_to(top)]
+    diff = _git(folder, "diff", "HEAD", "--", *inside) or ""
+    files = [path for path in inside if Path(path).is_file()]
+    new = (_git(folder, "ls-files", "-z", "--others", "--full-name", "--", *files) or "") if files else ""
+    return Revision(
+        Path(top).name, commit, diff + "".join(_as_new(Path(top), name) for name in new.split("\0") if name)
+    )
 
 
-def _git(folder: Path, *arguments: str) -> str | None:
+def _as_new(top: Path, name: str) -> str:
+    """The diff that adds a file which no commit holds."""
+    return _git(top, "diff", "--no-index", "--", "/dev/null", name, ends_with=1) or ""
+
+
+def _git(folder: Path, *arguments: str, ends_with: int = 0) -> str | None:
     try:
         done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.decode(errors="replace") if done.returncode == 0 else None
+    return done.stdout.decode(errors="replace") if done.returncode == ends_with else None
+
+
+def versions(packages: Iterable[str] | None) -> dict[str, str]:
+    """Versions of Python and of packages by the name they are imported by, read without importing them.
+
+    None: the numbers are made by another program, whose packages are not known here; then nothing is said.
+    """
+    if packages is None:
+        return {}
+    found = {"python": platform.python_version()}
+    for name in packages:
+        version = _version(name) or next((v for d in _distributions().get(name, ()) if (v := _version(d))), None)
+        found |= {name: version} if version else {}
+    return found
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 @functools.cache
-def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that numbers depend on, read without importing them."""
-    found = {"python": platform.python_version()}
-    for name in _PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+def _distributions() -> Mapping[str, list[str]]:
+    """Imported name → distributions: sklearn → scikit-learn."""
+    return metadata.packages_distributions()
 
 
 def host() -> dict[str, str]:

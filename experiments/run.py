@@ -28,7 +28,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,7 @@ from experiments.stopping import StopRequest
 from experiments.store import Store, write_json
 from experiments.tasks.base import Context, EvaluationSpec, Task
 from experiments.tasks.load import load_task
+from experiments.training_time import training_time
 
 FINISHED, FAILED, PREEMPTED, DISK_FULL = 0, 1, 3, 4
 log = logging.getLogger("experiments.run")
@@ -105,8 +106,9 @@ def _announce(events: EventWriter, spec: dict[str, Any], task: Task) -> None:
         members=spec.get("members", []),
         device=spec["device"],
         code_digest=provenance.code_digest(task.training_code),
-        revision=provenance.revision(),
-        versions=provenance.versions(),
+        revision=provenance.revision_of(task.training_code, task.folder).facts(),
+        tool=provenance.tool(),
+        versions=provenance.versions(task.packages()),
         **provenance.host(),
     )
 
@@ -165,7 +167,7 @@ def _attempt(spec: dict[str, Any], task: Task, folder: Path, events: EventWriter
     if spec["train"]:
         began = time.monotonic()
         facts = task.train(config, context)
-        _write_result(spec, task, folder, {"pinned": pinned, **facts}, time.monotonic() - began)
+        _write_result(spec, task, context, {"pinned": pinned, **facts}, time.monotonic() - began)
         events.emit("trained", step=facts.get("step"))
     else:
         found = store.weights_folder(spec["run_id"])
@@ -178,23 +180,33 @@ def _attempt(spec: dict[str, Any], task: Task, folder: Path, events: EventWriter
         _evaluate(item, config, task, weights, context, events)
 
 
-def _write_result(spec: dict[str, Any], task: Task, folder: Path, facts: dict[str, Any], seconds: float) -> None:
-    diff = provenance.dirty_diff()
-    if diff:
-        (folder / "uncommitted.diff").write_text(diff, encoding="utf-8")
+def _write_result(spec: dict[str, Any], task: Task, context: Context, facts: dict[str, Any], seconds: float) -> None:
+    revision = provenance.revision_of(task.training_code, task.folder)
+    if revision.diff:
+        (context.folder / "uncommitted.diff").write_text(revision.diff, encoding="utf-8")
+    store = Store.open(context.store, create=False)
     result = {
+        **facts,  # first: a trainer's own names take nobody else's place
         "run_id": spec["run_id"],
         "attempt": spec["attempt"],
         "task": spec["task"],
         "config": spec["config"],
-        "wall_s": round(seconds, 3),
+        "wall_s": round(seconds, 3),  # of this attempt
+        **training_time(store, spec["run_id"], spec["attempt"], seconds),
+        "devices": context.device.count,
+        "device_share": context.device.share,
         "code_digest": provenance.code_digest(task.training_code),
-        "revision": provenance.revision(),
-        "versions": provenance.versions(),
+        "revision": revision.facts(),
+        "tool": provenance.tool(),
         **provenance.host(),
-        **facts,
+        "versions": _versions(task, facts),
     }
-    write_json(folder / "result.json", result)
+    write_json(context.folder / "result.json", result)
+
+
+def _versions(task: Task, facts: Mapping[str, Any]) -> dict[str, str]:
+    """Of the packages that the numbers depend on; a task may know more of its own (CUDA's)."""
+    return {**provenance.versions(task.packages()), **facts.get("versions", {})}
 
 
 def _evaluate(
@@ -206,6 +218,7 @@ def _evaluate(
     began = time.monotonic()
     outcome = task.evaluate(config, spec, weights, target, context)
     result = {
+        **outcome,
         "eval_id": item["eval_id"],
         "run_id": context.run_id,
         "set": spec.set,
@@ -213,7 +226,7 @@ def _evaluate(
         "inputs": dict(spec.inputs),
         "wall_s": round(time.monotonic() - began, 3),
         "code_digest": provenance.code_digest(task.evaluation_code),
-        **outcome,
+        "versions": _versions(task, outcome),
     }
     write_json(target / "result.json", result)
     events.emit("evaluated", eval_id=item["eval_id"], set=spec.set, metrics=outcome["metrics"])

@@ -57,7 +57,8 @@ def final_metrics(store: Store, run: TrackedRun) -> dict[str, float]:
     A second evaluation of a set, with other settings, is named with the beginning of its eval_id: `bleu.dev.1f2e3d4c`.
     """
     result = store.result(run.run_id) or {}
-    found = {"num_params": run.num_params or result.get("num_params"), "train_wall_s": result.get("wall_s")}
+    found = {"num_params": run.num_params or result.get("num_params"), "train_wall_s": None}
+    found["train_wall_s"] = result.get("train_s", result.get("wall_s"))  # before, attempts were not added up
     seen: set[str] = set()
     for eval_id, made in evaluations(store, run):
         name = str(made.get("set", ""))

@@ -4,8 +4,16 @@ One multiplication and one addition are two floating-point operations. Only matr
 softmax, dropout and embedding look-ups are left out, as is usual.
 """
 
+from typing import TYPE_CHECKING, TypeVar
+
 from model.config import ModelConfig
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+Length = TypeVar("Length", float, "NDArray[np.int64]")  # one number, or those of many sentences
+TRAINING = 3  # forward passes that a forward and a backward pass cost: the backward pass costs two
 STREAM_BYTES = 4  # the residual stream stays in fp32, also under autocast
 
 
@@ -28,7 +36,7 @@ def num_params(config: ModelConfig, vocab_size: int, source_vocab_size: int | No
     return config.num_layers * (encoder_layer + decoder_layer) + final_norms + embeddings + positions
 
 
-def forward_flops(config: ModelConfig, vocab_size: int, source_length: float, target_length: float) -> float:
+def forward_flops(config: ModelConfig, vocab_size: int, source_length: Length, target_length: Length) -> Length:
     """Operations of one forward pass over a pair of S source and T target pieces, logits included.
 
     2·[N·(S·(self + ffn) + T·(self + q,o of cross + ffn) + S·(k,v of cross)) + T·d_model·V]      weight matrices
@@ -43,12 +51,13 @@ def forward_flops(config: ModelConfig, vocab_size: int, source_length: float, ta
     encoder = source * (self_attention + feed_forward)
     decoder = target * (self_attention + cross_query_output + feed_forward) + source * cross_key_value
     scores = (queries + values) * (source**2 + target**2 + source * target)
-    return 2 * (config.num_layers * (encoder + decoder + scores) + target * d_model * vocab_size)
+    total: Length = 2 * (config.num_layers * (encoder + decoder + scores) + target * d_model * vocab_size)
+    return total
 
 
 def flops_per_token(config: ModelConfig, vocab_size: int, source_length: float, target_length: float) -> float:
-    """Training operations per target piece: the backward pass costs two forward passes, so 3·forward / T."""
-    return 3 * forward_flops(config, vocab_size, source_length, target_length) / target_length
+    """Training operations per target piece: 3·forward / T."""
+    return TRAINING * forward_flops(config, vocab_size, source_length, target_length) / target_length
 
 
 def activation_bytes(

@@ -60,6 +60,14 @@ class BatchPlan:
         epoch = int(np.searchsorted(self._starts, step, side="right")) - 1
         return epoch, step - self._starts[epoch]
 
+    def seen(self, steps: int) -> Indices:
+        """How often the first `steps` updates have each pair: once in every whole epoch, and in the one begun."""
+        epoch, index = self.locate(steps)
+        counts = np.full(len(self._longest), epoch)
+        for batch in self.epoch(epoch)[:index]:
+            counts[batch] += 1
+        return counts
+
     def epoch(self, epoch: int) -> list[Indices]:
         """All batches of an epoch, in the order of its steps. One epoch is kept."""
         if self._cached[0] != epoch:

@@ -41,6 +41,7 @@ class Slot:
     room_gb: float | None = None  # memory that a run may need here; None: not known
     named: bool = False  # the user named this device by number
     count: int = 1  # devices, with a process on each
+    share: float = 1.0  # of each device
 
     @property
     def unit(self) -> str:
@@ -54,7 +55,8 @@ class Slot:
 
     def told(self, threads: int) -> dict[str, Any]:
         """What a child is told of its devices: the fields of experiments.config.DeviceSpec."""
-        return {"kind": self.kind, "threads": threads, "memory_gb": self.memory_gb, "count": self.count}
+        given = {"kind": self.kind, "threads": threads, "memory_gb": self.memory_gb}
+        return {**given, "count": self.count, "share": self.share}
 
     @property
     def parts(self) -> list[str]:
@@ -79,6 +81,7 @@ def join(slots: Sequence[Slot], *, together: bool = False) -> Slot:
         memory_gb=None if count > 1 or None in caps else round(sum(cap for cap in caps if cap), 2),
         room_gb=sum(slot.room_gb or 0 for slot in slots) or None,
         count=count,
+        share=first.share if first.kind == "cpu" else sum(slot.share for slot in slots) / count,
     )
 
 
@@ -164,5 +167,6 @@ def _cuda(chosen: Sequence[tuple[int, Gpu]], share: int, *, named: bool) -> list
         for place in range(share):
             name = f"cuda:{index}" if share == 1 else f"cuda:{index}/{place}"
             room = round(gpu.memory_gb * USABLE / share, 2) if gpu.memory_gb else None
-            slots.append(Slot(name, "cuda", threads, gpu.device, room if share > 1 else None, room, named))
+            cap = room if share > 1 else None
+            slots.append(Slot(name, "cuda", threads, gpu.device, cap, room, named, share=1 / share))
     return slots

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from experiments.config import DeviceSpec, RunConfig, TaskConfig, flatten
-from experiments.provenance import EVALUATION_CODE, TRAINING_CODE
+from experiments.provenance import EVALUATION_CODE, PACKAGES, TRAINING_CODE
+from experiments.tasks.sources import packages
 
 Progress = Callable[[str, int, int], None]  # what is being done, how many of how many
 
@@ -89,6 +90,11 @@ class Task(ABC):
         Only a task without a configuration of its own (experiments/tasks/command.py) makes something of them.
         """
         return self
+
+    def packages(self) -> Sequence[str] | None:
+        """Names under which the code imports the packages that its numbers depend on; None: another program's."""
+        uses_ours = any(not name.startswith("/") for name in self.training_code)
+        return (*(PACKAGES if uses_ours else ()), *packages(self.training_code))
 
     @abstractmethod
     def inputs(self, config: Any, store: Path) -> dict[str, str]:

@@ -65,6 +65,10 @@ class Batches:
         parts = self._parts(self._plan.batch(step - 1), self._share, self.max_tokens, self._shapes)
         return [to_tensors(collate(self._pairs, *part), pin=self._pin) for part in parts]
 
+    def trained_on(self, steps: int) -> tuple[Indices, Indices, Indices]:
+        """Pairs of the first `steps` updates, of all ranks together: how often each, its source and target pieces."""
+        return self._plan.seen(steps), *self._plan.lengths
+
     def describe(self) -> dict[str, Any]:
         """Of rank 0's share of an epoch: padding among all places of both sides, and shapes."""
         shapes = {"shapes": len(self._shapes.shapes)} if self._shapes else {}

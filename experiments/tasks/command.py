@@ -59,6 +59,9 @@ class CommandTask(OwnTask):
         changed.training_code = changed.evaluation_code = _code(command, self.folder)
         return changed
 
+    def packages(self) -> None:
+        """Not known: the command may have a Python, or a language, of its own."""
+
     def train(self, config: Any, context: Context) -> dict[str, Any]:
         own = open_context(context, config.seed)
         _take_over(context, own.folder)

@@ -106,7 +106,8 @@ def open_context(context: Context, seed: int) -> RunContext:
     found = [path for folder in (context.folder, *context.earlier) for path in checkpoints(folder)]
     newest = max(found, key=lambda path: path.name, default=None)
     if newest is not None:
-        context.emit("resumed", step=int(newest.name.removeprefix("step-")), path="/".join(newest.parts[-3:]))
+        step, path = int(newest.name.removeprefix("step-")), "/".join(newest.parts[-3:])
+        context.emit("resumed", step=step, path=path, run=newest.parents[3].name)
     return RunContext(seed, context.device.kind, context.device.threads, final, newest, context)
 
 

@@ -22,6 +22,7 @@ from model import count
 if TYPE_CHECKING:
     from experiments.device import Device
     from experiments.evaluation.scoring import SetScores
+    from experiments.tasks.batches import Batches
     from experiments.training.group import Group
 
 # The code whose change may change a trained number, and a score of given weights; a task adds its own.
@@ -82,10 +83,18 @@ class SequenceTask(Task):
         per_token = count.flops_per_token(config.model, vocab_size, TYPICAL_LENGTH, TYPICAL_LENGTH)
         return per_token * config.training.tokens_per_batch * config.training.train_steps
 
-    def _flops_per_token(self, config: RunConfig, encoded: EncodedCorpus) -> int:
-        """Training operations per target piece for the corpus's mean lengths (model/count.py has the formula)."""
-        lengths = [float(lengths.mean()) for lengths in (encoded.train.source_lengths, encoded.train.target_lengths)]
-        return round(count.flops_per_token(config.model, self.vocab_sizes(config)[0], *lengths))
+    def _trained_on(self, config: RunConfig, batches: "Batches", steps: int) -> dict[str, Any]:
+        """Tokens and operations of a training, from the pairs that it saw (model/count.py has the formula)."""
+        seen, source, target = batches.trained_on(steps)
+        forward = count.forward_flops(config.model, self.vocab_sizes(config)[0], source, target)
+        flops = float((seen * count.TRAINING * forward).sum())
+        tokens = int((seen * target).sum())
+        return {
+            "source_tokens": int((seen * source).sum()),
+            "target_tokens": tokens,
+            "flops": flops,
+            "flops_per_token": round(flops / max(1, tokens)),
+        }
 
     def memory_bytes(self, config: RunConfig, kind: str) -> float:
         return footprint.memory_bytes(config.model, self.vocab_sizes(config), config.training.tokens_per_batch, kind)
@@ -150,8 +159,8 @@ class SequenceTask(Task):
             "seed": config.seed,
             "data": {"encoded": encoded.digest, **encoded.facts},
             "batches": batches.describe(),
-            "flops_per_token": self._flops_per_token(config, encoded),
             **facts,
+            **self._trained_on(config, batches, facts["step"]),
         }
 
     def evaluate(

@@ -5,7 +5,7 @@ A change in one of them makes finished runs stale. Installed packages are not fo
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -42,6 +42,14 @@ def sources_of(file: Path, root: Path, name: str = "__main__") -> tuple[str, ...
                 waiting += [(file, name) for file, name in _files(root, imported) if str(file) not in found]
     ours = sorted(name for name in found if not name.startswith("/"))
     return (*sorted(name for name in found if name.startswith("/")), *ours)
+
+
+def packages(code: Iterable[str]) -> tuple[str, ...]:
+    """Top-level names that the files among `code` import: neither Python's own nor ours, nor files beside them."""
+    files = [Path(name) for name in code if name.startswith("/")]
+    found = {name.partition(".")[0] for path in files for name in _imports(path, "__main__")}
+    beside = {part for path in files for part in (path.stem, path.parent.name)}
+    return tuple(sorted(found - beside - set(OURS) - sys.stdlib_module_names))
 
 
 def _installed(root: Path) -> bool:

@@ -100,7 +100,8 @@ class Training:
         changed = {
             key: [found.meta.get(key), self._meta[key]] for key in EXACT if found.meta.get(key) != self._meta[key]
         }
-        self._emit("resumed", step=found.step, path=_short(found.path), changed=changed)
+        run = found.meta["run_id"]  # a shorter one, perhaps
+        self._emit("resumed", step=found.step, path=_short(found.path), run=run, changed=changed)
 
     def rehearse(self, batches: Sequence[Batch[Tensor]]) -> None:
         """A pass whose gradients are thrown away. After its first pass DDP sums them in another order, and with that

@@ -216,3 +216,13 @@ def test_shares_are_the_batch_and_alike() -> None:
     tokens = [lengths[1][share].sum() for share in shares]
     assert max(tokens) < 1.1 * min(tokens)
     assert len(deal(*lengths, batch[:2], (2, 3))) == 0
+
+
+@given(steps=st.integers(0, 60), seed=st.integers(0, 3))
+def test_pairs_seen_are_those_of_the_batches(steps, seed):
+    lengths = np.random.default_rng(seed).integers(1, 30, (2, 50))
+    plan = BatchPlan(*lengths, 100, seed)
+    taken = np.zeros(50, dtype=np.int64)
+    for step in range(steps):
+        np.add.at(taken, plan.batch(step), 1)
+    assert (BatchPlan(*lengths, 100, seed).seen(steps) == taken).all()
