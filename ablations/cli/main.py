@@ -33,6 +33,7 @@ from ablations.cli import (
     run,
     status,
     studies,
+    terminal,
     translate,
     tune,
     ui,
@@ -41,6 +42,7 @@ from experiments.errors import UserError
 
 app = typer.Typer(
     name="ablations",
+    cls=terminal.VerbsWithHelp,
     help="Ablation tables as code: describe a table's rows, train them, print the table.",
     no_args_is_help=True,
     add_completion=False,
@@ -72,10 +74,13 @@ VERBS = (  # in the order of --help
 )
 for module in VERBS:
     module.register(app)
+for verb in app.registered_commands:
+    verb.cls = terminal.VerbWithHelp
 
 
 def main() -> None:
     """Entry point of the console script."""
+    terminal.guard()
     try:
         app()
     except UserError as error:

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.live import Live as RichLive
 from rich.text import Text
 
+from ablations.cli.terminal import unguarded, visible
 from experiments.jobs.reporter import View
 from experiments.jobs.states import State
 
@@ -17,16 +18,17 @@ PLAIN_EVERY_S = 10.0
 
 def plain_progress(what: str, done: int, total: int) -> None:
     """Progress of a preparation, on one line of the terminal; silent where output is not a terminal."""
-    if sys.stderr.isatty():
+    terminal = unguarded(sys.stderr)
+    if terminal.isatty():
         end = "\n" if done >= total else ""
-        print(f"\r{what} {done:,}/{total:,}", end=end, file=sys.stderr, flush=True)
+        print(f"\r{visible(what)} {done:,}/{total:,}", end=end, file=terminal, flush=True)
 
 
 class Live:
     """`update` is called by the coordinator about twice a second."""
 
     def __init__(self) -> None:
-        self._console = Console(stderr=True)
+        self._console = Console(file=unguarded(sys.stderr))
         self._live = RichLive(console=self._console, auto_refresh=False, transient=True)
         self._printed_at = time.monotonic()
 
@@ -41,7 +43,7 @@ class Live:
 
     def update(self, view: View) -> None:
         if self._console.is_terminal:
-            self._live.update(Text("\n".join([self._summary(view), *_running(view)])), refresh=True)
+            self._live.update(Text(visible("\n".join([self._summary(view), *_running(view)]))), refresh=True)
         elif time.monotonic() - self._printed_at >= PLAIN_EVERY_S:
             self._printed_at = time.monotonic()
             print("; ".join([self._summary(view), *_running(view)]), file=sys.stderr, flush=True)

@@ -1,6 +1,7 @@
 """`ablations status`: what waits and why, what runs and for how long still, what has ended and how."""
 
 import json
+import sys
 import time
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -14,6 +15,7 @@ from ablations.cli import options as o
 from ablations.cli.naming import label
 from ablations.cli.progress import duration
 from ablations.cli.settling import settle
+from ablations.cli.terminal import unguarded, visible
 from experiments.jobs.forecast import left_s
 from experiments.jobs.job import Row
 from experiments.jobs.queue import Queue
@@ -46,9 +48,9 @@ def status(
 
 
 def _watch(store: Store) -> None:
-    with Live(console=Console(), auto_refresh=False) as live:
+    with Live(console=Console(file=unguarded(sys.stdout)), auto_refresh=False) as live:
         while True:
-            live.update(Text("\n".join(_lines(store))), refresh=True)
+            live.update(Text(visible("\n".join(_lines(store)))), refresh=True)
             time.sleep(WATCH_S)
 
 

@@ -11,6 +11,7 @@ import typer
 
 from ablations.cli import options as o
 from ablations.cli import trained as t
+from ablations.cli.terminal import for_data, unguarded
 from experiments.errors import UserError
 from experiments.store import Store
 
@@ -69,6 +70,7 @@ def translate(
     alpha = translator.settings.length_penalty if length_penalty is None else length_penalty
     settings = replace(translator.settings, beam_size=beam, length_penalty=alpha, nbest=nbest)
     waited_for = line_buffered or (input_ is None and sys.stdin.isatty())
+    out = for_data()
     with _progress(input_) as progress:
         found = translator.stream(
             _lines(input_),
@@ -80,8 +82,8 @@ def translate(
         )
         for number, translations in enumerate(found):
             for line in _shown(number, translations, nbest, scores, as_json):
-                sys.stdout.write(line + "\n")
-            sys.stdout.flush()
+                out.write(line + "\n")
+            out.flush()
 
 
 def _load(
@@ -149,13 +151,14 @@ def _skipped(line: int, pieces: int) -> None:
 @contextlib.contextmanager
 def _progress(path: Path | None) -> Iterator[Callable[[int], None]]:
     """A bar over the lines of a file, a count of those of standard input; nothing where the output is a terminal."""
-    if not sys.stderr.isatty() or sys.stdout.isatty():
+    terminal = unguarded(sys.stderr)
+    if not terminal.isatty() or unguarded(sys.stdout).isatty():
         yield lambda _done: None
     elif path is None:
-        yield lambda done: print(f"\r{done:,} lines", end="", file=sys.stderr, flush=True)
-        print(file=sys.stderr)
+        yield lambda done: print(f"\r{done:,} lines", end="", file=terminal, flush=True)
+        print(file=terminal)
     else:
-        with typer.progressbar(length=_count(path), label="lines", show_pos=True, file=sys.stderr) as bar:
+        with typer.progressbar(length=_count(path), label="lines", show_pos=True, file=terminal) as bar:
             yield lambda done: bar.update(done - bar.pos)
 
 

@@ -1,0 +1,145 @@
+"""What others wrote never commands a terminal: names, paths, logs and errors on a real pseudo-terminal."""
+
+import io
+import json
+import os
+import pty
+import re
+import sys
+import threading
+
+import pytest
+
+from ablations.cli import main as cli
+from ablations.cli.terminal import Guarded, visible
+from experiments.events import EventWriter
+from experiments.jobs.job import Ending, Job, Member
+from experiments.jobs.ledger import Ledger
+from experiments.jobs.states import Outcome, State
+from experiments.store import Store
+
+EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\x08\x7f\r"
+SENT = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+STUDY = """
+name = "mine"
+title = "A title TITLE"
+[base]
+model = {num_layers = 1, d_model = 8, d_ff = 16, num_heads = 2, d_k = 4, d_v = 4}
+[[variation]]
+key = "base"
+"""
+
+
+@pytest.fixture
+def study(tmp_path):
+    path = tmp_path / f"evil{EVIL}.toml"
+    path.write_text(STUDY, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def titled(study):
+    """The same with the sequence in its title, as TOML may write it."""
+    path = study.parent / "titled.toml"
+    path.write_text(STUDY.replace("TITLE", "".join(f"\\u{ord(c):04x}" for c in EVIL)), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def store(tmp_path):
+    """A run that failed, in a table of an evil name: with an evil error, event and log."""
+    store = Store.open(tmp_path / "store")
+    ledger = Ledger(store.queue_db)
+    members = (Member(f"table{EVIL}", "demo", "builtin", f"row{EVIL}", ""),)
+    jobs = [Job(f"{n}" * 16, "translation", {}, members=members) for n in (1, 2)]
+    ledger.enqueue(jobs)
+    attempt, folder = store.new_attempt("1" * 16)
+    ledger.claim("1" * 16, attempt, "cpu:0", "cpu")
+    (folder / "log.txt").write_text(f"log {EVIL}\n", encoding="utf-8", newline="")
+    EventWriter(folder).emit("checkpoint_skipped", path=f"step{EVIL}", reason=EVIL)
+    ledger.end("1" * 16, attempt, Ending(State.FAILED, Outcome.BUG, f"error {EVIL}", f"detail {EVIL}"), (0, 3))
+    ledger.close()
+    return store.root
+
+
+def on_a_terminal(monkeypatch, *arguments):
+    """What a terminal is sent by the command; the exit code."""
+    ours, theirs = pty.openpty()
+    sent = []
+
+    def read():
+        try:
+            while data := os.read(ours, 1 << 16):
+                sent.append(data)
+        except OSError:  # the other end is closed
+            return
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    with os.fdopen(theirs, "w", encoding="utf-8") as terminal, monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", terminal)
+        patched.setattr(sys, "stderr", terminal)
+        patched.setattr(sys, "argv", ["ablations", *map(str, arguments)])
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as end:
+            code = end.code
+    reader.join()
+    os.close(ours)
+    return b"".join(sent).decode("utf-8").replace("\r\n", "\n"), code
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["plan", "{study}", "--store", "{store}"], 0),
+        (["report", "{study}", "--store", "{store}"], 0),
+        (["plan", "{titled}", "--store", "{store}"], 2),
+        (["status", "--store", "{store}"], 0),
+        (["status", "--json", "--store", "{store}"], 0),
+        (["log", "1111", "--store", "{store}"], 0),
+        (["retry", "all", "--store", "{store}"], 0),
+        (["cancel", "all", "--store", "{store}"], 0),
+        (["log", EVIL, "--store", "{store}"], 2),
+        (["plan", f"none{EVIL}.toml"], 2),
+        (["status", f"--none{EVIL}"], 2),
+        (["report", "{study}", "--rows", EVIL], 2),
+        (["report", "{study}", "--store", f"{{store}}/{EVIL}", "--set", f"model.{EVIL}=1"], 2),
+    ],
+)
+def test_no_control_sequence_reaches_the_terminal(monkeypatch, study, titled, store, words, code):
+    given = [word.format(study=study, titled=titled, store=store) for word in words]
+    text, ended = on_a_terminal(monkeypatch, *given)
+    assert ended == code, text
+    assert not SENT.search(text), text
+    if words[0] in ("log", "status") and code == 0:
+        assert "\\u001b]0;owned\\u0007" in text  # shown, not swallowed
+
+
+def test_json_means_the_same_text(monkeypatch, store):
+    text, _ = on_a_terminal(monkeypatch, "status", "--json", "--store", store)
+    assert json.loads(text)[0]["members"][0]["row"] == f"row{EVIL}"
+
+
+def test_a_traceback_is_escaped_too(monkeypatch, tmp_path):
+    def fail(*_):
+        raise RuntimeError(f"a bug {EVIL}")
+
+    monkeypatch.setattr("ablations.cli.status._lines", fail)
+    text, code = on_a_terminal(monkeypatch, "status", "--store", tmp_path / "none")
+    assert code == 1 and "RuntimeError" in text
+    assert not SENT.search(text)
+
+
+def test_help_keeps_its_colours(monkeypatch):
+    text, _ = on_a_terminal(monkeypatch, "status", "--help")
+    assert "\x1b[" in text and "watch" in text
+
+
+def test_text_passes_as_it_is_and_names_that_are_no_utf8_are_printed():
+    assert visible("Zeile\n\tä – ± 表 \u200f") == "Zeile\n\tä – ± 表 \u200f"
+    raw = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    print(os.fsdecode(b"caf\xe9"), file=Guarded(raw), flush=True)
+    assert raw.buffer.getvalue() == b"caf\\udce9\n"
+    assert not hasattr(Guarded(raw), "buffer")
