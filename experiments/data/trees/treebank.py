@@ -47,9 +47,9 @@ def read_trees(path: Path) -> Iterator[Tree]:
         raise UserError(f"{path}, line {bad.line}: {bad}") from None
 
 
-def parse(lines: Iterable[str]) -> Iterator[Tree]:
-    """The trees in some lines. Raises BadTree."""
-    reader = _Reader()
+def parse(lines: Iterable[str], *, allow_empty: bool = False) -> Iterator[Tree]:
+    """The trees in some lines. Raises BadTree, also for a bracket that holds nothing unless `allow_empty`."""
+    reader = _Reader(allow_empty)
     number = 0
     for number, line in enumerate(lines, start=1):
         yield from reader.feed(number, line)
@@ -57,18 +57,22 @@ def parse(lines: Iterable[str]) -> Iterator[Tree]:
 
 
 def parse_line(line: str) -> Tree:
-    """All that one line holds, side by side, as one Tree: EVALB's files have a tree a line. Raises BadTree."""
+    """All that one line holds, side by side, as one Tree: EVALB's files have a tree a line. Raises BadTree.
+
+    Brackets that hold nothing are left out, as EVALB does.
+    """
     words: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     brackets: tuple[Bracket, ...] = ()
-    for tree in parse([line]):
+    for tree in parse([line], allow_empty=True):
         brackets += tuple(Bracket(label, start + len(words), end + len(words)) for label, start, end in tree.brackets)
         words, tags = words + tree.words, tags + tree.tags
     return Tree(words, tags, brackets)
 
 
 class _Reader:
-    def __init__(self) -> None:
+    def __init__(self, allow_empty: bool) -> None:
+        self._allow_empty = allow_empty
         self._open: list[_Open] = []
         self._at_margin = 0  # the first line that opens a bracket at its margin inside a tree: perhaps the next tree
         self._clear()
@@ -131,6 +135,8 @@ class _Reader:
             self._brackets.pop()  # it was a tag
             self._tags.append(done.label)
             self._words.append(done.word)
+        elif done.start == len(self._words) and self._allow_empty:
+            self._brackets.pop()  # what it held is popped already
         elif not done.children:
             raise BadTree(number, f'the bracket "({done.label})" holds nothing. {_FORM}')
         else:

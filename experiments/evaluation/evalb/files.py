@@ -1,5 +1,6 @@
 """Two files with a tree a line, scored as EVALB scores them, and its report of them. Imports no torch."""
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
@@ -11,6 +12,9 @@ from experiments.errors import UserError
 from experiments.evaluation.evalb.rules import COLLINS, Rules
 from experiments.evaluation.evalb.score import SentenceScore, Summary, score_sentence, summarise
 
+_TAGGED = re.compile(r"\(([^\s()]*)\s+([^\s()]*)\s*\)")  # (TAG word); EVALB takes the word of "(NP )" to be ""
+_LOOSE = re.compile(r"(?:^|[\s)])[^\s()]")  # text that follows no opening bracket
+
 
 def score_files(gold: Path, parses: Path, rules: Rules = COLLINS) -> list[SentenceScore]:
     """Line by line. A line that is no tree is an error of its sentence; unequal numbers of lines are the user's."""
@@ -19,8 +23,16 @@ def score_files(gold: Path, parses: Path, rules: Rules = COLLINS) -> list[Senten
         if ours is None or theirs is None:
             short = gold if ours is None else parses
             raise UserError(f"{short} ends at line {number - 1}, and its other side goes on: line n parses line n.")
-        scores.append(score_sentence(_tree(ours), _tree(theirs), rules))
+        scores.append(score_sentence(_tree(ours), _parse(theirs, rules), rules))
     return scores
+
+
+def _parse(line: str, rules: Rules) -> Tree | None:
+    """A parser's line as evalb.c reads it: one without counted words is skipped, whether or not its brackets close."""
+    counted = [word for tag, word in _TAGGED.findall(line) if tag not in rules.delete_labels]
+    if not counted and not _LOOSE.search(_TAGGED.sub("", line)):
+        return Tree((), (), ())
+    return None if "" in counted else _tree(line)
 
 
 def _tree(line: str) -> Tree | None:

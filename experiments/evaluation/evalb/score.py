@@ -20,7 +20,7 @@ _QUOTES = ("'", '"', "/")
 class Status(IntEnum):
     VALID = 0
     ERROR = 1  # the sides have other words, or the text is no tree: in no sum
-    SKIPPED = 2  # the parse has no words: in no sum
+    SKIPPED = 2  # the parse has no words that count: in no sum
 
 
 @dataclass(frozen=True)

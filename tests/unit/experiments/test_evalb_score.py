@@ -179,6 +179,26 @@ def test_files_are_scored_line_by_line(tmp_path: Path) -> None:
         score_files(gold, parses)
 
 
+@pytest.mark.parametrize(
+    ("parse", "status"),
+    [  # as evalb.c (2008) has them, compiled and run on these lines
+        ("(())", 2), ("()", 2), ("((S))", 2), ("(TOP )", 2), ("(S (, ,))", 2), ("( (S (NP ())) )", 2),
+        ("(()", 2), (")", 2), ("(S (, ,)", 2),
+        ("(S (NP ))", 1), ("(S (NN a) (NN b)", 1), ("(S (NN a) (NN b) (NP ))", 1), ("(S (NN a))", 1),
+        ("(S (NN a) (NN b) ())", 0), ("(S (NP ()) (NN a) (NN b))", 0), ("(S (NN a) (NN b)) (())", 0),
+        ("words without brackets", 1),  # here evalb.c gives up
+    ],
+)  # fmt: skip
+def test_a_parse_without_words_is_skipped_and_empty_brackets_do_not_count(
+    parse: str, status: int, tmp_path: Path
+) -> None:
+    (tmp_path / "gold").write_text("(S (NN a) (NN b))\n")
+    (tmp_path / "parses").write_text(f"{parse}\n")
+    (found,) = score_files(tmp_path / "gold", tmp_path / "parses")
+    assert found.status == status
+    assert (found.matched, found.gold, found.parsed) == ((1, 1, 1) if status == 0 else (0, 0, 0))
+
+
 def test_a_report_of_nothing_has_no_division_by_zero() -> None:
     assert "Bracketing FMeasure       =   0.00" in report([])
 
