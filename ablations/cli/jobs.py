@@ -31,12 +31,15 @@ def prepare(chosen: Chosen, runs: Iterable[PlannedRun], progress: Progress) -> N
     """
     existed = chosen.store.root.exists()
     Store.open(chosen.store.root, chosen.store.state_dir)
-    different = {
-        _prepared_key(chosen.task, run): run.config for run in runs
-    }  # one of those that one preparation serves
+    different = {_prepared_key(chosen.task, run): run for run in runs}  # one of those that one preparation serves
     try:
-        for config in different.values():
-            chosen.task.prepare(config, chosen.store.root, progress)
+        for run in different.values():
+            chosen.task.prepare(run.config, chosen.store.root, progress)
+            if chosen.task.inputs(run.config, chosen.store.root) != run.inputs:
+                raise UserError(
+                    f"What {run.row} reads was changed since its run was planned a moment ago. Nothing was queued: run "
+                    "the same command again once the files are as they stay."
+                )
     except UserError:
         if not existed:
             remove_folder(chosen.store.root)

@@ -1,14 +1,14 @@
 """A parallel corpus: which files are its sets, what they hold, and the digests that name them. Imports no torch."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 from experiments.config import DataConfig, digest
 from experiments.data.builtin.generate import generate, recipe_digest
-from experiments.data.files import FilePair, Fingerprints, read_lines
+from experiments.data.files import FileFacts, FilePair, Fingerprints, read_lines
 from experiments.data.folder import find
 from experiments.errors import UserError
 
@@ -25,6 +25,7 @@ class Corpus:
     dev: tuple[FilePair, ...] = ()
     tests: Mapping[str, tuple[FilePair, ...]] = field(default_factory=dict)
     builtin_pairs: int = 0
+    facts: Mapping[Path, FileFacts] = field(default_factory=dict)  # of the files, once `pinned`
 
     @property
     def sets(self) -> tuple[str, ...]:
@@ -42,7 +43,7 @@ class Corpus:
             yield from pairs if self.source == "en" else ((t, s) for s, t in pairs)
             return
         for pair in self.files(set_name):
-            lines = zip_longest(read_lines(pair.source), read_lines(pair.target))
+            lines = zip_longest(*(read_lines(path, self._sha256(path)) for path in (pair.source, pair.target)))
             for number, (source, target) in enumerate(lines, start=1):
                 if source is None or target is None:
                     ended = pair.source if source is None else pair.target
@@ -52,6 +53,19 @@ class Corpus:
                     )
                 yield source, target
 
+    def pinned(self, cache_dir: Path | None = None) -> Self:
+        """This corpus with the content that its files have now: reading other content from them raises UserError."""
+        if self.kind == "builtin":
+            return self
+        fingerprints = Fingerprints(cache_dir, self.facts)
+        pairs = [pair for name in ("train", *self.sets) for pair in self.files(name)]
+        facts = {path: fingerprints.facts(path) for pair in pairs for path in (pair.source, pair.target)}
+        fingerprints.save()
+        return replace(self, facts=facts)
+
+    def _sha256(self, path: Path) -> str:
+        return self.facts[path].sha256 if path in self.facts else ""
+
     def _count_pairs(self, set_name: str, fingerprints: Fingerprints) -> int:
         """Pairs of a set; for files this checks them whole (see `training_digest` for the errors)."""
         if self.kind == "builtin":
@@ -60,7 +74,7 @@ class Corpus:
 
     def check(self, cache_dir: Path | None = None) -> dict[str, int]:
         """Read every file of the corpus once and check it; pairs by set. Raises UserError as `training_digest`."""
-        fingerprints = Fingerprints(cache_dir)
+        fingerprints = Fingerprints(cache_dir, self.facts)
         counts = {name: self._count_pairs(name, fingerprints) for name in ("train", *self.sets)}
         fingerprints.save()
         return counts
@@ -84,7 +98,7 @@ class Corpus:
     def _content(self, set_name: str, cache_dir: Path | None) -> list[list[str]]:
         if self.kind == "builtin":
             return [[recipe_digest(self.builtin_pairs), set_name]]
-        fingerprints = Fingerprints(cache_dir)
+        fingerprints = Fingerprints(cache_dir, self.facts)
         content = [list(_checked(pair, fingerprints)[:2]) for pair in self.files(set_name)]
         fingerprints.save()
         return content

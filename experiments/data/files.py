@@ -8,10 +8,12 @@ import codecs
 import contextlib
 import gzip
 import hashlib
+import io
 import json
+import os
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -39,14 +41,40 @@ class FileFacts:
     lines: int
 
 
-def read_lines(path: Path) -> Iterator[str]:
-    """The lines without their ends, one at a time. Raises UserError for a file that cannot be read."""
-    with _explained(path):
-        opened = gzip.open if path.suffix == ".gz" else open
-        with opened(path, "rt", encoding="utf-8", newline="\n") as lines:
-            for number, line in enumerate(lines):
-                text = line.removesuffix("\n").removesuffix("\r")
-                yield text if number else text.removeprefix("\ufeff")
+def read_lines(path: Path, sha256: str = "") -> Iterator[str]:
+    """The lines without their ends, one at a time.
+
+    Raises UserError for a file that cannot be read and, after the last line, for one whose content does not have the
+    hash `sha256` (of the bytes that gave these lines, unpacked); "" compares nothing.
+    """
+    with _explained(path), _open_bytes(path) as file:
+        hashed = _Hashed(file)
+        source = cast(BinaryIO, io.BufferedReader(hashed, BLOCK)) if sha256 else file
+        for number, line in enumerate(io.TextIOWrapper(source, encoding="utf-8", newline="\n")):
+            text = line.removesuffix("\n").removesuffix("\r")
+            yield text if number else text.removeprefix("\ufeff")
+        if sha256 and hashed.sha256.hexdigest() != sha256:
+            _seen.pop(str(path.absolute()), None)
+            raise UserError(
+                f"{path} was changed after it was hashed and before it was read: its content is not the one that "
+                "names these runs. Nothing of it was kept. Run the same command again once the file is as it stays."
+            )
+
+
+class _Hashed(io.RawIOBase):
+    """A binary file whose bytes are hashed as they are read."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self.sha256 = file, hashlib.sha256()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        block = self._file.read(len(buffer))
+        self.sha256.update(block)
+        buffer[: len(block)] = block
+        return len(block)
 
 
 def inspect(path: Path) -> FileFacts:
@@ -104,40 +132,47 @@ def _explained(path: Path) -> Iterator[None]:
         raise UserError(f"{path} cannot be read: {error.strerror or error}. Check its permissions.") from None
 
 
-_seen: dict[tuple[str, int, int], FileFacts] = {}  # by this process: path, size, time of change
+_seen: dict[str, tuple[list[int], FileFacts]] = {}  # by this process: path → stamp, facts
+
+
+def _stamp(status: os.stat_result) -> list[int]:
+    """Changes with the content, also where a copy keeps size and time (`cp -p`, rsync)."""
+    return [status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns]
 
 
 class Fingerprints:
-    """FileFacts remembered by (path, size, time of change), so that a second look at a corpus costs nothing.
+    """FileFacts remembered by path and stamp, so that a second look at a corpus costs nothing.
 
     The memory is one JSON file in `folder`; without a folder, or one that cannot be written, nothing is kept.
-    Paths enter it hashed: a store holds no absolute path.
+    Paths enter it hashed: a store holds no absolute path. What is `pinned` is not looked at again.
     """
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Path | None, pinned: Mapping[Path, FileFacts] | None = None) -> None:
         self._path = folder / "fingerprints.json" if folder else None
+        self._pinned = pinned or {}
         self._known = self._load()
         self._fresh = False
 
     def facts(self, path: Path) -> FileFacts:
         """`inspect(path)`, remembered."""
+        if path in self._pinned:
+            return self._pinned[path]
         try:
             status = path.stat()
         except OSError:
             return inspect(path)  # which explains what is wrong
-        stamp = [status.st_size, status.st_mtime_ns]
-        seen_as = (str(path.absolute()), status.st_size, status.st_mtime_ns)
-        if seen_as in _seen:
-            return _seen[seen_as]
-        key = hashlib.sha256(seen_as[0].encode()).hexdigest()[:32]
+        stamp, name = _stamp(status), str(path.absolute())
+        if name in _seen and _seen[name][0] == stamp:
+            return _seen[name][1]
+        key = hashlib.sha256(name.encode()).hexdigest()[:32]
         if (entry := self._known.get(key)) and entry["stamp"] == stamp:
             facts = FileFacts(**entry["facts"])
         else:
             facts = inspect(path)
-            if time.time() - status.st_mtime > RECENT_S:
+            if time.time() - max(status.st_mtime, status.st_ctime) > RECENT_S:
                 self._known[key] = {"stamp": stamp, "facts": asdict(facts)}
                 self._fresh = True
-        _seen[seen_as] = facts
+        _seen[name] = (stamp, facts)
         return facts
 
     def save(self) -> None:

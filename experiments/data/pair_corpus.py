@@ -6,7 +6,7 @@ Parallel text (corpus.py) and trees over sentences (trees/corpus.py) are such co
 import difflib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
 from experiments.errors import UserError
 
@@ -26,6 +26,12 @@ class PairCorpus(Protocol):
     @property
     def sets(self) -> tuple[str, ...]:
         """What can be evaluated: "dev", then the test sets."""
+
+    def pinned(self, cache_dir: Path | None = None) -> Self:
+        """This corpus with the content that its files have now: reading other content from them raises UserError.
+
+        So that what a digest names is what is encoded, also while somebody edits the files.
+        """
 
     def read_pairs(self, set_name: str) -> Iterator[tuple[str, str]]:
         """The (source, target) lines of "train", "dev" or a test set, one at a time."""

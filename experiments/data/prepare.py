@@ -47,9 +47,10 @@ def prepare(
 
     `shared`: one vocabulary for both sides. `workers`: threads; every core this process may use if unset.
     `target_symbols`: the target is a line of symbols, of which this many at most are learnt; 0: it is text.
-    Raises UserError for a corpus that cannot be read or does not give `data.vocab_size` pieces, and for a full or
-    read-only disk. May be interrupted, and called twice at once.
+    Raises UserError for a corpus that cannot be read, is changed meanwhile or does not give `data.vocab_size` pieces,
+    and for a full or read-only disk. May be interrupted, and called twice at once.
     """
+    corpus = corpus.pinned(root)
     counts = corpus.check(root)
     name = encoded_digest(corpus.training_digest(root), data, shared, target_symbols)
     threads = workers or len(os.sched_getaffinity(0))

@@ -94,8 +94,22 @@ class OwnTask(Task):
 
     def inputs(self, config: Any, store: Path) -> dict[str, str]:
         """The content of the files that `reads` names, by file name; relative ones lie beside the module."""
+        return {name: _digest(path) for name, path in self._files(config).items()}
+
+    def _files(self, config: Any) -> dict[str, Path]:
         paths = [self._home / path for path in self._reads(restore(config))] if self._reads else []
-        return {f"{number}-{path.name}": _digest(path) for number, path in enumerate(paths)}
+        return {f"{number}-{path.name}": path for number, path in enumerate(paths)}
+
+    def _refuse_changed(self, config: Any, context: Context, when: str) -> None:
+        """Raises UserError if the files that `reads` names, or their content, are not those of the plan."""
+        files = self._files(config)
+        now = {name: _digest(path) for name, path in files.items()}
+        changed = [name for name in {**context.inputs, **now} if now.get(name) != context.inputs.get(name)]
+        if changed:
+            raise UserError(
+                f"{', '.join(str(files.get(name, name)) for name in changed)} changed {when}. The run is named by the "
+                "content from before, so nothing of it is kept. `ablations run` plans it anew with the content of now."
+            )
 
     def evaluations(self, config: Any, store: Path) -> list[EvaluationSpec]:
         """One per set that a column names; its settings are the metrics that the trainer thereby promises."""
@@ -123,9 +137,11 @@ class OwnTask(Task):
         return {}
 
     def train(self, config: Any, context: Context) -> dict[str, Any]:
+        self._refuse_changed(config, context, "after the run was planned")
         own = open_context(context, config.seed)
         with _naming_out_of_memory():
             returned = self._run(restore(config), own)
+        self._refuse_changed(config, context, "while the run trained")
         keep_metrics(own.folder, by_set(returned))
         return {"step": total_steps(config), **close_context(own, context)}
 

@@ -9,11 +9,12 @@ Endings: .mrg, .ptb, .parse, .tree or .trees, each plain or .gz. `data.train` an
 import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Self
 
 from experiments.config import digest
-from experiments.data.files import Fingerprints
+from experiments.data.files import FileFacts, Fingerprints
 from experiments.data.trees import generate
 from experiments.data.trees.linear import linearise
 from experiments.data.trees.settings import TreeData
@@ -41,6 +42,7 @@ class TreeCorpus:
     extra: int = 0
     source: str = "words"
     target: str = "trees"
+    facts: Mapping[Path, FileFacts] = field(default_factory=dict)  # of the files, once `pinned`
 
     @property
     def sets(self) -> tuple[str, ...]:
@@ -54,7 +56,8 @@ class TreeCorpus:
                 yield from generate.generate(_EXTRA, self.extra)
             return
         for path in self._files(set_name):
-            yield from map(cleaned, read_trees(path))
+            sha256 = self.facts[path].sha256 if path in self.facts else ""
+            yield from map(cleaned, read_trees(path, sha256))
 
     def read_pairs(self, set_name: str) -> Iterator[tuple[str, str]]:
         """(words, symbols), each with spaces between them. Raises UserError for a file that holds no trees."""
@@ -65,11 +68,20 @@ class TreeCorpus:
                 raise UserError(f"{self.name}, {set_name}: tree {number}: {error}. Rename it in the file.") from None
             yield " ".join(tree.words), " ".join(symbols)
 
+    def pinned(self, cache_dir: Path | None = None) -> Self:
+        """This corpus with the content that its files have now: reading other content from them raises UserError."""
+        if self.builtin:
+            return self
+        fingerprints = Fingerprints(cache_dir, self.facts)
+        facts = {path: fingerprints.facts(path) for name in ("train", *self.sets) for path in self._files(name)}
+        fingerprints.save()
+        return replace(self, facts=facts)
+
     def check(self, cache_dir: Path | None = None) -> dict[str, int]:
         """Read every tree once (what was read before, by its content, is not read again); trees by set."""
         if self.builtin:
             return {"train": self.builtin + self.extra, **generate.HELD_OUT}
-        counts = _Counts(cache_dir)
+        counts = _Counts(cache_dir, self.facts)
         found = {name: sum(map(counts.of, self._files(name))) for name in ("train", *self.sets)}
         counts.save()
         return found
@@ -86,7 +98,7 @@ class TreeCorpus:
     def _content(self, set_name: str, cache_dir: Path | None) -> list[str]:
         if self.builtin:
             return [generate.recipe_digest(self.builtin, self.extra), set_name]
-        fingerprints = Fingerprints(cache_dir)
+        fingerprints = Fingerprints(cache_dir, self.facts)
         content = [fingerprints.facts(path).sha256 for path in self._files(set_name)]
         fingerprints.save()
         return content
@@ -95,9 +107,9 @@ class TreeCorpus:
 class _Counts:
     """Trees of a file, by its content's hash, remembered: a treebank takes seconds to read."""
 
-    def __init__(self, cache_dir: Path | None) -> None:
+    def __init__(self, cache_dir: Path | None, pinned: Mapping[Path, FileFacts]) -> None:
         self._path = cache_dir / "trees.json" if cache_dir else None
-        self._fingerprints = Fingerprints(cache_dir)
+        self._fingerprints = Fingerprints(cache_dir, pinned)
         self._known: dict[str, int] = {}
         if self._path:
             with contextlib.suppress(OSError, ValueError):
@@ -106,7 +118,7 @@ class _Counts:
     def of(self, path: Path) -> int:
         content = self._fingerprints.facts(path).sha256
         if content not in self._known:
-            self._known[content] = sum(1 for _ in read_trees(path))
+            self._known[content] = sum(1 for _ in read_trees(path, content))
         if not self._known[content]:
             raise UserError(f"{path} holds no tree. Leave the file out, or put trees in it: (S (NP …) (VP …)).")
         return self._known[content]

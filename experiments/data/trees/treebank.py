@@ -39,10 +39,13 @@ class _Open:
     children: int = 0
 
 
-def read_trees(path: Path) -> Iterator[Tree]:
-    """The trees of a file (.gz too), one at a time. Raises UserError, with file and line, for what is none."""
+def read_trees(path: Path, sha256: str = "") -> Iterator[Tree]:
+    """The trees of a file (.gz too), one at a time.
+
+    Raises UserError, with file and line, for what is none, and for a file of another content than `sha256` says.
+    """
     try:
-        yield from parse(read_lines(path))
+        yield from parse(read_lines(path, sha256))
     except BadTree as bad:
         raise UserError(f"{path}, line {bad.line}: {bad}") from None
 

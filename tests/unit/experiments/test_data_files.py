@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,7 @@ def old_file(path: Path) -> Path:
 
 
 def test_a_known_file_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "RECENT_S", -1.0)
     path = old_file(tmp_path / "a.en")
     first = Fingerprints(tmp_path)
     facts = first.facts(path)
@@ -86,6 +88,41 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     before = known.facts(path)
     path.write_bytes(b"one\nTWO\n")  # as long as before, changed later
     assert known.facts(path) != before
+
+
+@pytest.mark.parametrize("fresh_process", [False, True])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_other_content_of_the_same_size_and_time_is_seen(
+    tmp_path: Path, in_place: bool, fresh_process: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "RECENT_S", -1.0)
+    path, other = old_file(tmp_path / "a.en"), tmp_path / "other.en"
+    known = Fingerprints(tmp_path)
+    known.facts(path)
+    known.save()
+    other.write_bytes(b"one\nTWO\n")
+    if in_place:
+        path.write_bytes(other.read_bytes())
+    else:
+        shutil.copy2(other, tmp_path / "copy")  # as `cp -p` and a rename
+        (tmp_path / "copy").replace(path)
+    os.utime(path, (1_500_000_000, 1_500_000_000))
+    if fresh_process:
+        monkeypatch.setattr(files, "_seen", {})
+    assert Fingerprints(tmp_path).facts(path) == inspect(other)
+
+
+@pytest.mark.parametrize("name", ["a.en", "a.en.gz"])
+def test_lines_of_other_content_than_expected_are_refused_at_their_end(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path / name, "eins\nzwei \u2028\n".encode() * 5000)
+    sha256 = inspect(path).sha256
+    assert list(read_lines(path, sha256)) == list(read_lines(path))
+    write(path, "eins\nzwei \u2028\n".encode() * 5000 + b"drei")
+    found = []
+    with pytest.raises(UserError, match=f"{name} was changed after it was hashed"):
+        for line in read_lines(path, sha256):
+            found.append(line)
+    assert found[-1] == "drei"
 
 
 def test_a_file_changed_just_now_is_not_remembered_on_disk(tmp_path: Path) -> None:

@@ -127,6 +127,38 @@ def test_a_second_call_reads_and_writes_nothing(folder: Path, tmp_path: Path, mo
     assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == files
 
 
+@pytest.mark.parametrize("held_pairs", [0, 100])
+@pytest.mark.parametrize("name", ["train.en", "dev.de"])
+def test_a_file_edited_after_it_was_hashed_is_not_encoded_under_its_old_name(
+    folder: Path, tmp_path: Path, name: str, held_pairs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One character is other, and the file's size the same: before its first reading, or (streamed) between two."""
+    monkeypatch.setattr(prepare_module, "HELD_PAIRS", held_pairs)
+    check, old = Corpus.check, (folder / name).read_text()
+    edited = old.replace("n", "m", 1)
+
+    def edit(*_: Any) -> None:
+        (folder / name).write_text(edited)
+
+    def check_then_edit(corpus: Corpus, cache_dir: Path | None = None) -> dict[str, int]:
+        counts = check(corpus, cache_dir)
+        edit()
+        return counts
+
+    config, root = data(folder), tmp_path / "corpora"
+    with monkeypatch.context() as patched, pytest.raises(UserError, match=f"{name} was changed after it was hashed"):
+        if held_pairs:
+            patched.setattr(Corpus, "check", check_then_edit)
+        made(config, root, progress=silent if held_pairs else edit)
+    assert not list(root.glob("*/sets/*"))
+    encoded = made(config, root)  # again: with what is there now, under its own name
+    assert encoded.digest == encoded_digest(resolve(config).training_digest(), config, True)
+    whole = {"train": len(encoded.train), "dev": len(encoded.set("dev").pairs)}
+    assert whole == {"train": 4, "dev": 3} and edited != old
+    if name == "dev.de":
+        assert "\n".join(encoded.set("dev").target) + "\n" == edited
+
+
 def test_a_new_test_set_is_added_to_what_is_there(folder: Path, tmp_path: Path) -> None:
     root = tmp_path / "corpora"
     first = made(data(folder), root)

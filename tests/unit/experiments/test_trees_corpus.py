@@ -70,7 +70,7 @@ def test_trees_that_were_counted_are_not_read_again(
     root = tmp_path / "corpora"
     root.mkdir()
     first = resolve(data(folder)).check(root)
-    monkeypatch.setattr(corpus_module, "read_trees", lambda path: pytest.fail(f"{path} read again"))
+    monkeypatch.setattr(corpus_module, "read_trees", lambda path, _: pytest.fail(f"{path} read again"))
     assert resolve(data(folder)).check(root) == first
 
 
