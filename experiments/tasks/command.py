@@ -1,7 +1,7 @@
 """A trainer that is a shell command: `command = "python train.py --lr {lr}"` in the study. Imports no torch.
 
 The settings are what the study's [base] declares, with their types; a row may set those. `{name}` in the command
-stands for a setting, quoted for the shell. Beside the settings:
+stands for a setting, quoted for the shell (so `'{name}'` is refused). Beside the settings:
 
     {seed}      also in the environment as ABLATIONS_SEED
     {folder}    kept with the results, and there again with what it held when a killed run goes on
@@ -29,7 +29,8 @@ from experiments.store import write_json
 from experiments.tasks.base import Context
 from experiments.tasks.own import OwnTask, by_set
 from experiments.tasks.own_context import close_context, keep_metrics, open_context
-from experiments.tasks.shell import PLACEHOLDER, read_metrics, run_command
+from experiments.tasks.placeholders import PLACEHOLDER, refuse_quoted
+from experiments.tasks.shell import read_metrics, run_command
 from experiments.tasks.sources import sources_of
 
 GIVEN = ("seed", "folder", "metrics", "settings", "device", "threads")
@@ -57,6 +58,7 @@ class CommandTask(OwnTask):
         command = str(declared.get("command", ""))
         _check(command, changed.config_type)
         changed.training_code = changed.evaluation_code = _code(command, self.folder)
+        refuse_quoted(command)
         return changed
 
     def packages(self) -> None:

@@ -4,8 +4,6 @@ import contextlib
 import csv
 import json
 import os
-import re
-import shlex
 import signal
 import subprocess
 import sys
@@ -18,8 +16,8 @@ from typing import Any
 
 from experiments.errors import Preempted, UserError
 from experiments.tasks.base import Context
+from experiments.tasks.placeholders import filled
 
-PLACEHOLDER = re.compile(r"\{([A-Za-z_][\w.]*)\}")
 LINES_KEPT = 200  # of the output's end, where metrics are looked for
 STOP_EVERY_S = 0.2
 Metrics = dict[str, Any]
@@ -40,11 +38,12 @@ def run_command(command: str, values: Mapping[str, Any], cwd: Path, context: Con
     """
     environment = {**os.environ, "ABLATIONS_SEED": str(values["seed"]), "PYTHONUNBUFFERED": "1"}
     environment.pop("PYTHONPATH", None)  # the way to this program's packages, not the trainer's business
+    text, variables = filled(command, values)
     stopped = threading.Event()
     lines: deque[str] = deque(maxlen=LINES_KEPT)
     with _process_group() as group:
         process = subprocess.Popen(
-            ["/bin/sh", "-c", fill(command, values)], cwd=cwd, env=environment, text=True, errors="replace",
+            ["/bin/sh", "-c", text], cwd=cwd, env=environment | variables, text=True, errors="replace",
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, process_group=group,
         )  # fmt: skip
         threading.Thread(target=_pass_on, args=(process, group, context, stopped), daemon=True).start()
@@ -78,17 +77,6 @@ def _process_group() -> Iterator[int]:
     finally:
         leader.kill()
         leader.communicate()
-
-
-def fill(command: str, values: Mapping[str, Any]) -> str:
-    """The command with its placeholders replaced, each quoted for the shell; other braces are left alone."""
-    return PLACEHOLDER.sub(lambda m: shlex.quote(_word(values[m[1]])) if m[1] in values else m[0], command)
-
-
-def _word(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return json.dumps(value) if isinstance(value, list | tuple) else str(value)
 
 
 def _pass_on(process: "subprocess.Popen[str]", group: int, context: Context, stopped: threading.Event) -> None:

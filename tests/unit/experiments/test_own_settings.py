@@ -1,6 +1,8 @@
 """A user's settings as a configuration and back, the files that make up a trainer, metrics from a command's output."""
 
 import json
+import os
+import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -13,8 +15,9 @@ from experiments.errors import Diverged, UserError
 from experiments.provenance import code_digest
 from experiments.tasks.load import load_task
 from experiments.tasks.own import by_set, column, of_set
+from experiments.tasks.placeholders import filled, refuse_quoted
 from experiments.tasks.settings import config_type_of, restore
-from experiments.tasks.shell import Ended, fill, read_metrics
+from experiments.tasks.shell import Ended, read_metrics
 from experiments.tasks.sources import sources_of
 
 
@@ -225,9 +228,76 @@ def test_no_metrics_are_said(lines, tmp_path):
 def test_placeholders_are_quoted_once_and_other_braces_left_alone():
     values = {"name": "it's; rm -rf /", "rate": 0.1, "flag": True, "optimizer.rate": 2, "sizes": [1, 2]}
     command = "run {name} {rate} {flag} {optimizer.rate} {sizes} {other} '{\"json\": 1}' ${HOME}"
-    filled = fill(command, values)
-    assert filled == "run 'it'\"'\"'s; rm -rf /' 0.1 true 2 '[1, 2]' {other} '{\"json\": 1}' ${HOME}"
-    assert fill("{a}", {"a": "{b}", "b": "x"}) == "'{b}'"
+    said = said_by_a_shell(command.replace("run", "printf '%s\\n'"), values)
+    assert said == [
+        *map(str, (values["name"], 0.1)),
+        "true",
+        "2",
+        "[1, 2]",
+        "{other}",
+        '{"json": 1}',
+        os.environ["HOME"],
+    ]
+    assert said_by_a_shell("echo {a}", {"a": "{b}", "b": "x"}) == ["{b}"]
+
+
+HOSTILE = "$(touch OWNED) `touch OWNED` ; touch OWNED # ' \" \\ \n* ${HOME} && touch OWNED"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "printf '%s|' {a}",
+        "printf %s\\| --set={a}-end",
+        'printf "%s|" "$(printf %s {a})"',
+        "# it's a comment\nprintf '%s|' {a}",
+        "(printf '%s|' {a})",
+        'A={a}; printf "%s|" "$A"',
+        "printf '%s|' \"$((1<<2))\" {a}",
+    ],
+)
+def test_no_value_is_read_as_code(tmp_path, command):
+    refuse_quoted(command)
+    text, variables = filled(command, {"a": HOSTILE})
+    done = subprocess.run(
+        ["/bin/sh", "-c", text], cwd=tmp_path, env=os.environ | variables, capture_output=True, text=True
+    )
+    assert HOSTILE in done.stdout and not list(tmp_path.iterdir()), done
+
+
+@pytest.mark.parametrize(
+    ("command", "place"),
+    [
+        ("train '{a}'", "single quotes"),
+        ('train "{a}"', "double quotes"),
+        ('train "x\\"{a}"', "double quotes"),
+        ("train 'it' 's {a}'", "single quotes"),
+        ("train \\{a}", "a backslash"),
+        ("train `cat {a}`", "backquotes"),
+        ("# it's\ntrain '{a}'", "single quotes"),
+        ('train "$(cat "{a}")"', "double quotes"),
+        ("train <<END\n{a}\nEND", "a here-document"),
+        ('sh -c "train {a}"', "double quotes"),
+    ],
+)
+def test_a_quoted_placeholder_is_refused_and_executes_nothing_even_so(tmp_path, command, place):
+    with pytest.raises(UserError, match=f"inside {place}"):
+        load_task("command").with_settings({"command": command, "a": "x"})
+    text, variables = filled(command.replace("train", "echo"), {"a": HOSTILE})
+    if not command.startswith("sh"):  # which is to read its argument as code
+        subprocess.run(
+            ["/bin/sh", "-c", text], cwd=tmp_path, env=os.environ | variables, capture_output=True, text=True
+        )
+        assert not list(tmp_path.iterdir())
+
+
+def said_by_a_shell(command, values, cwd=None):
+    text, variables = filled(command, values)
+    environment = os.environ | variables
+    done = subprocess.run(
+        ["/bin/sh", "-c", text], cwd=cwd, env=environment, capture_output=True, text=True, check=False
+    )
+    return done.stdout if cwd else done.stdout.splitlines()
 
 
 @pytest.mark.parametrize(
