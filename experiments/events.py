@@ -1,6 +1,6 @@
 """A run's events: one JSON object a line, appended by the child, tailed by the coordinator. The truth of a run.
 
-Every event has "t" (Unix seconds) and "kind"; the rest depends on the kind:
+Every event has "t" (Unix seconds; differences are durations, clock.py) and "kind"; the rest depends on the kind:
 
     started     attempt, pid, host, device, threads, code_digest, members
     resumed     step, path, run                 training goes on at this step, of a checkpoint that `run` has made
@@ -22,6 +22,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from experiments import clock
 
 FILE = "events.jsonl"
 FOR_THE_EYE = ("metrics", "progress")
@@ -53,7 +55,7 @@ class EventWriter:
             if time.monotonic() - self._progress_at < PROGRESS_EVERY_S:
                 return
             self._progress_at = time.monotonic()
-        event = {"t": round(time.time(), 3), "kind": kind, **_plain(fields)}
+        event = {"t": round(clock.now(), 3), "kind": kind, **_plain(fields)}
         with self._turn:
             self._append((json.dumps(event, ensure_ascii=False, allow_nan=False) + "\n").encode())
         if kind not in FOR_THE_EYE:  # what a restart relies on must survive a power cut

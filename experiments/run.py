@@ -11,7 +11,7 @@ SPEC is a JSON file in the attempt's folder, written by the coordinator:
     device       {kind, threads, memory_gb}
     earlier      folders of attempts whose checkpoints may be used, newest first, relative to the store
     pinned       what the first attempt resolved (precision, micro-batch …), so that a resume is exact
-    coordinator  {pid, create_time}            when it is gone, the child saves a checkpoint and ends
+    coordinator  {pid, start_ticks, boot_id}    when it is gone, the child saves a checkpoint and ends
 
 Where several devices train a run together, each has a process of its own: the child is rank 0, and starts the others as
 `python -m experiments.run SPEC RANK PORT` (experiments/training/ranks.py).

@@ -1,5 +1,6 @@
 """When a child is asked to end: by a signal, or by its coordinator's end."""
 
+import contextlib
 import logging
 import os
 import signal
@@ -7,8 +8,9 @@ import threading
 import time
 from typing import Any
 
-import psutil
+from experiments.process import is_alive
 
+WATCH_EVERY_S = 0.5
 TWICE_S = 1.0  # a cluster may deliver one request to stop twice within that time
 log = logging.getLogger(__name__)
 
@@ -37,13 +39,13 @@ class StopRequest:
         self._event.set()
 
     def _watch(self, coordinator: dict[str, Any]) -> None:
-        try:
-            process = psutil.Process(coordinator["pid"])
-            same = abs(process.create_time() - coordinator["create_time"]) < 1
-        except psutil.Error:
-            same = False
-        while same:
-            time.sleep(0.5)
-            same = process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        while not _has_ended(coordinator):
+            time.sleep(WATCH_EVERY_S)
         log.warning("the coordinator is gone: ending after a checkpoint")
         self._event.set()
+
+
+def _has_ended(process: dict[str, Any]) -> bool:
+    with contextlib.suppress(OSError):  # too many open files, say: asked again in a moment
+        return not is_alive(process)
+    return False

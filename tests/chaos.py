@@ -1,4 +1,4 @@
-"""Killing at random: children, the coordinator, or both, with SIGKILL, until enough; then every number is checked.
+"""Faults at random: SIGKILL to children, the coordinator or both, steps of the clock; then every number is checked.
 
     python -m tests.chaos stub --runs 200 --slots 8 --kills 100     runs of a stub task
     python -m tests.chaos table --kills 20                          six rows of Table 3 in miniature, trained for real
@@ -25,10 +25,12 @@ from experiments.events import read_events
 from experiments.jobs.job import Job, Member
 from experiments.jobs.queue import Queue
 from experiments.jobs.states import State
+from experiments.process import is_alive
 from experiments.store import Store
 
 ROOT = Path(__file__).parent.parent
 STUB = Path(__file__).parent / "stub_child.py"
+STEPPED_CLOCK = Path(__file__).parent / "stepped_clock"
 COORDINATOR = """
 import sys
 from experiments.jobs.background import Background
@@ -42,15 +44,17 @@ store, slots = Store.open(sys.argv[1]), [Slot(f"cpu:{i}", "cpu", 1) for i in ran
 tracker = Background(lambda: Tracker(store), 1.0)
 work(store, slots, tracker=tracker, engine=LocalEngine(()), child=(sys.executable, sys.argv[3]))
 """
+CLOCK_STEPS_S = (-3600.0, -5.0, -1.0, 1.0, 5.0, 61.0, 3600.0)
 ROWS = "base,A-h1,A-h16,C-N2,C-dff1024,D-pdrop0.0"
 SMALL = ["data.builtin_pairs=2000", "data.vocab_size=500", "training.train_steps=500", "training.checkpoint_steps=5"]
 
 
 class Killer:
-    """Kills at so many random moments: one child, the coordinator, or all that there are."""
+    """Kills at so many random moments: one child, the coordinator, or all that there are; or sets the clock."""
 
     def __init__(self, store: Store, moments: int, chance: random.Random, pause_s: tuple[float, float]) -> None:
         self._store, self._moments, self._chance, self._pause_s = store, moments, chance, pause_s
+        self._clock_s = 0.0
         self.killed: Counter[str] = Counter()
 
     def run(self, start: Callable[[], subprocess.Popen[bytes]]) -> None:
@@ -87,8 +91,11 @@ class Killer:
         return bool(counts[State.WAITING] or counts[State.RUNNING])
 
     def _kill_something(self, process: subprocess.Popen[bytes]) -> None:
-        what = self._chance.choice(("child", "child", "coordinator", "both"))
+        what = self._chance.choice(("child", "child", "coordinator", "both", "clock"))
         before = self.killed.total()
+        if what == "clock":
+            self._step_clock()
+            return
         children = self._children() if what != "coordinator" else []
         for victim in children if what == "both" else children[:1]:
             with contextlib.suppress(psutil.NoSuchProcess):  # it has ended since we looked
@@ -100,19 +107,23 @@ class Killer:
             self.killed["coordinators"] += 1
         self.killed["moments"] += self.killed.total() > before
 
+    def _step_clock(self) -> None:
+        """Before the children that look next are started, so that a false end of a coordinator would show."""
+        self._clock_s += self._chance.choice(CLOCK_STEPS_S)
+        _clock(self._store).write_text(str(self._clock_s))
+        self.killed["clock steps"] += 1
+        self.killed["moments"] += 1
+
     def _children(self) -> list[psutil.Process]:
-        """The children alive of all attempts, by the process ids that they have told, in any order."""
+        """The children alive of all attempts, in any order."""
         found = []
         queue = Queue(self._store.queue_db)
-        running = [row for row in queue.status() if row.state is State.RUNNING]
+        refs = [queue.job(row.run_id).ref for row in queue.status() if row.state is State.RUNNING]
         queue.close()
-        for row in running:
-            for event in read_events(self._store.attempt_folder(row.run_id, row.attempt))[:3]:
-                if event["kind"] == "started":
-                    with contextlib.suppress(psutil.NoSuchProcess):
-                        process = psutil.Process(event["pid"])
-                        if process.create_time() <= event["t"] + 0.1:  # else its id is another's now
-                            found.append(process)
+        for ref in refs:
+            if ref and is_alive(ref):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    found.append(psutil.Process(ref["pid"]))
         self._chance.shuffle(found)
         return found
 
@@ -126,7 +137,7 @@ def stub(folder: Path, runs: int, slots: int, kills: int, seed: int) -> dict[str
     queue.close()
     began = time.monotonic()
     killer = Killer(store, kills, chance, (0.05, 0.8))
-    killer.run(lambda: _start([sys.executable, "-c", COORDINATOR, str(store.root), str(slots), str(STUB)]))
+    killer.run(lambda: _start([sys.executable, "-c", COORDINATOR, str(store.root), str(slots), str(STUB)], store))
     attempts = _check_stub(store, jobs)
     _check_mlflow(store, jobs)
     return {
@@ -196,7 +207,7 @@ def table(
     assert queue.returncode == 0
     began = time.monotonic()
     killer = Killer(store, kills, random.Random(seed), pause_s)
-    killer.run(lambda: _start(_cli("work", "--store", store.root, "--devices", "cpu:2")))
+    killer.run(lambda: _start(_cli("work", "--store", store.root, "--devices", "cpu:2"), store))
     for format_ in ("latex", "csv", "json"):
         tables = [
             subprocess.run(
@@ -226,8 +237,18 @@ def _cli(*arguments: str | Path) -> list[str]:
     return [sys.executable, "-m", "ablations.cli.main", *map(str, arguments)]
 
 
-def _start(argv: Sequence[str]) -> subprocess.Popen[bytes]:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+def with_stepped_clock(store: Store) -> dict[str, str]:
+    """An environment for processes whose clock is off by the seconds that are written into `<store>.clock`."""
+    path = os.pathsep.join([str(STEPPED_CLOCK), str(ROOT), os.environ.get("PYTHONPATH", "")])
+    return {**os.environ, "PYTHONPATH": path, "STEPPED_CLOCK": str(_clock(store))}
+
+
+def _clock(store: Store) -> Path:
+    return store.root.with_name(f"{store.root.name}.clock")
+
+
+def _start(argv: Sequence[str], store: Store) -> subprocess.Popen[bytes]:
+    environment = with_stepped_clock(store)
     return subprocess.Popen(argv, env=environment, cwd=ROOT, start_new_session=True, stderr=subprocess.DEVNULL)
 
 

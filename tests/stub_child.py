@@ -15,22 +15,8 @@ import time
 from pathlib import Path
 
 from experiments.events import EventWriter
+from experiments.stopping import StopRequest
 from experiments.store import read_json, write_json
-
-stop = False
-
-
-def note(*_):
-    global stop
-    stop = True
-
-
-def alive(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def misbehave(what, events):
@@ -55,7 +41,7 @@ def misbehave(what, events):
     os._exit(1)
 
 
-def train(spec, folder, events, stub, behaviour):
+def train(spec, folder, events, stub, behaviour, stop):
     steps = spec["config"]["training"]["train_steps"]
     state = {"step": 0, "sum": 0}
     for earlier in spec["earlier"]:
@@ -67,7 +53,7 @@ def train(spec, folder, events, stub, behaviour):
     while state["step"] < steps:
         if behaviour.get("at") == state["step"]:
             misbehave(behaviour["do"], events)
-        if stop or (spec["coordinator"] and not alive(spec["coordinator"]["pid"])):
+        if stop():
             write_json(folder / "checkpoint.json", state)
             events.emit("checkpoint", step=state["step"], path="checkpoint.json")
             events.emit("preempted", step=state["step"])
@@ -92,8 +78,8 @@ def train(spec, folder, events, stub, behaviour):
 
 
 def main(path):
-    signal.signal(signal.SIGTERM, note)
     spec = json.loads(path.read_text())
+    stop = StopRequest(spec["coordinator"])
     folder, stub = path.parent, spec["config"]["stub"]
     behaviour = stub.get("attempts", {}).get(str(spec["attempt"]), {})
     events = EventWriter(folder)
@@ -101,7 +87,7 @@ def main(path):
     events.emit("started", attempt=spec["attempt"], pid=os.getpid(), host="here", code_digest=digest)
     print("stub at work", spec["device"], os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ.get("SLURMD_NODENAME"))
     if spec["train"]:
-        train(spec, folder, events, stub, behaviour)
+        train(spec, folder, events, stub, behaviour, stop)
     for item in spec["evaluations"]:
         if behaviour.get("at") == "evaluation":
             misbehave(behaviour["do"], events)

@@ -58,7 +58,7 @@ def _print_attempts(store: Store, row: Row) -> None:
         queue.close()
     for made in history:
         steps = f" steps {made['first_step'] or 0}–{made['last_step']}" if made["last_step"] is not None else ""
-        seconds = f" {made['ended'] - made['started']:.0f} s" if made["ended"] else ""
+        seconds = f" {max(0.0, made['ended'] - made['started']):.0f} s" if made["ended"] else ""
         outcome = made["outcome"] or "under way"
         typer.echo(f"  attempt {made['number']} on {made['slot']}:{seconds}{steps} {outcome} {made['detail']}".rstrip())
         for event in read_events(store.attempt_folder(row.run_id, made["number"])):

@@ -89,7 +89,7 @@ def _line(row: Row) -> str:
     step = f" step {row.step}/{row.total}" if row.step is not None and row.total else ""
     if row.state is not State.RUNNING:
         return f"{row.state.value:<9} {label(row)}{step}"
-    since = f" for {duration(time.time() - row.started)} on {row.slot}" if row.started else ""
+    since = f" for {duration(max(0.0, time.time() - row.started))} on {row.slot}" if row.started else ""
     left = f", about {duration(row.left_s)} of training left" if row.left_s is not None else ""
     return f"{row.state.value:<9} {label(row)}{step} {row.doing}{since}{left}"
 

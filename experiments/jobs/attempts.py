@@ -1,6 +1,5 @@
 """One attempt: what it may start from, what its child is told, and what is kept of it while it runs."""
 
-import functools
 import json
 import os
 import time
@@ -10,8 +9,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from experiments.errors import UserError
 from experiments.events import FILE, EventWriter, Tail
 from experiments.jobs.engines.base import Engine, Handle, Launch, child_environment
@@ -19,6 +16,7 @@ from experiments.jobs.job import Claimed, Job
 from experiments.jobs.promote import TRAINING
 from experiments.jobs.record import Record
 from experiments.jobs.slots import Slot
+from experiments.process import identify
 from experiments.store import Store, read_json
 
 SPEC = "spec.json"
@@ -96,19 +94,12 @@ def plan(
         "earlier": [os.path.relpath(path, store.root) for path in earlier],
         "pinned": pinned,
         # whoever outlives it need not watch it
-        "coordinator": None if engine.outlives else myself(),
+        "coordinator": None if engine.outlives else identify(os.getpid()),
     }
     (folder / SPEC).write_text(json.dumps(spec, indent=1), encoding="utf-8")
     command = Launch([*child, str(folder / SPEC)], child_environment(slot, threads), folder / LOG, slot)
     claimed = replace(claimed, pinned=pinned)
     return Plan(Live(claimed, number, folder, slot, tuple(parts), None, Tail(folder)), command)
-
-
-@functools.cache
-def myself() -> dict[str, Any]:
-    """This process, as a child knows its coordinator."""
-    process = psutil.Process()
-    return {"pid": process.pid, "create_time": process.create_time()}
 
 
 def start(engine: Engine, plans: Sequence[Plan]) -> list[Live]:

@@ -4,10 +4,10 @@ Claiming is a compare-and-set: who finds the job no longer waiting takes the nex
 """
 
 import json
-import time
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from experiments import clock
 from experiments.jobs import database
 from experiments.jobs.job import Ending, Member, Waiting
 from experiments.jobs.queue import Queue
@@ -66,7 +66,7 @@ class Ledger(Queue):
 
     def claim(self, run_id: str, attempt: int, slot: str, kind: str, now: float | None = None) -> bool:
         """Compare-and-set from waiting to running; False if somebody else was first or it was cancelled."""
-        now = time.time() if now is None else now
+        now = clock.now() if now is None else now
         with self._change():
             claimed = self._db.execute(
                 "UPDATE jobs SET state='running', attempt=?, slot=?, started=?, ended=NULL, doing='starting', "
@@ -109,7 +109,7 @@ class Ledger(Queue):
         self, run_id: str, attempt: int, ending: Ending, steps: tuple[int | None, int | None] = (None, None)
     ) -> None:
         """Close an attempt and move its job on."""
-        now, state = time.time(), ending.state
+        now, state = clock.now(), ending.state
         with self._change():
             self._db.execute(
                 "UPDATE attempts SET ended=?, outcome=?, detail=?, first_step=?, last_step=? "
@@ -143,7 +143,7 @@ class Ledger(Queue):
             self._db.executemany(
                 "UPDATE jobs SET state=?, doing='', error=?, error_class=?, tracked=0, ended=? "
                 "WHERE run_id=? AND state='waiting'",
-                [(state, error, error_class, time.time(), run_id) for run_id in run_ids],
+                [(state, error, error_class, clock.now(), run_id) for run_id in run_ids],
             )
 
     def note(self, name: str, text: str = "") -> None:

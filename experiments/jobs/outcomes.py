@@ -1,7 +1,7 @@
 """What an attempt's events (record.py) mean for its job: a pure function.
 
-`decide` turns them into an `Ending`. An attempt that ended without finishing goes on
-from its checkpoint as long as it moves forward: three in a row that reached nothing new fail the job.
+`decide` turns them into an `Ending`. An attempt that ended without finishing goes on from its checkpoint as long as it
+moves forward: three in a row that reached no more than one new step fail the job.
 """
 
 import signal
@@ -14,6 +14,7 @@ from experiments.jobs.record import Record
 from experiments.jobs.states import Outcome, State
 
 MAX_STALLS = 3
+LONG_S = 600.0  # an attempt that trained for so long has moved forward by one step, too: it may be an epoch
 MAX_HANGS = 2  # one retry
 MIN_MICRO_BATCH = 64  # tokens: below this, memory is not the micro-batch's
 PREEMPTED, DISK_FULL, FAILED_CODES = 3, 4, range(1, 128)
@@ -66,9 +67,9 @@ def decide(
     stalls = 0 if ahead else claimed.stalls + (asked != "stop")
     if stalls >= MAX_STALLS:
         error = (
-            f"Ended {stalls} times in a row without a new checkpoint; the last time it was {how}. On a CPU the "
-            "kernel's out-of-memory killer looks like SIGKILL: a smaller training.tokens_per_batch or fewer slots may "
-            "help."
+            f"Ended {stalls} times in a row without a checkpoint more than one step further; the last time it was "
+            f"{how}. On a CPU the kernel's out-of-memory killer looks like SIGKILL: a smaller "
+            "training.tokens_per_batch or fewer slots may help."
             f"{_tail(log_tail)}"
         )
         return Ending(State.FAILED, outcome, error=error, pinned=pinned, best=best, stalls=stalls)
@@ -96,9 +97,14 @@ def _hung(claimed: Claimed, pinned: dict[str, Any], best: int, log_tail: str) ->
 
 
 def _mark(claimed: Claimed, record: Record) -> tuple[int, bool]:
-    """The best progress so far, and whether this attempt has moved it: checkpointed steps, then completed parts."""
+    """The best progress so far, and whether this attempt has moved it: checkpointed steps, then completed parts.
+
+    A child that is asked to end saves the step that it is at, so that one new step says little: attempts that are all
+    ended at once, whatever ends them, would go on for ever.
+    """
     reached = max(claimed.best, record.saved_step) + record.parts
-    return reached, reached > claimed.best
+    gained = reached - claimed.best
+    return reached, record.parts > 0 or gained > 1 or (gained == 1 and record.lasted_s >= LONG_S)
 
 
 def _failed(

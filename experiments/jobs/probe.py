@@ -3,6 +3,7 @@
 import contextlib
 import json
 import math
+import os
 import statistics
 import sys
 import tempfile
@@ -15,10 +16,11 @@ from typing import Any
 
 from experiments.errors import UserError
 from experiments.events import read_events
-from experiments.jobs.attempts import SPEC, myself
+from experiments.jobs.attempts import SPEC
 from experiments.jobs.engines.base import CHILD, Engine, Launch, child_environment
 from experiments.jobs.engines.local import LocalEngine
 from experiments.jobs.slots import Slot
+from experiments.process import identify
 from experiments.store import Store, read_json
 
 PROBING = (sys.executable, "-m", "experiments.probing")  # a child that measures its device too
@@ -102,7 +104,7 @@ def _trained(
         "train": True,
         "evaluations": [],
         "device": slot.told(slot.threads),
-        "coordinator": myself(),
+        "coordinator": identify(os.getpid()),
     }
     with tempfile.TemporaryDirectory(prefix="probe-", dir=store.root) as name:
         folder = Path(name)

@@ -7,9 +7,9 @@ and `ablations queue` fills it again.
 
 import contextlib
 import json
-import time
 from collections.abc import Iterable, Iterator
 
+from experiments import clock
 from experiments.jobs import database
 from experiments.jobs.job import Job, merge
 from experiments.jobs.reading import Reading
@@ -24,7 +24,7 @@ class Queue(Reading):
 
         Asked again while it waits or runs: the wishes are joined. Asked again after its end: it waits again.
         """
-        now = time.time() if now is None else now
+        now = clock.now() if now is None else now
         with self._change():
             return sum(self._enqueue(job, now) for job in jobs)
 
@@ -36,7 +36,7 @@ class Queue(Reading):
                 done = self._db.execute(
                     "UPDATE jobs SET state='cancelled', doing='', tracked=0, ended=? "
                     "WHERE run_id=? AND state='waiting'",
-                    (time.time(), run_id),
+                    (clock.now(), run_id),
                 ).rowcount
                 done += self._db.execute(
                     "UPDATE jobs SET request='cancel' WHERE run_id=? AND state='running'", (run_id,)
@@ -51,7 +51,7 @@ class Queue(Reading):
                 self._db.execute(
                     "UPDATE jobs SET state='waiting', stalls=0, hangs=0, error='', error_class='', doing='', "
                     "request='', queued=?, ended=NULL WHERE run_id=? AND state IN ('failed', 'cancelled')",
-                    (time.time(), run_id),
+                    (clock.now(), run_id),
                 ).rowcount
                 for run_id in run_ids
             )

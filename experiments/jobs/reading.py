@@ -45,8 +45,9 @@ class Reading:
         """Predicted cost that a slot has worked off a second, over all runs finished at the first attempt."""
         with database.explain(self.path):
             cost, seconds = self._db.execute(
-                "SELECT sum(j.cost), sum(a.ended - a.started) FROM jobs j JOIN attempts a ON a.run_id = j.run_id "
-                "AND a.number = j.attempt WHERE j.state='finished' AND j.attempt=1 AND j.cost > 0"
+                "SELECT sum(j.cost), sum(max(a.ended - a.started, 0)) FROM jobs j JOIN attempts a "
+                "ON a.run_id = j.run_id AND a.number = j.attempt "
+                "WHERE j.state='finished' AND j.attempt=1 AND j.cost > 0"
             ).fetchone()
         return cost / seconds if cost and seconds else None
 

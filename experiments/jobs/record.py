@@ -18,8 +18,15 @@ class Record:
     failure: Mapping[str, Any] | None = None
     preempted: bool = False
     started: bool = False
+    first_t: float | None = None  # of its events
+    last_t: float | None = None
     first_point: tuple[int, float] | None = None  # step and time of the first and of the last "metrics"
     last_point: tuple[int, float] | None = None
+
+    @property
+    def lasted_s(self) -> float:
+        """Seconds from its first event to its last."""
+        return self.last_t - self.first_t if self.first_t is not None and self.last_t is not None else 0.0
 
     def left_s(self, total: int | None) -> float | None:
         """Seconds of training left at the speed so far; None while that is not known."""
@@ -34,6 +41,8 @@ class Record:
 
     def _take(self, event: Mapping[str, Any]) -> None:
         kind, step = event["kind"], event.get("step")
+        self.last_t = float(event.get("t", 0.0))
+        self.first_t = self.last_t if self.first_t is None else self.first_t
         if isinstance(step, int) and kind in ("resumed", "metrics", "checkpoint", "trained", "preempted"):
             self.step = step
             self.first_step = step if self.first_step is None else self.first_step

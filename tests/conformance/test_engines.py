@@ -231,7 +231,7 @@ class TestLocalEngine(Starting):
         handle = self.start(engine, tmp_path, "")
         self.ended(engine, handle)
         other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
-        reused = Handle({**handle.ref, "pid": other.pid, "create_time": handle.ref["create_time"] - 100})
+        reused = Handle({**handle.ref, "pid": other.pid, "start_ticks": handle.ref["start_ticks"] - 100})
         try:
             for act in (engine.terminate, engine.kill):
                 act(handle)

@@ -2,7 +2,7 @@
 
 Importing torch takes seconds of CPU, forking a process that has it milliseconds (experiments/forkserver.py). When the
 server dies its children live on and are watched by process id; new ones start as plain subprocesses. A process is
-known by its id and its time of creation, so that a reused id is never signalled.
+known by its id and its start (experiments/process.py), so that a reused id is never signalled.
 """
 
 import contextlib
@@ -16,14 +16,12 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-import psutil
-
 from experiments.jobs.engines.base import Engine, Exit, Handle, Launch
 from experiments.jobs.engines.forks import ForkServer, allocator
+from experiments.process import identify, is_alive
 
 # an optimizer's first use imports torch._dynamo, which takes as long again as torch itself
 PRELOAD = ("torch", "torch._dynamo", "numpy", "pydantic", "psutil", "sentencepiece", "sacrebleu", "safetensors.torch")
-_CLOCK_S = 2.0  # two readings of one process's creation may differ by a step of the clock
 log = logging.getLogger(__name__)
 
 
@@ -40,10 +38,10 @@ class LocalEngine(Engine):
 
     def start(self, launch: Launch) -> Handle:
         pid = self._fork(launch) or self._spawn(launch)
-        return Handle({"pid": pid, "create_time": _create_time(pid), "host": socket.gethostname()})
+        return Handle({**identify(pid), "host": socket.gethostname()})
 
     def adopt(self, ref: Mapping[str, Any]) -> Handle | None:
-        if ref.get("host") != socket.gethostname() or _process(ref) is None:
+        if ref.get("host") != socket.gethostname() or not is_alive(ref):
             return None
         return Handle(dict(ref))
 
@@ -60,20 +58,19 @@ class LocalEngine(Engine):
         return self._ended[key]
 
     def terminate(self, handle: Handle) -> None:
-        process = _process(handle.ref)
-        if process is not None:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.send_signal(signal.SIGTERM)
+        if is_alive(handle.ref):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(handle.ref["pid"]), signal.SIGTERM)
 
     def kill(self, handle: Handle) -> None:
-        process = _process(handle.ref)
-        if process is None:
+        pid = int(handle.ref["pid"])
+        if not is_alive(handle.ref):
             return
         try:
-            os.killpg(process.pid, signal.SIGKILL)  # it leads a session of its own
+            os.killpg(pid, signal.SIGKILL)  # it leads a session of its own
         except ProcessLookupError:  # not yet: it was forked a moment ago
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def wait(self, timeout_s: float) -> None:
         if self._server is not None and self._server.alive:
@@ -118,7 +115,7 @@ class LocalEngine(Engine):
             return self._spawned[pid].poll() is None
         if pid in self._forked and self._server is not None and self._server.alive:
             return not self._server.has_ended(pid)
-        return _process(handle.ref) is not None
+        return is_alive(handle.ref)
 
     def _exit_code(self, pid: int) -> int | None:
         if pid in self._spawned:
@@ -127,21 +124,4 @@ class LocalEngine(Engine):
 
 
 def _key(handle: Handle) -> tuple[int, float]:
-    return int(handle.ref["pid"]), float(handle.ref["create_time"])
-
-
-def _create_time(pid: int) -> float:
-    try:
-        return psutil.Process(pid).create_time()
-    except psutil.NoSuchProcess:  # so short-lived that it has gone already
-        return 0.0
-
-
-def _process(ref: Mapping[str, Any]) -> psutil.Process | None:
-    """The living process that a reference names; None if it has ended, or its id is another's now."""
-    try:
-        process = psutil.Process(int(ref["pid"]))
-        same = abs(process.create_time() - float(ref["create_time"])) < _CLOCK_S
-        return process if same and process.status() != psutil.STATUS_ZOMBIE else None
-    except (psutil.NoSuchProcess, psutil.AccessDenied):
-        return None
+    return int(handle.ref["pid"]), float(handle.ref.get("start_ticks") or handle.ref.get("create_time", 0.0))

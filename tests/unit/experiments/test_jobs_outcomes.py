@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.jobs.job import Claimed, Job
-from experiments.jobs.outcomes import MAX_STALLS, MIN_MICRO_BATCH, decide
+from experiments.jobs.outcomes import LONG_S, MAX_STALLS, MIN_MICRO_BATCH, decide
 from experiments.jobs.record import Record
 from experiments.jobs.states import Outcome, State
 
@@ -49,9 +49,24 @@ def test_three_ends_without_a_new_checkpoint_fail_and_say_how():
 
 def test_a_new_checkpoint_or_a_completed_part_starts_the_count_again():
     stalled = Claimed(JOB, 1, {}, 4, MAX_STALLS - 1)
-    assert after([event("checkpoint", step=5)], -9, claimed=stalled).stalls == 0
+    assert after([event("checkpoint", step=6)], -9, claimed=stalled).stalls == 0
     assert after([event("evaluated", eval_id="e1")], -9, claimed=stalled).stalls == 0
     assert after([event("metrics", step=99)], -9, claimed=stalled).state is State.FAILED
+
+
+def test_attempts_that_reach_one_step_more_each_are_capped_like_those_that_reach_none():
+    claimed = Claimed(JOB, 1, {}, 0, 0)
+    for attempt in range(1, MAX_STALLS + 1):
+        ending = after([event("preempted"), event("checkpoint", step=attempt)], 3, claimed=claimed)
+        claimed = Claimed(JOB, 1, {}, ending.best, ending.stalls)
+    assert (ending.state, ending.best) == (State.FAILED, MAX_STALLS)
+
+
+def test_one_step_of_a_long_attempt_is_progress():
+    """It may be an epoch, and the cluster's time limit an hour."""
+    stalled = Claimed(JOB, 1, {}, 4, MAX_STALLS - 1)
+    lasted = [event("started", t=0.0), event("checkpoint", step=5, t=LONG_S)]
+    assert after(lasted, 3, claimed=stalled).stalls == 0
 
 
 @given(st.lists(st.integers(0, 6), max_size=40))
