@@ -1,6 +1,7 @@
 """Corpora of trees: folders and files, the trees of another parser, the generated ones, identities, mistakes."""
 
 import gzip
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,10 @@ from experiments.data.encoded import encoded_digest
 from experiments.data.prepare import prepare
 from experiments.data.trees import corpus as corpus_module
 from experiments.data.trees.corpus import resolve
-from experiments.data.trees.generate import HELD_OUT, generate, mistaken
+from experiments.data.trees.generate import HELD_OUT, generate, mistaken, recipe_digest
 from experiments.data.trees.linear import Repairs, delinearise, linearise
 from experiments.data.trees.settings import TreeData
+from experiments.data.trees.tree import to_text
 from experiments.errors import UserError
 
 TRAIN = "( (S (NP-SBJ (DT the) (NN dog)) (VP (VBD slept)) (. .)) )\n(TOP (NP (NN rain)))\n"
@@ -127,6 +129,14 @@ def test_generated_recipes_have_names_of_their_own() -> None:
     settings = ({}, {"builtin_pairs": 7}, {"train_extra": ("extra",)}, {"train_extra": ("extra",), "builtin_extra": 7})
     assert len({resolve(TreeData(**each)).training_digest() for each in settings}) == 4
     assert len({resolve(TreeData()).set_digest(name) for name in ("dev", "test")}) == 2
+
+
+def test_the_generated_recipe_keeps_its_name_and_its_trees() -> None:
+    """Stores hold runs by this name. Where other trees are meant to come out, RECIPE_VERSION counts up with it."""
+    assert (recipe_digest(2000, 0), recipe_digest(100, 5)) == ("db419c4f0b7be4a0", "354dc7b53da8c227")
+    made = [to_text(tree) for part in ("dev", "test") for tree in generate(part)]
+    made += [to_text(tree) for part in ("train", "extra") for tree in generate(part, 200)]
+    assert hashlib.sha256("\n".join(made).encode()).hexdigest()[:16] == "043beb546f1f5981"
 
 
 @pytest.mark.parametrize("settings", [{"train": ("x",)}, {"test": ("x",)}, {"train_extra": ("x",)}])
