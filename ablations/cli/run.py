@@ -1,5 +1,6 @@
 """`ablations queue`, `work` and `run`: from the plan to finished runs."""
 
+from collections import Counter
 from dataclasses import replace
 from typing import Annotated
 
@@ -15,7 +16,9 @@ from ablations.cli.sharing import as_one, settle
 from ablations.cli.working import Working
 from ablations.plan import Plan, PlannedRun
 from experiments.errors import UserError
+from experiments.jobs.queue import Queue
 from experiments.jobs.reporter import Summary
+from experiments.jobs.trust import executes
 from experiments.store import Store
 
 
@@ -57,6 +60,12 @@ def work_command(
     engine_set: w.EngineSet = None,
     address: w.Address = None,
     detach: Annotated[bool, typer.Option("--detach", help="Submit to the cluster and return.")] = False,
+    trust: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--trust", metavar="STUDY", help="Run this study's own code, queued by somebody else; repeatable."
+        ),
+    ] = None,
 ) -> None:
     """Train and evaluate what is queued, until the queue is empty.
 
@@ -67,6 +76,8 @@ def work_command(
     if detach and engine == "local":
         raise UserError("--detach is for clusters: on this machine runs end with the process that works on the queue.")
     opened = Store.open(store, state_dir)
+    for study in trust or ():
+        _trust(opened, study)
     _exit_if_bad(working.start(opened, "submitted" if detach else "empty"))
     if detach:
         typer.echo(f"submitted; `ablations status {o.where(store, state_dir)}` says how far they are", err=True)
@@ -139,6 +150,22 @@ def _queue(chosen: o.Chosen, plan: Plan, runs: list[PlannedRun], stale: str) -> 
     added = enqueue(chosen, plan, runs, stale)
     done = len(plan.runs) - len(runs)
     typer.echo(f"{len(plan.runs)} runs: {done} done, {added} queued now, {len(runs) - added} queued before", err=True)
+
+
+def _trust(store: Store, study: str) -> None:
+    """Allow the own commands and tasks of a study that another user, or another machine's, has queued."""
+    queue = Queue(store.queue_db)
+    try:
+        studies = sorted({member.study for row in queue.status() for member in row.members})
+        jobs = queue.trust(study)
+    finally:
+        queue.close()
+    if study not in studies:
+        raise UserError(f"--trust {study}: no study of that name is queued. Queued: {', '.join(studies) or 'none'}.")
+    for what, count in Counter(map(executes, jobs)).items():
+        typer.echo(f"trusted from now on, in {count} runs of {study}: {what}", err=True)
+    if not jobs:
+        typer.echo(f"{study}: nothing to trust, no run of it is held for its code", err=True)
 
 
 def _exit_if_bad(summary: Summary) -> None:

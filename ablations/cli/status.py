@@ -96,6 +96,8 @@ def _line(row: Row) -> str:
 
 def _why(row: Row, before: int, holder: str, draining: bool) -> str:
     """Why a run waits."""
+    if row.held:
+        return row.held
     if not holder:
         gone_on = f" ({row.doing})" if row.doing else ""
         return f"nobody works on the queue: `ablations work` does{gone_on}"

@@ -61,7 +61,7 @@ class Working:
         """Work on the store's queue, with progress in the terminal."""
         slots = self.slots if until != "submitted" else _for_all(self.slots, store)
         with Live() as live:
-            return work(
+            summary = work(
                 store,
                 slots,
                 load_task,
@@ -72,6 +72,9 @@ class Working:
                 hang_s=self.hang_s,
                 notifier=Notifier(self.notify) if self.notify else None,
             )
+        for reason in _held(store):
+            typer.echo(f"not run, {reason}", err=True)
+        return summary
 
 
 def make_engine(name: str, settings: Sequence[str], store: Store, at_once: int) -> Engine | None:
@@ -97,6 +100,14 @@ def _pair(text: str) -> tuple[str, str]:
     if not equals or not name:
         raise UserError(f"--engine-set {text}: write KEY=VALUE, for example partition=gpu.")
     return name, value
+
+
+def _held(store: Store) -> list[str]:
+    queue = Queue(store.queue_db)
+    try:
+        return queue.held()
+    finally:
+        queue.close()
 
 
 def _for_all(slots: Sequence[Slot], store: Store) -> list[Slot]:

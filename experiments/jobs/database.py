@@ -9,7 +9,7 @@ from pathlib import Path
 from experiments.errors import DiskFull, UserError
 from experiments.journal import journal_mode
 
-VERSION = 3
+VERSION = 4
 APPLICATION = 0x41424C51  # "ABLQ": this file is a queue of ours
 BUSY_TIMEOUT_S = 30.0
 
@@ -23,7 +23,8 @@ CREATE TABLE jobs (
     request TEXT NOT NULL DEFAULT '', tracked INTEGER NOT NULL DEFAULT 0,
     queued REAL NOT NULL, started REAL, ended REAL,
     memory_gb REAL NOT NULL DEFAULT 0, devices INTEGER NOT NULL DEFAULT 1, alone INTEGER NOT NULL DEFAULT 0,
-    hangs INTEGER NOT NULL DEFAULT 0, left_s REAL, gpu_memory_gb REAL NOT NULL DEFAULT 0
+    hangs INTEGER NOT NULL DEFAULT 0, left_s REAL, gpu_memory_gb REAL NOT NULL DEFAULT 0,
+    signature TEXT NOT NULL DEFAULT '', held TEXT NOT NULL DEFAULT ''
 ) WITHOUT ROWID;
 CREATE INDEX by_turn ON jobs (state, priority DESC, cost DESC, queued, run_id);
 CREATE TABLE members (
@@ -47,6 +48,10 @@ ALTER TABLE jobs ADD COLUMN left_s REAL;
 CREATE TABLE notes (name TEXT PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID;
 """,
     2: "ALTER TABLE jobs ADD COLUMN gpu_memory_gb REAL NOT NULL DEFAULT 0",
+    3: """
+ALTER TABLE jobs ADD COLUMN signature TEXT NOT NULL DEFAULT '';
+ALTER TABLE jobs ADD COLUMN held TEXT NOT NULL DEFAULT '';
+""",
 }
 
 
@@ -58,7 +63,8 @@ def connect(path: Path, *, create: bool) -> sqlite3.Connection:
     with explain(path):
         if not create and not path.exists():
             return _empty()
-        connection = _open(path, create or os.access(path.parent, os.W_OK))
+        writable = create or os.access(path.parent, os.W_OK)
+        connection = _open(path, writable)
         try:
             version = _version(connection, path)
             if version == 0:
@@ -67,7 +73,9 @@ def connect(path: Path, *, create: bool) -> sqlite3.Connection:
                     return _empty()
                 _make(connection, path)
             elif version < VERSION:
+                connection = connection if writable else _copy(connection)
                 _upgrade(connection, path)
+            connection.execute("PRAGMA trusted_schema=OFF")  # the file may be somebody else's
             # a power cut may cost the last commits, never the file: the queue can be rebuilt from studies and results
             connection.execute("PRAGMA synchronous=NORMAL")
         except BaseException:
@@ -93,6 +101,14 @@ def _open(path: Path, writable: bool) -> sqlite3.Connection:
         connection.close()
         connection = sqlite3.connect(f"{path.as_uri()}?immutable=1", uri=True, isolation_level=None)
     return connection
+
+
+def _copy(connection: sqlite3.Connection) -> sqlite3.Connection:
+    """The queue in memory, where it may be brought up to date: an older one on a disk that may only be read."""
+    with contextlib.closing(connection):
+        copy = sqlite3.connect(":memory:", isolation_level=None)
+        connection.backup(copy)
+        return copy
 
 
 def _make(connection: sqlite3.Connection, path: Path) -> None:

@@ -110,6 +110,7 @@ class Row:
     started: float | None
     ended: float | None
     left_s: float | None  # of its training, predicted from the steps so far
+    held: str = ""  # why it is not run though it waits (trust.py)
     members: tuple[Member, ...] = ()
 
 
@@ -145,6 +146,7 @@ class Claimed:
     slot: str = ""
     alone: bool = False  # it has a device to itself, after running out of memory beside others
     hangs: int = 0  # attempts in a row that had to be stopped because nothing came of them
+    signed: bool = False  # by this user (trust.py)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ class Ledger(Queue):
         with database.explain(self.path):
             rows = self._db.execute(
                 "SELECT run_id, priority, cost, kind, inputs_key, memory_gb, devices, alone, gpu_memory_gb FROM jobs "
-                f"WHERE state='waiting' AND inputs_key NOT IN ({marks}) "
+                f"WHERE state='waiting' AND held='' AND inputs_key NOT IN ({marks}) "
                 "ORDER BY priority DESC, cost DESC, queued, run_id LIMIT ?",
                 (*without, limit),
             ).fetchall()
@@ -35,6 +35,16 @@ class Ledger(Queue):
         with database.explain(self.path):
             rows = self._db.execute(f"SELECT run_id FROM jobs WHERE state=?{names}", (state, *also.values()))
             return [row[0] for row in rows]
+
+    def hold(self, run_id: str, why: str) -> None:
+        """Keep a job waiting that this user may not run."""
+        with self._change():
+            self._db.execute("UPDATE jobs SET held=? WHERE run_id=? AND state='waiting'", (why, run_id))
+
+    def release_held(self) -> None:
+        """Let all be looked at anew: another coordinator's user may have another key."""
+        with self._change():
+            self._db.execute("UPDATE jobs SET held='' WHERE held<>''")
 
     def data_version(self) -> int:
         """Changes when another process has changed the queue."""

@@ -53,6 +53,7 @@ class Coordinator:
         try:
             for name in ("drain", "devices"):  # said to a former coordinator, or by it
                 self._ledger.note(name)
+            self._ledger.release_held()
             self._recover()
             if until == "settled":
                 self._take_requests()

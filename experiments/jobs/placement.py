@@ -4,10 +4,10 @@ from collections.abc import Collection, Sequence
 
 from experiments import provenance
 from experiments.errors import UserError
-from experiments.jobs import attempts
+from experiments.jobs import attempts, trust
 from experiments.jobs.attempts import Live, Plan
 from experiments.jobs.engines.base import Engine
-from experiments.jobs.job import Job, Waiting
+from experiments.jobs.job import Claimed, Job, Waiting
 from experiments.jobs.ledger import Ledger
 from experiments.jobs.neighbours import Neighbours
 from experiments.jobs.preparation import LoadTask, Preparation, task_of
@@ -89,13 +89,24 @@ class Placement:
     def _prepared(self, waiting: Waiting) -> bool:
         if self.preparation.ready(waiting.inputs_key):
             return True
-        if self.preparation.start(self._ledger.job(waiting.run_id).job):
+        claimed = self._ledger.job(waiting.run_id)
+        if self._allowed(claimed) and self.preparation.start(claimed.job):
             self._ledger.explain_waiting(waiting.inputs_key, self.preparation.doing)
+        return False
+
+    def _allowed(self, claimed: Claimed) -> bool:
+        """Whether this user wants what the job executes; if not, it is held and says so."""
+        if claimed.signed or not trust.executes(claimed.job):
+            return True
+        self._ledger.hold(claimed.job.run_id, trust.why_held(claimed.job))
+        self.look = True
         return False
 
     def _begin(self, waiting: Waiting, slot: Slot) -> Plan | None:
         """Claim the job and say how its attempt is to be started; None if there is nothing to start."""
         run_id, claimed = waiting.run_id, self._ledger.job(waiting.run_id)
+        if not self._allowed(claimed):
+            return None
         try:
             code_digest = self._code_digest(claimed.job)
         except UserError as error:

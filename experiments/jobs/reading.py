@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from experiments.jobs import database
+from experiments.jobs import database, trust
 from experiments.jobs.job import Claimed, Job, Member, Row
 from experiments.jobs.states import State
 
 _ROW = (
     "run_id, state, seed, priority, cost, attempt, step, total, doing, slot, error, error_class, queued, started, "
-    "ended, left_s"
+    "ended, left_s, held"
 )
 
 
@@ -59,7 +59,9 @@ class Reading:
 
     def waiting_costs(self) -> list[float]:
         with database.explain(self.path):
-            rows = self._db.execute("SELECT cost FROM jobs WHERE state='waiting' ORDER BY cost DESC").fetchall()
+            rows = self._db.execute(
+                "SELECT cost FROM jobs WHERE state='waiting' AND held='' ORDER BY cost DESC"
+            ).fetchall()
         return [row[0] for row in rows]
 
     def devices_wanted(self) -> int:
@@ -69,6 +71,12 @@ class Reading:
                 "SELECT COALESCE(sum(max(1, devices)), 0) FROM jobs WHERE state IN ('waiting', 'running')"
             ).fetchone()
         return int(row[0])
+
+    def held(self) -> list[str]:
+        """Why runs are held, each reason once."""
+        with database.explain(self.path):
+            rows = self._db.execute("SELECT DISTINCT held FROM jobs WHERE state='waiting' AND held<>'' ORDER BY held")
+            return [row[0] for row in rows]
 
     def notes(self) -> dict[str, str]:
         """What the coordinator has to say, by name."""
@@ -91,17 +99,18 @@ class Reading:
         """A job in full. Raises KeyError if it is not in the queue."""
         with database.explain(self.path):
             row = self._db.execute(
-                "SELECT spec, j.attempt, pinned, best, stalls, a.ref, j.slot, alone, hangs FROM jobs j "
+                "SELECT spec, j.attempt, pinned, best, stalls, a.ref, j.slot, alone, hangs, signature FROM jobs j "
                 "LEFT JOIN attempts a "
                 "ON a.run_id = j.run_id AND a.number = j.attempt WHERE j.run_id=?",
                 (run_id,),
             ).fetchone()
         if row is None:
             raise KeyError(run_id)
-        spec, attempt, pinned, best, stalls, ref, slot, alone, hangs = row
+        spec, attempt, pinned, best, stalls, ref, slot, alone, hangs, signature = row
         job = Job.from_json(json.loads(spec), self._members(run_id).get(run_id, ()))
         left = json.loads(ref) if ref else None
-        return Claimed(job, attempt, json.loads(pinned), best, stalls, left, slot, bool(alone), hangs)
+        signed = trust.signed(spec, signature)
+        return Claimed(job, attempt, json.loads(pinned), best, stalls, left, slot, bool(alone), hangs, signed)
 
     def _members(self, run_id: str | None = None) -> dict[str, tuple[Member, ...]]:
         where, values = (" WHERE run_id=?", (run_id,)) if run_id else ("", ())

@@ -388,6 +388,6 @@ def test_the_spec_says_what_a_child_needs(store):
     go(store, make(attempts={"1": {"at": 3, "do": "kill"}}))
     spec = read_json(store.attempt_folder(make().run_id, 2) / "spec.json")
     assert spec["earlier"] == [f"runs/{make().run_id}/attempts/0001"]  # relative: a store can be moved
-    assert spec["device"] == {"kind": "cpu", "threads": 1, "memory_gb": None, "count": 1}
+    assert spec["device"] == {"kind": "cpu", "threads": 1, "memory_gb": None, "count": 1, "share": 1.0}
     assert spec["coordinator"]["pid"] == os.getpid()
     assert spec["train"] is True and [e["eval_id"] for e in spec["evaluations"]] == [EVALUATION]

@@ -196,3 +196,12 @@ def test_no_store_is_said(tmp_path):
         with pytest.raises(UserError, match="--store"):
             call(nowhere, *verb)
     assert not nowhere.root.exists()
+
+
+def test_runs_that_are_held_say_why_and_are_allowed_by_their_studys_name(store):
+    ledger = Ledger(store.queue_db)
+    ledger.hold(make(0xA1, "").run_id, "held: it executes the command 'x'")
+    ledger.close()
+    assert "A-h16 seed 1 (00a100a100a100a1): held: it executes the command 'x'" in call(store, "status")
+    with pytest.raises(UserError, match="no study of that name is queued"):
+        call(store, "work", "--trust", "table9", "--devices", "cpu:1")

@@ -230,7 +230,7 @@ class TestUpgrade:
         ledger.enqueue([Job("a" * 16, "stub", {}, cost=2.0)])
         ledger.close()
         old = sqlite3.connect(path)
-        for name in ("memory_gb", "devices", "alone", "hangs", "left_s", "gpu_memory_gb"):
+        for name in ("memory_gb", "devices", "alone", "hangs", "left_s", "gpu_memory_gb", "signature", "held"):
             old.execute(f"ALTER TABLE jobs DROP COLUMN {name}")
         old.execute("DROP TABLE notes")
         old.execute("PRAGMA user_version=1")
