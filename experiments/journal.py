@@ -1,6 +1,7 @@
 """Which journal an SQLite file may use where it lies."""
 
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -20,7 +21,12 @@ def journal_mode(folder: Path) -> str:
 
 def on_network(folder: Path) -> bool:
     """Whether a folder lies on a network disk, by its mount's type; False where that cannot be told."""
+    mount = mount_of(folder)
+    return mount is not None and mount.fstype.startswith(NETWORK)
+
+
+def mount_of(folder: Path) -> Any:
+    """The mount that a folder lies on, with `fstype` and `opts`; None where that cannot be told."""
     folder = folder.resolve()
     mounts = [p for p in psutil.disk_partitions(all=True) if folder.is_relative_to(p.mountpoint)]
-    nearest = max(mounts, key=lambda p: len(p.mountpoint), default=None)
-    return nearest is not None and nearest.fstype.startswith(NETWORK)
+    return max(mounts, key=lambda p: len(p.mountpoint), default=None)

@@ -14,21 +14,21 @@ No absolute path is kept inside, so a store can be moved. Imports no torch.
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import re
 import secrets
 import shutil
-import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, cast
 
+from experiments import locks
 from experiments.errors import DiskFull, UserError
 
 VERSION = 1
+MARKER = "store.json"
 _IDENTITY = re.compile(r"[0-9a-f]{16}")
 
 
@@ -46,7 +46,7 @@ class Store:
         Raises UserError for a store of another version, and for a folder that cannot be written when `create`.
         """
         store = cls(Path(root).absolute(), Path(state_dir).absolute() if state_dir else None)
-        marker = store.root / "store.json"
+        marker = store.root / MARKER
         if marker.exists():
             _check_version(marker)
         elif create:
@@ -128,43 +128,15 @@ class Store:
 
     def coordinator(self) -> str:
         """Who works on the store at this moment: "process 4711 on host"; "" for nobody. Takes no lock for long."""
-        try:
-            file = os.open(self.state_dir / "coordinator.lock", os.O_RDONLY)
-        except OSError:
-            return ""
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            return os.read(file, 200).decode(errors="replace").strip() or "another process"
-        finally:
-            os.close(file)
-        return ""
+        return locks.holder((self.root, self.state_dir))
 
     @contextlib.contextmanager
     def coordinator_lock(self) -> Iterator[None]:
-        """Held by the one process that owns the store's work; raises UserError naming the other holder.
-
-        An flock: the kernel lets go when the holder dies, however it dies.
-        """
-        path = self.state_dir / "coordinator.lock"
-        with explain_os_errors(f"lock the store {self.root}"):
-            file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-                    raise
-                holder = os.read(file, 200).decode(errors="replace").strip() or "another process"
-                raise UserError(
-                    f"The store {self.root} is already worked on by {holder}. One coordinator at a time owns a store: "
-                    "wait for it or stop it; `ablations queue` adds runs at any time, `ablations status` watches."
-                ) from None
-            os.ftruncate(file, 0)
-            os.write(file, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+        """Held by the one process that owns the store's work; raises UserError naming the other holder."""
+        with contextlib.ExitStack() as stack:
+            with explain_os_errors(f"lock the store {self.root}"):
+                stack.enter_context(locks.hold((self.root, self.state_dir)))
             yield
-        finally:
-            os.close(file)
 
 
 def _checked(identity: str) -> str:
@@ -195,7 +167,8 @@ def _refuse_foreign(root: Path) -> None:
     """A folder full of somebody's files is not made a store by a slip of --store."""
     if root.exists() and not root.is_dir():
         raise UserError(f"--store {root} is a file. Name a folder: it is made if it does not exist.")
-    if root.is_dir() and any(root.iterdir()):
+    foreign = root.is_dir() and any(not path.name.startswith(f".{MARKER}.") for path in root.iterdir())
+    if foreign and not (root / MARKER).exists():  # else another process has made it meanwhile
         raise UserError(
             f"{root} is neither empty nor a store (it has no store.json). Name an empty or new folder with --store."
         )
