@@ -5,6 +5,10 @@ class UserError(Exception):
     """A mistake of the user's: what is wrong, where, and what to do, in one paragraph. Exit code 2."""
 
 
+class Damaged(UserError):  # noqa: N818 - the file's state
+    """A file is torn, changed or missing: it is not what was written."""
+
+
 class DiskFull(UserError):  # noqa: N818 - what the disk is
     """There is no space left, or the quota is used up: trying again helps only once there is room."""
 

@@ -6,7 +6,6 @@ Adds the event "probed": matrix_flops, operations per second of a large matrix p
 """
 
 import contextlib
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +18,7 @@ from experiments.store import read_json
 
 def main(spec_path: Path) -> int:
     """Returns the exit code of the run."""
-    spec = json.loads(spec_path.read_text(encoding="utf-8"))
+    spec = read_json(spec_path) or {}
     with _profile(spec["trace"]) if "trace" in spec else contextlib.nullcontext():
         code = run.main(spec_path)
     result = read_json(spec_path.parent / "result.json") or {}

@@ -37,8 +37,9 @@ from experiments import provenance
 from experiments.config import DeviceSpec
 from experiments.errors import DiskFull, Diverged, OutOfMemory, Preempted, UserError
 from experiments.events import EventWriter
+from experiments.sealed import describe_file
 from experiments.stopping import StopRequest
-from experiments.store import Store, write_json
+from experiments.store import Store, read_json, write_json
 from experiments.tasks.base import Context, EvaluationSpec, Task
 from experiments.tasks.load import load_task
 from experiments.training_time import training_time
@@ -54,7 +55,7 @@ def main(spec_path: Path, rank: int = 0, port: int = 0) -> int:
     folder = spec_path.parent
     events = EventWriter(folder / "ranks" / str(rank) if rank else folder)
     try:
-        spec = json.loads(spec_path.read_text(encoding="utf-8"))
+        spec = read_json(spec_path) or {}
         stop = StopRequest(None if rank else spec.get("coordinator"))
         task = load_task(spec["task"], spec.get("folder", "")).with_settings(spec["config"])
         if rank:
@@ -227,6 +228,7 @@ def _evaluate(
         "wall_s": round(time.monotonic() - began, 3),
         "code_digest": provenance.code_digest(task.evaluation_code),
         "versions": _versions(task, outcome),
+        "files": {path.name: describe_file(path) for path in sorted(target.iterdir()) if path.is_file()},
     }
     write_json(target / "result.json", result)
     events.emit("evaluated", eval_id=item["eval_id"], set=spec.set, metrics=outcome["metrics"])

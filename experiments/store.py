@@ -20,12 +20,13 @@ import re
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
 from experiments import locks
-from experiments.errors import DiskFull, UserError
+from experiments.errors import Damaged, DiskFull, UserError
+from experiments.sealed import seal, unseal
 
 VERSION = 1
 MARKER = "store.json"
@@ -110,12 +111,13 @@ class Store:
                 return number, folder
 
     def result(self, run_id: str) -> dict[str, Any] | None:
-        """What the finished training recorded, or None."""
-        return read_json(self.run_folder(run_id) / "result.json")
+        """What the finished training recorded, or None. Raises Damaged."""
+        return read_named(self.run_folder(run_id) / "result.json", run_id=run_id)
 
     def evaluation(self, run_id: str, eval_id: str) -> dict[str, Any] | None:
-        """What a finished evaluation recorded, or None."""
-        return read_json(self.evaluation_folder(run_id, eval_id) / "result.json")
+        """What a finished evaluation recorded, or None. Raises Damaged."""
+        path = self.evaluation_folder(run_id, eval_id) / "result.json"
+        return read_named(path, run_id=run_id, eval_id=eval_id)
 
     def weights_folder(self, run_id: str) -> Path | None:
         """The folder of the attempt that trained to the end, or None."""
@@ -123,7 +125,7 @@ class Store:
         return self.attempt_folder(run_id, int(result["attempt"])) if result else None
 
     @staticmethod
-    def write_json(path: Path, value: Any) -> None:
+    def write_json(path: Path, value: Mapping[str, Any]) -> None:
         write_json(path, value)
 
     def coordinator(self) -> str:
@@ -194,8 +196,12 @@ def explain_os_errors(doing: str) -> Iterator[None]:
         raise kind(f"Could not {doing}: {remedies[error.errno]}. Nothing that was finished is lost.") from error
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Write durably: a temporary name beside, fsync, rename, fsync of the folder. Readers see old or new."""
+def write_json(path: Path, value: Mapping[str, Any], *, sealed: bool = True) -> None:
+    """Write durably: a temporary name beside, fsync, rename, fsync of the folder. Readers see old or new.
+
+    The record carries its checksum (experiments/sealed.py) unless other programs are to read it.
+    """
+    value = seal(value) if sealed else value
     write_bytes(path, (json.dumps(value, indent=1, ensure_ascii=False, sort_keys=True) + "\n").encode())
 
 
@@ -248,15 +254,26 @@ def fsync_folder(folder: Path) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """A JSON object, or None if there is no such file."""
+    """What `write_json` wrote, or None if there is no such file. Raises Damaged."""
     try:
-        return cast("dict[str, Any]", json.loads(path.read_text(encoding="utf-8")))
+        return unseal(json.loads(path.read_text(encoding="utf-8")))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except ValueError as error:
-        raise UserError(
+    except (ValueError, RecursionError) as error:
+        raise Damaged(
             f"{path} is damaged ({error}). Restore it from a backup, or delete it to redo this part."
         ) from None
+
+
+def read_named(path: Path, **names: str) -> dict[str, Any] | None:
+    """As read_json; raises Damaged for the record of another run or evaluation too."""
+    record = read_json(path)
+    for key, name in names.items():
+        if record is not None and record.get(key, name) != name:
+            raise Damaged(
+                f"{path} is the record of another {key}: {record[key]}. Put the right one back, or delete it."
+            )
+    return record
 
 
 def remove_folder(folder: Path) -> None:

@@ -6,6 +6,8 @@
                /sets/<name>-<set digest>/      an evaluated set: pieces, source.txt, target.txt, facts.json
 """
 
+import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +16,8 @@ from typing import Any
 from experiments.config import DataConfig, digest
 from experiments.data.pairs import SIDES, EncodedPairs, piece_dtype
 from experiments.data.tokenizer import Tokenizer, tokenizer_settings
-from experiments.errors import UserError
+from experiments.errors import Damaged, UserError
+from experiments.sealed import check_file
 from experiments.store import read_json
 
 FORMAT = 1  # of the folder; another one is another digest
@@ -54,12 +57,15 @@ class EncodedCorpus:
 
     def __init__(self, folder: Path, facts: dict[str, Any]) -> None:
         self.folder = folder
-        self.facts = facts
+        self._files = facts.get("files", {})  # sizes and hashes; none in a folder of an earlier version
+        self.facts = {name: value for name, value in facts.items() if name != "files"}
         self.digest = folder.name
         self.shared = bool(facts["shared"])
 
     @cached_property
     def train(self) -> EncodedPairs:
+        """Its files are hashed once, here. Raises Damaged."""
+        self._check(self.folder, self._files)
         return EncodedPairs(self.folder / "train", self._dtypes)
 
     @cached_property
@@ -68,6 +74,19 @@ class EncodedCorpus:
         names = model_names(self.shared)
         source = self._tokenizer(names[0])
         return source, source if self.shared else self._tokenizer(names[1])
+
+    def tokenizer_model(self, name: str) -> bytes:
+        """The file of a tokenizer, as it encoded this corpus. Raises Damaged."""
+        path = self.folder / name
+        try:
+            model = path.read_bytes()
+        except OSError as error:
+            raise Damaged(f"{path} cannot be read ({error.strerror}). {self._redo}") from None
+        if hashlib.sha256(model).hexdigest() != self.facts["tokenizer"]["sha256"][name]:
+            raise Damaged(
+                f"{path} is not the tokenizer that encoded this corpus: it was changed or damaged. {self._redo}"
+            )
+        return model
 
     def set_digests(self, name: str) -> list[str]:
         """Digests of the prepared sets of this name: one, unless its files changed."""
@@ -89,11 +108,13 @@ class EncodedCorpus:
             )
         chosen = set_digest or there[0]
         folder = self.folder / "sets" / f"{name}-{chosen}"
+        facts = read_json(folder / "facts.json") or {}
+        self._check(folder, facts.pop("files", {}))
         source, target = (_read_text(folder / f"{side}.txt") for side in SIDES)
         pairs = EncodedPairs(folder, self._dtypes)
         if not len(source) == len(target) == len(pairs):
-            raise UserError(f"{folder} is damaged: text and pieces differ in number. Delete {self.folder}.")
-        return EncodedSet(name, chosen, source, target, pairs, read_json(folder / "facts.json") or {})
+            raise Damaged(f"{folder} is damaged: text and pieces differ in number. {self._redo}")
+        return EncodedSet(name, chosen, source, target, pairs, facts)
 
     @property
     def _dtypes(self) -> tuple[Any, Any]:
@@ -101,13 +122,33 @@ class EncodedCorpus:
         return piece_dtype(sizes["source"]), piece_dtype(sizes["target"])
 
     def _tokenizer(self, name: str) -> Tokenizer:
-        tokenizer = Tokenizer.load(self.folder / name)
-        if tokenizer.sha256 != self.facts["tokenizer"]["sha256"][name]:
-            raise UserError(
-                f"{self.folder / name} is not the tokenizer that encoded this corpus: it was changed or damaged. "
-                f"Delete {self.folder}: the next run makes it anew."
-            )
-        return tokenizer
+        return Tokenizer(self.tokenizer_model(name))
+
+    def _check(self, folder: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
+        """Raises Damaged unless the files are what was written; each is hashed once by a process."""
+        for name, written in files.items():
+            try:
+                seen = _version(folder / name)
+                if seen not in _checked:
+                    check_file(folder / name, written)
+                    _checked.add(seen)
+            except Damaged as damage:
+                raise Damaged(f"The encoded corpus in {folder} is damaged: {damage}. {self._redo}") from None
+
+    @property
+    def _redo(self) -> str:
+        return f"Delete {self.folder}: the next run makes it anew."
+
+
+_checked: set[tuple[object, ...]] = set()  # by this process: versions of files that are what was written
+
+
+def _version(path: Path) -> tuple[object, ...]:
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise Damaged(f"{path.name} cannot be read: {error.strerror}") from error
+    return str(path), status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def open_encoded(root: Path, digest: str) -> EncodedCorpus:
@@ -116,6 +157,10 @@ def open_encoded(root: Path, digest: str) -> EncodedCorpus:
     facts = read_json(folder / "facts.json")
     if facts is None:
         raise UserError(f"There is no encoded corpus {folder}. `ablations run` prepares it.")
+    if facts.get("digest", digest) != digest:
+        raise Damaged(
+            f"{folder} holds another encoded corpus, {facts['digest']}. Delete it: the next run makes it anew."
+        )
     return EncodedCorpus(folder, facts)
 
 

@@ -9,7 +9,6 @@ import contextlib
 import gzip
 import hashlib
 import io
-import json
 import os
 import time
 import zlib
@@ -18,8 +17,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from experiments.errors import UserError
-from experiments.store import write_json
+from experiments.errors import Damaged, UserError
+from experiments.store import read_json, write_json
 
 BLOCK = 1 << 20  # bytes read at once
 RECENT_S = 2.0  # a file changed this lately may change again within its time stamp's grain: not remembered
@@ -183,7 +182,6 @@ class Fingerprints:
 
     def _load(self) -> dict[str, dict[str, Any]]:
         if self._path:
-            with contextlib.suppress(OSError, ValueError):
-                known = json.loads(self._path.read_text(encoding="utf-8"))
-                return known if isinstance(known, dict) else {}
+            with contextlib.suppress(OSError, Damaged):  # then the files are read once more
+                return read_json(self._path) or {}
         return {}

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from experiments.config import DataConfig
 from experiments.data.duplicates import seen_in_train
@@ -26,6 +26,7 @@ from experiments.data.tokenizer import (
     train_tokenizer,
 )
 from experiments.errors import UserError
+from experiments.sealed import describe_file
 from experiments.store import explain_os_errors, write_json
 
 HELD_PAIRS = 200_000  # a training set up to this size is read once and held (some 60 MB); a larger one is streamed
@@ -59,7 +60,7 @@ def prepare(
         root.mkdir(parents=True, exist_ok=True)
         if not (root / name).is_dir():
             with locked(root, name):
-                make_folder(root / name, name, work.make_train)
+                make_folder(root / name, name, lambda folder: work.make_train(folder, name))
         encoded = open_encoded(root, name)
         digests = {each: corpus.set_digest(each, root) for each in corpus.sets}
         if any(digest not in encoded.set_digests(each) for each, digest in digests.items()):
@@ -85,8 +86,8 @@ class _Work:
         self.counts, self.progress, self.threads = counts, progress, threads
         self._held: list[Pair] | None = None  # train, where it is small: read (or generated) once for all steps
 
-    def make_train(self, folder: Path) -> None:
-        """The tokenizers, train/ and facts.json."""
+    def make_train(self, folder: Path, name: str) -> None:
+        """The tokenizers, train/ and facts.json, which names the corpus's digest and those of its files."""
         started = time.monotonic()
         sampled = self._train_tokenizers(folder)
         trained = time.monotonic()
@@ -103,6 +104,8 @@ class _Work:
             )
         seconds = max(time.monotonic() - trained, 1e-9)
         facts = {
+            "digest": name,
+            "files": _described(folder / "train", "train/"),
             "corpus": {"name": self.corpus.name, "source": self.corpus.source, "target": self.corpus.target},
             "shared": self.shared,
             "vocab_size": {side: model.vocab_size for side, model in zip(SIDES, models, strict=True)},
@@ -138,7 +141,9 @@ class _Work:
                 for side, lines in zip(SIDES, zip(*pairs, strict=True), strict=True):
                     with (folder / f"{side}.txt").open("w", encoding="utf-8", newline="\n") as file:
                         file.writelines(f"{line}\n" for line in lines)
-                write_json(folder / "facts.json", {"name": name, **encoder.facts(), "seen_in_train": seen[name]})
+                files = _described(folder)
+                facts = {"name": name, **encoder.facts(), "seen_in_train": seen[name], "files": files}
+                write_json(folder / "facts.json", facts)
 
             make_folder(encoded.folder / "sets" / f"{name}-{digest}", encoded.digest, make)
 
@@ -168,6 +173,11 @@ class _Work:
             self._held = list(self.corpus.read_pairs("train"))
         pairs = self._held if self._held is not None else self.corpus.read_pairs("train")
         return _reported(pairs, doing, total, self.progress)
+
+
+def _described(folder: Path, prefix: str = "") -> dict[str, dict[str, Any]]:
+    """Size and hash of each file of a folder, by name."""
+    return {f"{prefix}{path.name}": describe_file(path) for path in sorted(folder.iterdir())}
 
 
 def _reported(items: Iterable[Item], doing: str, total: int, progress: Progress) -> Iterator[Item]:

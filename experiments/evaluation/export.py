@@ -6,7 +6,6 @@ final/tokenizer.model           or source.model and target.model: SentencePiece
 README.md                       how to use it
 """
 
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from experiments.config import DeviceSpec, RunConfig
 from experiments.data.encoded import model_names
 from experiments.device import Device
 from experiments.errors import UserError
-from experiments.evaluation.trained import load_model
+from experiments.evaluation.trained import load_model, load_tokenizers
 from experiments.evaluation.translator import FORMAT
 from experiments.store import explain_os_errors, write_json
 from experiments.training import checkpoint
@@ -48,12 +47,13 @@ def export(
         raise UserError(f"{folder} is there and not empty: name a new folder.")
     device = Device.open(DeviceSpec(), "fp32")
     model = load_model(config, choice, config.training.checkpoint_steps, attempt, device)
+    load_tokenizers(config, attempt)  # checks them
     tokenizers = list(dict.fromkeys(model_names(config.model.shared_vocabulary)))
     with explain_os_errors(f"write {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         checkpoint.save_weights(folder / "final", checkpoint.model_tensors(model), {"run_id": run_id})
         for name in tokenizers:
-            shutil.copyfile(attempt / "final" / name, folder / "final" / name)
+            checkpoint.add_file(folder / "final", name, (attempt / "final" / name).read_bytes())
         write_json(
             folder / "config.json",
             {

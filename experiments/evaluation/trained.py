@@ -6,8 +6,9 @@ from experiments.config import RunConfig
 from experiments.data.encoded import model_names
 from experiments.data.tokenizer import Tokenizer
 from experiments.device import Device
-from experiments.errors import UserError
+from experiments.errors import Damaged, UserError
 from experiments.evaluation.averaging import kept_average
+from experiments.store import read_json
 from experiments.training import checkpoint, retention
 from model.factory import build_model
 from model.transformer import Transformer
@@ -48,7 +49,22 @@ def load_model(
 
 
 def load_tokenizers(config: RunConfig, attempt: Path) -> tuple[Tokenizer, Tokenizer]:
-    """Of source and target; one object where the vocabulary is shared."""
+    """Of source and target; one object where the vocabulary is shared. Raises Damaged if they are not the run's."""
     names = model_names(config.model.shared_vocabulary)
-    source = Tokenizer.load(attempt / "final" / names[0])
-    return source, source if names[0] == names[1] else Tokenizer.load(attempt / "final" / names[1])
+    source = _tokenizer(attempt, names[0])
+    return source, source if names[0] == names[1] else _tokenizer(attempt, names[1])
+
+
+def _tokenizer(attempt: Path, name: str) -> Tokenizer:
+    path = attempt / "final" / name
+    tokenizer = Tokenizer.load(path)
+    written = checkpoint.meta_of(path.parent)["files"].get(name)
+    if written is None:  # trained by an earlier version: the training's record says which tokenizer it read
+        data = (read_json(attempt / "result.json") or {}).get("data") or {}
+        written = {"sha256": data.get("tokenizer", {}).get("sha256", {}).get(name, tokenizer.sha256)}
+    if tokenizer.sha256 != written["sha256"]:
+        raise Damaged(
+            f"{path} is not the tokenizer that the run was trained with: it was changed or damaged. Restore it from a "
+            "backup, or delete the run's folder to train it again."
+        )
+    return tokenizer

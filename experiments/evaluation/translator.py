@@ -10,7 +10,6 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from experiments.config import DeviceSpec, RunConfig
 from experiments.data.tokenizer import Tokenizer
@@ -20,6 +19,7 @@ from experiments.evaluation.beam import SearchSettings
 from experiments.evaluation.evaluate import search_settings
 from experiments.evaluation.trained import load_model, load_tokenizers
 from experiments.evaluation.translate import translate
+from experiments.store import read_json
 from model.transformer import Transformer
 
 FORMAT = "transformer-ablations model 1"
@@ -121,9 +121,11 @@ class Translator:
 def exported_config(folder: Path) -> RunConfig:
     """What `config.json` of an exported model says. Raises UserError."""
     try:
-        found: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        found = read_json(folder / "config.json")
+    except OSError as error:
         raise UserError(f"{folder} is no exported model: config.json cannot be read ({error}).") from None
+    if found is None:
+        raise UserError(f"{folder} is no exported model: it has no config.json.")
     if found.get("format") != FORMAT:
         raise UserError(f"{folder} is no model that this version exported: its format is {found.get('format')!r}.")
     return RunConfig.model_validate_json(json.dumps(found["config"]))

@@ -17,6 +17,7 @@ from experiments.jobs.promote import TRAINING
 from experiments.jobs.record import Record
 from experiments.jobs.slots import Slot
 from experiments.process import identify
+from experiments.sealed import seal
 from experiments.store import Store, read_json
 
 SPEC = "spec.json"
@@ -96,7 +97,7 @@ def plan(
         # whoever outlives it need not watch it
         "coordinator": None if engine.outlives else identify(os.getpid()),
     }
-    (folder / SPEC).write_text(json.dumps(spec, indent=1), encoding="utf-8")
+    (folder / SPEC).write_text(json.dumps(seal(spec), indent=1), encoding="utf-8")
     command = Launch([*child, str(folder / SPEC)], child_environment(slot, threads), folder / LOG, slot)
     claimed = replace(claimed, pinned=pinned)
     return Plan(Live(claimed, number, folder, slot, tuple(parts), None, Tail(folder)), command)

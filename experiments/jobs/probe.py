@@ -21,6 +21,7 @@ from experiments.jobs.engines.base import CHILD, Engine, Launch, child_environme
 from experiments.jobs.engines.local import LocalEngine
 from experiments.jobs.slots import Slot
 from experiments.process import identify
+from experiments.sealed import seal
 from experiments.store import Store, read_json
 
 PROBING = (sys.executable, "-m", "experiments.probing")  # a child that measures its device too
@@ -108,7 +109,7 @@ def _trained(
     }
     with tempfile.TemporaryDirectory(prefix="probe-", dir=store.root) as name:
         folder = Path(name)
-        (folder / SPEC).write_text(json.dumps(whole), encoding="utf-8")
+        (folder / SPEC).write_text(json.dumps(seal(whole)), encoding="utf-8")
         argv = [*child, str(folder / SPEC)]
         handle = engine.start(Launch(argv, child_environment(slot, slot.threads), folder / "log.txt", slot))
         began = time.monotonic()

@@ -2,17 +2,17 @@
 
 A child writes only into its attempt's folder; what is whole there (`result.json`, an evaluation's folder with a
 `result.json`) is taken over by renames. Every step can be repeated: a coordinator that died in between leaves the
-rest to the next one. Files whose JSON is torn count as not written.
+rest to the next one. Files whose JSON is torn or damaged count as not written.
 """
 
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from experiments.errors import Damaged
 from experiments.jobs.job import Job
-from experiments.store import Store, fsync_folder, remove_folder, write_json
+from experiments.store import Store, fsync_folder, read_json, remove_folder, write_json
 
 RESULT = "result.json"
 TRAINING = "training"  # the part's name, beside the eval_ids
@@ -56,13 +56,14 @@ def _take_evaluation(store: Store, run_id: str, attempt: int, eval_id: str, weig
     source = store.attempt_folder(run_id, attempt) / "evaluations" / eval_id
     target = store.evaluation_folder(run_id, eval_id)
     made = _whole(source / RESULT)
-    if made is None or target.exists():  # the first one counts
+    if made is None or _whole(target / RESULT) is not None:  # the first one counts
         return False
     if made.get("weights_attempt", weights) != weights:  # demoted here, or made of weights since replaced
         return False
     store.write_json(source / RESULT, {**made, "attempt": attempt, "weights_attempt": weights})
     target.parent.mkdir(exist_ok=True)
     _sync(source)
+    remove_folder(target)  # where its record is gone
     source.rename(target)
     fsync_folder(target.parent)
     return True
@@ -77,9 +78,9 @@ def _sync(folder: Path) -> None:
 
 def _demote(store: Store, run_id: str, eval_id: str) -> None:
     """Back to the folder of the attempt that made it: kept, and out of every table."""
-    made = store.evaluation(run_id, eval_id)
+    made = _whole(store.evaluation_folder(run_id, eval_id) / RESULT)
     if made is None:
-        return
+        return  # damaged: the first new one takes its place
     home = store.attempt_folder(run_id, int(made["attempt"])) / "evaluations"
     home.mkdir(parents=True, exist_ok=True)
     if (home / eval_id).exists():
@@ -115,7 +116,6 @@ def _evaluations(folder: Path) -> Iterator[str]:
 
 def _whole(path: Path) -> dict[str, Any] | None:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
+        return read_json(path)
+    except Damaged:
         return None
-    return value if isinstance(value, dict) else None

@@ -69,7 +69,7 @@ class CommandTask(OwnTask):
         _take_over(context, own.folder)
         settings = {name: value for name, value in flatten(config) if name not in ("task", "command")}
         files = {"settings": own.folder / "settings.json", "metrics": own.folder / "metrics.out"}
-        write_json(files["settings"], settings)
+        write_json(files["settings"], settings, sealed=False)
         files["metrics"].unlink(missing_ok=True)
         given = settings | files | {"folder": own.folder, "device": own.device, "threads": own.threads}
         ended = run_command(config.command, given, self.folder or Path.cwd(), context)

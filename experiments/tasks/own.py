@@ -25,6 +25,7 @@ from typing import Any
 
 from experiments.config import SettingRoles, TaskConfig, total_steps
 from experiments.errors import Diverged, UserError
+from experiments.sealed import check_file
 from experiments.store import read_json
 from experiments.tasks.base import Column, Context, EvaluationSpec, Progress, Task
 from experiments.tasks.own_context import EXAMPLES, FINAL, RunContext, close_context, keep_metrics, open_context
@@ -154,6 +155,9 @@ class OwnTask(Task):
         outputs = weights / FINAL / EXAMPLES / f"{evaluation.set}.jsonl"
         facts = {}
         if outputs.is_file():
+            trained = read_json(weights / "result.json") or {}
+            if written := trained.get("example_files", {}).get(outputs.name):  # none recorded by earlier versions
+                check_file(outputs, written)
             shutil.copyfile(outputs, folder / "examples.jsonl")
             facts["examples"] = outputs.read_bytes().count(b"\n")
         return {"metrics": metrics, **facts}

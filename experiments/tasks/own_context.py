@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from experiments.errors import Preempted, UserError
-from experiments.store import fsync_folder, remove_folder, write_bytes, write_json
+from experiments.errors import Damaged, Preempted, UserError
+from experiments.sealed import check_file, describe_file
+from experiments.store import fsync_folder, read_json, remove_folder, write_bytes, write_json
 from experiments.tasks.base import Context
 
 FINAL, EXAMPLES, CHECKPOINTS = "final", "examples", "checkpoints"
@@ -67,6 +68,7 @@ class RunContext:
         aside.mkdir(parents=True)
         yield aside
         _make_durable(aside)
+        write_json(_description(path), {"step": step, "files": _described(aside)})
         remove_folder(path)
         aside.rename(path)
         fsync_folder(home)
@@ -74,6 +76,7 @@ class RunContext:
         for old in checkpoints(self._context.folder)[:-KEPT]:
             gone = old.rename(old.with_name(f".{old.name}.partial"))  # half gone, it must not look like a checkpoint
             remove_folder(gone)
+            _description(old).unlink(missing_ok=True)
         if self.should_stop():
             raise Preempted(step)
 
@@ -103,8 +106,7 @@ def open_context(context: Context, seed: int) -> RunContext:
         from experiments.device import Device
 
         Device.open(context.device)  # caps the memory, where a GPU is shared
-    found = [path for folder in (context.folder, *context.earlier) for path in checkpoints(folder)]
-    newest = max(found, key=lambda path: path.name, default=None)
+    newest = _newest(context)
     if newest is not None:
         step, path = int(newest.name.removeprefix("step-")), "/".join(newest.parts[-3:])
         context.emit("resumed", step=step, path=path, run=newest.parents[3].name)
@@ -115,7 +117,33 @@ def close_context(own: RunContext, context: Context) -> dict[str, Any]:
     """Drop the checkpoints, which nobody needs any more, and give the facts."""
     remove_folder(context.folder / CHECKPOINTS)
     _make_durable(own.folder)
-    return {"device_kind": own.device, "threads": own.threads, "device": _device_name(own), **own._facts}
+    facts = {"device_kind": own.device, "threads": own.threads, "device": _device_name(own), **own._facts}
+    return {**facts, "example_files": _described(own.folder / EXAMPLES)}
+
+
+def _newest(context: Context) -> Path | None:
+    """The newest checkpoint whose files are what was saved; others are reported and skipped."""
+    found = [path for folder in (context.folder, *context.earlier) for path in checkpoints(folder)]
+    for path in sorted(found, key=lambda path: path.name, reverse=True):
+        try:
+            described = read_json(_description(path))  # None: of an earlier version
+            for name, written in described["files"].items() if described else ():
+                check_file(path / name, written)
+        except Damaged as damage:
+            context.emit("checkpoint_skipped", path="/".join(path.parts[-3:]), reason=str(damage))
+        else:
+            return path
+    return None
+
+
+def _description(path: Path) -> Path:
+    """Beside a checkpoint, whose folder is the user's: its files with their hashes."""
+    return path.with_name(f".{path.name}.json")
+
+
+def _described(folder: Path) -> dict[str, Any]:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): describe_file(path) for path in files}
 
 
 def checkpoints(folder: Path) -> list[Path]:

@@ -4,7 +4,6 @@ The planning half imports no torch; `train` and `evaluate` do. A task says where
 its targets become pieces (`target_symbols`) and how outputs are scored (`score`).
 """
 
-import shutil
 from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -122,6 +121,7 @@ class SequenceTask(Task):
     def _train(self, config: RunConfig, context: Context, device: "Device", group: "Group") -> dict[str, Any]:
         from experiments.device import seed_everything
         from experiments.tasks.batches import Batches, dev_perplexity
+        from experiments.training.checkpoint import add_file
         from experiments.training.lanes import lanes_for
         from experiments.training.trainer import train
         from model.factory import build_model
@@ -153,7 +153,7 @@ class SequenceTask(Task):
         if not group.leads:
             return facts
         for name in dict.fromkeys(model_names(config.model.shared_vocabulary)):
-            shutil.copyfile(encoded.folder / name, context.folder / "final" / name)
+            add_file(context.folder / "final", name, encoded.tokenizer_model(name))
         return {
             "num_params": self.num_params(config),
             "seed": config.seed,

@@ -9,7 +9,6 @@ into afterwards (replaced or removed at most), so that a new attempt can take ov
 """
 
 import contextlib
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,9 +19,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from experiments.errors import UserError
-from experiments.store import explain_os_errors, fsync_folder, write_json
-from experiments.training.tensorfile import Damaged, check, read_tensors, write_tensors
+from experiments.errors import Damaged, UserError
+from experiments.sealed import check_file, describe_file
+from experiments.store import explain_os_errors, fsync_folder, read_json, write_bytes, write_json
+from experiments.training.tensorfile import read_tensors, write_tensors
 
 FORMAT = 1
 _MODEL, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
@@ -51,19 +51,15 @@ class Checkpoint:
     @classmethod
     def open(cls, path: Path) -> "Checkpoint":
         """Raises Damaged if a file is torn or changed, UserError if another version of this program wrote it."""
-        try:
-            meta = json.loads((path / "meta.json").read_text(encoding="utf-8"))
-            files = dict(meta["files"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise Damaged(f"meta.json cannot be read: {error}") from error
+        meta = meta_of(path)
         if meta.get("format") != FORMAT:
             raise UserError(
                 f"{path} was written by another version of this program (checkpoint format {meta.get('format')}, "
                 f"this program reads {FORMAT}). Use that version, or train this run anew in another store. "
                 "Nothing was changed."
             )
-        for name, written in files.items():
-            check(path / name, written)
+        for name, written in meta["files"].items():
+            check_file(path / name, written)
         return cls(path, meta)
 
 
@@ -83,6 +79,14 @@ def save_final(folder: Path, weights: Mapping[str, Tensor], meta: Mapping[str, A
     """Save `<folder>/final`: the weights of the last step alone."""
     _write(folder / "final", {_MODEL: weights}, meta)
     return folder / "final"
+
+
+def add_file(path: Path, name: str, content: bytes) -> None:
+    """Keep a further file beside the weights; it is checked with them from now on."""
+    with explain_os_errors(f"save {path / name}"):
+        write_bytes(path / name, content)
+        meta = meta_of(path)
+        write_json(path / "meta.json", {**meta, "files": {**meta["files"], name: describe_file(path / name)}})
 
 
 def load_weights(path: Path) -> dict[str, Tensor]:
@@ -203,12 +207,21 @@ def step_of(path: Path) -> int:
 
 
 def meta_of(path: Path) -> dict[str, Any]:
+    """What a checkpoint's meta.json says. Raises Damaged."""
     try:
-        return dict(json.loads((path / "meta.json").read_text(encoding="utf-8")))
-    except (OSError, ValueError):
-        return {}
+        meta = read_json(path / "meta.json")
+    except OSError as error:
+        raise Damaged(f"{path / 'meta.json'} cannot be read: {error.strerror}") from error
+    if meta is None or not isinstance(meta.get("files"), dict):
+        raise Damaged(f"{path / 'meta.json'} is missing or names no files")
+    if path.name.startswith("step-") and meta.get("step") != step_of(path):
+        raise Damaged(f"{path / 'meta.json'} is of step {meta.get('step')}, not of the folder's")
+    return meta
 
 
 def _same_training(path: Path, found: Checkpoint) -> bool:
-    meta = meta_of(path)
+    try:
+        meta = meta_of(path)
+    except Damaged:
+        return False
     return all(meta.get(key) == found.meta.get(key) for key in ("format", "lineage", "code"))

@@ -69,6 +69,7 @@ class Training:
         emit("pinned", **{key: self.facts[key] for key in PINNED})
         self._saved_at = time.monotonic()
         self._score: float | None = None  # dev perplexity at `step`, if it was measured
+        self._best_step: int | None = None  # of the lowest so far
         self._started = time.perf_counter()
 
     def seed(self, step: int, seed: int) -> None:
@@ -96,6 +97,7 @@ class Training:
         if self.group.leads:
             checkpoint.take_over(found, attempts, self.folder)
         self.step, self.target_tokens = found.step, found.meta["target_tokens"]
+        self._best_step = found.meta.get("best_step")
         self.facts["resumed_from"] = found.step
         changed = {
             key: [found.meta.get(key), self._meta[key]] for key in EXACT if found.meta.get(key) != self._meta[key]
@@ -157,7 +159,10 @@ class Training:
         self._emit("metrics", step=self.step, **{f"dev_{name}": value for name, value in metrics.items()})
         self.curve.restart_clock()
         self._score = metrics.get("perplexity")
-        return self._score is not None and (best is None or self._score < best.meta["dev_perplexity"])
+        better = self._score is not None and (best is None or self._score < best.meta["dev_perplexity"])
+        if better:
+            self._best_step = self.step
+        return better
 
     @property
     def long_unsaved(self) -> bool:
@@ -171,7 +176,8 @@ class Training:
         What goes wrong is raised by a later `check`, `save` or `settle`.
         """
         self._saved_at = time.monotonic()
-        step, meta = self.step, {**self._meta, "target_tokens": self.target_tokens}
+        step = self.step
+        meta = {**self._meta, "target_tokens": self.target_tokens, "best_step": self._best_step}
         if self._score is not None:
             meta["dev_perplexity"] = self._score
         moments = optimizer_tensors(self.model, self.optimizer)

@@ -16,12 +16,11 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from experiments.errors import Damaged
+from experiments.sealed import check_file
+
 _NAMES = {torch.float32: "F32", torch.float64: "F64", torch.int64: "I64", torch.bool: "BOOL"}
 _BLOCK = 2**24  # bytes
-
-
-class Damaged(Exception):  # noqa: N818 - the file's state, and the reason to take another
-    """A file is torn, changed or missing."""
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, int | str]:
@@ -40,24 +39,11 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, int | 
 
 def read_tensors(path: Path, written: Mapping[str, object]) -> dict[str, Tensor]:
     """Read what `write_tensors` wrote and described. Raises Damaged if it is not that, byte for byte."""
-    check(path, written)
+    check_file(path, written)
     try:
         return safetensors.torch.load_file(path)
     except (SafetensorError, OSError) as error:
         raise Damaged(f"{path.name} cannot be read: {error}") from error
-
-
-def check(path: Path, written: Mapping[str, object]) -> None:
-    """Raises Damaged unless the file has the size and the SHA-256 that were recorded."""
-    try:
-        size = path.stat().st_size
-        if size != written["bytes"]:
-            raise Damaged(f"{path.name} has {size} bytes, {written['bytes']} were written")
-        with path.open("rb") as file:
-            if hashlib.file_digest(file, "sha256").hexdigest() != written["sha256"]:
-                raise Damaged(f"{path.name} is not what was written (SHA-256)")
-    except OSError as error:
-        raise Damaged(f"{path.name} cannot be read: {error.strerror}") from error
 
 
 def _bytes(tensor: Tensor) -> memoryview:

@@ -7,7 +7,6 @@ Endings: .mrg, .ptb, .parse, .tree or .trees, each plain or .gz. `data.train` an
 """
 
 import contextlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,8 +19,8 @@ from experiments.data.trees.linear import linearise
 from experiments.data.trees.settings import TreeData
 from experiments.data.trees.tree import Tree, cleaned
 from experiments.data.trees.treebank import read_trees
-from experiments.errors import UserError
-from experiments.store import write_json
+from experiments.errors import Damaged, UserError
+from experiments.store import read_json, write_json
 
 ENDINGS = (".mrg", ".ptb", ".parse", ".tree", ".trees")
 _DEV_NAMES = ("dev", "val", "valid")
@@ -112,8 +111,8 @@ class _Counts:
         self._fingerprints = Fingerprints(cache_dir, pinned)
         self._known: dict[str, int] = {}
         if self._path:
-            with contextlib.suppress(OSError, ValueError):
-                self._known = dict(json.loads(self._path.read_text(encoding="utf-8")))
+            with contextlib.suppress(OSError, Damaged):  # then the treebanks are read once more
+                self._known = read_json(self._path) or {}
 
     def of(self, path: Path) -> int:
         content = self._fingerprints.facts(path).sha256

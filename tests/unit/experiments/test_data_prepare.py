@@ -1,6 +1,5 @@
 """The encoded corpus: what is kept, what is counted, and that it is whole or not there."""
 
-import json
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +18,8 @@ from experiments.data.encoder import Encoder, chunks
 from experiments.data.pairs import Side, SideWriter, piece_dtype
 from experiments.data.prepare import prepare
 from experiments.data.tokenizer import UNK_ID
-from experiments.errors import UserError
+from experiments.errors import Damaged, UserError
+from experiments.store import read_json
 
 ENGLISH = [
     "the cat sat",
@@ -227,9 +227,15 @@ def test_damage_is_noticed(folder: Path, tmp_path: Path) -> None:
     root = tmp_path / "corpora"
     digest = made(data(folder), root).digest
     pieces = root / digest / "train" / "source.pieces"
-    pieces.write_bytes(pieces.read_bytes()[:-2])
-    with pytest.raises(UserError, match=r"source\.pieces has \d+ bytes .* damaged"):
-        _ = open_encoded(root, digest).train
+    whole = pieces.read_bytes()
+    for harmed in (whole[:-2], bytes([whole[0] ^ 1]) + whole[1:]):
+        pieces.write_bytes(harmed)
+        with pytest.raises(Damaged, match=r"damaged: source\.pieces (has \d+ bytes|is not what was written)"):
+            _ = open_encoded(root, digest).train
+    text = next((root / digest / "sets").glob("dev-*/target.txt"))
+    text.write_text(text.read_text().replace("e", "a", 1))
+    with pytest.raises(Damaged, match=r"target\.txt is not what was written"):
+        open_encoded(root, digest).set("dev")
     (root / digest / "tokenizer.model").write_bytes((root / digest / "tokenizer.model").read_bytes() + b"\x00")
     with pytest.raises(UserError, match="tokenizer"):
         _ = open_encoded(root, digest).tokenizers
@@ -337,6 +343,9 @@ def test_duplicates_are_counted_by_line() -> None:
 
 def test_facts_are_plain_json(folder: Path, tmp_path: Path) -> None:
     encoded = made(data(folder), tmp_path / "corpora")
-    assert json.loads((encoded.folder / "facts.json").read_text()) == encoded.facts
+    kept = read_json(encoded.folder / "facts.json")
+    files = kept.pop("files")
+    assert kept == encoded.facts
+    assert files.keys() == {f"train/{path.name}" for path in (encoded.folder / "train").iterdir()}
     assert encoded.facts["vocab_size"] == {"source": 60, "target": 60}
     assert str(tmp_path) not in (encoded.folder / "facts.json").read_text()  # a store can be moved

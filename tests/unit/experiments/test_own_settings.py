@@ -10,11 +10,13 @@ from typing import Literal
 import pytest
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
-from experiments.config import RunConfig, SettingRoles, flatten, lineage, run_identity, total_steps
+from experiments.config import DeviceSpec, RunConfig, SettingRoles, flatten, lineage, run_identity, total_steps
 from experiments.errors import Diverged, UserError
 from experiments.provenance import code_digest
+from experiments.tasks.base import Context
 from experiments.tasks.load import load_task
 from experiments.tasks.own import by_set, column, of_set
+from experiments.tasks.own_context import open_context
 from experiments.tasks.placeholders import filled, refuse_quoted
 from experiments.tasks.settings import config_type_of, restore
 from experiments.tasks.shell import Ended, read_metrics
@@ -325,3 +327,25 @@ def test_a_command_knows_types_and_its_script(tmp_path):
         with pytest.raises(ValidationError):
             task.config_type.model_validate_json(json.dumps(values))
     assert task.config_type.model_validate_json('{"n": 1.5}').n == 1.5
+
+
+def _context(folder, emitted, *earlier):
+    return Context(
+        store=folder, run_id="0" * 16, folder=folder, inputs={}, device=DeviceSpec(), earlier=earlier,
+        emit=lambda kind, **fields: emitted.append((kind, fields)), should_stop=lambda: False,
+    )  # fmt: skip
+
+
+def test_a_damaged_checkpoint_of_a_users_trainer_is_skipped_and_named(tmp_path):
+    emitted = []
+    own = open_context(_context(tmp_path, emitted), 1)
+    for step in (1, 2):
+        with own.checkpoint(step) as folder:
+            (folder / "state.txt").write_text(f"state {step}")
+    (tmp_path / "checkpoints/step-00000002/state.txt").write_text("state 3")
+    (tmp_path / "next").mkdir()
+    again = open_context(_context(tmp_path / "next", emitted, tmp_path), 1)
+    assert (again.resume / "state.txt").read_text() == "state 1"
+    assert [fields["path"][-8:] for kind, fields in emitted if kind == "checkpoint_skipped"] == ["00000002"]
+    (tmp_path / "checkpoints/.step-00000001.json").unlink()  # as an earlier version left it
+    assert open_context(_context(tmp_path / "next", emitted, tmp_path), 1).resume == again.resume

@@ -2,15 +2,17 @@
 
 import errno
 import json
+import shutil
 
 import pytest
 import safetensors.torch
 import torch
 from torch import nn
 
-from experiments.errors import UserError
+from experiments.errors import Damaged, UserError
+from experiments.store import read_json, write_json
 from experiments.training import checkpoint, retention, tensorfile
-from experiments.training.tensorfile import Damaged, read_tensors, write_tensors
+from experiments.training.tensorfile import read_tensors, write_tensors
 
 META = {"lineage": "a", "code": "b", "target_tokens": 7}
 
@@ -99,7 +101,7 @@ def test_another_configuration_is_refused_other_code_passed_over(tmp_path):
 
 def test_another_version_is_refused(tmp_path):
     path = _save(tmp_path, 100) / "meta.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 99}))
+    write_json(path, {**read_json(path), "format": 99})
     with pytest.raises(UserError, match="another version"):
         _newest(tmp_path)
 
@@ -132,7 +134,7 @@ def test_pruning_keeps_the_newest_the_regular_ones_and_the_best(tmp_path):
     assert _steps(tmp_path) == [100, 200, 300, 350], "350 is where a resume goes on, 250 was a stop's"
     assert retention.best(tmp_path).step == 100
     assert [p.name[-3:] for p in retention.last(tmp_path, 3, 100)] == ["200", "300", "350"]
-    with pytest.raises(UserError, match=r"holds 4 checkpoints, .*keep_checkpoints"):
+    with pytest.raises(UserError, match=r"holds 4 of the checkpoints .*keep_checkpoints"):
         retention.last(tmp_path, 5, 100)
 
 
@@ -199,3 +201,60 @@ def test_weights_of_another_model_are_refused():
         checkpoint.restore_model(_Tied(), {k: v for k, v in tensors.items() if k != "b.bias"})
     with pytest.raises(ValueError, match=r"a\.bias is \(2,\), the model's is \(3,\)"):
         checkpoint.restore_model(_Tied(), {**tensors, "a.bias": torch.zeros(2)})
+
+
+def _flipped(path, old, new):
+    text = path.read_bytes()
+    assert text.count(old) == 1
+    path.write_bytes(text.replace(old, new))
+
+
+def test_a_step_that_was_changed_is_no_place_to_go_on_from(tmp_path):
+    _save(tmp_path, 71)
+    _flipped(_save(tmp_path, 81) / "meta.json", b'"step": 81', b'"step": 91')
+    found, [(_, why)] = _newest(tmp_path)
+    assert found.step == 71
+    assert "checksum" in why
+
+
+def test_the_step_of_an_unsealed_meta_is_that_of_its_folder(tmp_path):
+    """As checkpoints of an earlier version are."""
+    for step in (71, 81):
+        path = _save(tmp_path, step) / "meta.json"
+        path.write_text(json.dumps(read_json(path)))
+    assert _newest(tmp_path)[0].step == 81
+    path.write_text(path.read_text().replace('"step": 81', '"step": 91'))
+    found, [(_, why)] = _newest(tmp_path)
+    assert found.step == 71
+    assert "of step 91" in why
+
+
+def test_another_checkpoint_does_not_pass_for_the_best(tmp_path):
+    for step, perplexity, best in ((100, 7.0, 100), (200, 5.0, 200), (300, 6.0, 200)):
+        _save(tmp_path, step, dev_perplexity=perplexity, best_step=best)
+    assert retention.best(tmp_path).step == 200
+    _flipped(tmp_path / "checkpoints/step-00000200/meta.json", b"5.0", b"9.0")
+    with pytest.raises(Damaged, match="step-00000200"):
+        retention.best(tmp_path)
+    retention.prune(tmp_path, keep=1, every=100)
+    assert _steps(tmp_path) == [100, 200, 300], "which is the best is unknown: all are kept"
+    shutil.rmtree(tmp_path / "checkpoints/step-00000200")
+    with pytest.raises(Damaged, match="lacks its best checkpoint, that of step 200"):
+        retention.best(tmp_path)
+
+
+def test_an_older_checkpoint_does_not_stand_in_for_one_of_an_average(tmp_path):
+    for step in (100, 200, 300, 350):
+        _save(tmp_path, step)
+    shutil.rmtree(tmp_path / "checkpoints/step-00000300")
+    with pytest.raises(UserError, match=r"holds 2 of the checkpoints .*step 300 is missing"):
+        retention.last(tmp_path, 3, 100)
+
+
+def test_a_file_added_to_weights_is_checked_with_them(tmp_path):
+    final = checkpoint.save_final(tmp_path, {"w": torch.ones(2)}, {"step": 3})
+    checkpoint.add_file(final, "tokenizer.model", b"pieces")
+    assert checkpoint.load_weights(final)["w"].tolist() == [1, 1]
+    (final / "tokenizer.model").write_bytes(b"Pieces")
+    with pytest.raises(UserError, match=r"tokenizer\.model is not what was written"):
+        checkpoint.load_weights(final)

@@ -1,6 +1,5 @@
 """The training loop: the curve of a plain loop, resumes without a trace, micro-batches, bad ends."""
 
-import json
 import math
 from itertools import pairwise
 
@@ -11,6 +10,7 @@ from torch.nn import functional as F
 from experiments.config import DeviceSpec, TrainingConfig
 from experiments.device import Device, mix, seed_everything
 from experiments.errors import Diverged, OutOfMemory, UserError
+from experiments.store import read_json, write_json
 from experiments.training import checkpoint, curve, retention
 from experiments.training.schedule import learning_rate
 from experiments.training.state import Training
@@ -98,7 +98,7 @@ def test_a_damaged_checkpoint_costs_steps_and_nothing_else(tmp_path):
 def test_a_resume_says_what_changed_and_refuses_another_configuration(tmp_path):
     run(tmp_path / "1", stop_at=5)
     path = tmp_path / "1/checkpoints/step-00000005/meta.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "threads": 7}))
+    write_json(path, {**read_json(path), "threads": 7})
     _, _, events = run(tmp_path / "2", earlier=[tmp_path / "1"], stop_at=6)
     assert kinds(events, "resumed")[0]["changed"] == {"threads": [7, 1]}
     with pytest.raises(UserError, match="another configuration"):
