@@ -9,7 +9,7 @@ import pytest
 
 from experiments import run
 from experiments.events import read_events
-from experiments.store import Store, write_json
+from experiments.store import Store, read_json, write_json
 from experiments.tasks.load import load_task
 
 TRAINER = """
@@ -75,7 +75,7 @@ def planned(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[str], P
 def test_files_that_stay_as_they_are(planned: Callable[[str], Planned]) -> None:
     attempt = planned("")
     assert attempt.end() == (run.FINISHED, "")
-    assert json.loads(next(p for p in attempt.results if p.name == "metrics.json").read_text()) == {"": {"lines": 4}}
+    assert read_json(next(p for p in attempt.results if p.name == "metrics.json")) == {"": {"lines": 4}}
 
 
 def _edit(folder: Path) -> None:
