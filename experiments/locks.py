@@ -57,7 +57,7 @@ def hold(folders: Iterable[Path]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _hold(folder: Path) -> Iterator[None]:
-    file = os.open(folder / FILE, os.O_RDWR | os.O_CREAT, 0o644)
+    file = os.open(folder / FILE, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         seen_by_all = _lock(file, folder)
         mine = {**identify(os.getpid()), "host": socket.gethostname()}

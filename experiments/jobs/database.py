@@ -3,6 +3,7 @@
 import contextlib
 import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -112,13 +113,26 @@ def _copy(connection: sqlite3.Connection) -> sqlite3.Connection:
 
 
 def _make(connection: sqlite3.Connection, path: Path) -> None:
-    connection.execute(f"PRAGMA journal_mode={journal_mode(path.parent)}")
+    _set_journal(connection, journal_mode(path.parent))
     with immediate(connection):
         if _version(connection, path) == 0:  # another process may have been first
             for statement in filter(str.strip, SCHEMA.split(";")):
                 connection.execute(statement)
             connection.execute(f"PRAGMA application_id={APPLICATION}")
             connection.execute(f"PRAGMA user_version={VERSION}")
+
+
+def _set_journal(connection: sqlite3.Connection, mode: str) -> None:
+    """Ask again while others open the file: SQLite's own patience does not cover a change of the journal."""
+    until = time.monotonic() + BUSY_TIMEOUT_S
+    while True:
+        try:
+            connection.execute(f"PRAGMA journal_mode={mode}")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > until:
+                raise
+            time.sleep(0.01)
 
 
 def _upgrade(connection: sqlite3.Connection, path: Path) -> None:

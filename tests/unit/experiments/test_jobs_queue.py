@@ -254,3 +254,17 @@ class TestBadFiles:
         Queue(tmp_path / "queue.db").enqueue([make(1)])
         monkeypatch.setattr(os, "access", lambda *_: False)
         assert len(Queue(tmp_path / "queue.db", create=False).status()) == 1
+
+
+def test_a_queue_is_made_while_another_process_looks_at_the_new_file(tmp_path):
+    """The journal cannot be changed at that moment, and SQLite itself does not wait."""
+    looking = sqlite3.connect(tmp_path / "queue.db", isolation_level=None, check_same_thread=False)
+    looking.execute("BEGIN")
+    looking.execute("SELECT count(*) FROM sqlite_master")
+    timer = threading.Timer(0.2, looking.execute, ["COMMIT"])
+    timer.start()
+    queue = Queue(tmp_path / "queue.db")
+    assert queue.enqueue([make(1)]) == 1
+    queue.close()
+    timer.join()
+    looking.close()
