@@ -188,11 +188,12 @@ class _Plateau:
             write_json(path, {name: value for name, value in vars(self).items() if name != "_asked"})
 
     def hear(self, kind: str, **facts: Any) -> None:
-        if kind == "metrics" and "target_tokens_per_s" in facts:
-            self._speeds = [*self._speeds[-200:], facts["target_tokens_per_s"]]
+        metrics = facts["metrics"] if kind == "metrics" else {}
+        if "target_tokens_per_s" in metrics:
+            self._speeds = [*self._speeds[-200:], metrics["target_tokens_per_s"]]
             self.speed = sorted(self._speeds)[len(self._speeds) // 2]
-        if kind == "metrics" and "dev_perplexity" in facts:
-            step, perplexity = facts["step"], facts["dev_perplexity"]
+        if "dev_perplexity" in metrics:
+            step, perplexity = facts["step"], metrics["dev_perplexity"]
             if perplexity < self.best[1]:
                 self.best = (step, perplexity)
             self._bad += 1

@@ -1,73 +1,60 @@
 """A run's events: one JSON object a line, appended by the child, tailed by the coordinator. The truth of a run.
 
-Every event has "t" (Unix seconds; differences are durations, clock.py) and "kind"; the rest depends on the kind:
-
-    started     attempt, pid, host, device, threads, code_digest, members
-    resumed     step, path, run                 training goes on at this step, of a checkpoint that `run` has made
-    metrics     step, loss, …                   numbers of the training curve
-    progress    what, done, total               of what has no steps; at most one a second
-    checkpoint  step, path                      saved and durable
-    trained     step                            weights are in the attempt's folder
-    evaluated   eval_id, set, metrics
-    finished
-    preempted   step                            stopped on request, after a checkpoint
-    failed      cls, message, traceback         cls: out_of_memory | disk_full | diverged | user_error | bug
+What the kinds of events hold: event_kinds.py. When a line is damaged: event_lines.py. The times are Unix seconds whose
+differences are durations (clock.py).
 """
 
-import json
-import math
+import contextlib
 import os
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from experiments import clock
+from experiments.event_lines import FORMAT, LONGEST_LINE, LineError, decode, encode, format_of
 
 FILE = "events.jsonl"
-FOR_THE_EYE = ("metrics", "progress")
+NOT_FSYNCED = ("metrics", "progress")
 PROGRESS_EVERY_S = 1.0
-
-
-def _plain(value: Any) -> Any:
-    """JSON knows no NaN or infinity: they are written as strings, so that every line stays valid JSON."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
-    return value
 
 
 class EventWriter:
     """Appends events to `<folder>/events.jsonl`: one write call a line, so that a kill tears at most the last."""
 
     def __init__(self, folder: Path) -> None:
-        self._file = os.open(folder / FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        self._file = os.open(folder / FILE, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+        size = os.fstat(self._file).st_size
+        self._head = {} if size else {"format": FORMAT}
+        self._torn = size > 0 and os.pread(self._file, 1, size - 1) != b"\n"  # by a writer that was killed
         self._progress_at = 0.0
-        self._torn = False
         self._turn = threading.Lock()  # a checkpoint is told by the thread that wrote it
 
-    def emit(self, kind: str, **fields: Any) -> None:
+    def emit(self, kind: str, /, **fields: Any) -> None:
+        """Append an event. Raises ValueError for fields that its kind does not have (event_lines.py)."""
         if kind == "progress":
             if time.monotonic() - self._progress_at < PROGRESS_EVERY_S:
                 return
             self._progress_at = time.monotonic()
-        event = {"t": round(clock.now(), 3), "kind": kind, **_plain(fields)}
         with self._turn:
-            self._append((json.dumps(event, ensure_ascii=False, allow_nan=False) + "\n").encode())
-        if kind not in FOR_THE_EYE:  # what a restart relies on must survive a power cut
+            self._append(encode({**fields, **self._head, "t": round(clock.now(), 3), "kind": kind}))
+            self._head = {}
+        if kind not in NOT_FSYNCED:  # what a restart relies on must survive a power cut
             os.fsync(self._file)
 
     def _append(self, line: bytes) -> None:
-        """One write; on a disk that is nearly full it may be cut short, and the rest then raises OSError."""
-        line = b"\n" + line if self._torn else line  # a torn line must not swallow the next one
-        self._torn = True
-        written = os.write(self._file, line)
-        while written < len(line):
-            written += os.write(self._file, line[written:])
+        """One write; on a disk that is nearly full it may be cut short: then OSError, and nothing of it stays."""
+        line = b"\n" + line if self._torn else line
+        written = 0
+        try:
+            while written < len(line):
+                written += os.write(self._file, line[written:])
+        except OSError:
+            if written:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._file, os.fstat(self._file).st_size - written)
+            raise
         self._torn = False
 
     def close(self) -> None:
@@ -75,36 +62,74 @@ class EventWriter:
 
 
 class Tail:
-    """Reads a growing event file: each call gives the complete lines since the last one."""
+    """Reads a growing event file: each call goes on where the last one stopped.
 
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / FILE
-        self._offset = 0
+    `offset` is where the next event begins, in bytes; `damaged` counts the lines passed over on the way. A line that
+    is still being written, or was torn by a kill, is left for the next call.
+    """
 
-    def read(self) -> list[dict[str, Any]]:
+    def __init__(self, folder: Path, offset: int = 0) -> None:
+        self.path = folder / FILE
+        self.offset, self.damaged = offset, 0
+        self._format: int | None = None
+        self._within_too_long = False
+
+    def damage(self, root: Path) -> str:
+        """A line for people on what was passed over; empty if nothing was."""
+        lines = "1 damaged line was" if self.damaged == 1 else f"{self.damaged} damaged lines were"
+        return f"{lines} passed over in {os.path.relpath(self.path, root)}" if self.damaged else ""
+
+    def read(self, until: int | None = None) -> Iterator[dict[str, Any]]:
+        """The complete events since the last call, oldest first, in bounded memory; those that begin before `until`."""
         try:
-            with self._path.open("rb") as file:
-                file.seek(self._offset)
-                data = file.read()
+            file = open(self.path, "rb", opener=_without_waiting)  # noqa: SIM115
         except FileNotFoundError:
-            return []
-        end = data.rfind(b"\n") + 1
-        self._offset += end
-        return list(_parse(data[:end]))
+            return
+        except OSError:  # a folder, somebody else's file: nothing in it can be read
+            self.damaged = max(1, self.damaged)
+            return
+        with file:
+            if not file.seekable():  # a pipe
+                return
+            self._format = self._format or _format(file)
+            file.seek(self.offset)
+            while (until is None or self.offset < until) and (line := self._line(file)):
+                try:
+                    event = decode(line, self._format or FORMAT) if line.strip() else None
+                except LineError:
+                    self.damaged += 1
+                    continue
+                if event is not None:
+                    yield event
+
+    def _line(self, file: IO[bytes]) -> bytes:
+        """The next complete line, at most LONGEST_LINE of it; empty where the file ends."""
+        while True:
+            line = file.readline(LONGEST_LINE)
+            whole = line.endswith(b"\n")
+            if not whole and len(line) < LONGEST_LINE and not self._within_too_long:
+                return b""
+            self.offset += len(line)
+            if whole and not self._within_too_long:
+                return line
+            if not line:
+                return b""
+            self.damaged += not self._within_too_long
+            self._within_too_long = not whole
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _format(file: IO[bytes]) -> int | None:
+    """By the first line that can be read."""
+    while (line := file.readline(LONGEST_LINE)).endswith(b"\n"):
+        if (found := format_of(line)) is not None:
+            return found
+    return None
 
 
 def read_events(folder: Path) -> list[dict[str, Any]]:
     """All complete events of an attempt; empty if it never started."""
-    return Tail(folder).read()
-
-
-def _parse(data: bytes) -> Iterator[dict[str, Any]]:
-    for line in data.split(b"\n"):
-        if not line.strip():
-            continue
-        try:
-            event = json.loads(line)
-        except ValueError:  # a line torn by a kill, completed by the next attempt to write: skip it
-            continue
-        if isinstance(event, dict) and "kind" in event:
-            yield event
+    return list(Tail(folder).read())

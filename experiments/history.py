@@ -1,7 +1,6 @@
 """A run's story over its attempts, read from the events: one curve, whatever died in between. Imports no torch."""
 
-import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from experiments.events import Tail
@@ -26,52 +25,72 @@ class History:
 
     def __init__(self, store: Store, run_id: str) -> None:
         self._store, self._run_id = store, run_id
-        self._tails: dict[int, Tail] = {}
+        self._tails: dict[int, Tail] = {}  # of the attempts that have begun
         self.begin = 0
         self.last: dict[str, int] = {}  # the last step given, by name
         self.started: dict[str, Any] = {}  # the latest attempt's "started" event
         self.first_t: float | None = None
+        self.last_t = 0.0
+        self.trained_t: float | None = None
+        self.evaluated_t: dict[str, float] = {}  # by eval_id, when it was first evaluated
 
-    def read(self) -> list[Point]:
+    @property
+    def position(self) -> dict[int, int]:
+        """How far it has read: bytes of each attempt's events."""
+        return {number: tail.offset for number, tail in sorted(self._tails.items()) if number >= self.begin}
+
+    def read(self) -> Iterator[Point]:
         """The points since the last call; after `restarted` they begin anew."""
-        return [point for event in self._events() for point in self._points(event)]
+        return (point for points in self.batches(1) for point in points)
 
-    def _events(self) -> Iterator[dict[str, Any]]:
-        fresh: dict[int, list[dict[str, Any]]] = {}
-        for number in self._store.attempts(self._run_id):
-            tail = self._tails.setdefault(number, Tail(self._store.attempt_folder(self._run_id, number)))
-            fresh[number] = tail.read()
-        for number, events in fresh.items():
-            if number > self.begin and any(event["kind"] == "restarted" for event in events):
-                self.begin, self.last, self.first_t = number, {}, None
-        self.begin = self.begin or min(fresh, default=0)
-        for number, events in fresh.items():
+    def batches(self, size: int) -> Iterator[list[Point]]:
+        """As `read`, at least so many at a time, the last one may be empty; `position` counts what has been given."""
+        self._look_for_attempts()
+        batch: list[Point] = []
+        for number, tail in sorted(self._tails.items()):
             if number >= self.begin:
-                yield from events
+                for event in tail.read():
+                    batch += self._points(event)
+                    if len(batch) >= size:
+                        yield batch
+                        batch = []
+        yield batch
 
-    def _points(self, event: dict[str, Any]) -> Iterator[Point]:
-        if self.first_t is None:
-            self.first_t = float(event["t"])
-        if event["kind"] == "started":
-            self.started = event
-        step = event.get("step")
-        if event["kind"] != "metrics" or not isinstance(step, int):
-            return
-        for name, value in event.items():
-            if name in ("t", "kind", "step") or step <= self.last.get(name, -1):
+    def skip(self, position: Mapping[int, int]) -> None:
+        """Go to where another History's `position` was, as if all before it had been read."""
+        self._look_for_attempts()
+        for number, tail in sorted(self._tails.items()):
+            if number >= self.begin:
+                for event in tail.read(until=position.get(number, 0)):
+                    for _ in self._points(event):
+                        pass
+
+    def _look_for_attempts(self) -> None:
+        numbers = self._store.attempts(self._run_id)
+        for number in numbers:
+            folder = self._store.attempt_folder(self._run_id, number)
+            first = next(Tail(folder).read(), None) if number not in self._tails else None
+            if first is None:
                 continue
-            number = _number(value)
-            if number is not None:
-                self.last[name] = step
-                yield Point(name, number, float(event["t"]), step)
+            self._tails[number] = Tail(folder)
+            if first["kind"] == "restarted" and number > self.begin:
+                self.begin, self.last, self.started, self.first_t = number, {}, {}, None
+                self.trained_t, self.evaluated_t = None, {}
+        self.begin = self.begin or min(numbers, default=0)
 
-
-def _number(value: Any) -> float | None:
-    """A metric's value; events write NaN and infinity as text."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    try:
-        number = float(value)
-    except ValueError:
-        return None
-    return number if not isinstance(value, str) or not math.isfinite(number) else None
+    def _points(self, event: Mapping[str, Any]) -> Iterator[Point]:
+        kind, t = event["kind"], event["t"]
+        self.first_t = t if self.first_t is None else self.first_t
+        self.last_t = t
+        if kind == "started":
+            self.started = dict(event)
+        elif kind == "trained":
+            self.trained_t = t
+        elif kind == "evaluated":
+            self.evaluated_t.setdefault(event["eval_id"], t)
+        elif kind == "metrics":
+            step = event["step"]
+            for name, value in event["metrics"].items():
+                if step > self.last.get(name, -1):
+                    self.last[name] = step
+                    yield Point(name, value, t, step)

@@ -78,11 +78,11 @@ class Tracker:
         """Bring MLflow up to date with a run. Raises what MLflow raises; may be repeated."""
         entry = self._open.get(run.run_id) or self._find(run) or self._create(run)
         begin = entry.history.begin
-        points = entry.history.read()
+        points = list(entry.history.read())
         if begin and entry.history.begin != begin:  # started anew: the former curve is another training's
             self._client.delete_run(entry.mlflow_id)
             entry = self._create(run)
-            points = entry.history.read()
+            points = list(entry.history.read())
         self._log_points(entry, points)
         about = tags(run, entry.history)
         if run.error or "error" in entry.tags:
@@ -121,7 +121,7 @@ class Tracker:
         study, profile, corpus, row, _ = run.members[0] if run.members else ("runs", "", "", run.run_id, "")
         experiment = self.experiment(study)
         history = History(self._store, run.run_id)
-        history.read()
+        list(history.read())
         about = tags(run, history) | {
             "mlflow.parentRunId": self.heading(study, profile, corpus),
             "first_attempt": str(history.begin),

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from experiments.events import read_events
+from experiments.errors import UserError
+from experiments.events import NOT_FSYNCED, Tail
 from experiments.store import Store, read_json
 
 SPEC = "spec.json"
@@ -36,7 +37,7 @@ def _line_of_work(store: Store, run_id: str, last: int) -> Iterator[tuple[int, l
         folder = store.attempt_folder(run_id, number)
         if number > last or not _trains(folder):
             continue
-        events = read_events(folder)
+        events = _without_curve(folder)
         if any(event["kind"] == "restarted" for event in events):
             found = []
         found.append((number, events))
@@ -44,8 +45,25 @@ def _line_of_work(store: Store, run_id: str, last: int) -> Iterator[tuple[int, l
 
 
 def _trains(folder: Path) -> bool:
-    """Whether the attempt was to train; others evaluate alone."""
-    return bool((read_json(folder / SPEC) or {}).get("train"))
+    """Whether the attempt was to train; others evaluate alone. One that cannot be read counts."""
+    try:
+        spec: Any = read_json(folder / SPEC)
+    except UserError:
+        return True
+    return bool(spec.get("train")) if isinstance(spec, dict) else spec is not None
+
+
+def _without_curve(folder: Path) -> list[dict[str, Any]]:
+    """Its events, without the points between the first and the last: there may be a million."""
+    kept: list[dict[str, Any]] = []
+    last: list[dict[str, Any]] = []
+    for event in Tail(folder).read():
+        if kept and event["kind"] in NOT_FSYNCED:
+            last = [event]
+        else:
+            kept.append(event)
+            last = []
+    return kept + last
 
 
 def _seconds(events: list[dict[str, Any]]) -> float:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from experiments.events import read_events
+from experiments.events import Tail
 from experiments.store import Store
 from reports.table import Table
 
@@ -31,9 +31,9 @@ def failures(table: Table, store: Store) -> list[Failure]:
 
 def _last(store: Store, row: str, seed: int, run_id: str) -> Failure:
     for attempt in reversed(store.attempts(run_id)):
-        events = read_events(store.attempt_folder(run_id, attempt))
-        failed = next((event for event in reversed(events) if event["kind"] == "failed"), None)
+        failed = None
+        for event in Tail(store.attempt_folder(run_id, attempt)).read():
+            failed = event if event["kind"] == "failed" else failed
         if failed is not None:
-            kind, message = str(failed.get("cls", "")), str(failed.get("message", ""))
-            return Failure(row, seed, run_id, attempt, kind, message[:LONGEST])
+            return Failure(row, seed, run_id, attempt, failed["cls"], failed["message"][:LONGEST])
     return Failure(row, seed, run_id, 0, "", "The process ended without a word: `ablations status` shows its log.")

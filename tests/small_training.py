@@ -71,7 +71,7 @@ def run(
 
 
 def losses(events):
-    return {e["step"]: e["loss"] for e in events if e["kind"] == "metrics" and "loss" in e}
+    return {e["step"]: e["metrics"]["loss"] for e in events if e["kind"] == "metrics" and "loss" in e["metrics"]}
 
 
 def kinds(events, kind):

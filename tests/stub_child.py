@@ -60,7 +60,7 @@ def train(spec, folder, events, stub, behaviour, stop):
             sys.exit(3)
         time.sleep(stub.get("step_s", 0))
         state = {"step": state["step"] + 1, "sum": state["sum"] + state["step"] + 1}
-        events.emit("metrics", step=state["step"], loss=1 / state["step"])
+        events.emit("metrics", step=state["step"], metrics={"loss": 1 / state["step"]})
         if state["step"] % stub.get("checkpoint_steps", 2) == 0:
             write_json(folder / "checkpoint.json", state)
             events.emit("checkpoint", step=state["step"], path="checkpoint.json")

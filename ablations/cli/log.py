@@ -9,7 +9,7 @@ import typer
 from ablations.cli import options as o
 from ablations.cli.naming import chosen, label, labels
 from experiments.errors import UserError
-from experiments.events import read_events
+from experiments.events import Tail
 from experiments.jobs.attempts import LOG
 from experiments.jobs.job import Row
 from experiments.jobs.queue import Queue
@@ -61,9 +61,12 @@ def _print_attempts(store: Store, row: Row) -> None:
         seconds = f" {max(0.0, made['ended'] - made['started']):.0f} s" if made["ended"] else ""
         outcome = made["outcome"] or "under way"
         typer.echo(f"  attempt {made['number']} on {made['slot']}:{seconds}{steps} {outcome} {made['detail']}".rstrip())
-        for event in read_events(store.attempt_folder(row.run_id, made["number"])):
+        tail = Tail(store.attempt_folder(row.run_id, made["number"]))
+        for event in tail.read():
             if event["kind"] in SPOKEN:
                 typer.echo(f"    {_spoken(event)}")
+        if tail.damaged:
+            typer.echo(f"    {tail.damage(store.root)}")
 
 
 def _spoken(event: dict[str, object]) -> str:

@@ -3,6 +3,7 @@
 import json
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -16,6 +17,7 @@ from ablations.cli.naming import label
 from ablations.cli.progress import duration
 from ablations.cli.settling import settle
 from ablations.cli.terminal import unguarded, visible
+from experiments.damage import damaged_events
 from experiments.jobs.forecast import left_s
 from experiments.jobs.job import Row
 from experiments.jobs.queue import Queue
@@ -75,9 +77,17 @@ def _lines(store: Store) -> list[str]:
         for row in queue.rows(State.CANCELLED, SHOWN) + queue.rows(State.FAILED, counts[State.FAILED]):
             lines.append(f"  {_line(row)}")
             lines += [f"      {line}" for line in row.error.splitlines()]
-        return lines
+        return lines + list(_damaged(store, queue))
     finally:
         queue.close()
+
+
+def _damaged(store: Store, queue: Queue) -> Iterator[str]:
+    """Whose events have lines that cannot be read: what they said is lost, the rest counts."""
+    found = list(damaged_events(store))
+    labels = {row.run_id: label(row) for row in queue.status()} if found else {}
+    for run_id, attempt, line in found:
+        yield f"  {labels.get(run_id, run_id)} attempt {attempt}: {line}"
 
 
 def _left(queue: Queue) -> list[str]:
@@ -112,9 +122,13 @@ def _as_json(store: Store) -> list[dict[str, Any]]:
     queue, holder = Queue(store.queue_db, create=False), store.coordinator()
     try:
         draining, before, plain = "drain" in queue.notes(), 0, []
+        damaged: dict[str, list[str]] = {}
+        for run_id, _, line in damaged_events(store):
+            damaged.setdefault(run_id, []).append(line)
         for row in queue.status():
             value: dict[str, Any] = {**asdict(row), "members": [member._asdict() for member in row.members]}
             value["log"] = _log(store, row)
+            value["damaged"] = damaged.get(row.run_id, [])
             value["why"] = ""
             if row.state is State.WAITING:
                 value["why"] = _why(row, before, holder, draining)

@@ -56,7 +56,7 @@ class Deadlines(Engine):
     def _finish(self, folder: Path) -> None:
         began = time.perf_counter()
         events = EventWriter(folder)
-        events.emit("metrics", step=1, loss=1.0)
+        events.emit("metrics", step=1, metrics={"loss": 1.0})
         (folder / "result.json").write_text('{"step": 1, "attempt": 1}')
         events.close()
         self.child_s += time.perf_counter() - began

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.errors import UserError
-from experiments.events import FILE, EventWriter, Tail
+from experiments.events import EventWriter, Tail
 from experiments.jobs.engines.base import Engine, Handle, Launch, child_environment
 from experiments.jobs.job import Claimed, Job
 from experiments.jobs.promote import TRAINING
@@ -43,10 +43,9 @@ class Live:
 
     def listen(self) -> None:
         """Take in what its events have said since the last time."""
-        events = self.tail.read()
-        if events:
+        for event in self.tail.read():
             self.heard_at = time.monotonic()
-            self.record.take(events)
+            self.record.take(event)
 
     @property
     def run_id(self) -> str:
@@ -162,21 +161,13 @@ def _say_restart(store: Store, job: Job, number: int, folder: Path) -> None:
     begun = [n for n in store.attempts(job.run_id) if n < number and _first_event(store.attempt_folder(job.run_id, n))]
     if begun:
         events = EventWriter(folder)
-        events.emit("restarted", step=0, why="the code has changed since the earlier attempts", earlier=begun)
+        events.emit("restarted", why="the code has changed since the earlier attempts", earlier=begun)
         events.close()
 
 
 def _first_event(folder: Path) -> Mapping[str, Any] | None:
     """The "started" event of an attempt, without reading its curve."""
-    try:
-        with (folder / FILE).open(encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                event = json.loads(line)
-                if event["kind"] == "started":
-                    return dict(event)
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
-        pass
-    return None
+    return next((event for event in Tail(folder).read() if event["kind"] == "started"), None)
 
 
 def log_tail(store: Store, folder: Path) -> str:

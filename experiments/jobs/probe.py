@@ -127,7 +127,7 @@ def _measured(events: Sequence[Mapping[str, Any]], result: Mapping[str, Any]) ->
     points = [(event["step"], event["t"]) for event in events if _is_point(event)]
     if len(points) >= 2 and points[-1][0] > points[0][0]:
         steps = float(points[-1][0] - points[0][0])
-        warm = [event for event in events if event["kind"] == "metrics" and event.get("step", 0) > points[0][0]]
+        warm = [event["metrics"] for event in events if event["kind"] == "metrics" and event["step"] > points[0][0]]
         matrix = [event["matrix_flops"] for event in events if event["kind"] == "probed"]
         return Measured(
             float(points[-1][1] - points[0][1]) / steps,
@@ -147,9 +147,9 @@ def _measured(events: Sequence[Mapping[str, Any]], result: Mapping[str, Any]) ->
 
 def _is_point(event: Mapping[str, Any]) -> bool:
     """Of the training curve."""
-    return event["kind"] == "metrics" and "loss" in event
+    return event["kind"] == "metrics" and "loss" in event["metrics"]
 
 
-def _mean(events: Sequence[Mapping[str, Any]], name: str) -> float | None:
-    values = [float(event[name]) for event in events if name in event]
+def _mean(metrics: Sequence[Mapping[str, float]], name: str) -> float | None:
+    values = [one[name] for one in metrics if name in one]
     return statistics.fmean(values) if values else None

@@ -1,13 +1,13 @@
 """What the events of one attempt have said so far."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 
 @dataclass
 class Record:
-    """Filled from events, oldest first."""
+    """Filled from events (event_lines.py), oldest first."""
 
     step: int | None = None
     first_step: int | None = None
@@ -35,32 +35,28 @@ class Record:
         steps, seconds = (late - early for late, early in zip(self.last_point, self.first_point, strict=True))
         return seconds / steps * max(0, total - self.last_point[0]) if steps > 0 else None
 
-    def take(self, events: Sequence[Mapping[str, Any]]) -> None:
-        for event in events:
-            self._take(event)
-
-    def _take(self, event: Mapping[str, Any]) -> None:
+    def take(self, event: Mapping[str, Any]) -> None:
         kind, step = event["kind"], event.get("step")
-        self.last_t = float(event.get("t", 0.0))
+        self.last_t = event["t"]
         self.first_t = self.last_t if self.first_t is None else self.first_t
-        if isinstance(step, int) and kind in ("resumed", "metrics", "checkpoint", "trained", "preempted"):
+        if step is not None and kind in ("resumed", "metrics", "checkpoint", "trained", "preempted"):
             self.step = step
             self.first_step = step if self.first_step is None else self.first_step
         self.started = self.started or kind == "started"
         if kind in ("started", "resumed", "metrics", "checkpoint"):
             self.doing = "starting" if kind == "started" else "training"
-        if kind == "metrics" and isinstance(step, int):
-            self.last_point = (step, float(event["t"]))
+        if kind == "metrics":
+            self.last_point = (event["step"], event["t"])
             self.first_point = self.first_point or self.last_point
-        if kind == "checkpoint" and isinstance(step, int):
-            self.saved_step = max(self.saved_step, step)
+        if kind == "checkpoint":
+            self.saved_step = max(self.saved_step, event["step"])
         elif kind in ("trained", "evaluated"):
             self.parts += 1
             self.doing = "evaluating"
         elif kind == "progress":
             self.doing = _progress(event)
         elif kind == "pinned":
-            self.pinned |= {k: v for k, v in event.items() if k not in ("t", "kind")}
+            self.pinned |= {k: v for k, v in event.items() if k not in ("t", "kind", "format")}
         elif kind == "failed":
             self.failure = event
         elif kind == "preempted":
@@ -68,5 +64,9 @@ class Record:
 
 
 def _progress(event: Mapping[str, Any]) -> str:
-    what, done, total = event.get("what", "working"), event.get("done"), event.get("total")
-    return f"{what} {done}/{total}" if total else str(what)
+    what, done, total = event["what"], event.get("done", 0), event.get("total")
+    return f"{what} {_count(done)}/{_count(total)}" if total else str(what)
+
+
+def _count(number: Any) -> str:
+    return f"{number:.0f}" if float(number).is_integer() else f"{number:.3g}"

@@ -55,7 +55,7 @@ class Context:
     folder: Path  # of this attempt: the only place to write
     inputs: Mapping[str, str]  # the task's digests of what training reads
     device: DeviceSpec
-    emit: Callable[..., None]  # emit("metrics", step=…, loss=…): one event (experiments/events.py)
+    emit: Callable[..., None]  # emit("metrics", step=…, metrics={…}): one event (experiments/event_kinds.py)
     should_stop: Callable[[], bool]  # asked every step: save a checkpoint and raise Preempted (experiments/errors.py)
     earlier: Sequence[Path] = ()  # folders of earlier attempts (and of shorter runs), newest first: read only
     pinned: Mapping[str, Any] = field(default_factory=dict)  # what the first attempt resolved: precision, micro_batch …

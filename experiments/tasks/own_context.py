@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.errors import Damaged, Preempted, UserError
+from experiments.event_kinds import LAST_STEP
 from experiments.sealed import check_file, describe_file
 from experiments.store import fsync_folder, read_json, remove_folder, write_bytes, write_json
 from experiments.tasks.base import Context
@@ -43,14 +44,14 @@ class RunContext:
     _context: Context
     _facts: dict[str, Any] = field(default_factory=dict)
 
-    def log(self, step: int, **metrics: float) -> None:
+    def log(self, /, step: int, **metrics: float) -> None:
         """A point of the training curve; MLflow shows it, and a pruner reads `<set>_<metric>` here."""
         values = {name: _number(name, value) for name, value in metrics.items()}
-        self._context.emit("metrics", step=int(step), **values)
+        self._context.emit("metrics", step=_step("log", step), metrics=values)
 
-    def progress(self, what: str, done: int, total: int) -> None:
+    def progress(self, what: str, done: float, total: float) -> None:
         """Work that has no steps, for the progress line."""
-        self._context.emit("progress", what=what, done=done, total=total)
+        self._context.emit("progress", what=str(what), done=_number("done", done), total=_number("total", total))
 
     def should_stop(self) -> bool:
         """Whether the run is asked to end: save a checkpoint, which then ends it."""
@@ -62,6 +63,7 @@ class RunContext:
 
         Ends the run after it (raises Preempted) if it was asked to stop.
         """
+        step = _step("checkpoint", step)
         home = self._context.folder / CHECKPOINTS
         path, aside = home / f"step-{step:08d}", home / f".step-{step:08d}.partial"
         remove_folder(aside)
@@ -91,7 +93,7 @@ class RunContext:
         lines = [json.dumps(_plain(row), ensure_ascii=False) for row in rows]
         write_bytes(home / f"{_set_name(set_)}.jsonl", "".join(f"{line}\n" for line in lines).encode())
 
-    def facts(self, **facts: Any) -> None:
+    def facts(self, /, **facts: Any) -> None:
         """Things to record with the run; `num_params` is printed by the table."""
         self._facts |= _plain(facts)
 
@@ -176,8 +178,18 @@ def _device_name(own: RunContext) -> str:
 def _number(name: str, value: Any) -> float:
     try:
         return float(value)
-    except (TypeError, ValueError):
-        raise UserError(f"log: {name} = {value!r} is not a number.") from None
+    except (TypeError, ValueError, OverflowError):
+        raise UserError(f"log: {name} = {str(value)[:100]!r} is not a number.") from None
+
+
+def _step(what: str, value: Any) -> int:
+    try:
+        step = int(value)
+    except (TypeError, ValueError, OverflowError):
+        step = -1
+    if not 0 <= step <= LAST_STEP:
+        raise UserError(f"{what}: the step {str(value)[:100]!r} is no integer from 0 to {LAST_STEP:,}.")
+    return step
 
 
 def _set_name(name: str) -> str:

@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from experiments.errors import Preempted, UserError
+from experiments.event_kinds import LAST_STEP
 from experiments.tasks.base import Context
 from experiments.tasks.placeholders import filled
 
 LINES_KEPT = 200  # of the output's end, where metrics are looked for
 STOP_EVERY_S = 0.2
+MOST = sys.float_info.max
 Metrics = dict[str, Any]
 
 
@@ -93,11 +95,11 @@ def _pass_on(process: "subprocess.Popen[str]", group: int, context: Context, sto
 def _tell(line: str, context: Context) -> None:
     """A printed {"step": 10, "loss": 2.3} is a point of the curve; with "checkpoint": true, one was saved there."""
     point = _json_object(line)
-    if point is None or type(point.get("step")) is not int:
+    if point is None or type(point.get("step")) is not int or not 0 <= point["step"] <= LAST_STEP:
         return
     numbers = {name: value for name, value in _metrics(point).items() if not isinstance(value, Mapping)}
     if numbers:
-        context.emit("metrics", step=point["step"], **numbers)
+        context.emit("metrics", step=point["step"], metrics=numbers)
     if point.get("checkpoint") is True:
         context.emit("checkpoint", step=point["step"], path="final")
 
@@ -143,15 +145,15 @@ def _json_object(text: str) -> dict[str, Any] | None:
         return None
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 
 
 def _metrics(found: Mapping[str, Any]) -> Metrics:
-    """Numbers, and numbers by set; text and flags are no metrics."""
+    """Numbers, and numbers by set; text, flags and integers beyond a float's range are no metrics."""
     wanted = {name: value for name, value in found.items() if name not in ("step", "checkpoint")}
-    return {n: v for n, v in wanted.items() if isinstance(v, Mapping | float) or type(v) is int}
+    return {n: v for n, v in wanted.items() if isinstance(v, Mapping | float) or (type(v) is int and abs(v) < MOST)}
 
 
 def _csv(head: str, line: str) -> Metrics | None:

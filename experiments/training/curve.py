@@ -61,6 +61,6 @@ class Curve:
             "source_tokens_per_s": round(self._source_tokens / seconds, 1),
             "padding": round(1 - (self._target_tokens + self._source_tokens) / max(1, self._positions), 4),
         }
-        self._emit("metrics", step=step, learning_rate=learning_rate, **self.last, **speeds)
+        self._emit("metrics", step=step, metrics={"learning_rate": learning_rate, **self.last, **speeds})
         self._waiting.clear()
         self.restart_clock()

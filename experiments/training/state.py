@@ -156,7 +156,7 @@ class Training:
         with torch.no_grad(), eagerly(self.settings.compile):
             metrics = dict(evaluate(self.step))
         self.model.train()
-        self._emit("metrics", step=self.step, **{f"dev_{name}": value for name, value in metrics.items()})
+        self._emit("metrics", step=self.step, metrics={f"dev_{name}": value for name, value in metrics.items()})
         self.curve.restart_clock()
         self._score = metrics.get("perplexity")
         better = self._score is not None and (best is None or self._score < best.meta["dev_perplexity"])

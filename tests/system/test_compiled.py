@@ -28,8 +28,8 @@ def _train(store: Store, name: str, **settings: Any) -> tuple[dict[int, float], 
     losses: dict[int, float] = {}
 
     def emit(kind: str, **fields: Any) -> None:
-        if kind == "metrics" and fields["step"] % 10 == 0 and "loss" in fields:
-            losses[fields["step"]] = fields["loss"]
+        if kind == "metrics" and fields["step"] % 10 == 0 and "loss" in fields["metrics"]:
+            losses[fields["step"]] = fields["metrics"]["loss"]
 
     inputs = TASK.inputs(config, store.root)
     facts = TASK.train(config, Context(store.root, name, folder, inputs, DeviceSpec(), emit, lambda: False))

@@ -72,7 +72,7 @@ def _wait_for(kind: str, store: Store, name: str, process: "subprocess.Popen[byt
 
 
 def _losses(events: list[dict[str, Any]]) -> dict[int, float]:
-    return {e["step"]: e["loss"] for e in events if e["kind"] == "metrics" and e["step"] % 10 == 0}
+    return {e["step"]: e["metrics"]["loss"] for e in events if e["kind"] == "metrics" and e["step"] % 10 == 0}
 
 
 def test_two_processes_train_as_one(store: Store) -> None:

@@ -138,4 +138,4 @@ def _assert_same_bits(one: Path, other: Path, steps: int) -> None:
 
 
 def _losses(folder: Path) -> list[tuple[int, float]]:
-    return [(e["step"], e["loss"]) for e in read_events(folder) if e["kind"] == "metrics"]
+    return [(e["step"], e["metrics"]["loss"]) for e in read_events(folder) if e["kind"] == "metrics"]

@@ -17,13 +17,14 @@ WANTED = ["training", "e1"]
 
 def after(events, code, missing=WANTED, expected=WANTED, claimed=None, **more):
     record = Record()
-    record.take([{"t": 0.0, **event} for event in events])
+    for event in events:
+        record.take({"t": 0.0, **event})
     claimed = claimed or Claimed(JOB, 1, {}, 0, 0)
     return decide(claimed, record, code, missing, expected=expected, **more)
 
 
 def event(kind, **fields):
-    return {"kind": kind, **fields}
+    return {"t": 0.0, "kind": kind, **fields}
 
 
 @pytest.mark.parametrize("code", [0, 1, 3, -9, None])
@@ -151,7 +152,8 @@ def test_hung_after_its_last_result_is_finished():
 def test_the_time_left_follows_the_steps_between_two_points():
     record = Record()
     assert record.left_s(100) is None
-    record.take([{"t": 10.0, "kind": "metrics", "step": 20}, {"t": 15.0, "kind": "metrics", "step": 30}])
+    record.take({"t": 10.0, "kind": "metrics", "step": 20})
+    record.take({"t": 15.0, "kind": "metrics", "step": 30})
     assert record.left_s(100) == pytest.approx(35.0)
     assert record.left_s(None) is None
 
@@ -174,9 +176,11 @@ def test_what_the_first_attempt_resolved_is_pinned():
 
 def test_a_record_follows_the_story():
     record = Record()
-    record.take([event("started"), event("resumed", step=4), event("metrics", t=1.0, step=5, loss=1.0)])
+    for one in (event("started"), event("resumed", step=4), event("metrics", t=1.0, step=5, metrics={"loss": 1.0})):
+        record.take(one)
     assert (record.first_step, record.step, record.doing) == (4, 5, "training")
-    record.take([event("trained", step=9), event("progress", what="decoding dev", done=3, total=8)])
+    for one in (event("trained", step=9), event("progress", what="decoding dev", done=3.0, total=8.0)):
+        record.take(one)
     assert (record.step, record.doing) == (9, "decoding dev 3/8")
 
 

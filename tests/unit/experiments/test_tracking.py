@@ -45,7 +45,7 @@ def attempt(store, number, steps, *, restarted=False, **started):
         events.emit("restarted", step=0)
     events.emit("started", attempt=attempt_number, revision={"commit": "abc", "dirty": True}, **started)
     for step in steps:
-        events.emit("metrics", step=step, loss=attempt_number + step / 10, lr=0.5)
+        events.emit("metrics", step=step, metrics={"loss": attempt_number + step / 10, "lr": 0.5})
     (folder / "log.txt").write_text(f"log of {attempt_number}\n")
     return events
 
@@ -118,7 +118,7 @@ def test_no_metric_twice_after_a_resume_also_by_another_coordinator(home, tracke
     events = attempt(home, 3, range(1, 6))
     tracker.sync(run(3, "RUNNING"))
     assert found(tracker, 3).info.status == "RUNNING"
-    events.emit("metrics", step=6, loss=9.0)
+    events.emit("metrics", step=6, metrics={"loss": 9.0})
     tracker.sync(run(3, "RUNNING"))
     tracker.sync(run(3, "KILLED"))
     assert found(tracker, 3).info.status == "KILLED"
@@ -157,7 +157,7 @@ def test_a_run_of_two_studies_is_one_run_with_both_as_tags(home, tracker):
 def test_not_a_number_and_many_metrics(home, tracker):
     events = attempt(home, 7, ())
     for step in range(1500):
-        events.emit("metrics", step=step, loss=float("nan") if step == 3 else 1.0, label="text", flag=True)
+        events.emit("metrics", step=step, metrics={"loss": float("nan") if step == 3 else 1.0})
     tracker.sync(run(7, "RUNNING"))
     history = curve(tracker, 7)
     assert len(history) == 1500 and history[3][1] != history[3][1]
@@ -175,7 +175,7 @@ def test_a_second_evaluation_of_a_set_has_its_own_name(home):
 def test_the_story_of_a_run_needs_no_mlflow(home):
     attempt(home, 9, range(1, 4))
     attempt(home, 9, range(2, 6))
-    points = History(home, f"{9:016x}").read()
+    points = list(History(home, f"{9:016x}").read())
     assert [(p.step, p.value) for p in points if p.name == "loss"] == [(1, 1.1), (2, 1.2), (3, 1.3), (4, 2.4), (5, 2.5)]
 
 

@@ -192,7 +192,8 @@ def test_evaluation_on_the_way_and_the_best_step(tmp_path):
     scores = {3: 9.0, 6: 5.0, 9: 7.0, 12: 8.0}
     settings = TrainingConfig(train_steps=12, warmup_steps=10, checkpoint_steps=4, keep_checkpoints=1, eval_steps=3)
     _, _, events = run(tmp_path / "1", settings=settings, evaluate=lambda step: {"perplexity": scores[step]})
-    dev = {e["step"]: e["dev_perplexity"] for e in kinds(events, "metrics") if "dev_perplexity" in e}
+    points = [(e["step"], e["metrics"]) for e in kinds(events, "metrics")]
+    dev = {step: metrics["dev_perplexity"] for step, metrics in points if "dev_perplexity" in metrics}
     assert dev == scores
     assert retention.best(tmp_path / "1").step == 6
     assert [p.name[-2:] for p in sorted((tmp_path / "1/checkpoints").iterdir())] == ["06", "12"]
@@ -206,12 +207,13 @@ def test_events_tell_losses_rates_and_speeds(tmp_path):
     assert events[0]["precision"] == "fp32"
     point = kinds(events, "metrics")[4]
     assert point["step"] == 5
-    assert point["learning_rate"] == learning_rate(5, 8, 10)
-    assert point["perplexity"] == pytest.approx(math.exp(point["nll"]))
-    assert point["target_tokens_per_s"] > 0
+    metrics = point["metrics"]
+    assert metrics["learning_rate"] == learning_rate(5, 8, 10)
+    assert metrics["perplexity"] == pytest.approx(math.exp(metrics["nll"]))
+    assert metrics["target_tokens_per_s"] > 0
     batch = pairs(5)
     real = batch.num_target_tokens + batch.num_source_tokens
-    assert point["padding"] == pytest.approx(1 - real / 72, abs=1e-4)
+    assert metrics["padding"] == pytest.approx(1 - real / 72, abs=1e-4)
     assert [(e["step"], e["path"]) for e in kinds(events, "checkpoint")] == [
         (s, f"checkpoints/step-{s:08d}") for s in (4, 8, 12)
     ]

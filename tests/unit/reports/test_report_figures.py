@@ -35,7 +35,7 @@ def finished(bench, text, tmp_path):
         renamed[run.run_id] = f"{number:016x}"
         events = EventWriter(store.new_attempt(renamed[run.run_id])[1])
         for step in (1, 2, 3):
-            events.emit("metrics", step=step, perplexity=9.0 / step)
+            events.emit("metrics", step=step, metrics={"perplexity": 9.0 / step})
     rows = tuple(
         replace(row, outcomes=tuple(replace(o, run=replace(o.run, run_id=renamed[o.run.run_id])) for o in row.outcomes))
         for row in table.rows

@@ -1,0 +1,135 @@
+"""The kinds of events, and what each holds: the fields it must have, their types and bounds.
+
+A field that is not named here may be added to an event, and is not checked.
+"""
+
+from typing import Annotated, Any, Literal, Required
+
+from pydantic import ConfigDict, Field, TypeAdapter
+from typing_extensions import TypedDict
+
+LAST_STEP = (1 << 63) - 1  # SQLite's largest integer
+Step = Annotated[int, Field(ge=0, le=LAST_STEP)]
+Time = Annotated[float, Field(ge=0, lt=253402300800)]  # Unix seconds (clock.py), to the end of the year 9999
+Count = Annotated[int, Field(ge=0, le=LAST_STEP)]
+Number = float | Literal["nan", "inf", "-inf"]  # JSON knows no NaN
+
+
+class _Event(TypedDict, total=False):
+    __pydantic_config__ = ConfigDict(strict=True, extra="allow")  # type: ignore[misc]
+    t: Required[Time]
+    format: Annotated[int, Field(ge=2)]
+
+
+class Started(_Event, total=False):
+    kind: Required[Literal["started"]]
+    attempt: Required[Count]
+    pid: Count
+    members: list[Annotated[list[str], Field(min_length=4, max_length=5)]]  # study, profile, corpus, row, group
+    device: dict[str, Any]
+    code_digest: str
+    revision: dict[str, Any] | None
+    versions: dict[str, Any] | None
+    host: str
+
+
+class Resumed(_Event, total=False):
+    """Training goes on at this step."""
+
+    kind: Required[Literal["resumed"]]
+    step: Required[Step]
+    path: Required[str]
+    run: str
+
+
+class Restarted(_Event, total=False):
+    """Earlier attempts count no more; written before "started"."""
+
+    kind: Required[Literal["restarted"]]
+    why: str
+
+
+class Point(_Event, total=False):
+    """Numbers of the training curve."""
+
+    kind: Required[Literal["metrics"]]
+    step: Required[Step]
+    metrics: Required[dict[str, Number]]
+
+
+class Progress(_Event, total=False):
+    """Of what has no steps; at most one a second."""
+
+    kind: Required[Literal["progress"]]
+    what: Required[str]
+    done: Number
+    total: Number
+
+
+class Checkpoint(_Event, total=False):
+    """Saved and durable."""
+
+    kind: Required[Literal["checkpoint"]]
+    step: Required[Step]
+    path: Required[str]
+
+
+class CheckpointSkipped(_Event, total=False):
+    kind: Required[Literal["checkpoint_skipped"]]
+    path: Required[str]
+    reason: Required[str]
+
+
+class Pinned(_Event, total=False):
+    """What later attempts keep."""
+
+    kind: Required[Literal["pinned"]]
+    micro_batch_tokens: Count
+    threads: Count
+    precision: str
+    attention_kernel: str
+
+
+class Trained(_Event, total=False):
+    """Weights are in the attempt's folder."""
+
+    kind: Required[Literal["trained"]]
+    step: Step | None
+
+
+class Evaluated(_Event, total=False):
+    kind: Required[Literal["evaluated"]]
+    eval_id: Required[Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]]
+    set: Required[str]
+    metrics: dict[str, Any]
+
+
+class Finished(_Event, total=False):
+    kind: Required[Literal["finished"]]
+
+
+class Preempted(_Event, total=False):
+    """Stopped on request, after a checkpoint."""
+
+    kind: Required[Literal["preempted"]]
+    step: Step | None
+
+
+class Failed(_Event, total=False):
+    kind: Required[Literal["failed"]]
+    cls: Required[str]  # out_of_memory | disk_full | diverged | user_error | bug
+    message: Required[str]
+    traceback: str
+    micro_batch_tokens: Count
+
+
+class Probed(_Event, total=False):
+    kind: Required[Literal["probed"]]
+    matrix_flops: Required[float]
+
+
+_Kind = (
+    Started | Resumed | Restarted | Point | Progress | Checkpoint | CheckpointSkipped | Pinned | Trained | Evaluated
+    | Finished | Preempted | Failed | Probed
+)  # fmt: skip
+EVENT: TypeAdapter[Any] = TypeAdapter(Annotated[_Kind, Field(discriminator="kind")])
