@@ -35,10 +35,8 @@ def test_utilisation_is_work_over_the_measured_rate():
 
 def test_the_first_point_warms_up_and_is_left_out():
     def point(step, t, rate):
-        return {
-            "kind": "metrics", "step": step, "t": t, "loss": 1.0,
-            "target_tokens_per_s": rate, "source_tokens_per_s": 2 * rate, "padding": 0.1,
-        }  # fmt: skip
+        speeds = {"target_tokens_per_s": rate, "source_tokens_per_s": 2 * rate, "padding": 0.1}
+        return {"kind": "metrics", "step": step, "t": t, "metrics": {"loss": 1.0, **speeds}}
 
     events = [point(10, 100.0, 1.0), point(15, 101.0, 30.0), point(20, 102.0, 50.0)]
     events.append({"kind": "probed", "matrix_flops": 4e9})
