@@ -16,6 +16,7 @@ from typing import Any
 # The code whose change may change a trained number. Planning, queueing and reporting are not in it.
 TRAINING_CODE = (
     "model",
+    "experiments.config",  # defaults
     "experiments.data",
     "experiments.training",
     "experiments.tasks",

@@ -34,8 +34,8 @@ from pathlib import Path
 from typing import Any
 
 from experiments import provenance
-from experiments.config import DeviceSpec
-from experiments.errors import DiskFull, Diverged, OutOfMemory, Preempted, UserError
+from experiments.config import PROBE_ID, DeviceSpec, TaskConfig, eval_identity, run_identity
+from experiments.errors import Damaged, DiskFull, Diverged, OutOfMemory, Preempted, UserError
 from experiments.events import EventWriter
 from experiments.sealed import describe_file
 from experiments.stopping import StopRequest
@@ -157,6 +157,7 @@ def _context(
 def _attempt(spec: dict[str, Any], task: Task, folder: Path, events: EventWriter, stop: StopRequest) -> None:
     store = Store.open(spec["store"], create=False)
     config = _config(spec, task)
+    _check_identities(spec, config)
     pinned = dict(spec.get("pinned", {}))
 
     def emit(kind: str, **fields: Any) -> None:
@@ -179,6 +180,22 @@ def _attempt(spec: dict[str, Any], task: Task, folder: Path, events: EventWriter
         if stop():
             raise Preempted(None)
         _evaluate(item, config, task, weights, context, events)
+
+
+def _check_identities(spec: dict[str, Any], config: TaskConfig) -> None:
+    """Raises Damaged where settings are not those that a run or an evaluation is named by: a table would print lies."""
+    if spec["run_id"] == PROBE_ID:
+        return
+    named = {spec["run_id"]: run_identity(config, spec["inputs"])}
+    for item in spec["evaluations"]:
+        named[item["eval_id"]] = eval_identity(spec["run_id"], item["settings"], item["inputs"])
+    for identity, made in named.items():
+        if identity != made:
+            raise Damaged(
+                f"The settings of {identity} make {made}: they are not those that it is named by. The queue was "
+                "damaged, or the trainer's settings were changed since this was queued. `ablations run` queues anew "
+                "what the study asks for."
+            )
 
 
 def _write_result(spec: dict[str, Any], task: Task, context: Context, facts: dict[str, Any], seconds: float) -> None:

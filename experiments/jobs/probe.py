@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from experiments.config import PROBE_ID
 from experiments.errors import UserError
 from experiments.events import read_events
 from experiments.jobs.attempts import SPEC
@@ -100,7 +101,7 @@ def _trained(
     whole = {
         **spec,
         "store": str(store.root),
-        "run_id": "0" * 16,
+        "run_id": PROBE_ID,
         "attempt": 1,
         "train": True,
         "evaluations": [],

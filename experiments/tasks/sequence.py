@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 # The code whose change may change a trained number, and a score of given weights; a task adds its own.
 _HERE = ("experiments.tasks.sequence", "experiments.tasks.batches")
-TRAINED_BY = ("model", "experiments.data", "experiments.training", "experiments.device", *_HERE)
+_DEFAULTS = "experiments.config"  # model.config's are in "model"
+TRAINED_BY = ("model", _DEFAULTS, "experiments.data", "experiments.training", "experiments.device", *_HERE)
 EVALUATED_BY = ("model", "experiments.data", "experiments.evaluation", "experiments.device", *_HERE)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from experiments.config import RunConfig
+from experiments.config import PROBE_ID, RunConfig
 from experiments.events import read_events
 from experiments.store import Store
 from experiments.tasks.translation import TASK
@@ -42,7 +42,7 @@ def _start(store: Store, name: str, ranks: int, earlier: str = "", **changes: An
     folder = store.root / "runs" / name / "attempts" / "1"
     folder.mkdir(parents=True)
     spec = {
-        "store": str(store.root), "run_id": name, "attempt": 1, "task": "translation",
+        "store": str(store.root), "run_id": PROBE_ID, "attempt": 1, "task": "translation",
         "config": config.model_dump(mode="json"), "inputs": TASK.inputs(config, store.root), "train": True,
         "evaluations": [], "device": {"kind": "cpu", "threads": ranks, "memory_gb": None, "count": ranks},
         "earlier": [f"runs/{earlier}/attempts/1"] if earlier else [],

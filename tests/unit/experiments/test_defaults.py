@@ -1,0 +1,28 @@
+"""Defaults are code: frozen, since runs are named by what differs from them, and part of what makes results stale."""
+
+from pathlib import Path
+
+import pytest
+
+from experiments import provenance
+from experiments.config import RunConfig, defaults, digest
+from experiments.tasks.load import load_task
+from experiments.tasks.parsing_config import ParsingConfig
+
+# A new setting with a default of its own changes these: write the new digest here. A changed default must not.
+PINNED = {RunConfig: "74ff53a0c4d5fc34", ParsingConfig: "b15dcc0817631d59"}
+
+
+@pytest.mark.parametrize("kind", PINNED)
+def test_every_default_is_what_it_was(kind):
+    assert digest(dict(defaults(kind))) == PINNED[kind]
+
+
+@pytest.mark.parametrize("name", ["translation", "parsing"])
+@pytest.mark.parametrize("module", ["experiments.config", "model.config"])
+def test_a_default_that_is_edited_makes_results_stale(monkeypatch, name, module):
+    code = load_task(name).training_code
+    before = provenance.code_digest.__wrapped__(code)
+    [edited], read = provenance._sources(module), Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: read(path) + (b"#" if path == edited else b""))
+    assert provenance.code_digest.__wrapped__(code) != before
