@@ -68,7 +68,9 @@ def plan_study(study: Study, selection: Selection, task: Task, store: Path, stat
         runs += _runs_of(row, inputs, task, store, state_of)
     _refuse_same_runs(runs, study)
     name, profile = study.profile_named(selection.profile)
-    return Plan(study, name, tuple(rows), tuple(runs), (*_notes(rows), *profile.notes), tuple(paper_keys(task)))
+    # a profile's notes tell what its own settings lead to: not said of another corpus, or of other settings
+    notes = (*_notes(rows), *(() if selection.forced else profile.notes))
+    return Plan(study, name, tuple(rows), tuple(runs), notes, tuple(paper_keys(task)))
 
 
 class _Inputs:

@@ -27,7 +27,9 @@ class Profile(Part):
     description: Text = ""
     scale: Scale = Scale()
     set: Settings = Field({}, description="after scaling, in every row; replaces what a row's `set` says")
-    notes: tuple[Text, ...] = Field((), strict=False, description="printed under the table in this profile")
+    notes: tuple[Text, ...] = Field(
+        (), strict=False, description="printed under the table in this profile, without --corpus and --set"
+    )
 
 
 class Variation(Part):

@@ -1,4 +1,4 @@
-"""What a training cost, both ways: arithmetic counted from the configuration, and the paper's estimate from time.
+"""What a training cost, both ways: arithmetic counted from its tokens, and the paper's estimate from its time.
 
 "We estimate the number of floating point operations used to train a model by multiplying the training time, the number
 of GPUs used, and an estimate of the sustained single-precision floating-point capacity of each GPU" (section 6.1).
@@ -6,9 +6,9 @@ That counts what a device could have done meanwhile; for base it is 3.5 times th
 """
 
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
-from reports.results import fact, look_up
+from reports.results import Outcome, fact, look_up
 from reports.table import Row, Table
 
 # The paper's own estimates (footnote 5), in operations a second.
@@ -16,20 +16,45 @@ SUSTAINED = {"K80": 2.8e12, "K40": 3.7e12, "M40": 6.0e12, "P100": 9.5e12}
 
 
 def counted(row: Row) -> float | None:
-    """Operations of the matrix products of one training, forward and backward; None: the task does not say."""
-    return row.outcomes[0].run.cost or None
+    """Operations of the matrix products of one training, forward and backward, the mean over seeds.
+
+    None while a seed is not trained, and where the task does not count them.
+    """
+    return _mean(row, _counted)
+
+
+def _counted(outcome: Outcome) -> float | None:
+    recorded: float | None = look_up(outcome.record, "flops")
+    if recorded is None:  # older stores
+        parts = [look_up(outcome.record, name) for name in ("flops_per_token", "target_tokens")]
+        recorded = parts[0] * parts[1] if None not in parts else None
+    if recorded is None and outcome.record is not None:  # a task of the user's: `cost` of its settings, if it says
+        recorded = outcome.run.cost or None
+    return recorded
 
 
 def by_time(row: Row, rates: Mapping[str, float]) -> float | None:
-    """Time × devices × sustained rate, the mean over seeds. None where a device's rate or the whole time is unknown."""
-    estimates = []
-    for outcome in row.outcomes:
-        seconds, resumed = fact(outcome.record, "wall_s"), look_up(outcome.record, "resumed_from")
-        rate = sustained(str(fact(outcome.record, "device") or ""), rates)
-        if rate is None or resumed is not None or not isinstance(seconds, int | float):
-            return None
-        estimates.append(seconds * rate)  # a run trains on one device
-    return statistics.fmean(estimates) if estimates else None
+    """Time × devices × their share × sustained rate, the mean over seeds.
+
+    None while a seed is not trained, and where a device's rate or the whole time is unknown.
+    """
+    return _mean(row, lambda outcome: _by_time(outcome, rates))
+
+
+def _by_time(outcome: Outcome, rates: Mapping[str, float]) -> float | None:
+    seconds, rate = training_seconds(outcome), sustained(str(fact(outcome.record, "device") or ""), rates)
+    if seconds is None or rate is None or look_up(outcome.record, "continues"):
+        return None
+    return seconds * rate * (fact(outcome.record, "devices") or 1) * (fact(outcome.record, "device_share") or 1.0)
+
+
+def training_seconds(outcome: Outcome) -> float | None:
+    """Of all attempts together, with what failed and what was repeated; None where that was not recorded."""
+    seconds = fact(outcome.record, "train_s")
+    alone = look_up(outcome.record, "attempt") == 1 and look_up(outcome.record, "resumed_from") is None
+    if seconds is None and alone:  # older stores: a later attempt recorded its own time only
+        seconds = fact(outcome.record, "wall_s")
+    return seconds if isinstance(seconds, int | float) else None
 
 
 def sustained(device: str, rates: Mapping[str, float]) -> float | None:
@@ -37,17 +62,31 @@ def sustained(device: str, rates: Mapping[str, float]) -> float | None:
     return next((rate for part, rate in [*rates.items(), *SUSTAINED.items()] if part in device), None)
 
 
+def _mean(row: Row, of: Callable[[Outcome], float | None]) -> float | None:
+    values = [of(outcome) for outcome in row.outcomes]
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known and len(known) == len(values) else None
+
+
 def cost_notes(table: Table) -> Iterator[str]:
     if not table.shows_cost:
         return
     yield (
-        "Training FLOPs: counted, from the matrix products of forward and backward pass; by time, as the paper does: "
-        "training time × devices × sustained rate."
+        "Training FLOPs: counted, from the matrix products of forward and backward pass over the tokens trained on; "
+        "by time, as the paper does: training time × devices (a shared one by its share) × sustained rate."
     )
-    devices = {str(fact(o.record, "device")) for row in table.rows for o in row.outcomes if o.record is not None}
-    unknown = sorted(device for device in devices if sustained(device, table.sustained_flops) is None)
+    trained = [o for row in table.rows for o in row.outcomes if o.record is not None]
+    unknown = sorted({str(fact(o.record, "device")) for o in trained if _rate(o, table) is None})
     if unknown:
         yield (
             f"By time is blank for {', '.join(unknown)}: no sustained rate is known. Name one in the study, for "
             "instance sustained_flops = {P100 = 9.5e12}."
         )
+    partial = [o for o in trained if training_seconds(o) is None or look_up(o.record, "continues")]
+    if partial:
+        rows = ", ".join(dict.fromkeys(o.run.row for o in partial))
+        yield f"By time is blank for {rows}: the time of all of the training is not recorded with the run."
+
+
+def _rate(outcome: Outcome, table: Table) -> float | None:
+    return sustained(str(fact(outcome.record, "device")), table.sustained_flops)

@@ -6,7 +6,7 @@ from typing import Any
 from ablations.plan import Plan
 from reports import cited, compare
 from reports.cost import cost_notes
-from reports.provenance import corpus_name, decoding, hardware, seeds, training
+from reports.provenance import corpus_name, decoding, made_with, number, seeds, training
 from reports.results import Outcome, fact, look_up
 from reports.significance import agreement
 from reports.table import Row, Table, missing_cells
@@ -23,7 +23,7 @@ def footnotes(table: Table, plan: Plan) -> tuple[str, ...]:
         *training(table),
         *decoding(table),
         *seeds(table),
-        *hardware(table),
+        *made_with(table),
     ]
     parts += [*cost_notes(table), *cited.notes(table, plan.study), *plan.study.notes]
     parts += [f"{row.variation.key}: {row.variation.note}" for row in plan.rows if row.variation.note]
@@ -34,9 +34,8 @@ def footnotes(table: Table, plan: Plan) -> tuple[str, ...]:
 def _columns(table: Table) -> Iterator[str]:
     measures = [measure for row in table.rows for measure in row.measures.values()]
     printed = {column.metric for column in table.columns if any(row.measures[column.key].asked for row in table.rows)}
-    pieces = printed.intersection(compare.PER_TOKEN)
-    if pieces:
-        yield "Perplexity: of unsmoothed probabilities, per piece of the vocabulary, end of sentence counted."
+    shown = [column for column in table.columns if column.metric in printed]
+    yield from dict.fromkeys(column.about for column in shown if column.about)
     signatures = dict.fromkeys(
         (column.metric, look_up(outcome.scored[column.set].record, "signature", column.metric))
         for row in table.rows
@@ -49,24 +48,29 @@ def _columns(table: Table) -> Iterator[str]:
         logarithm = " (ln: of the natural logarithm, for perplexity)"
         yield f"Δ: change from {table.base}{logarithm if printed.intersection(compare.LOGARITHMIC) else ''}."
     if any(m.reported is not None for m in measures):
-        what = "over the paper's own vocabulary and sentences" if pieces else "on the paper's own data"
-        yield f"paper: as reported, {what}; compare changes, not values."
+        what = (
+            "over the paper's own vocabulary and sentences"
+            if printed.intersection(compare.PER_TOKEN)
+            else "on the paper's own data"
+        )
+        yield f"paper: as published, {what}; compare changes, not values."
     if any(m.best for m in measures):
-        yield "Bold: the best of its column, as printed; no claim that it differs from the others."
+        yield "Bold: the best of its column, as printed; it need not differ from the others."
     if missing_cells(table):
-        yield f"–: no number, in {missing_cells(table)} cells (seeds done/asked for, and why)."
+        yield f"–: not available, in {number(missing_cells(table), 'cell')} (seeds done/requested, reason)."
     if any(row.stale for row in table.rows):
-        yield "†: trained or scored by another revision of the code than the one that prints this."
+        yield "†: trained or scored by another revision of the code than the present one."
 
 
 def warnings(table: Table) -> tuple[str, ...]:
     """One sentence for each way in which the numbers of a table were not made alike."""
     found = [_mixed(table.rows, what, of) for what, of in _MUST_AGREE.items()]
+    found += _mixed_versions(table.rows)
     for column in table.columns:
         if not compare.one_basis(table.rows, column):
             found.append(
-                f"{column.header} was measured over different tokens, sentences or signatures: changes from base "
-                "are left out where they are not alike, and no value is marked as the best."
+                f"{column.header} was measured over different tokens, sentences or signatures: changes from "
+                f"{table.base or 'base'} are left out where these differ, and no value is marked as the best."
             )
     found.append(_stale(table))
     found += [_miscounted(row) for row in table.rows]
@@ -75,7 +79,7 @@ def warnings(table: Table) -> tuple[str, ...]:
 
 def _tokenizer(outcome: Outcome) -> str:
     trained, size = compare.tokenizer(outcome)
-    return trained or f"{size} pieces"
+    return trained or (f"{size} pieces" if size else "")
 
 
 def _of_evaluations(*path: str) -> Callable[[Outcome], list[str]]:
@@ -97,7 +101,28 @@ _MUST_AGREE: dict[str, Callable[[Outcome], Any]] = {
     "precisions of evaluation": _of_evaluations("precision"),
     "kinds of device for training": lambda o: fact(o.record, "device_kind"),
     "kinds of device for evaluation": _of_evaluations("device_kind"),
-    "versions of torch": lambda o: fact(o.record, "torch"),
+}
+
+
+def _mixed_versions(rows: Iterable[Row]) -> Iterator[str]:
+    """Of each package that training or scoring recorded."""
+    outcomes = [outcome for row in rows for outcome in row.outcomes]
+    for part, records in _PARTS.items():
+        recorded = [look_up(record, "versions") or {} for outcome in outcomes for record in records(outcome)]
+        for name in dict.fromkeys(name for versions in recorded for name in versions):
+            yield _mixed(rows, f"versions of {name} in {part}", _version_of(name, records))
+
+
+def _version_of(name: str, records: Callable[[Outcome], list[Any]]) -> Callable[[Outcome], list[str]]:
+    def values(outcome: Outcome) -> list[str]:
+        return sorted({str(v) for r in records(outcome) if (v := look_up(r, "versions", name)) is not None})
+
+    return values
+
+
+_PARTS: dict[str, Callable[[Outcome], list[Any]]] = {
+    "training": lambda outcome: [outcome.record],
+    "evaluation": lambda outcome: [scored.record for scored in outcome.scored.values()],
 }
 
 
@@ -120,14 +145,14 @@ def _stale(table: Table) -> str:
     keys = [row.key for row in table.rows if row.stale]
     if not keys:
         return ""
-    return f"Made by another revision of the code than this one, and kept (†): {_names(keys)}."
+    return f"Trained or scored by another revision of the code than the present one, and kept (†): {_names(keys)}."
 
 
 def _miscounted(row: Row) -> str:
     for outcome in row.outcomes:
         counted = look_up(outcome.record, "num_params")
         if None not in (counted, row.num_params) and counted != row.num_params:
-            return f"{row.key}: the trained model has {counted:,} parameters, and {row.num_params:,} are computed."
+            return f"{row.key}: the trained model has {counted:,} parameters; {row.num_params:,} were computed."
     return ""
 
 

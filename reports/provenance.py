@@ -1,50 +1,74 @@
-"""How a table's numbers were made, in sentences: data, training, decoding, seeds, hardware, code."""
+"""How a table's numbers were made, in sentences: data, training, decoding, seeds, hardware, software, code."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from fractions import Fraction
 from typing import Any
 
 from experiments.config import flatten
-from reports.results import Outcome, asked, fact, look_up
-from reports.table import Table
+from reports.results import Outcome, Scored, asked, fact, look_up
+from reports.settings import show, unexpected
+from reports.table import Row, Table
+
+TOOL = "transformer-ablations"
 
 
 def training(table: Table) -> Iterator[str]:
-    """The base row's corpus and training; where no base was selected, the first row's."""
-    outcome = _typical(table)
+    """The base row's data, training and settings; where no base was selected, the first row's."""
+    outcome = typical(table)
     settings = dict(flatten(outcome.run.config))
     facts = look_up(outcome.record, "data") or {}
-    parts = [*_corpus(facts), _counted(settings, "data.vocab_size", "pieces of vocabulary"), *_unknown(facts)]
     if corpus_name(outcome):
+        parts = [*_corpus(facts), _vocabulary(facts, settings), *_unknown(facts)]
         yield _sentence(f"Corpus: {corpus_name(outcome)}, ", parts)
+    elif outcome.run.inputs:
+        yield f"Data: {', '.join(f'{name} ({digest[:8]})' for name, digest in outcome.run.inputs.items())}."
     parts = [
-        _counted(settings, "training.train_steps", "steps"),
-        _counted(settings, "training.tokens_per_batch", "tokens per batch and side at most"),
-        _counted(settings, "training.warmup_steps", "steps of warm-up"),
+        _counted(settings, "training.train_steps", "step"),
+        _counted(settings, "training.tokens_per_batch", "token", " per batch and side at most"),
+        _counted(settings, "training.warmup_steps", "step", " of warm-up"),
     ]
     if any(parts):
         yield _sentence(f"Training of {outcome.run.row}: ", parts)
+    yield from _settings(table, outcome)
 
 
-def corpus_name(outcome: Outcome) -> str:
-    """The corpus as a reader knows it, and the digest of what was read: "multi30k (1f2e3d4c)"; no path."""
-    corpus = str(asked(outcome, "data.corpus") or "").rstrip("/")
-    digest = " ".join(value[:8] for value in outcome.run.inputs.values())
-    return " ".join(part for part in (corpus.rpartition("/")[2], f"({digest})" if digest else "") if part)
-
-
-def _typical(table: Table) -> Outcome:
+def typical(table: Table) -> Outcome:
     """A run of base that has been trained, where there is one."""
     outcomes = (table.base_row or table.rows[0]).outcomes
     return next((o for o in outcomes if o.record is not None), outcomes[0])
 
 
+def corpus_name(outcome: Outcome) -> str:
+    """The corpus as a reader knows it, and the digest of what was read: "multi30k (1f2e3d4c)"; no path.
+
+    "" for a task that has no setting for one.
+    """
+    corpus = str(asked(outcome, "data.corpus") or "").rstrip("/").rpartition("/")[2]
+    digest = " ".join(value[:8] for value in outcome.run.inputs.values())
+    return f"{corpus} ({digest})" if corpus and digest else corpus
+
+
 def _corpus(facts: Mapping[str, Any]) -> Iterator[str]:
-    languages = [facts[side] for side in _SIDES if isinstance(facts.get(side), str)]
-    yield "–".join(languages)
+    sides = [look_up(facts, "corpus", side) for side in _SIDES]
+    if all(isinstance(side, str) for side in sides):
+        yield "–".join(map(str, sides))
     train = facts.get("train") or {}
-    yield _counted(train, "kept", "training pairs")
+    yield _counted(train, "kept", "training pair")
     dropped = [train.get(name) or 0 for name in ("dropped_empty", "dropped_long")]
     yield f"{sum(dropped):,} left out (empty or too long)" if any(dropped) else ""
+
+
+def _vocabulary(facts: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+    """As trained, which may be less than what was requested."""
+    source, target = (look_up(facts, "vocab_size", side) for side in _SIDES)
+    if source != target and None not in (source, target):
+        names = (look_up(facts, "corpus", side) or side for side in _SIDES)
+        return " and ".join(f"{size:,} pieces for {name}" for size, name in zip((source, target), names, strict=True))
+    return (
+        number(source, "piece") + " of vocabulary"
+        if isinstance(source, int)
+        else (_counted(settings, "data.vocab_size", "piece", " of vocabulary"))
+    )
 
 
 def _unknown(facts: Mapping[str, Any]) -> Iterator[str]:
@@ -56,45 +80,92 @@ def _unknown(facts: Mapping[str, Any]) -> Iterator[str]:
 _SIDES = ("source", "target")
 
 
-def _counted(values: Mapping[str, Any], name: str, words: str) -> str:
+def _settings(table: Table, outcome: Outcome) -> Iterator[str]:
+    """What neither a column nor another note shows: base's own settings, and those that a row's label stands for."""
+    row = table.base_row or table.rows[0]
+    others = unexpected(outcome.run.config, [*_IN_TRAINING, *(name for name in table.settings if name in row.settings)])
+    if others and outcome.run.config.setting_roles.frozen_defaults:
+        usual = "the defaults, which follow the paper (in brackets)"
+        yield f"Settings of {row.key} other than {usual}: {', '.join(others)}."
+    elif others:
+        yield f"Settings of {row.key}: {', '.join(others)}."
+    behind = [f"{row.key}: {words}" for row in table.rows if (words := _behind_label(row, table))]
+    if behind:
+        yield f"Settings that the words in a row stand for: {'; '.join(behind)}."
+
+
+_IN_TRAINING = ("training.train_steps", "training.tokens_per_batch", "training.warmup_steps")
+
+
+def _behind_label(row: Row, table: Table) -> str:
+    hidden = {name: value for name, value in row.settings.items() if name not in table.settings}
+    return (
+        ", ".join(f"{name} {show(name, value)}" for name, value in hidden.items()) if row is not table.base_row else ""
+    )
+
+
+def number(count: int, noun: str) -> str:
+    """ "1 step", "2,000 steps"."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def _counted(values: Mapping[str, Any], name: str, noun: str, rest: str = "") -> str:
     value = values.get(name)
-    return f"{value:,} {words}" if isinstance(value, int) else ""
+    return number(value, noun) + rest if isinstance(value, int) else ""
 
 
 def _sentence(opening: str, parts: Iterable[str]) -> str:
-    return f"{opening}{', '.join(part for part in parts if part)}.".replace(", .", ".")
+    found = ", ".join(part for part in parts if part)
+    return f"{opening if found else opening.rstrip(', ')}{found}."
 
 
 def decoding(table: Table) -> Iterator[str]:
-    """The sets that were scored and how they were decoded, from what the plan asks of the base row."""
+    """The sets that were scored and how, of the base row; and the sizes of sets that hold other sentences."""
+    base = typical(table)
     sets: dict[str, list[str]] = {}
-    for name, scored in _typical(table).scored.items():
+    for name, scored in base.scored.items():
         settings = ", ".join(f"{key} {value}" for key, value in sorted(flatten(scored.spec.settings)))
-        facts = ", ".join(_size(scored.record))
-        sets.setdefault(settings, []).append(f"{name} ({facts})" if facts else name)
+        sets.setdefault(settings, []).append(_size(name, scored))
+    differ = any(_settings_of(row.outcomes[0]) != _settings_of(base) for row in table.rows)
+    opening = f"Evaluated ({base.run.row}): " if differ else "Evaluated: "
     for settings, names in sets.items():
-        yield f"Evaluated: {', '.join(names)}; {settings}." if settings else f"Evaluated: {', '.join(names)}."
+        yield _sentence(opening, [f"{', '.join(names)}; {settings}" if settings else ", ".join(names)])
+    others: dict[str, list[str]] = {}
+    for row in table.rows:
+        outcome = next((o for o in row.outcomes if o.record is not None), row.outcomes[0])
+        theirs = {name: scored for name, scored in outcome.scored.items() if scored.spec.inputs != _inputs(base, name)}
+        if theirs:
+            others.setdefault(", ".join(_size(name, scored) for name, scored in theirs.items()), []).append(row.key)
+    for text, rows in others.items():
+        yield f"Other sentences than {base.run.row}'s in {', '.join(rows)}: {text}."
 
 
-def _size(record: Mapping[str, Any] | None) -> Iterator[str]:
-    """Sentences, and how many of them the training set holds, exactly."""
-    sentences, seen = look_up(record, "sentences"), look_up(record, "corpus", "seen_in_train", "pair")
-    if isinstance(sentences, int):
-        yield f"{sentences:,} sentences"
-    if isinstance(seen, int):
-        yield f"{seen:,} of them also in train"
+def _settings_of(outcome: Outcome) -> dict[str, Any]:
+    return {name: dict(flatten(scored.spec.settings)) for name, scored in outcome.scored.items()}
+
+
+def _inputs(outcome: Outcome, name: str) -> Mapping[str, str] | None:
+    return outcome.scored[name].spec.inputs if name in outcome.scored else None
+
+
+def _size(name: str, scored: Scored) -> str:
+    """A set, its sentences, and how many of its pairs the training set holds, exactly."""
+    sentences, seen = look_up(scored.record, "sentences"), look_up(scored.record, "set_facts", "seen_in_train", "pair")
+    parts = [number(sentences, "sentence")] if isinstance(sentences, int) else []
+    parts += [f"{seen:,} of them also in train"] if isinstance(seen, int) else []
+    return f"{name} ({', '.join(parts)})" if parts else name
 
 
 def seeds(table: Table) -> Iterator[str]:
-    """Which seeds the rows ask for; a row that asks for others is named."""
+    """Which seeds the rows request; a row that requests others is named."""
     groups: dict[str, list[str]] = {}
     for row in table.rows:
         groups.setdefault(_ranges([o.run.seed for o in row.outcomes]), []).append(row.key)
     usual, *others = sorted(groups, key=lambda text: -len(groups[text]))
     exceptions = "".join(f"; {', '.join(groups[other])}: {other}" for other in others)
-    several = any(len(row.outcomes) > 1 for row in table.rows)
-    spread = " Values are mean ± sample standard deviation over seeds." if several else ""
-    yield f"n: how many seeds; they are numbered {usual}{exceptions}.{spread}"
+    counts = {len(row.outcomes) for row in table.rows}
+    spread = "" if counts == {1} else " Values over several seeds are mean ± sample standard deviation."
+    yield f"n: number of seeds; they are numbered {usual}{exceptions}.{spread}"
 
 
 def _ranges(numbers: list[int]) -> str:
@@ -108,27 +179,61 @@ def _ranges(numbers: list[int]) -> str:
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs)
 
 
-def hardware(table: Table) -> Iterator[str]:
-    """The devices, arithmetic and code that trained the rows; each kind once, in the rows' order."""
+def made_with(table: Table) -> Iterator[str]:
+    """The devices, packages and code that trained the rows; each kind once, in the rows' order."""
     trained = [o for row in table.rows for o in row.outcomes if o.record is not None]
-    for opening, of in (("Trained on ", _device), ("Code: ", _code)):
-        found = [text for text in _distinct(trained, of) if text]
+    for opening, of in (("Trained on", device), ("Software:", software), ("Code:", code)):
+        found = [text for text in dict.fromkeys(of(outcome) for outcome in trained) if text]
         if found:
-            yield _sentence(opening, found)
+            yield f"{opening} {'; '.join(found)}."
 
 
-def _distinct(outcomes: Iterable[Outcome], of: Any) -> list[str]:
-    return list(dict.fromkeys(of(outcome) for outcome in outcomes))
+def device(outcome: Outcome) -> str:
+    """ "8 × NVIDIA H100, bf16", "1/3 of NVIDIA A100, fp32", "AMD EPYC (1 thread), fp32"."""
+    name, precision = fact(outcome.record, "device"), fact(outcome.record, "precision")
+    devices, share = fact(outcome.record, "devices") or 1, fact(outcome.record, "device_share") or 1.0
+    count = f"{devices} × " if devices > 1 else ""
+    part = f"{Fraction(share).limit_denominator(1000)} of " if share < 1 else ""
+    return ", ".join(part for part in (name and f"{count}{part}{name}", precision) if part)
 
 
-def _device(outcome: Outcome) -> str:
-    names = ("device", "precision", "torch")
-    device, precision, torch = (fact(outcome.record, name) for name in names)
-    return ", ".join(part for part in (device, precision, torch and f"torch {torch}") if part)
+def software(outcome: Outcome) -> str:
+    """Versions, of training and of scoring; where a package had several, all of them."""
+    records = [outcome.record, *(scored.record for scored in outcome.scored.values())]
+    found: dict[str, dict[str, None]] = {}
+    for record in records:
+        for name, version in (look_up(record, "versions") or {}).items():
+            found.setdefault(name, {})[str(version)] = None
+    return ", ".join(f"{name} {' and '.join(found[name])}" for name in sorted(found, key=_python_first))
 
 
-def _code(outcome: Outcome) -> str:
-    commit, dirty = fact(outcome.record, "commit"), fact(outcome.record, "dirty")
-    digest = fact(outcome.record, "code_digest")
-    text = f"commit {commit[:10]}{' with uncommitted changes' if dirty else ''}" if commit else ""
-    return " ".join(part for part in (text, f"({digest})" if digest and text else digest) if part)
+def _python_first(name: str) -> tuple[bool, str]:
+    return name != "python", name
+
+
+def code(outcome: Outcome) -> str:
+    """The revision that trained, with its digest; of a user's own trainer also the program that ran it."""
+    digest, tool = fact(outcome.record, "code_digest"), look_up(outcome.record, "tool")
+    ours = outcome.run.config.setting_roles.frozen_defaults  # our own code trained, not the user's
+    if tool is None and ours:  # older stores
+        tool = look_up(outcome.record, "revision")
+    program = " ".join(part for part in (TOOL, look_up(tool, "version")) if part)
+    if ours:
+        return _joined(program, _commit(tool, kept=True)) + (f" ({digest})" if digest else "")
+    if tool is None:  # older stores took this program's commit for the trainer's
+        return str(digest or "")
+    theirs = look_up(outcome.record, "revision")
+    place = _joined(look_up(theirs, "repository"), _commit(theirs, kept=True)) or "in no repository"
+    return f"{place} ({digest}), run by {_joined(program, _commit(tool, kept=False))}"
+
+
+def _joined(*parts: str | None) -> str:
+    return ", ".join(part for part in parts if part)
+
+
+def _commit(revision: Mapping[str, Any] | None, *, kept: bool) -> str:
+    commit = look_up(revision, "commit")
+    changed = (
+        f" with uncommitted changes{' (kept beside the run)' if kept else ''}" if look_up(revision, "dirty") else ""
+    )
+    return f"commit {commit[:10]}{changed}" if commit else ""

@@ -129,14 +129,20 @@ def look_up(record: Record | None, *path: str) -> Any:
 RUN_FACTS: dict[str, tuple[str, ...]] = {
     "steps": ("step",),
     "wall_s": ("wall_s",),
+    "train_s": ("train_s",),
     "device": ("device",),
     "device_kind": ("device_kind",),
+    "devices": ("devices",),
+    "device_share": ("device_share",),
     "threads": ("threads",),
     "precision": ("precision",),
     "torch": ("versions", "torch"),
+    "repository": ("revision", "repository"),
     "commit": ("revision", "commit"),
     "dirty": ("revision", "dirty"),
     "code_digest": ("code_digest",),
+    "tool": ("tool", "version"),
+    "tool_commit": ("tool", "commit"),
     "host": ("host",),
 }
 

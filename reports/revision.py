@@ -40,5 +40,6 @@ class AtRevision:
                 yield {**result, "attempt": number}
 
     def _is_of(self, result: dict[str, Any]) -> bool:
-        names = (look_up(result, "revision", "commit"), result.get("code_digest"))
+        commits = (look_up(result, part, "commit") for part in ("revision", "tool"))
+        names = (*commits, result.get("code_digest"))
         return any(isinstance(name, str) and name.startswith(self._revision) for name in names)

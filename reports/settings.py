@@ -1,10 +1,10 @@
-"""The left part of the table: the settings that vary, under the study's heads."""
+"""Settings in words: those that vary, under the study's heads, and those that a reader could not guess."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ablations.plan import PlannedRun
-from experiments.config import flatten
+from experiments.config import TaskConfig, defaults, flatten
 
 Settings = Mapping[str, Any]
 
@@ -40,6 +40,30 @@ def columns(rows: Sequence[tuple[str, Settings]], heads: Mapping[str, str], alwa
 
 def _head(name: str) -> str:
     return name.rpartition(".")[2]
+
+
+def unexpected(config: TaskConfig, said: Collection[str] = ()) -> list[str]:
+    """Settings that a reader cannot know, one by one: "training.weight_decay 0.1 (0.0)", the default in brackets.
+
+    Where defaults are frozen they follow the paper, and what differs from them is named; a user's own defaults are
+    nobody's knowledge, and all settings are named. Left out are `said`, and what the table's other notes hold: the
+    corpus, and how the sets are decoded.
+    """
+    frozen = config.setting_roles.frozen_defaults
+    usual = defaults(type(config)) if frozen else {}
+    settings = dict(flatten(config))
+    groups = ("evaluation.", "data.builtin_" if settings.get("data.corpus") != "builtin" else "evaluation.")
+    elsewhere = ("task", "seed", *said, *(("data.corpus",) if frozen else ()))
+    found = []
+    for name, value in settings.items():
+        if name in elsewhere or (frozen and name.startswith(groups)) or usual.get(name, _NONE) == value:
+            continue
+        default = f" ({show(name, usual[name])})" if name in usual else ""
+        found.append(f"{name} {show(name, value)}{default}")
+    return found
+
+
+_NONE = object()
 
 
 def show(name: str, value: Any) -> str:

@@ -1,14 +1,28 @@
 """The paper's paragraph on the experimental setup and the reproducibility checklist, from what the runs recorded."""
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from experiments.config import flatten
-from reports.provenance import corpus_name
-from reports.results import Outcome, fact, look_up
+from reports.cost import training_seconds
+from reports.provenance import code, corpus_name, device, number, software, typical
+from reports.results import Outcome, look_up
+from reports.settings import show, unexpected
 from reports.table import Row, Table, missing_cells
 
 HOUR = 3600.0
+# Settings that the paragraph has words for.
+_MODEL = (
+    "model.num_layers",
+    "model.d_model",
+    "model.d_ff",
+    "model.num_heads",
+    "model.d_k",
+    "model.d_v",
+    "model.dropout",
+)
+_STEPS = ("training.train_steps", "training.warmup_steps", "training.tokens_per_batch")
+_ADAM = ("training.adam_beta1", "training.adam_beta2", "training.adam_epsilon")
+_SAID = (*_MODEL, *_STEPS, *_ADAM, "model.dropout", "training.label_smoothing", "data.vocab_size")
 
 
 def paragraph(table: Table) -> str:
@@ -20,9 +34,9 @@ def checklist(table: Table) -> list[tuple[str, str]]:
     """(what reviewers' checklists ask, what the runs say)."""
     outcomes = _trained(table)
     return [
-        ("Number of parameters of each model", _parameters(table.rows)),
-        ("Computing infrastructure", _distinct(_infrastructure(o) for o in outcomes) or "nothing is trained yet"),
-        ("Software", _distinct(_software(o) for o in outcomes) or "not recorded"),
+        ("Number of parameters of each model", _parameters(table.rows) or "not recorded"),
+        ("Computing infrastructure", _distinct(map(device, outcomes)) or "nothing is trained yet"),
+        ("Software", _distinct(map(software, outcomes)) or "not recorded"),
         ("Runtime", _runtime(outcomes)),
         ("Exact number of training runs", _count(table)),
         ("Variance", _variance(table)),
@@ -31,7 +45,7 @@ def checklist(table: Table) -> list[tuple[str, str]]:
         ("Data", _data(table)),
         ("Evaluation metrics", _metrics(table)),
         ("Hyperparameters", _hyperparameters(table)),
-        ("Code", _distinct(_code(o) for o in outcomes) or "not recorded"),
+        ("Code", _distinct(map(code, outcomes)) or "not recorded"),
     ]
 
 
@@ -44,66 +58,57 @@ def as_markdown(table: Table) -> str:
 
 
 def _sentences(table: Table) -> Iterator[str]:
-    first = (table.base_row or table.rows[0]).outcomes
-    typical = next((o for o in first if o.record is not None), first[0])
-    asked = dict(flatten(typical.run.config))
+    base = typical(table)
     seeds = sorted({len(row.outcomes) for row in table.rows})
-    times = str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
-    yield f"We train {_number(len(table.rows), 'variation')} of the model, each with {times} random {_seeds(seeds)}."
-    yield _model(asked, typical)
-    yield _corpus(asked, typical)
-    yield _optimiser(asked)
-    yield _decoding(typical)
+    times = f"{seeds[0]} to {seeds[-1]} random seeds" if len(seeds) > 1 else number(seeds[0], "random seed")
+    yield f"We train {number(len(table.rows), 'variation')} of the model, each with {times}."
+    ours = base.run.config.setting_roles.frozen_defaults  # then it is a Transformer, whose settings have words
+    yield from _transformer(base) if ours else ()
+    row = next(row for row in table.rows if row.key == base.run.row)
+    if row.num_params is not None:
+        yield f"The model of {row.key} has {number(row.num_params, 'parameter')}."
+    others = ", ".join(unexpected(base.run.config, _SAID if ours else ()))
+    if others:
+        of = "other than the defaults (in brackets)" if ours else f"of {row.key}"
+        yield f"Settings {of}: {others}."
+    yield _decoding(base)
     yield _signatures(table)
-    outcomes = _trained(table)
-    hours = sum(fact(o.record, "wall_s") or 0 for o in outcomes) / HOUR
-    if outcomes:
-        where = _distinct(_infrastructure(o) for o in outcomes)
-        yield f"All {len(outcomes)} trainings took {_hours(hours)} together on {where}."
+    yield _took(_trained(table))
 
 
-def _model(asked: dict[str, Any], typical: Outcome) -> str:
-    names = ("model.num_layers", "model.d_model", "model.d_ff", "model.num_heads", "model.d_k", "model.dropout")
-    if not all(name in asked for name in names):
-        return f"The base model has {typical.run.num_params:,} parameters."
-    layers, d_model, d_ff, heads, d_k, dropout = (asked[name] for name in names)
-    return (
-        f"The base model is a Transformer of {layers} encoder and {layers} decoder layers, d_model {d_model}, "
-        f"d_ff {d_ff}, {_number(heads, 'head')} of d_k {d_k}, and dropout {dropout}; it has "
-        f"{typical.run.num_params:,} parameters."
+def _transformer(base: Outcome) -> Iterator[str]:
+    settings = dict(flatten(base.run.config))
+    layers, d_model, d_ff, heads, d_k, d_v = (settings[name] for name in _MODEL)
+    dropout, smoothing = (show(name, settings[name]) for name in ("model.dropout", "training.label_smoothing"))
+    yield (
+        f"{base.run.row} is a Transformer of {number(layers, 'encoder layer')} and {number(layers, 'decoder layer')}, "
+        f"d_model {d_model}, d_ff {d_ff}, {number(heads, 'head')} of d_k {d_k} and d_v {d_v}, and dropout {dropout}."
+    )
+    pairs = look_up(base.record, "data", "train", "kept")
+    size = f"{number(pairs, 'pair')} of " if isinstance(pairs, int) else ""
+    vocabulary = number(settings["data.vocab_size"], "piece")
+    yield (
+        f"It is trained on {size}the corpus {corpus_name(base)}, encoded with a BPE vocabulary of {vocabulary} trained "
+        "on it."
+    )
+    steps, warmup, tokens = (settings[name] for name in _STEPS)
+    beta1, beta2, epsilon = (show(name, settings[name]) for name in _ADAM)
+    yield (
+        f"Training takes {number(steps, 'step')} of Adam (β1 {beta1}, β2 {beta2}, ε {epsilon}) with the "
+        f"inverse-square-root schedule and {number(warmup, 'step')} of warm-up, batches of at most "
+        f"{number(tokens, 'token')} a side, and label smoothing {smoothing}."
     )
 
 
-def _corpus(asked: dict[str, Any], typical: Outcome) -> str:
-    pairs = look_up(typical.record, "data", "train", "kept")
-    vocabulary = asked.get("data.vocab_size")
-    size = f"{pairs:,} sentence pairs of " if isinstance(pairs, int) else ""
-    pieces = f", encoded with a BPE vocabulary of {vocabulary:,} pieces trained on it" if vocabulary else ""
-    return f"It is trained on {size}the corpus {corpus_name(typical)}{pieces}."
-
-
-def _optimiser(asked: dict[str, Any]) -> str:
-    training = {name.removeprefix("training."): value for name, value in asked.items() if name.startswith("training.")}
-    needed = ("train_steps", "warmup_steps", "tokens_per_batch", "adam_beta1", "adam_beta2", "adam_epsilon")
-    if not all(name in training for name in needed):
-        return ""
-    text = (
-        "Training takes {train_steps:,} steps of Adam (β1 {adam_beta1}, β2 {adam_beta2}, ε {adam_epsilon}) with the "
-        "inverse-square-root schedule and {warmup_steps:,} steps of warm-up, batches of at most {tokens_per_batch:,} "
-        "tokens a side"
-    ).format(**training)
-    smoothing = training.get("label_smoothing")
-    return f"{text}, and label smoothing {smoothing}." if smoothing is not None else f"{text}."
-
-
-def _decoding(typical: Outcome) -> str:
-    for scored in typical.scored.values():
+def _decoding(base: Outcome) -> str:
+    for scored in base.scored.values():
         settings = dict(flatten(scored.spec.settings))
-        if "beam_size" in settings and "length_penalty" in settings:
-            checkpoint = settings.get("checkpoint", "last")
+        if {"checkpoint", "beam_size", "length_penalty"} <= settings.keys():
+            checkpoint, beam, alpha = (settings.pop(name) for name in ("checkpoint", "beam_size", "length_penalty"))
             weights = "the last checkpoint" if checkpoint == "last" else f"checkpoint choice {checkpoint}"
-            beam, alpha = settings["beam_size"], settings["length_penalty"]
-            return f"We decode {weights} with beam size {beam} and length penalty {alpha}."
+            rest = ", ".join(f"{name} {show(name, value)}" for name, value in settings.items())
+            words = f"We decode {weights} with beam size {beam} and length penalty {alpha}"
+            return f"{words} ({rest})." if rest else f"{words}."
     return ""
 
 
@@ -116,7 +121,17 @@ def _signatures(table: Table) -> str:
         if column.set in outcome.scored
         and (signature := look_up(outcome.scored[column.set].record, "signature", column.metric))
     )
-    return f"Scores are sacrebleu's: {', '.join(found)}." if found else ""
+    return f"Scores: {', '.join(found)}." if found else ""
+
+
+def _took(outcomes: list[Outcome]) -> str:
+    seconds = [training_seconds(outcome) for outcome in outcomes]
+    known = [value for value in seconds if value is not None]
+    if not known or len(known) < len(seconds):
+        return ""
+    where = _distinct(map(device, outcomes))
+    trainings = f"{len(outcomes)} trainings took" if len(outcomes) > 1 else "1 training took"
+    return f"{trainings} {_hours(sum(known) / HOUR)}{' together' if len(outcomes) > 1 else ''} on {where}."
 
 
 def _trained(table: Table) -> list[Outcome]:
@@ -126,51 +141,49 @@ def _trained(table: Table) -> list[Outcome]:
 
 
 def _parameters(rows: Iterable[Row]) -> str:
-    return "; ".join(f"{row.key} {row.num_params:,}" for row in rows)
-
-
-def _infrastructure(outcome: Outcome) -> str:
-    device, precision = fact(outcome.record, "device"), fact(outcome.record, "precision")
-    return ", ".join(str(part) for part in (device, precision) if part)
-
-
-def _software(outcome: Outcome) -> str:
-    versions = look_up(outcome.record, "versions") or {}
-    return ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
-
-
-def _code(outcome: Outcome) -> str:
-    commit, dirty = fact(outcome.record, "commit"), fact(outcome.record, "dirty")
-    digest = fact(outcome.record, "code_digest")
-    changed = " with uncommitted changes (kept beside the run)" if dirty else ""
-    return f"commit {commit}{changed}, digest {digest}" if commit else f"digest {digest}"
+    return "; ".join(f"{row.key} {row.num_params:,}" for row in rows if row.num_params is not None)
 
 
 def _runtime(outcomes: list[Outcome]) -> str:
-    seconds = [s for o in outcomes if isinstance(s := fact(o.record, "wall_s"), int | float)]
+    seconds = [value for outcome in outcomes if (value := training_seconds(outcome)) is not None]
     if not seconds:
         return "not recorded"
-    total, longest = sum(seconds) / HOUR, max(seconds) / HOUR
-    mean = _hours(total / len(seconds))
-    return f"{_hours(total)} of training in all, {mean} a run on average, {_hours(longest)} at most"
+    total, longest = _hours(sum(seconds) / HOUR), _hours(max(seconds) / HOUR)
+    mean = _hours(sum(seconds) / len(seconds) / HOUR)
+    text = f"{total} of training in all, {mean} a run on average, {longest} at most"
+    unfinished = [part for outcome in outcomes for part in look_up(outcome.record, "earlier_attempts") or ()]
+    if unfinished:
+        lost = _hours(sum(part["seconds"] for part in unfinished) / HOUR)
+        text += f"; {lost} of it in {number(len(unfinished), 'attempt')} that ended early"
+    continued = [outcome for outcome in outcomes if look_up(outcome.record, "continues")]
+    if continued:
+        text += f"; {number(len(continued), 'run')} continued a shorter one, whose time is not counted again"
+    unknown = len(outcomes) - len(seconds)
+    return f"{text}; without {number(unknown, 'interrupted run')}, whose time is not recorded" if unknown else text
 
 
 def _hours(hours: float) -> str:
     if hours >= 1:
         return f"{hours:.1f} hours"
-    return f"{hours * 60:.1f} minutes" if hours * 60 >= 1 else _number(round(hours * HOUR), "second")
+    return f"{hours * 60:.1f} minutes" if hours * 60 >= 1 else f"{hours * HOUR:.1f} seconds"
 
 
 def _count(table: Table) -> str:
-    asked, done = sum(len(row.outcomes) for row in table.rows), len(_trained(table))
+    requested, done = sum(len(row.outcomes) for row in table.rows), len(_trained(table))
+    early = sum(len(look_up(o.record, "earlier_attempts") or ()) for o in _trained(table))
+    parts = [number(len(table.rows), "row"), f"{number(requested, 'run')} in the table"]
+    parts.append(f"{number(done, 'training')} finished")
+    text = ", ".join(parts) + (f" (after {number(early, 'attempt')} that ended early)" if early else "")
     gaps = missing_cells(table)
-    text = f"{len(table.rows)} rows, {asked} runs in the table, {done} trainings finished"
-    return f"{text}; {_number(gaps, 'cell')} without a number" if gaps else text
+    return f"{text}; {number(gaps, 'cell')} without a number" if gaps else text
 
 
 def _variance(table: Table) -> str:
-    several = any(len(row.outcomes) > 1 for row in table.rows)
-    return "sample standard deviation over seeds, beside each mean" if several else "none: one seed a row"
+    counts = {len(row.outcomes) for row in table.rows}
+    if counts == {1}:
+        return "none: one seed a row"
+    text = "sample standard deviation over seeds, beside each mean"
+    return f"{text}; none for rows with one seed" if 1 in counts else text
 
 
 def _dev_scores(table: Table) -> str:
@@ -181,16 +194,19 @@ def _dev_scores(table: Table) -> str:
 
 
 def _data(table: Table) -> str:
-    parts = []
-    for outcome in _trained(table)[:1]:
-        facts = look_up(outcome.record, "data", "train") or {}
-        parts.append(
-            f"{corpus_name(outcome)}: {facts.get('kept', '?'):,} training pairs" if facts else corpus_name(outcome)
-        )
-        for name, scored in outcome.scored.items():
-            sentences = look_up(scored.record, "sentences")
-            parts.append(f"{name} {sentences:,} sentences" if isinstance(sentences, int) else name)
-    return ", ".join(parts) or "not recorded"
+    """Of each corpus that the rows were trained on, and of what they were scored on."""
+    return _distinct(_data_of(outcome) for outcome in _trained(table)) or "not recorded"
+
+
+def _data_of(outcome: Outcome) -> str:
+    pairs = look_up(outcome.record, "data", "train", "kept")
+    inputs = ", ".join(f"{name} ({digest[:8]})" for name, digest in outcome.run.inputs.items())
+    name = corpus_name(outcome) or inputs
+    parts = [f"{name}: {number(pairs, 'training pair')}" if isinstance(pairs, int) else name]
+    for name, scored in outcome.scored.items():
+        sentences = look_up(scored.record, "sentences")
+        parts += [f"{name} {number(sentences, 'sentence')}"] if isinstance(sentences, int) else []
+    return ", ".join(part for part in parts if part)
 
 
 def _metrics(table: Table) -> str:
@@ -201,17 +217,9 @@ def _hyperparameters(table: Table) -> str:
     searched = f"tuned row by row: {', '.join(table.tuned)}" if table.tuned else "the study records no search for them"
     return (
         "each row's configuration is in its runs' config.json in full; rows differ from base only in what the table "
-        f"shows; {searched}"
+        f"and its notes name; {searched}"
     )
 
 
 def _distinct(texts: Iterable[str]) -> str:
     return "; ".join(dict.fromkeys(text for text in texts if text))
-
-
-def _number(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def _seeds(counts: list[int]) -> str:
-    return "seed" if counts == [1] else "seeds"

@@ -46,9 +46,11 @@ def with_tests(table: Table, mode: str, counts_of: CountsOf, shares_of: SharesOf
         tests |= {(key, column.key): test for key, test in found.items()}
         notes += [note] if note else []
     rows = tuple(_with(row, tests) for row in table.rows)
-    made = [_ABOUT[chosen]] if tests else ["No row could be tested against base: complete, comparable rows are needed."]
+    made = [_ABOUT[chosen]] if tests else [f"No change is tested{'' if notes else f': {_NEEDED}'}."]
     return replace(table, rows=rows, test=chosen if tests else "", test_notes=(*made, *notes))
 
+
+_NEEDED = "that needs complete rows, measured over the same tokens and sentences as base"
 
 _ABOUT = {
     "seeds": (
@@ -56,9 +58,9 @@ _ABOUT = {
         "two-sided, all rows of a column at once, which are taken to spread alike."
     ),
     "sentences": (
-        f"*: differs from base at the {ALPHA:.0%} level between sentences: paired approximate randomisation "
-        f"({resampling.TRIALS:,} trials), two-sided, Holm's correction over a column's rows. It is about these weights "
-        "on other sentences; another training may differ by more."
+        f"*: differs from base at the {ALPHA:.0%} level between sentences (or single examples): paired approximate "
+        f"randomisation ({resampling.TRIALS:,} trials), two-sided, Holm's correction over a column's rows. It concerns "
+        "these weights on other sentences; other trainings may differ by more."
     ),
 }
 
@@ -77,10 +79,12 @@ def _chosen(table: Table) -> str:
 
 
 def _untested(table: Table, mode: str) -> Iterator[str]:
+    if mode in ("seeds", "sentences"):
+        yield "No change is tested: base is not in the table."
     if mode == "auto" and any(_compared(table, column) for column in table.columns):
         yield (
-            f"No change is tested: that takes {ENOUGH_SEEDS} seeds of every row. One training more may change any "
-            "of these numbers."
+            f"Not tested for significance (needs at least {ENOUGH_SEEDS} seeds per row): another training may change "
+            "any of these numbers."
         )
 
 
@@ -97,7 +101,9 @@ def _seeds(table: Table, column: Column, _: CountsOf) -> tuple[dict[str, Test], 
     values = [compare.scale(row.measures[column.key].values, column) for row in rows]
     family = dunnett.family(control, values)
     if family is None:
-        return {}, f"{column.header}: not tested, its values do not vary between seeds."
+        several = max(map(len, (control, *values))) > 1
+        reason = "its values do not vary between seeds" if several else "one seed per row shows no spread between seeds"
+        return {}, f"{column.header}: not tested, {reason}."
     critical = family.critical()
     tests = {}
     for row, own in zip(rows, values, strict=True):
@@ -123,11 +129,12 @@ def _power(family: dunnett.Family, column: Column, rows: int) -> str:
     digits = max(compare.change_digits(column), 2)
     marked, found = family.critical() * family.error(n), dunnett.detectable(family, n)
     unit = " in ln" if column.metric in compare.LOGARITHMIC else ""
+    of = f"a row of {n} seeds is " if len(set(family.rows)) > 1 else ""
     spread = f"sd {family.variance**0.5:.{digits}f}{unit}"
     return (
-        f"{column.header}: {rows} {'row' if rows == 1 else 'rows'} compared, {spread} "
-        f"on {family.freedom} degrees of freedom; marked from a difference of {marked:.{digits}f}; a true one of "
-        f"{found:.{digits}f} is found four times in five."
+        f"{column.header}: {rows} {'row' if rows == 1 else 'rows'} compared, {spread} on {family.freedom} "
+        f"{'degree' if family.freedom == 1 else 'degrees'} of freedom; {of}marked from a difference of "
+        f"{marked:.{digits}f}, 80 % power for a true difference of {found:.{digits}f}."
     )
 
 
@@ -156,12 +163,14 @@ def _sentences(table: Table, column: Column, counts_of: CountsOf) -> tuple[dict[
 def _examples(table: Table, column: Column, shares_of: SharesOf | None) -> tuple[dict[str, Test], str]:
     """The same between single examples, for a metric that is the mean of shares which the trainer kept."""
     base, rows = table.base_row, _compared(table, column)
-    if base is None or not rows or shares_of is None or column.metric in compare.LOGARITHMIC:
+    if base is None or not rows:
         return {}, ""
+    if shares_of is None or column.metric in compare.LOGARITHMIC:
+        return {}, f"{column.header}: not tested between sentences, since it is no mean of values per sentence."
     pairs = {row.key: shares_of_rows(base, row, column.key, column.set, column.metric, shares_of) for row in rows}
     there = {key: pair for key, pair in pairs.items() if pair is not None}
     if not there:
-        return {}, ""
+        return {}, f"{column.header}: not tested, since no shares per example that pair with base's are kept."
     found = dict(zip(there, paired_tests(list(there.values())), strict=True))
     corrected = holm({key: result.p for key, result in found.items()})
     tests = {k: Test(p, found[k].low, found[k].high, p <= ALPHA, None) for k, p in corrected.items()}
@@ -217,7 +226,7 @@ def agreement(table: Table) -> Iterator[str]:
         if tau is not None:
             parts.append(f"{column.header} {tau:.2f} over {len(pairs)} rows".replace("-", "−"))
     if parts:
-        yield f"Order of the changes, ours beside the paper's (rank correlation, Kendall's τ): {', '.join(parts)}."
+        yield f"Rank agreement of the changes with the paper's (Kendall's τ): {', '.join(parts)}."
 
 
 def kendall(pairs: Sequence[tuple[float, float]]) -> float | None:

@@ -35,6 +35,7 @@ class Column:
     better: str  # "lower" or "higher"
     digits: int  # after the decimal point
     paper: str = ""  # the key in a variation's `paper` values
+    about: str = ""  # a sentence on how the metric is measured, for the table's notes
 
 
 @dataclass(frozen=True)

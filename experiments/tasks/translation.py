@@ -15,12 +15,13 @@ if TYPE_CHECKING:
     from experiments.evaluation.scoring import SetScores
 
 _HERE = "experiments.tasks.translation"
+PERPLEXITY = "Perplexity: of unsmoothed probabilities, per piece of the vocabulary, end of sentence counted."
 
 
 class Translation(SequenceTask):
     name = "translation"
     columns = (
-        Column("ppl", "dev", "perplexity", "PPL (dev)", "lower", 2, paper="perplexity"),
+        Column("ppl", "dev", "perplexity", "PPL (dev)", "lower", 2, paper="perplexity", about=PERPLEXITY),
         Column("bleu", "dev", "bleu", "BLEU (dev)", "higher", 1, paper="bleu"),
         Column("bleu_*", "*", "bleu", "BLEU (*)", "higher", 1, paper="bleu_test"),
     )

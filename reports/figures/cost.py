@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from experiments.tasks.base import Column
+from reports.cost import counted
 from reports.figures import style
 from reports.render.grid import group_name
 from reports.table import Row, Table
@@ -18,7 +19,7 @@ MOST_NAMES = 10
 @contextmanager
 def draw(table: Table) -> Iterator["Figure | None"]:
     columns = [c for c in table.columns if sum(r.measures[c.key].mean is not None for r in table.rows) > 1][:2]
-    if not columns or all(row.outcomes[0].run.cost <= 0 for row in table.rows):
+    if not columns or not any(map(counted, table.rows)):
         yield None
         return
     with style.canvas(1, len(columns), height=2.9) as (figure, axes):
@@ -30,7 +31,7 @@ def draw(table: Table) -> Iterator["Figure | None"]:
 
 
 def _panel(axes: Any, table: Table, column: Column) -> None:
-    known = [row for row in table.rows if row.measures[column.key].mean is not None and row.outcomes[0].run.cost > 0]
+    known = [row for row in table.rows if row.measures[column.key].mean is not None and counted(row)]
     groups = style.colours([_group(row) for row in known if row.key != table.base])
     axes.grid(True)
     axes.set_xscale("log")
@@ -59,14 +60,14 @@ def _group(row: Row) -> str:
 
 
 def _places(rows: list[Any], column: Column) -> tuple[list[float], list[float]]:
-    return [row.outcomes[0].run.cost for row in rows], [row.measures[column.key].mean for row in rows]
+    return [counted(row) or 0.0 for row in rows], [row.measures[column.key].mean for row in rows]
 
 
 def _front(rows: list[Row], column: Column) -> list[Row]:
     """Rows that no row beats at the same cost or less."""
     sign = 1 if column.better == "higher" else -1
     best, front = float("-inf"), []
-    for row in sorted(rows, key=lambda r: (r.outcomes[0].run.cost, -sign * (r.measures[column.key].mean or 0))):
+    for row in sorted(rows, key=lambda r: (counted(r) or 0.0, -sign * (r.measures[column.key].mean or 0))):
         value = sign * (row.measures[column.key].mean or 0)
         if value > best:
             best = value

@@ -233,7 +233,11 @@ def _cost(table: Table) -> Layout:
 
 
 def _power(value: float | None) -> Cell:
-    return Cell() if value is None else Cell(f"{value:.1e}".replace("e+", "e"))
+    """ "9.4e17"."""
+    if value is None:
+        return Cell()
+    digits, _, exponent = f"{value:.1e}".partition("e")
+    return Cell(f"{digits}e{int(exponent)}" if value else "0")
 
 
 def _seeds(row: Row) -> Cell:

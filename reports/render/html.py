@@ -10,7 +10,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape as escape_signs
 
+from reports.cost import training_seconds
 from reports.failures import Failure
+from reports.provenance import number
 from reports.render.grid import Cell, Grid, Head, Line, fixed, labels_span, lay_out
 from reports.render.latex import MADE_BY
 from reports.render.page_style import CSS
@@ -76,7 +78,7 @@ def _data(grid: Grid) -> str:
 def _summary(table: Table) -> str:
     runs = sum(len(row.outcomes) for row in table.rows)
     done = sum(outcome.record is not None for row in table.rows for outcome in row.outcomes)
-    return f"{table.name}: {len(table.rows)} rows, {done} of {runs} runs finished"
+    return f"{table.name}: {number(len(table.rows), 'row')}, {done} of {number(runs, 'run')} finished"
 
 
 def _table(table: Table, grid: Grid) -> Iterator[str]:
@@ -189,9 +191,9 @@ def _runs(table: Table) -> Iterator[str]:
     for row in table.rows:
         for outcome in row.outcomes:
             run, record = outcome.run, outcome.record
-            seconds, commit = fact(record, "wall_s"), fact(record, "commit")
+            seconds, commit = training_seconds(outcome), fact(record, "commit")
             facts = (fact(record, name) or "" for name in ("device", "precision"))
-            minutes = f"{seconds / 60:.1f}" if isinstance(seconds, int | float) else ""
+            minutes = f"{seconds / 60:.1f}" if seconds is not None else ""
             steps = fact(record, "steps")
             values = (row.key, run.seed, run.run_id, run.state, "" if steps is None else steps, minutes)
             yield f"<tr>{_line('td', (*values, *facts, str(commit or '')[:10]))}</tr>"

@@ -13,6 +13,7 @@ from experiments.config import RunConfig
 from experiments.tasks.base import Column, EvaluationSpec
 from reports.build import build_table
 from reports.table import Table
+from tests.unit.reports import real
 
 COLUMNS = (
     Column("ppl", "dev", "perplexity", "PPL (dev)", "lower", 2, "perplexity"),
@@ -129,3 +130,9 @@ def bench() -> Bench:
 @pytest.fixture
 def new_bench() -> Callable[[], Bench]:
     return Bench
+
+
+@pytest.fixture(scope="session")
+def small(tmp_path_factory: pytest.TempPathFactory) -> dict[str, real.Made]:
+    """A finished table of each kind of task, written by children. Not to be changed: there is `copied`."""
+    return real.make_all(tmp_path_factory.mktemp("real"))

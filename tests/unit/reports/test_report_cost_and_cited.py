@@ -1,59 +1,27 @@
-"""Costs both ways, and other systems' results among the rows."""
-
-from dataclasses import replace
-from typing import Any
+"""Rates of devices, and other systems' results among the rows."""
 
 import pytest
 
-from reports.build import build_table
-from reports.cost import SUSTAINED, by_time, sustained
+from reports.cost import SUSTAINED, sustained
 from reports.records import record
 from reports.render.formats import RENDERERS
 from reports.render.grid import lay_out
 from reports.render.markdown import render
 from reports.table import Table
 from reports.verify import verify
-from tests.unit.reports.conftest import COLUMNS, Bench
+from tests.unit.reports.conftest import Bench
 
 
-def with_costs(bench: Bench) -> Table:
-    plan = replace(bench.plan(), paper_keys=("perplexity", "bleu", "params", "flops"))
-    runs = tuple(replace(run, cost=9.4e17) for run in plan.runs)
-    return build_table(replace(plan, runs=runs), bench.store, COLUMNS)
-
-
-def test_the_papers_own_figures_come_out_of_its_estimate(bench: Bench) -> None:
-    """3.3e18 for base: 12 hours on 8 P100 (one run of ours is on one device, so eight times as long)."""
-    p100: dict[str, Any] = {"device": "Tesla P100-SXM2-16GB", "wall_s": 8 * 12 * 3600}
-    table = with_costs(bench.row("base", record=p100, paper={"flops": 3.3e18}))
-    assert by_time(table.rows[0], {}) == pytest.approx(3.3e18, rel=0.01)
-    line = next(line for line in render(table).split("\n") if line.startswith("| base"))
-    assert [cell.strip() for cell in line.split("|")][-5:-2] == ["9.4e17", "3.3e18", "3.3e18"]
-    found = record(table.rows[0], table)
-    assert (found["flops_counted"], found["flops_by_time"]) == (9.4e17, by_time(table.rows[0], {}))
-
-
-def test_an_unknown_device_and_a_resumed_run_have_no_estimate(bench: Bench) -> None:
-    bench.row("base", paper={"flops": 3.3e18})
-    bench.row("resumed", {"model.d_k": 8}, record={"device": "P100", "resumed_from": 200})
-    bench.row("missing", {"model.d_k": 9}, results=[None])
-    table = with_costs(bench)
-    assert [by_time(row, {}) for row in table.rows] == [None] * 3
-    assert any("By time is blank for a processor (1 thread)" in note for note in table.footnotes)
-    assert record(table.rows[0], table)["flops_by_time"] is None
-
-
-def test_the_studys_rates_come_before_the_papers(bench: Bench) -> None:
-    assert sustained("NVIDIA P100", {}) == SUSTAINED["P100"] == 9.5e12
-    assert sustained("NVIDIA P100", {"P100": 1e12}) == 1e12
-    bench.study["sustained_flops"] = {"a processor": 2e11}
-    bench.row("base", paper={"flops": 3.3e18})
-    table = with_costs(bench)
-    assert by_time(table.rows[0], table.sustained_flops) == 12.5 * 2e11
+def test_the_papers_own_figures_come_out_of_its_rates() -> None:
+    """3.3e18 for base: 12 hours on 8 P100."""
+    assert sustained("Tesla P100-SXM2-16GB", {}) == SUSTAINED["P100"] == 9.5e12
+    assert 12 * 3600 * 8 * SUSTAINED["P100"] == pytest.approx(3.3e18, rel=0.01)
+    assert sustained("NVIDIA P100", {"P100": 1e12}) == 1e12  # the study's rates come before
+    assert sustained("another", {}) is None
 
 
 def test_no_published_cost_no_columns(bench: Bench) -> None:
-    table = with_costs(bench.row("base", paper={"bleu": 25.8}))
+    table = bench.row("base", paper={"bleu": 25.8}).table()
     assert "FLOPs" not in render(table) and "by time" not in render(table)
     assert "flops_counted" not in record(table.rows[0], table)
 

@@ -8,7 +8,6 @@ import pytest
 
 from reports.failures import Failure
 from reports.render import html
-from reports.setup import checklist, paragraph
 
 NASTY = [
     "</script><img src=x onerror=alert(1)>", "<!-- x --> <b>", "'\"><svg/onload=alert(1)>", "&lt;b&gt;", "--><script>",
@@ -115,24 +114,3 @@ def test_the_table_is_there_as_data(bench):
 def test_the_same_table_gives_the_same_bytes(new_bench):
     one, two = (html.render(new_bench().row("base").row("B", {"model.d_k": 16}).table()) for _ in range(2))
     assert one == two
-
-
-def test_setup_says_what_is_recorded_and_no_more(bench):
-    bench.row("base", results=[(5.0, 25.0), (5.1, 25.5)]).row("B", {"model.d_k": 16}, results=[None, (6.0, 20.0)])
-    table = bench.table()
-    text = paragraph(table)
-    assert "2 variations of the model, each with 2 random seeds" in text
-    assert "All 3 trainings took 38 seconds together on a processor (1 thread), fp32." in text
-    assert "None" not in text
-    found = dict(checklist(table))
-    assert found["Exact number of training runs"].startswith(
-        "2 rows, 4 runs in the table, 3 trainings finished; 2 cells"
-    )
-    assert "base 65,000,000" in found["Number of parameters of each model"]
-    assert found["Validation score beside every test score"] == "only the development set is scored"
-
-
-def test_setup_of_an_empty_store(bench):
-    bench.row("base", results=[None])
-    assert "trainings took" not in paragraph(bench.table())
-    assert dict(checklist(bench.table()))["Runtime"] == "not recorded"

@@ -61,7 +61,7 @@ def test_auto_tests_nothing_with_fewer_seeds_and_says_so(bench):
     table = bench.row("base").row("B", {"model.d_k": 16}, results=[(9.0, 2.0)]).table()
     assert table.test == ""
     assert not any(found_in(table, "bleu").values())
-    assert f"that takes {ENOUGH_SEEDS} seeds" in render(table, "markdown")
+    assert f"needs at least {ENOUGH_SEEDS} seeds per row" in render(table, "markdown")
     assert "bleu_p" not in record(table.rows[1], table)
 
 
@@ -87,7 +87,7 @@ def test_sentences_mark_and_disclaim(bench):
     assert (found["B"].marked, found["C"].marked, found["C"].p, found["D"]) == (True, False, 1.0, None)
     assert found["B"].high < 0
     assert not any(found_in(table, "ppl").values())  # perplexity keeps no counts
-    assert "another training may differ by more" in table.test_notes[0]
+    assert "other trainings may differ by more" in table.test_notes[0]
     assert any("no counts per sentence are kept of D" in note for note in table.test_notes)
 
 

@@ -1,0 +1,177 @@
+"""Small stores that children have written: translation, parsing, a function and a command of the user's."""
+
+import itertools
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from typer.testing import CliRunner
+
+from ablations.cli import options
+from ablations.cli.jobs import enqueue, wanted
+from ablations.cli.main import app
+from ablations.cli.report import table_of
+from experiments.data.builtin.generate import generate
+from experiments.jobs.coordinator import work
+from experiments.jobs.slots import parse_slots
+from experiments.store import Store
+from experiments.tasks.load import load_task
+from reports.table import Row, Table
+
+SIZES = "model = {num_layers = 1, d_model = 8, d_ff = 16, num_heads = 2, d_k = 4, d_v = 4}"
+TRANSLATION = f"""
+name = "small"
+title = "A table of width 8"
+sustained_flops = {{"(1 thread)" = 1e9}}
+
+[base]
+{SIZES}
+data = {{vocab_size = 120}}
+training = {{train_steps = 7, warmup_steps = 10, tokens_per_batch = 300, learning_rate_scale = 0.4, precision = "fp32"}}
+evaluation = {{beam_size = 2, max_extra_length = 3, sets = ["dev", "test"]}}
+
+[[variation]]
+key = "base"
+paper = {{perplexity = 4.92, bleu = 25.8, params = 65, flops = 3.3e18}}
+
+[[variation]]
+key = "learned"
+group = "E"
+label = "positional embedding instead of sinusoids"
+set = {{model.positions = "learned"}}
+paper = {{perplexity = 4.92, bleu = 25.7}}
+
+[[variation]]
+key = "bf16"
+set = {{training.precision = "bf16"}}
+"""
+PARSING = f"""
+name = "trees"
+title = "Trees"
+task = "parsing"
+
+[base]
+{SIZES}
+data = {{vocab_size = 100, builtin_pairs = 100, target_vocab_size = 100}}
+training = {{train_steps = 4, warmup_steps = 10, tokens_per_batch = 400, precision = "fp32"}}
+evaluation = {{beam_size = 1, max_extra_length = 3}}
+
+[[variation]]
+key = "base"
+
+[[variation]]
+key = "pre"
+set = {{model.norm = "pre"}}
+"""
+COMMAND = """
+name = "walk"
+title = "A walk"
+command = "python3 walk.py {lr} {seed} {metrics} {depth.n}"
+
+[base]
+lr = 0.5
+depth = {n = 2}
+
+[[metric]]
+name = "loss"
+better = "lower"
+
+[[variation]]
+key = "base"
+
+[[variation]]
+key = "low"
+set = {lr = 0.25}
+"""
+WALK = """
+import json, pathlib, sys
+lr, seed, out, n = sys.argv[1:]
+pathlib.Path(out).write_text(json.dumps({"loss": float(lr) * int(seed) + int(n)}))
+"""
+
+
+@dataclass(frozen=True)
+class Made:
+    """A study with the store that holds its runs."""
+
+    study: Path
+    store: Path
+
+    def chosen(self, rows: str | None = None, seeds: int | None = None, sets: list[str] | None = None) -> Any:
+        return options.choose(str(self.study), None, None, rows, seeds, sets, self.store, None)
+
+    def queue(self, rows: str | None = None, stale: str = "keep", **more: Any) -> "Made":
+        Store.open(self.store)
+        chosen = replace(self.chosen(rows), **more)
+        plan = chosen.plan
+        enqueue(chosen, plan, wanted(plan, stale), stale)
+        return self
+
+    def run(self, rows: str | None = None, stale: str = "keep", **more: Any) -> "Made":
+        """What `ablations run` does, with real children and without MLflow."""
+        self.queue(rows, stale, **more)
+        train(self.store)
+        return self
+
+    def copied(self, folder: Path) -> "Made":
+        """Study, code and store in another folder: to be changed."""
+        shutil.copytree(self.study.parent, folder)
+        shutil.copytree(self.store, folder / "store")
+        return Made(folder / self.study.name, folder / "store")
+
+    def table(self, tests: str = "auto", **selectors: Any) -> Table:
+        return table_of(self.chosen(**selectors), tests)
+
+    def rows(self, **selectors: Any) -> dict[str, Row]:
+        return {row.key: row for row in self.table(**selectors).rows}
+
+    def record(self, row: str) -> Mapping[str, Any]:
+        found = self.rows()[row].outcomes[0].record
+        assert found is not None
+        return found
+
+
+def train(store: Path) -> None:
+    """Work the queue off."""
+    work(Store.open(store), parse_slots("cpu:2"), load_task)
+
+
+def said(table: Table, *parts: str) -> list[str]:
+    """The notes and warnings that hold all of the parts."""
+    return [text for text in (*table.warnings, *table.footnotes) if all(part in text for part in parts)]
+
+
+def write(folder: Path, files: Mapping[str, str]) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return folder
+
+
+def make_all(folder: Path) -> dict[str, Made]:
+    """One store with a finished table of each kind of task."""
+    letters = write(folder / "letters", _parallel())
+    text = TRANSLATION.replace("data = {", f'data = {{corpus = "{letters}", ')
+    write(folder / "translation", {"small.toml": text})
+    write(folder / "parsing", {"trees.toml": PARSING})
+    write(folder / "command", {"walk.toml": COMMAND, "walk.py": WALK})
+    done = CliRunner().invoke(app, ["new", "mine", "--folder", str(folder / "own")])
+    assert done.exit_code == 0, done.output
+    studies = {"translation": "small", "parsing": "trees", "own": "mine", "command": "walk"}
+    made = {kind: Made(folder / kind / f"{name}.toml", folder / "store").queue() for kind, name in studies.items()}
+    train(folder / "store")
+    return made
+
+
+def _parallel() -> dict[str, str]:
+    """Files of a corpus of whose dev set three pairs are in train too."""
+    sides = {name: [*itertools.islice(generate(name, 120), 120)] for name in ("train", "dev", "test")}
+    sides["dev"] = [*sides["dev"][:17], *sides["train"][:3]]
+    sides["test"] = sides["test"][:10]
+    return {
+        f"{name}.{language}": "".join(f"{pair[side]}\n" for pair in pairs)
+        for name, pairs in sides.items()
+        for side, language in enumerate(("en", "de"))
+    }

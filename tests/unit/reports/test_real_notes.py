@@ -1,0 +1,286 @@
+"""Footnotes say how numbers were made and warnings where they were made in different ways, of what children wrote."""
+
+import json
+import math
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from experiments import provenance
+from experiments.data.batching import BatchPlan
+from experiments.data.encoded import open_encoded
+from model.config import ModelConfig
+from model.count import forward_flops
+from reports.cost import by_time, counted, training_seconds
+from reports.explain import as_text, explain
+from reports.failures import failures
+from reports.render.formats import RENDERERS, render
+from reports.setup import checklist, paragraph
+from reports.verify import verify
+from tests.unit.reports.real import Made, said, write
+
+KINDS = ("translation", "parsing", "own", "command")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("format_", RENDERERS)
+def test_every_format_prints_the_table_of_every_task(small, kind, format_):
+    table = small[kind].table()
+    text = render(table, format_)
+    assert "None" not in text and len(text) > 200
+    if format_ != "setup":
+        verdict = verify(text, table, format_)
+        assert verdict.same and verdict.cells >= 2 * len(table.rows)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_row_can_be_explained(small, kind):
+    table = small[kind].table()
+    for row in table.rows:
+        text = as_text(explain(table, row.key))
+        assert all(outcome.run.run_id in text for outcome in row.outcomes)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_table_made_alike_has_no_warning(small, kind):
+    table = small[kind].table()
+    assert table.warnings == () or kind == "translation"
+    assert not failures(table, small[kind].chosen().store)
+
+
+def test_notes_of_data(small):
+    table = small["translation"].table()
+    assert said(table, "Corpus: letters (", "), en–de, 120 training pairs, 120 pieces of vocabulary")
+    assert said(table, "unknown pieces in train: source 0.00%, target 0.00%")
+    assert said(table, "Evaluated: dev (20 sentences, 3 of them also in train), test (10 sentences, 0 of them")
+    assert not said(table, str(small["translation"].study.parent.parent))
+    assert said(small["parsing"].table(), "words–trees, 100 training pairs, 100 pieces for words and", "for trees")
+
+
+def test_notes_of_training_and_software(small):
+    table = small["translation"].table()
+    assert said(table, "Training of base: 7 steps, 300 tokens per batch and side at most, 10 steps of warm-up.")
+    assert said(
+        table, "other than the defaults", "training.learning_rate_scale 0.4 (1.0)", "data.vocab_size 120 (37000)"
+    )
+    assert said(table, "learned: model.positions learned")
+    (software,) = said(table, "Software: python")
+    assert all(f"{name} {version}" in software for name, version in provenance.versions(provenance.PACKAGES).items())
+    assert said(small["own"].table(), "Settings of base: learning_rate 0.5, steps 200, bias yes.")
+    assert said(small["own"].table(), "Software: python") and not said(small["command"].table(), "Software")
+    assert said(small["command"].table(), "Settings of base: command python3 walk.py", "depth.n 2")
+
+
+def test_notes_of_a_users_metric_say_nothing_of_word_pieces(small):
+    assert said(small["translation"].table(), "Perplexity: of unsmoothed probabilities, per piece")
+    own = small["own"].table()
+    assert not said(own, "piece") and not said(own, "Corpus")
+
+
+def test_a_row_in_another_precision_is_warned_of(small):
+    (warning,) = small["translation"].table().warnings
+    assert warning == "The rows mix 2 precisions of training: fp32 (base, learned); bf16 (bf16)."
+    assert small["translation"].table(rows="base,learned").warnings == ()
+
+
+def test_seeds_are_counted_and_tested(small):
+    table = small["own"].table()
+    assert said(table, "they are numbered 1–3; base: 1–5.", "mean ± sample standard deviation")
+    assert said(table, "Dunnett") and said(table, "80 % power for a true difference")
+    one = small["translation"].table()
+    assert said(one, "Not tested for significance (needs at least 3 seeds per row)")
+    assert said(one, "n: number of seeds; they are numbered 1.") and not said(one, "±")
+    assert said(small["translation"].table("seeds"), "PPL (dev): not tested, one seed per row shows no spread")
+
+
+def test_a_column_that_is_not_tested_between_sentences_says_so(small):
+    table = small["translation"].table("sentences")
+    assert said(table, "differs from base at the 5% level between sentences")
+    assert said(table, "PPL (dev): not tested between sentences")
+    assert said(small["parsing"].table("sentences"), "F1 (dev): not tested", "no shares per example")
+    assert said(small["own"].table("sentences", rows="data"), "base is not in the table")
+
+
+def test_operations_are_counted_from_the_pairs_that_were_seen(small):
+    made = small["translation"]
+    for key, row in made.rows().items():
+        record, config = row.outcomes[0].record, row.outcomes[0].run.config
+        weights = json.loads((made.store / "runs" / record["run_id"] / "attempts/0001/final/meta.json").read_text())
+        assert record["target_tokens"] == weights["target_tokens"], key  # added up step by step, in the loop
+        pairs = open_encoded(made.store / "corpora", record["data"]["encoded"]).train
+        lengths = pairs.source_lengths.tolist(), pairs.target_lengths.tolist()
+        plan, flops = BatchPlan(*lengths, 300, config.seed), 0.0
+        for step in range(7):
+            flops += sum(3 * forward_flops(config.model, 120, *(side[i] for side in lengths)) for i in plan.batch(step))
+        assert counted(row) == record["flops"] == flops
+        assert not math.isclose(flops, row.outcomes[0].run.cost, rel_tol=0.01)  # the forecast
+    assert made.table().shows_cost and "| 3.3e18 |" in render(made.table(), "markdown")
+
+
+def test_cost_by_time_is_time_times_devices_times_rate(small):
+    table = small["translation"].table()
+    row, record = table.rows[0], table.rows[0].outcomes[0].record
+    assert by_time(row, table.sustained_flops) == pytest.approx(record["train_s"] * 1e9)
+    assert by_time(row, {}) is None
+    for devices, share in ((8, 1.0), (1, 1 / 3)):  # no GPUs here: what a child on them writes
+        other = replace(row.outcomes[0], record={**record, "devices": devices, "device_share": share})
+        of_others = replace(row, outcomes=(other,))
+        assert by_time(of_others, {"(1 thread)": 1e9}) == pytest.approx(record["train_s"] * 1e9 * devices * share)
+
+
+def test_rows_that_are_not_trained_have_no_cost(small, tmp_path):
+    row = Made(small["translation"].study, tmp_path / "empty").table().rows[0]
+    assert (counted(row), by_time(row, {"": 1.0})) == (None, None)
+
+
+def test_the_setup_counts_in_words(small):
+    text = paragraph(small["translation"].table(rows="base"))
+    assert "1 variation of the model" in text and "1 encoder layer and 1 decoder layer" in text
+    assert "1 training took" in text and "together" not in text
+    assert "learning_rate_scale 0.4 (1.0)" in text and "120 pairs of the corpus letters" in text
+    assert "14 trainings took" in paragraph(small["own"].table())
+    assert "sacrebleu" not in paragraph(small["parsing"].table())
+    found = dict(checklist(small["own"].table()))
+    assert found["Exact number of training runs"] == "4 rows, 14 runs in the table, 14 trainings finished"
+
+
+def test_an_empty_store_is_described_by_its_plan(small, tmp_path):
+    for kind in KINDS:
+        table = Made(small[kind].study, tmp_path / kind).table()
+        assert "took" not in paragraph(table) and dict(checklist(table))["Runtime"] == "not recorded"
+        assert said(table, "–: not available, in") and not said(table, "Trained on")
+
+
+@pytest.mark.slow
+def test_an_edited_trainer_makes_rows_stale_and_a_mixture(small, tmp_path):
+    made = small["own"].copied(tmp_path / "edited")
+    with (made.study.parent / "mine_task.py").open("a") as text:
+        text.write("\n\nX = 1\n")
+    assert said(made.table(), "and kept (†): base, without-bias, data-noise0.0, data-noise1.0")
+    assert said(made.table(), "†: trained or scored by another revision")
+    made.run(rows="data-noise0.0", stale="rerun")
+    assert said(made.table(), "The rows mix 2 revisions of the training code: ", "data-noise0.0)")
+    assert said(made.table(), "and kept (†): base, without-bias, data-noise1.0.")
+
+
+@pytest.mark.slow
+def test_versions_of_what_a_trainer_imports_are_named_and_compared(small, tmp_path, monkeypatch):
+    made = small["own"].copied(tmp_path / "versions")
+    trainer = made.study.parent / "mine_task.py"
+    trainer.write_text(trainer.read_text().replace("import math\n", "import math\nimport wobble\n", 1))
+    for version, row in (("1.0", "base"), ("2.5", "without-bias")):
+        folder = tmp_path / version
+        write(
+            folder / f"wobble-{version}.dist-info",
+            {"METADATA": f"Metadata-Version: 2.1\nName: wobble\nVersion: {version}\n"},
+        )
+        write(folder, {"wobble.py": ""})
+        with monkeypatch.context() as patch:
+            patch.setenv("PYTHONPATH", str(folder), prepend=":")
+            patch.syspath_prepend(str(folder))
+            made.run(rows=row, stale="rerun")
+    table = made.table(rows="base,without")
+    assert said(table, "The rows mix 2 versions of wobble in training: 1.0 (base); 2.5 (without-bias).")
+    assert said(table, "Software: python", "wobble 1.0; python", "wobble 2.5")
+
+
+KILLED = """
+import os, signal, time
+from dataclasses import dataclass
+from experiments.tasks.own import column, task
+
+@dataclass
+class Settings:
+    steps: int = 6
+    size: float = 1.0
+
+@task(Settings, steps="steps", continues=True, columns=[column("loss", better="lower")])
+def TASK(settings, context):
+    start = int((context.resume / "state").read_text()) if context.resume else 0
+    for step in range(start + 1, settings.steps + 1):
+        time.sleep(0.2)
+        context.log(step, loss=1.0)
+        with context.checkpoint(step) as folder:
+            (folder / "state").write_text(str(step))
+        if step in (2, 4) and start < step - 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+    return {"loss": settings.size}
+"""
+KILLED_STUDY = """
+name = "killed"
+title = "Killed twice"
+task = "killed:TASK"
+
+[[variation]]
+key = "base"
+paper = {flops = 1.0}
+"""
+
+
+@pytest.fixture
+def killed(tmp_path):
+    folder = write(tmp_path / "killed", {"killed.toml": KILLED_STUDY, "killed.py": KILLED})
+    return Made(folder / "killed.toml", folder / "store").run()
+
+
+@pytest.mark.slow
+def test_training_time_is_that_of_all_attempts(killed):
+    record, table = killed.record("base"), killed.table()
+    ends = [part["ended"] for part in record["earlier_attempts"]]
+    assert ends and set(ends) == {"killed"} and record["attempt"] == len(ends) + 1
+    lost = sum(part["seconds"] for part in record["earlier_attempts"])
+    assert record["train_s"] == pytest.approx(record["wall_s"] + lost, abs=0.01)
+    assert lost >= 0.2 * len(ends) and record["train_s"] >= 6 * 0.2  # six steps at least, of 0.2 s
+    assert training_seconds(table.rows[0].outcomes[0]) == record["train_s"]
+    assert by_time(table.rows[0], {"(1 thread)": 2.0}) == pytest.approx(2 * record["train_s"])
+    found = dict(checklist(table))
+    assert f"in {len(ends)} attempt" in found["Runtime"] and "ended early" in found["Exact number of training runs"]
+
+
+@pytest.mark.slow
+def test_a_run_that_continues_a_shorter_one_says_so(killed):
+    killed.study.write_text(KILLED_STUDY + '\n[[variation]]\nkey = "longer"\nset = {steps = 8}\n')
+    killed.run()
+    record, table = killed.record("longer"), killed.table()
+    assert record["continues"] == {"run_id": killed.record("base")["run_id"], "step": 4}
+    assert by_time(table.rows[1], {"(1 thread)": 1.0}) is None
+    assert said(table, "By time is blank for longer")
+    assert "1 run continued a shorter one" in dict(checklist(table))["Runtime"]
+
+
+def git(folder: Path, *words: str) -> str:
+    identity = ["-c", "user.name=A", "-c", "user.email=a@example.org"]
+    return subprocess.run(["git", "-C", folder, *identity, *words], capture_output=True, check=True, text=True).stdout
+
+
+@pytest.mark.slow
+def test_the_code_that_trained_is_the_users_repository(small, tmp_path):
+    made = small["own"].copied(tmp_path / "our-paper")
+    folder, trainer = made.study.parent, made.study.parent / "mine_task.py"
+    git(folder, "init", "-q")
+    (folder / ".gitignore").write_text("store\n")
+    git(folder, "add", ".")
+    git(folder, "commit", "-q", "-m", "first")
+    commit = git(folder, "rev-parse", "HEAD")[:10]
+    with trainer.open("a") as text:
+        text.write("\n\nX = 1\n")
+    made.run(rows="data-noise0.0", stale="rerun")
+    record = made.record("data-noise0.0")
+    kept = made.store / "runs" / record["run_id"] / "attempts" / f"{record['attempt']:04d}" / "uncommitted.diff"
+    assert "+X = 1" in kept.read_text() and record["revision"]["repository"] == "our-paper"
+    (code,) = said(made.table(rows="data-noise0.0"), "Code: ")
+    assert f"our-paper, commit {commit} with uncommitted changes (kept beside the run) (" in code
+    assert f"run by transformer-ablations {provenance.tool()['version']}" in code
+    assert said(small["own"].table(), "Code: in no repository (")
+    assert said(small["translation"].table(), f"Code: transformer-ablations {provenance.tool()['version']}")
+
+
+def test_counts_of_many_pairs_are_the_sum_over_each():
+    config = ModelConfig(num_layers=2, d_model=8, d_ff=16, num_heads=2, d_k=4, d_v=4)
+    import numpy as np
+
+    source, target = np.array([1, 5, 9]), np.array([2, 7, 4])
+    one_by_one = [forward_flops(config, 50, s, t) for s, t in zip(source.tolist(), target.tolist(), strict=True)]
+    assert forward_flops(config, 50, source, target).tolist() == one_by_one
