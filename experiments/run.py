@@ -224,7 +224,8 @@ def _write_result(spec: dict[str, Any], task: Task, context: Context, facts: dic
 
 def _versions(task: Task, facts: Mapping[str, Any]) -> dict[str, str]:
     """Of the packages that the numbers depend on; a task may know more of its own (CUDA's)."""
-    return {**provenance.versions(task.packages()), **facts.get("versions", {})}
+    own = facts.get("versions")
+    return {**provenance.versions(task.packages()), **(own if isinstance(own, dict) else {})}
 
 
 def _evaluate(

@@ -11,15 +11,7 @@ from reports.table import Row, Table, missing_cells
 
 HOUR = 3600.0
 # Settings that the paragraph has words for.
-_MODEL = (
-    "model.num_layers",
-    "model.d_model",
-    "model.d_ff",
-    "model.num_heads",
-    "model.d_k",
-    "model.d_v",
-    "model.dropout",
-)
+_MODEL = ("model.num_layers", "model.d_model", "model.d_ff", "model.num_heads", "model.d_k", "model.d_v")
 _STEPS = ("training.train_steps", "training.warmup_steps", "training.tokens_per_batch")
 _ADAM = ("training.adam_beta1", "training.adam_beta2", "training.adam_epsilon")
 _SAID = (*_MODEL, *_STEPS, *_ADAM, "model.dropout", "training.label_smoothing", "data.vocab_size")
