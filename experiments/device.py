@@ -54,6 +54,7 @@ class Device:
         torch.set_flush_denormal(True)
         torch.set_num_threads(max(1, spec.threads // spec.count))
         _keep_freed_memory()
+        _keep_few_descriptions()
         _choose_kernels(deterministic)
         device = torch.device("cuda", rank) if spec.kind == "cuda" else torch.device("cpu")
         if spec.kind == "cuda":
@@ -235,6 +236,15 @@ def _keep_freed_memory() -> None:
     trim_threshold, mmap_threshold = -1, -3  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD of malloc.h
     if libc.mallopt(mmap_threshold, 1024 * _MIB):
         libc.mallopt(trim_threshold, 2047 * _MIB)
+
+
+def _keep_few_descriptions() -> None:
+    """Have torch keep the descriptions of only a few bf16 products. Read at a thread's first product.
+
+    It keeps those of the last 1,024 shapes of every thread, 0.2 MB each; oneDNN keeps them a second time, beside their
+    kernels. Training whose batches differ in shape held 0.7 GB more for it; a product took 10 µs less at most.
+    """
+    os.environ.setdefault("LRU_CACHE_CAPACITY", "16")
 
 
 def _mps_runs() -> bool:

@@ -1,5 +1,9 @@
 """The device: precision settled, mistakes named, randomness a function of seed and step."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -115,3 +119,38 @@ def test_denormals_are_flushed():
     Device.open(DeviceSpec(), "fp32")
     assert (torch.full((64,), 1e-38) * 0.01).sum().item() == 0
     assert device_module.torch.get_num_threads() == 1
+
+
+HELD = """
+import ctypes
+import torch
+from experiments.config import DeviceSpec
+from experiments.device import Device
+
+class Heap(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in "a b c d e f g used free top".split()]
+
+libc = ctypes.CDLL(None)
+libc.mallinfo2.restype = Heap
+Device.open(DeviceSpec("cpu", 1))
+matrix_DF = torch.ones(64, 64, dtype=torch.bfloat16)
+torch.ones(1, 64, dtype=torch.bfloat16) @ matrix_DF
+before = libc.mallinfo2().used
+for rows in range(2, 62):
+    torch.ones(rows, 64, dtype=torch.bfloat16) @ matrix_DF
+print(libc.mallinfo2().used - before)
+"""
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or resolve_precision("auto", CPU) == "fp32" or not torch.backends.mkldnn.is_available(),
+    reason="needs glibc, and products by oneDNN",
+)
+def test_products_of_many_shapes_are_described_once():
+    def held(**environment):
+        plain = {name: value for name, value in os.environ.items() if name not in ("LRU_CACHE_CAPACITY", "LD_PRELOAD")}
+        command = [sys.executable, "-c", HELD]
+        return int(subprocess.run(command, env=plain | environment, capture_output=True, check=True, text=True).stdout)
+
+    twice, once = held(LRU_CACHE_CAPACITY="1024"), held()  # what a user sets stays
+    assert once < 0.75 * twice
