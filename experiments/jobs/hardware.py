@@ -3,12 +3,13 @@
 import contextlib
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
+MY_CGROUP, CGROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 OTHERS_SHARE = 0.1  # of a GPU's memory: less than that is a driver's own
 
 
@@ -71,41 +72,68 @@ def gpus_in_use() -> dict[str, str]:
     return found
 
 
-def memory_gb(root: Path = Path("/sys/fs/cgroup")) -> float:
+def memory_gb(cgroup: Path = MY_CGROUP, root: Path = CGROUPS) -> float:
     """Main memory that this machine, or this container, has. GB are 1e9 bytes."""
-    limits = [float(psutil.virtual_memory().total)]
-    for name in ("memory.max", "memory/memory.limit_in_bytes"):
-        with contextlib.suppress(OSError, ValueError):
-            limits.append(float((root / name).read_text()))
-    return min(limits) / 1e9
+    limits = [limit for group in _groups("memory", cgroup, root) if (limit := _memory_limit(group)) is not None]
+    return min([float(psutil.virtual_memory().total), *limits]) / 1e9
 
 
-def available_cores(cgroup: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> int:
+def free_memory_gb(cgroup: Path = MY_CGROUP, root: Path = CGROUPS) -> float:
+    """Main memory that can be taken now without swapping, on this machine and within its container's limits."""
+    free = [float(psutil.virtual_memory().available)]
+    for group in _groups("memory", cgroup, root):
+        limit = _memory_limit(group)
+        used = _number(group / "memory.current", group / "memory.usage_in_bytes")
+        if limit is not None and used is not None:
+            free.append(limit - used + _page_cache(group))
+    return max(0.0, min(free)) / 1e9
+
+
+def available_cores(cgroup: Path = MY_CGROUP, root: Path = CGROUPS) -> int:
     """Cores this process may use: its affinity, limited by the container's CPU quota. At least 1."""
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
-    quota = _quota(cgroup, root)
-    return max(1, affinity if quota is None else min(affinity, int(quota)))
+    quotas = [quota for group in _groups("cpu", cgroup, root) if (quota := _quota_of(group)) is not None]
+    return max(1, min([affinity, *map(int, quotas)]))
 
 
-def _quota(cgroup: Path, root: Path) -> float | None:
-    """Cores that the control group allows (version 2 or 1); the narrowest of the group and its parents."""
-    found = []
+def _groups(controller: str, cgroup: Path, root: Path) -> Iterator[Path]:
+    """Folders of this process's control group and of its parents, whose limits hold as well (version 2 and 1)."""
     try:
         lines = cgroup.read_text().splitlines()
     except OSError:
-        return None
+        return
     for line in lines:
         _, controllers, path = line.split(":", 2)
-        base = root if not controllers else root / "cpu"
-        if controllers and "cpu" not in controllers.split(","):
+        base = root if not controllers else root / controller
+        if controllers and controller not in controllers.split(","):
             continue
         group = base / path.lstrip("/")
         while group.is_relative_to(base):
-            found += [q for q in (_quota_of(group),) if q is not None]
+            yield group
             if group == base:
                 break
             group = group.parent
-    return min(found, default=None)
+
+
+def _memory_limit(group: Path) -> float | None:
+    return _number(group / "memory.max", group / "memory.limit_in_bytes")
+
+
+def _page_cache(group: Path) -> float:
+    """Bytes of files that a control group holds in memory unused: the kernel takes them back."""
+    try:
+        facts = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        return float(facts.get("total_inactive_file", facts.get("inactive_file", 0)))
+    except (OSError, ValueError):
+        return 0.0
+
+
+def _number(*files: Path) -> float | None:
+    """What the first of these files that exists says; None for "max"."""
+    for file in files:
+        with contextlib.suppress(OSError, ValueError):
+            return float(file.read_text())
+    return None
 
 
 def _quota_of(group: Path) -> float | None:

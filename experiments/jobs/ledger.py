@@ -107,6 +107,15 @@ class Ledger(Queue):
                 "UPDATE jobs SET doing=? WHERE inputs_key=? AND state='waiting' AND doing<>?", (why, inputs_key, why)
             )
 
+    def explain(self, reasons: Mapping[str, str]) -> None:
+        """Say why jobs wait, by run_id; "" for no reason of its own."""
+        if reasons:
+            with self._change():
+                self._db.executemany(
+                    "UPDATE jobs SET doing=? WHERE run_id=? AND state='waiting'",
+                    [(why, run_id) for run_id, why in reasons.items()],
+                )
+
     def progress(self, updates: Iterable[tuple[str, int | None, str, float | None]]) -> None:
         """Set (run_id, step, doing, left_s) of running jobs."""
         with self._change():

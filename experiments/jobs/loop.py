@@ -63,7 +63,7 @@ class Coordinator:
             while not self._over(until):
                 self._take_requests()
                 if not (self._interrupts.number or self._draining or self._disk_full):
-                    self._watch.live |= {live.run_id: live for live in self._placement.place(self._watch.leased)}
+                    self._watch.live |= {live.run_id: live for live in self._placement.place(self._watch.live.values())}
                 self._engine.wait(POLL_S if self._watch.live else IDLE_S)
                 self._collect()
                 self._ask_for_more()
@@ -163,7 +163,7 @@ class Coordinator:
         preparation = self._placement.preparation
         self._reporter.show(
             tuple(self._watch.live.values()),
-            (preparation.current, preparation.doing),
+            (preparation.current, self._placement.doing),
             stopping=bool(self._interrupts.number or self._disk_full),
             now=now,
         )

@@ -5,6 +5,7 @@ from collections.abc import Collection, Sequence
 from experiments import provenance
 from experiments.errors import UserError
 from experiments.jobs import attempts, trust
+from experiments.jobs.admission import Admission
 from experiments.jobs.attempts import Live, Plan
 from experiments.jobs.engines.base import Engine
 from experiments.jobs.job import Claimed, Job, Waiting
@@ -39,12 +40,19 @@ class Placement:
         self._load_task, self._reporter = load_task, reporter
         self.preparation = Preparation(load_task, store.root)
         self._neighbours = Neighbours()
+        self._memory = Admission()
         self._alone: dict[str, str] = {}  # slots that are left alone, and why
         self.look = True
 
-    def place(self, leased: Collection[str]) -> list[Live]:
-        """Start what can be started on slots whose names are not in `leased`."""
-        if self._alone and self._neighbours.due:
+    @property
+    def doing(self) -> str:
+        """What the coordinator does beside its runs, or why it starts none; "" for nothing to be told."""
+        return self.preparation.doing or next(iter(self._memory.waiting.values()), "")
+
+    def place(self, lives: Collection[Live]) -> list[Live]:
+        """Start what can be started on slots that none of `lives`, the attempts under way, holds."""
+        leased = {name for live in lives for name in live.slot.parts}
+        if (self._alone and self._neighbours.due) or self._memory.due:
             self.look = True
         if not self.look or len(leased) >= len(self._slots):
             return []
@@ -58,7 +66,17 @@ class Placement:
         candidates = self._ledger.waiting(len(free) + LOOKAHEAD, without=unready)
         ready = [job for job in candidates if self._prepared(job)]
         pairs = [(job, join(lease, together=job.devices > 1)) for job, lease in place(ready, free, self._slots)]
+        pairs = self._admit(pairs, lives)
         return self._start([plan for job, slot in pairs if (plan := self._begin(job, slot))])
+
+    def _admit(self, pairs: list[tuple[Waiting, Slot]], lives: Collection[Live]) -> list[tuple[Waiting, Slot]]:
+        """Those for which there is memory now; the others' reasons are kept for `status`."""
+        before = dict.fromkeys(self._memory.waiting, "")
+        found = self._memory.admit(pairs, lives)
+        self._ledger.explain(before | found.waiting)
+        for run_id, error in found.refused.items():
+            self._end_waiting(run_id, State.FAILED, error, Outcome.USER_ERROR)
+        return found.pairs
 
     def collect(self) -> None:
         """Take in the end of a preparation."""

@@ -20,11 +20,6 @@ class Watch:
         self._read_at = 0.0
         self.live: dict[str, Live] = {}
 
-    @property
-    def leased(self) -> set[str]:
-        """Names of the slots that are taken."""
-        return {name for live in self.live.values() for name in live.slot.parts}
-
     def ask(self, lives: Iterable[Live], what: str) -> None:
         """Ask children to save a checkpoint and end; each is asked once."""
         for live in lives:

@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from experiments.errors import DiskFull
-from experiments.jobs import neighbours, watch
+from experiments.jobs import admission, hardware, neighbours, watch
 from experiments.jobs.notify import Notifier
 from experiments.jobs.queue import Queue
 from experiments.jobs.slots import Slot
@@ -151,3 +151,20 @@ def test_a_run_that_needs_two_shares_takes_both_and_is_told_its_cap(store):
     queue = Queue(store.queue_db)
     assert queue.history(make(1).run_id)[0]["slot"] == "cuda:0/0+cuda:0/1"
     queue.close()
+
+
+def test_runs_start_as_memory_comes_free_and_say_what_they_wait_for(store, monkeypatch):
+    free = [1.0]
+    monkeypatch.setattr(hardware, "free_memory_gb", lambda: free[0])
+    monkeypatch.setattr(hardware, "memory_gb", lambda: 8.0)
+    monkeypatch.setattr(admission, "LOOK_EVERY_S", 0.05)
+    slots = [Slot(f"cpu:{i}", "cpu", room_gb=8.0) for i in range(3)]
+    too_large, large, small = (make(n, memory_gb=gb, cost=9.0 - n) for n, gb in ((1, 50.0), (2, 6.0), (3, 0.5)))
+    thread = in_thread(store, too_large, large, small, slots=slots)
+    wait_for(lambda: row(store, 1).state is State.FAILED and row(store, 3).state is State.FINISHED)
+    assert row(store, 1).error_class == "user_error" and "need 50.0 GB" in row(store, 1).error
+    assert row(store, 2).state is State.WAITING
+    assert "needs about 6.0 GB, 1.0 GB is free" in row(store, 2).doing
+    free[0] = 7.0
+    thread.join(60)
+    assert row(store, 2).state is State.FINISHED

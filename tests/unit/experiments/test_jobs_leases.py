@@ -218,9 +218,9 @@ class TestNeighbours:
 
 def test_memory_of_the_container_counts(tmp_path):
     (tmp_path / "memory.max").write_text("max\n")
-    whole = hardware.memory_gb(tmp_path)
+    whole = hardware.memory_gb(root=tmp_path)
     (tmp_path / "memory.max").write_text("2000000000\n")
-    assert hardware.memory_gb(tmp_path) == 2.0 < whole
+    assert hardware.memory_gb(root=tmp_path) == 2.0 < whole
 
 
 class TestUpgrade:
