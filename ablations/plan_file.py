@@ -1,4 +1,4 @@
-"""A plan as JSON and back: who has it needs no corpus and no study file to print the table."""
+"""A plan as JSON and back, so that a table prints without its corpus, its study file and its task's code."""
 
 import json
 from collections.abc import Mapping
@@ -7,8 +7,8 @@ from typing import Any
 from ablations.plan import Plan, PlannedEvaluation, PlannedRun
 from ablations.resolve import PlannedRow
 from ablations.study import Study
-from experiments.config import RunConfig
 from experiments.tasks.base import EvaluationSpec
+from experiments.tasks.recorded import describe, recorded_type
 
 _OF_RUN = ("row", "group", "label", "seed", "run_id", "num_params", "cost", "state")
 
@@ -16,6 +16,7 @@ _OF_RUN = ("row", "group", "label", "seed", "run_id", "num_params", "cost", "sta
 def plan_to_json(plan: Plan) -> dict[str, Any]:
     """Everything that reports read of a plan, its states as they are now."""
     return {
+        "settings": describe(type(plan.rows[0].config)),
         "study": plan.study.model_dump(mode="json", by_alias=True, exclude={"folder"}),
         "profile": plan.profile,
         "notes": list(plan.notes),
@@ -45,9 +46,13 @@ def _run(run: PlannedRun) -> dict[str, Any]:
     }
 
 
-def plan_from_json(data: Mapping[str, Any], config_type: type[RunConfig]) -> Plan:
-    """The plan again. Raises KeyError, TypeError or pydantic's ValidationError for what is not one."""
+def plan_from_json(data: Mapping[str, Any]) -> Plan:
+    """The plan again. Raises ValueError (also pydantic's), KeyError or TypeError for what is not one.
+
+    No code is loaded but that of built-in tasks: the settings of others are read as the plan describes them.
+    """
     study = Study.model_validate_json(json.dumps(data["study"]))
+    config_type = recorded_type(study.task, data.get("settings"), data["rows"][0]["config"])
     variations = {row.key: row for row in study.variations}
     rows = {
         item["key"]: PlannedRow(

@@ -225,6 +225,11 @@ def difference(config: BaseModel, theirs: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in flatten(config) if key not in theirs or theirs[key] != value}
 
 
+def identity_settings(config: TaskConfig) -> dict[str, Any]:
+    """The settings that decide what is trained, by dotted name, as far as they make a run's name."""
+    return _without(dict(flatten(config)), ("task", "seed", *config.setting_roles.not_in_run_id))
+
+
 def total_steps(config: TaskConfig) -> int | None:
     """How long the training is, where a setting says so in whole steps."""
     value = dict(flatten(config)).get(config.setting_roles.steps)

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from experiments.errors import UserError
+from experiments.redaction import ANYONE
 from experiments.store import Store, explain_os_errors, folder_beside, fsync_folder, read_json, write_json
 
 # Of an attempt; weights only where they are asked for. Checkpoints, optimizer state and specs stay behind.
@@ -36,7 +38,22 @@ def files_of(store: Store, run_id: str, eval_ids: Iterable[str] | None = None, w
         found += (evaluations / eval_id).glob("*")
     if weights:
         found += (attempt / WEIGHTS).glob("*")
-    return sorted(path.relative_to(store.root) for path in found if path.is_file())
+    return sorted(path.relative_to(store.root) for path in found if _is_inside(path, store))
+
+
+def _is_inside(path: Path, store: Store) -> bool:
+    """Whether it is a file, and of this store. Raises UserError for one that a link brings in from outside.
+
+    A store that somebody made may link to any file of its reader's; it would be packed, or copied, as a result.
+    """
+    if not path.is_file():
+        return False
+    if not path.resolve().is_relative_to(store.root.resolve()):
+        raise UserError(
+            f"{path} is, or lies behind, a link that leads out of the store {store.root}. Its files are not given away "
+            "or taken over: put a copy in the place of the link, if it is meant to be there."
+        )
+    return True
 
 
 def take_over(source: Store, target: Store, run_ids: Iterable[str]) -> Iterator[Taken]:
@@ -60,21 +77,28 @@ def take_over(source: Store, target: Store, run_ids: Iterable[str]) -> Iterator[
 
 
 def _training(result: Mapping[str, Any]) -> dict[str, Any]:
-    """What two results of one training have in common, whatever number each store gave the attempt."""
-    return {name: value for name, value in result.items() if name != "attempt"}
+    """What two results of one training have in common: not the attempt's number, nor what a bundle leaves out.
+
+    The settings are left to the run_id, since a corpus may lie elsewhere.
+    """
+    numbers = {name: value for name, value in result.items() if name not in ("attempt", "config")}
+    return ANYONE.without_fields(numbers)
 
 
 def _copy_training(source: Store, target: Store, run_id: str, result: Mapping[str, Any]) -> int:
     origin = source.attempt_folder(run_id, int(result["attempt"]))
     number, folder = target.new_attempt(run_id)
     for name in KEPT:
-        if (origin / name).is_file():
+        if _is_inside(origin / name, source):
             shutil.copyfile(origin / name, folder / name)
-    if (origin / WEIGHTS).is_dir():
-        shutil.copytree(origin / WEIGHTS, folder / WEIGHTS, symlinks=False)
+    for path in (origin / WEIGHTS).rglob("*"):
+        if _is_inside(path, source):
+            place = folder / WEIGHTS / path.relative_to(origin / WEIGHTS)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, place)
     write_json(folder / "result.json", {**result, "attempt": number})
     config = source.run_folder(run_id) / "config.json"
-    if config.is_file() and not (target.run_folder(run_id) / "config.json").exists():
+    if _is_inside(config, source) and not (target.run_folder(run_id) / "config.json").exists():
         shutil.copyfile(config, target.run_folder(run_id) / "config.json")
     return number
 
@@ -86,7 +110,7 @@ def _copy_evaluation(source: Store, target: Store, run_id: str, eval_id: str, at
     place.parent.mkdir(parents=True, exist_ok=True)
     beside = folder_beside(place.parent, ".taking-")
     for path in source.evaluation_folder(run_id, eval_id).iterdir():
-        if path.is_file() and not path.is_symlink():
+        if _is_inside(path, source):
             shutil.copyfile(path, beside / path.name)
     write_json(beside / "result.json", {**made, "attempt": attempt, "weights_attempt": attempt})
     beside.rename(place)

@@ -14,9 +14,13 @@ from experiments.errors import UserError
 from experiments.exchange import Taken, runs_in, take_over
 from experiments.jobs.job import Member
 from experiments.jobs.queue import Queue
+from experiments.redaction import NOTHING, identity, places
 from experiments.store import Store, read_json
 from experiments.tracked import TrackedRun
-from reports.bundle import SUFFIX, read_bundle, write_bundle
+from reports.bundles.archive import SUFFIX
+from reports.bundles.read import read_bundle
+from reports.bundles.traces import traces
+from reports.bundles.write import write_bundle
 
 
 def register(app: typer.Typer) -> None:
@@ -35,16 +39,31 @@ def bundle(
     state_dir: o.StateDir = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="The archive; STUDY.tar.gz if unset.")] = None,
     weights: Annotated[bool, typer.Option("--weights", help="With the trained weights.")] = False,
+    anonymous: Annotated[
+        bool, typer.Option("--anonymous", help="For double-blind review: no names, commits, logs or changes of code.")
+    ] = False,
+    as_recorded: Annotated[
+        bool, typer.Option("--as-recorded", help="Keep host names and absolute paths, which are left out otherwise.")
+    ] = False,
 ) -> None:
     """Pack a finished table: `ablations report FILE` prints it again anywhere, without corpus or GPU."""
+    if anonymous and as_recorded:
+        raise UserError("--anonymous leaves out what --as-recorded keeps: give one of them.")
     chosen = o.choose(study, profile, corpus, rows, seeds, sets, store, state_dir)
     path = out or Path(f"{chosen.study.name}{SUFFIX}")
     if not path.name.endswith(SUFFIX):
         raise UserError(f"--out {path}: a bundle's name ends with {SUFFIX}.")
     if not path.absolute().parent.is_dir():
         raise UserError(f"--out {path}: there is no folder {path.absolute().parent}. Make it, or name another.")
-    count = write_bundle(path, chosen.plan, chosen.store, chosen.columns, chosen.asked, weights)
-    typer.echo(f"{path}: {len(chosen.plan.runs)} runs, {count} files, {path.stat().st_size / 1e6:.1f} MB")
+    plan, opened, folder = chosen.plan, chosen.store, chosen.study.folder
+    if as_recorded:
+        redaction = NOTHING
+    else:
+        redaction = identity(opened, folder) if anonymous else places(opened, [r.run_id for r in plan.runs], folder)
+    count = write_bundle(path, plan, opened, chosen.columns, chosen.asked, redaction, weights)
+    typer.echo(f"{path}: {len(plan.runs)} runs, {count} files, {path.stat().st_size / 1e6:.1f} MB")
+    for found in traces(path, opened.root) if anonymous else ():
+        typer.echo(f"not anonymous: {found}", err=True)
 
 
 def import_(
@@ -70,6 +89,7 @@ def _origin(source: Path, folder: Path) -> tuple[Store, Members]:
     """The store to take from, and in which tables its runs stand."""
     if source.name.endswith(SUFFIX):
         found = read_bundle(source, folder)
+        typer.echo(f"{source}: {found.checked}", err=True)
         plan = found.plan
         members: Members = {}
         for run in plan.runs:

@@ -11,7 +11,7 @@ from ablations.cli import options as o
 from ablations.cli.report import table_of
 from experiments.errors import UserError
 from reports import versus
-from reports.bundle import SUFFIX
+from reports.bundles.archive import SUFFIX
 from reports.results import counts_in
 from reports.revision import AtRevision
 from reports.significance import CountsOf
@@ -46,7 +46,7 @@ def compare(
             "compare: name one other side: a .json or .csv table, a store, a bundle, a study, or --revision."
         )
 
-    def choose(name: str, where: Path) -> o.Chosen:
+    def choose(name: str, where: Path) -> o.ChosenTable:
         if name.endswith(SUFFIX):
             return o.choose_table(name, None, None, None, None, None, where, None)
         return o.choose_table(name, profile, corpus, rows, seeds, sets, where, state_dir)
@@ -64,10 +64,10 @@ def compare(
 
 
 def _other(
-    chosen: o.Chosen,
+    chosen: o.ChosenTable,
     against: str | None,
     revision: str | None,
-    choose: Callable[[str, Path], o.Chosen],
+    choose: Callable[[str, Path], o.ChosenTable],
     study: str,
     store: Path,
 ) -> tuple[versus.Look, CountsOf | None, str]:

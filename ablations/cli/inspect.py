@@ -12,7 +12,7 @@ from ablations.cli.report import table_of
 from experiments.errors import UserError
 from reports import explain as explaining
 from reports import verify as verifying
-from reports.bundle import SUFFIX
+from reports.bundles.archive import SUFFIX
 
 FORMATS = ", ".join(verifying.SUFFIXES.values())
 

@@ -20,7 +20,8 @@ from experiments.errors import UserError
 from experiments.store import Store
 from experiments.tasks.base import Column, Task
 from experiments.tasks.load import load_task
-from reports.bundle import SUFFIX, read_bundle
+from reports.bundles.archive import SUFFIX
+from reports.bundles.read import read_bundle
 
 StudyName = Annotated[
     str, typer.Argument(metavar="STUDY", help="A built-in study (`ablations studies`) or the path of a .toml file.")
@@ -77,22 +78,28 @@ Significance = Annotated[
 DEFAULT_STORE = Path("runs")
 
 
-@dataclass(frozen=True)
-class Chosen:
-    """What a command line selects."""
+@dataclass(frozen=True, kw_only=True)
+class ChosenTable:
+    """A table that a command line selects, of a store or of a bundle."""
 
     study: Study
-    task: Task
     store: Store
     replan: Callable[[], Plan]  # with the states as they are now
     columns: tuple[Column, ...]
     asked: tuple[str, ...] = ()  # the study and its selectors as words of a command line, without paths
-    devices_per_run: int = 1  # 0: as many as shorten the whole
-    priority: int = 0
 
     @property
     def plan(self) -> Plan:
         return self.replan()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen(ChosenTable):
+    """The same with its task: what can be trained. A bundle gives none, whatever module its study names."""
+
+    task: Task
+    devices_per_run: int = 1  # 0: as many as shorten the whole
+    priority: int = 0
 
 
 def task_of(study: Study) -> Task:
@@ -131,7 +138,8 @@ def choose(
         return plan_study(study, chosen, task, store.root, run_states(store, task))
 
     asked = _asked(study_name, profile, corpus, rows, seeds, sets)
-    return Chosen(study, task, store, replan, tuple(task.columns), asked)
+    columns = tuple(task.columns)
+    return Chosen(study=study, task=task, store=store, replan=replan, columns=columns, asked=asked)
 
 
 def where(store: Path, state_dir: Path | None) -> str:
@@ -157,7 +165,7 @@ def choose_table(
     sets: list[str] | None,
     store_dir: Path,
     state_dir: Path | None,
-) -> Chosen:
+) -> ChosenTable:
     """As `choose`, for verbs that only read: STUDY may also be a bundle (`ablations bundle`), which is one table."""
     if not study_name.endswith(SUFFIX):
         return choose(study_name, profile, corpus, rows, seeds, sets, store_dir, state_dir)
@@ -166,8 +174,14 @@ def choose_table(
     folder = Path(tempfile.mkdtemp(prefix="ablations-bundle-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     bundle = read_bundle(Path(study_name), folder)
-    study = bundle.plan.study
-    return Chosen(study, load_task(study.task), bundle.store, lambda: bundle.plan, bundle.columns, bundle.asked)
+    typer.echo(f"{study_name}: {bundle.checked}", err=True)
+    return ChosenTable(
+        study=bundle.plan.study,
+        store=bundle.store,
+        replan=lambda: bundle.plan,
+        columns=bundle.columns,
+        asked=bundle.asked,
+    )
 
 
 def _asked(

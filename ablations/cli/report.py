@@ -47,14 +47,14 @@ def report(
         raise typer.Exit(1)
 
 
-def table_of(chosen: o.Chosen, significance: str = "auto", results: Results | None = None) -> Table:
+def table_of(chosen: o.ChosenTable, significance: str = "auto", results: Results | None = None) -> Table:
     """The table of what is chosen, with the words that ask for it."""
     table = build_table(chosen.plan, results or chosen.store, chosen.columns, significance)
     words = [*chosen.asked, *(("--significance", significance) if significance != "auto" else ())]
     return replace(table, asked=shlex.join(words))
 
 
-def print_table(chosen: o.Chosen, format_: str, out: Path | None = None, significance: str = "auto") -> Table:
+def print_table(chosen: o.ChosenTable, format_: str, out: Path | None = None, significance: str = "auto") -> Table:
     """Build and print the table, or write it to `out`, whole or not at all."""
     if format_ not in RENDERERS:
         raise UserError(f"--format {format_}: write one of {', '.join(RENDERERS)}.")
@@ -70,7 +70,7 @@ def print_table(chosen: o.Chosen, format_: str, out: Path | None = None, signifi
     return table
 
 
-def page(table: Table, chosen: o.Chosen) -> str:
+def page(table: Table, chosen: o.ChosenTable) -> str:
     """The HTML page with what lies in the store beside the numbers: figures, failures."""
     from reports.figures.draw import FIGURES, draw  # matplotlib: only who asks for figures waits for it
     from reports.render import html

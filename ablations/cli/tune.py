@@ -127,7 +127,7 @@ def _tuned(chosen: o.Chosen, selected: Selection, searching: Trials) -> o.Chosen
     def replan() -> Plan:
         return plan_study(study, final, task, store.root, run_states(store, task))
 
-    return o.Chosen(study, task, store, replan, chosen.columns)
+    return o.Chosen(study=study, task=task, store=store, replan=replan, columns=chosen.columns)
 
 
 def _importances(searching: Trials) -> Iterator[str]:

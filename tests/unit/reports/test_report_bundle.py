@@ -1,17 +1,22 @@
 """Bundles of others are not trusted: nothing is written elsewhere, nothing altered is read."""
 
+import gzip
+import hashlib
 import io
 import json
 import tarfile
+from types import SimpleNamespace
 
 import pytest
 
 from ablations.plan_file import plan_from_json, plan_to_json
-from experiments.config import RunConfig
 from experiments.errors import UserError
-from experiments.exchange import runs_in, take_over
+from experiments.exchange import files_of, runs_in, take_over
+from experiments.redaction import NOTHING
 from experiments.store import Store
-from reports.bundle import read_bundle, write_bundle
+from reports.bundles.archive import Packed, parsed
+from reports.bundles.read import read_bundle
+from reports.bundles.write import write_bundle
 
 from_hex = "0123456789abcdef"
 
@@ -27,6 +32,23 @@ def archive(path, files, kind=None):
     return path
 
 
+def unpack(path, folder):
+    with path.open("rb") as file:
+        packed = Packed(file)
+        packed.unpack(packed.head["files"], folder)
+
+
+def said(data, **more):
+    return {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data), **more}
+
+
+def head(files, **more):
+    return json.dumps({"bundle": 2, "files": files, **more}).encode()
+
+
+NAME = f"runs/{from_hex}/attempts/0001/log.txt"
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -34,15 +56,17 @@ def archive(path, files, kind=None):
         "/etc/evil",
         "runs/../../evil",
         f"runs/{from_hex}/attempts/0001/../../x",
+        f"runs/{from_hex}/attempts/0001/..",
+        f"runs/{from_hex}/attempts/0001/.hidden",
         "queue.db",
         "runs/x/result.json",
     ],
 )
 def test_no_file_leaves_the_folder(tmp_path, name):
-    head = json.dumps({"bundle": 1, "files": {name: ""}}).encode()
-    path = archive(tmp_path / "b.tar.gz", {"bundle.json": head, name: b"x"})
-    (tmp_path / "in").mkdir()
-    with pytest.raises(UserError, match="no place in a bundle"):
+    path = archive(tmp_path / "b.tar.gz", {"bundle.json": head({name: said(b"x")}), name: b"x"})
+    with pytest.raises(ValueError, match="no place in a bundle"):
+        unpack(path, tmp_path / "in")
+    with pytest.raises(UserError, match="no bundle"):
         read_bundle(path, tmp_path / "in")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["b.tar.gz", "in"]
     assert not list((tmp_path / "in").iterdir())
@@ -50,32 +74,102 @@ def test_no_file_leaves_the_folder(tmp_path, name):
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE])
 def test_links_and_devices_are_refused(tmp_path, kind):
-    name = f"runs/{from_hex}/result.json"
-    head = json.dumps({"bundle": 1, "files": {name: ""}}).encode()
-    with pytest.raises(UserError, match="no place"):
-        read_bundle(archive(tmp_path / "b.tar.gz", {"bundle.json": head, name: b"x"}, kind), tmp_path / "in")
+    path = archive(tmp_path / "b.tar.gz", {"bundle.json": head({NAME: said(b"")}), NAME: b"x"}, kind)
+    with pytest.raises(ValueError, match="no place"):
+        unpack(path, tmp_path / "in")
 
 
-def test_altered_missing_and_foreign_archives_are_named(tmp_path):
-    name = f"runs/{from_hex}/result.json"
-    head = json.dumps({"bundle": 1, "files": {name: "0" * 64}}).encode()
-    with pytest.raises(UserError, match="not the file that was packed"):
-        read_bundle(archive(tmp_path / "b.tar.gz", {"bundle.json": head, name: b"x"}), tmp_path / "1")
-    with pytest.raises(UserError, match="1 files are missing"):
-        read_bundle(archive(tmp_path / "c.tar.gz", {"bundle.json": head}), tmp_path / "2")
-    with pytest.raises(UserError, match="version 9"):
-        read_bundle(archive(tmp_path / "d.tar.gz", {"bundle.json": b'{"bundle": 9}'}), tmp_path / "3")
+def test_altered_missing_doubled_and_foreign_archives_are_named(tmp_path):
+    def refused(error, words, files, manifest):
+        path = archive(tmp_path / "b.tar.gz", {"bundle.json": head(manifest), **files})
+        with pytest.raises(error, match=words):
+            unpack(path, tmp_path / words.replace(" ", "-"))
+
+    refused(UserError, "not the file that was packed", {NAME: b"y"}, {NAME: said(b"x")})
+    refused(UserError, "not the file that was packed", {NAME: b"xy"}, {NAME: said(b"x")})
+    refused(UserError, "1 files are missing", {}, {NAME: said(b"x")})
+    refused(ValueError, "not in its manifest", {NAME: b"x", NAME + "2": b"x"}, {NAME: said(b"x")})
     (tmp_path / "e.tar.gz").write_bytes(b"no archive")
-    for path in (tmp_path / "e.tar.gz", tmp_path / "none.tar.gz"):
+    for path in (tmp_path / "e.tar.gz", tmp_path / "none.tar.gz", tmp_path):
         with pytest.raises(UserError, match="no bundle"):
             read_bundle(path, tmp_path / "4")
+
+
+def test_the_same_file_twice_is_refused(tmp_path):
+    path = tmp_path / "b.tar.gz"
+    with tarfile.open(path, "w:gz") as out:
+        for name, data in (("bundle.json", head({NAME: said(b"x")})), (NAME, b"x"), (NAME, b"x")):
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            out.addfile(entry, io.BytesIO(data))
+    with pytest.raises(ValueError, match="there twice"):
+        unpack(path, tmp_path / "in")
+
+
+@pytest.mark.parametrize(
+    ("manifest", "words"),
+    [
+        ({NAME: said(b"x", bytes=1 << 50)}, "claims to unpack to"),
+        ({NAME: said(b"x", bytes=-1)}, "claims a size of -1"),
+        ({NAME: said(b"x", bytes="1")}, "claims a size of '1'"),
+        ({f"runs/{from_hex}/result.json": said(b"x", bytes=1 << 33)}, "claims a size"),
+    ],
+)
+def test_what_an_archive_claims_is_read_before_it_is_unpacked(tmp_path, manifest, words):
+    path = archive(tmp_path / "b.tar.gz", {"bundle.json": head(manifest), NAME: b"x"})
+    with pytest.raises(ValueError, match=words):
+        unpack(path, tmp_path / "in")
+    assert not (tmp_path / "in").exists()
+
+
+def test_more_than_the_disk_holds_is_said_before(tmp_path, monkeypatch):
+    monkeypatch.setattr("reports.bundles.archive.shutil.disk_usage", lambda _: SimpleNamespace(free=10))
+    path = archive(tmp_path / "b.tar.gz", {"bundle.json": head({NAME: said(b"x" * 11)}), NAME: b"x" * 11})
+    with pytest.raises(UserError, match="GB free"):
+        unpack(path, tmp_path / "in")
+
+
+def test_an_extended_header_of_any_length_is_not_read(tmp_path):
+    """tarfile reads such a header into memory as a whole; of zeros a gigabyte packs into a megabyte."""
+    path = tmp_path / "b.tar.gz"
+    with gzip.open(path, "wb", compresslevel=9) as out:
+        first = tarfile.TarInfo("bundle.json")
+        first.type, first.size = tarfile.XHDTYPE, 1 << 32
+        out.write(first.tobuf())
+        for _ in range(64):
+            out.write(bytes(1 << 20))
+    with pytest.raises(ValueError, match="larger than any"):
+        unpack(path, tmp_path / "in")
+
+
+@pytest.mark.parametrize("depth", [70, 2_000, 100_000])
+def test_depth_is_bounded(tmp_path, depth):
+    deep = b'{"a": ' + b"[" * depth + b"]" * depth + b"}"
+    name = f"runs/{from_hex}/result.json"
+    with pytest.raises(ValueError, match="nested"):
+        unpack(archive(tmp_path / "a.tar.gz", {"bundle.json": deep}), tmp_path / "1")
+    with pytest.raises(ValueError, match="nested"):
+        unpack(archive(tmp_path / "b.tar.gz", {"bundle.json": head({name: said(deep)}), name: deep}), tmp_path / "2")
+    assert parsed(b'{"a": [[1]]}') == {"a": [[1]]}
+
+
+def test_every_byte_is_checked_to_the_end(tmp_path):
+    path = archive(tmp_path / "b.tar.gz", {"bundle.json": head({NAME: said(b"x")}), NAME: b"x"})
+    unpack(path, tmp_path / "whole")
+    data = path.read_bytes()
+    (tmp_path / "c.tar.gz").write_bytes(data[:-6] + bytes([data[-6] ^ 1]) + data[-5:])  # in gzip's checksum, at its end
+    with pytest.raises(OSError, match="CRC"):
+        unpack(tmp_path / "c.tar.gz", tmp_path / "1")
+    (tmp_path / "d.tar.gz").write_bytes(data + gzip.compress(b"more"))
+    with pytest.raises(ValueError, match="something follows"):
+        unpack(tmp_path / "d.tar.gz", tmp_path / "2")
 
 
 def test_a_plan_survives_json(bench):
     bench.study["columns"] = {"model.num_heads": "h", "model.d_k": "d_k"}
     bench.row("base", paper={"bleu": 25.8}).row("B", {"model.num_heads": 4}, group="G", label="four", note="a note")
     plan = bench.plan()
-    again = plan_from_json(json.loads(json.dumps(plan_to_json(plan))), RunConfig)
+    again = plan_from_json(json.loads(json.dumps(plan_to_json(plan))))
     assert again.runs == plan.runs and again.rows == plan.rows
     assert again.study.model_dump() == plan.study.model_dump()
     assert list(again.study.columns) == list(plan.study.columns)  # the table's columns keep their order
@@ -84,7 +178,7 @@ def test_a_plan_survives_json(bench):
 def test_an_unfinished_table_is_not_packed(bench, tmp_path):
     bench.row("base", results=[None])
     with pytest.raises(UserError, match=r"base \(seed 1\)"):
-        write_bundle(tmp_path / "b.tar.gz", bench.plan(), Store(tmp_path), (), ())
+        write_bundle(tmp_path / "b.tar.gz", bench.plan(), Store(tmp_path), (), (), NOTHING)
     assert not list(tmp_path.iterdir())
 
 
@@ -117,3 +211,33 @@ def test_identities_decide_what_is_the_same(tmp_path):
     assert mine.evaluation(new, "a" * 16)["weights_attempt"] == 2
     assert (mine.attempt_folder(new, 2) / "final" / "model.safetensors").is_file()
     assert [item.how for item in take_over(theirs, mine, [new])] == ["had"]
+
+
+@pytest.mark.parametrize("what", ["attempts/0001/events.jsonl", "attempts/0001/final/model.safetensors", "config.json"])
+def test_links_out_of_a_store_are_not_followed(tmp_path, what):
+    store, mine = Store.open(tmp_path / "theirs"), Store.open(tmp_path / "mine")
+    make_run(store, "1" * 16, 1.0)
+    (tmp_path / "secret").write_text("of the reader's")
+    place = store.run_folder("1" * 16) / what
+    place.unlink(missing_ok=True)
+    place.symlink_to(tmp_path / "secret")
+    with pytest.raises(UserError, match="leads out of the store"):
+        files_of(store, "1" * 16, weights=True)
+    with pytest.raises(UserError, match="leads out of the store"):
+        list(take_over(store, mine, runs_in(store)))
+    assert mine.result("1" * 16) is None
+    assert not [p for p in mine.root.rglob("*") if p.is_file() and "reader" in p.read_text(errors="replace")]
+
+
+def test_a_folder_that_leads_out_is_not_followed_and_one_inside_is(tmp_path):
+    store = Store.open(tmp_path / "theirs")
+    make_run(store, "1" * 16, 1.0)
+    attempts = store.run_folder("1" * 16) / "attempts"
+    attempts.rename(store.root / "kept")
+    attempts.symlink_to(store.root / "kept")
+    assert any(path.name == "events.jsonl" for path in files_of(store, "1" * 16))
+    (store.root / "kept").rename(tmp_path / "outside")
+    attempts.unlink()
+    attempts.symlink_to(tmp_path / "outside")
+    with pytest.raises(UserError, match="leads out of the store"):
+        files_of(store, "1" * 16)

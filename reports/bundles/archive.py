@@ -1,0 +1,163 @@
+"""The archive of a bundle: files packed so that the same files give the same bytes, and unpacked as data of a stranger.
+
+bundle.json       first: the table, and size and SHA-256 of every other file (the manifest)
+store.json  runs/<run_id>/…     as in a store
+"""
+
+import gzip
+import hashlib
+import io
+import json
+import re
+import shutil
+import tarfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from experiments.errors import UserError
+
+HEAD = "bundle.json"
+SUFFIX = ".tar.gz"
+NAME = re.compile(
+    r"store\.json|runs/(?P<run_id>[0-9a-f]{16})/(config\.json|result\.json|attempts/(?P<attempt>[0-9]{4,6})/(final/)?"
+    r"(?!\.)[A-Za-z0-9._-]{1,80}|evaluations/(?P<eval_id>[0-9a-f]{16})/(?!\.)[A-Za-z0-9._-]{1,80})"
+)
+# What an archive may claim to be: some hundred times a large table with its weights.
+LARGEST = 64 << 30  # bytes, unpacked
+LARGEST_HEAD = 256 << 20
+LARGEST_RECORD = 64 << 20  # a .json file, which is read as a whole
+MOST_FILES = 1_000_000
+DEEPEST = 64  # brackets within brackets in JSON
+_ONE_READ = 1 << 20  # tarfile reads an extended header as a whole, however long it says that it is
+
+
+def manifest_entry(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        return {"sha256": hashlib.file_digest(file, "sha256").hexdigest(), "bytes": file.tell()}
+
+
+def pack(file: IO[bytes], head: bytes, files: Mapping[str, Path]) -> None:
+    """A tar.gz with neither dates nor owners nor the name it is written to: the same files, the same bytes."""
+    with (
+        gzip.GzipFile(fileobj=file, mode="wb", mtime=0, filename="", compresslevel=6) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        _add(archive, HEAD, io.BytesIO(head), len(head))
+        for name, path in files.items():
+            with path.open("rb") as content:
+                _add(archive, name, content, path.stat().st_size)
+
+
+def _add(archive: tarfile.TarFile, name: str, content: IO[bytes], size: int) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size, entry.mode = size, 0o644
+    archive.addfile(entry, content)
+
+
+class Packed:
+    """A bundle that is open for reading. Raises ValueError, tarfile's, gzip's and zlib's errors for what is none."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._stream = _Measured(gzip.GzipFile(fileobj=file, mode="rb"))
+        self._archive = tarfile.open(fileobj=self._stream, mode="r:")  # type: ignore[call-overload]  # noqa: SIM115
+        first = self._archive.next()
+        if first is None or first.name != HEAD or not _plain(first) or first.size > LARGEST_HEAD:
+            raise ValueError(f"it does not begin with {HEAD}")
+        content = self._archive.extractfile(first)
+        self.head = parsed(content.read() if content else b"")
+
+    def unpack(self, manifest: Mapping[str, Mapping[str, Any]], folder: Path) -> None:
+        """Write the manifest's files below `folder`, which must be empty. Raises UserError for one that is altered."""
+        _check(manifest, folder)
+        missing = set(manifest)
+        for entry in self._archive:
+            if entry.name == HEAD and entry.offset == 0:
+                continue
+            if not _plain(entry) or not NAME.fullmatch(entry.name):
+                raise ValueError(f"{entry.name[:80]!r} has no place in a bundle")
+            if entry.name not in missing:
+                raise ValueError(f"{entry.name} is not in its manifest, or there twice")
+            said = manifest[entry.name]
+            self._unpack(entry, folder / entry.name, said)
+            missing.discard(entry.name)
+        if missing:
+            raise UserError(f"{len(missing)} files are missing, such as {min(missing)}.")
+        while rest := self._stream.read(_ONE_READ):  # to the end: there gzip's own checksum is compared
+            if rest.strip(b"\0"):
+                raise ValueError("something follows its last file")
+
+    def _unpack(self, entry: tarfile.TarInfo, target: Path, said: Mapping[str, Any]) -> None:
+        content = self._archive.extractfile(entry) if entry.size == said.get("bytes", entry.size) else None
+        if content is not None:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with target.open("xb") as file:
+                shutil.copyfileobj(content, file)
+        if content is None or manifest_entry(target)["sha256"] != said["sha256"]:
+            raise UserError(f"{entry.name} is not the file that was packed.")
+        if target.suffix == ".json":
+            parsed(target.read_bytes())
+
+
+class _Measured:
+    """A stream of which nobody reads much at once, whatever lengths are written in it."""
+
+    def __init__(self, stream: gzip.GzipFile) -> None:
+        self._stream = stream
+
+    def read(self, size: int = -1) -> bytes:
+        if not 0 <= size <= _ONE_READ:
+            raise ValueError("a header of it claims to be larger than any")
+        return self._stream.read(size)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return self._stream.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._stream.tell()
+
+
+def _plain(entry: tarfile.TarInfo) -> bool:
+    """A file and nothing else: no link, no device, nothing with holes."""
+    return entry.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and not entry.issparse()
+
+
+def _check(manifest: Mapping[str, Mapping[str, Any]], folder: Path) -> None:
+    """Before anything is written: as much as a bundle may hold, and as the disk does."""
+    if len(manifest) > MOST_FILES:
+        raise ValueError(f"it claims {len(manifest):,} files")
+    for name, said in manifest.items():
+        size = said.get("bytes", 0)  # an older bundle's manifest has none: its entries say it themselves
+        if type(size) is not int or size < 0 or (name.endswith(".json") and size > LARGEST_RECORD):
+            raise ValueError(f"{name[:80]!r} claims a size of {size!r} bytes")
+    total = sum(said.get("bytes", 0) for said in manifest.values())
+    if total > LARGEST:
+        raise ValueError(f"it claims to unpack to {total / 1e9:,.0f} GB")
+    folder.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(folder).free
+    if total > free:
+        raise UserError(f"it unpacks to {total / 1e9:.1f} GB, and {folder} has {free / 1e9:.1f} GB free (see TMPDIR).")
+
+
+def parsed(text: bytes) -> dict[str, Any]:
+    """A JSON object of bounded depth. Raises ValueError."""
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError("brackets are nested without end") from None
+    if not isinstance(value, dict):
+        raise ValueError("expected a JSON object")
+    if any(depth > DEEPEST for depth in _depths(value)):
+        raise ValueError(f"brackets are nested more than {DEEPEST} deep")
+    return value
+
+
+def _depths(value: Any) -> Iterator[int]:
+    """How deep each list and object lies; without recursion."""
+    waiting = [(value, 1)]
+    while waiting:
+        inside, depth = waiting.pop()
+        yield depth
+        if depth <= DEEPEST:
+            parts = inside.values() if isinstance(inside, dict) else inside
+            waiting += [(part, depth + 1) for part in parts if isinstance(part, dict | list)]

@@ -1,0 +1,39 @@
+"""What in an anonymous bundle still tells who made it: this machine's and user's names, looked for in every file."""
+
+import getpass
+import re
+import socket
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+_RECORDS = (".json", ".jsonl")
+
+
+def traces(path: Path, store: Path) -> Iterator[str]:
+    """One sentence for each file and word: text of the study's own, or files of its trainer, may hold some."""
+    places = {str(form) for place in (store, Path.cwd(), Path.home()) for form in (place, place.resolve())}
+    paths = [_alone(place) for place in sorted(places) if place.count("/") > 1 or place == str(Path.home())]
+    names = [_alone(name) for name in _names()]
+    with tarfile.open(path) as archive:
+        for entry in archive:
+            content = archive.extractfile(entry)
+            text = content.read() if content else b""
+            # what a model put out may well hold a name that is somebody's
+            for pattern in [*paths, *(names if entry.name.endswith(_RECORDS) else [])]:
+                found = pattern.search(text)
+                if found:
+                    yield f"{entry.name} holds {found[0].decode(errors='replace')!r}"
+
+
+def _names() -> list[str]:
+    host = socket.gethostname()
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):  # a user id without a name
+        user = ""
+    return list(dict.fromkeys(filter(None, (host, host.partition(".")[0], user))))
+
+
+def _alone(word: str) -> re.Pattern[bytes]:
+    return re.compile(rb"(?<![\w-])" + re.escape(word.encode()) + rb"(?![\w-])")

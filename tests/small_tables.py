@@ -1,0 +1,108 @@
+"""Small finished tables of every kind of task, made by real children in a store."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from ablations.cli.jobs import enqueue, prepare
+from ablations.cli.options import Chosen, choose
+from experiments.jobs.coordinator import work
+from experiments.jobs.engines.local import LocalEngine
+from experiments.jobs.slots import Slot
+from experiments.store import Store
+from experiments.tasks.load import load_task
+
+OWN = """
+from dataclasses import dataclass
+from experiments.tasks.own import column, task
+
+@dataclass
+class Settings:
+    size: float = 2.0
+    where: str = "WHERE"
+
+@task(Settings, columns=[column("distance", digits=1)])
+def TASK(settings, context):
+    print("reading", settings.where, "and", __file__)
+    for step in range(3):
+        context.log(step, distance=settings.size * step)
+    context.examples("test", [{"case": n, "distance": settings.size} for n in range(3)])
+    return {"distance": settings.size * context.seed}
+"""
+OWN_STUDY = """
+name = "walk"
+title = "A walk"
+task = "walking_in_a_bundle:TASK"
+[[variation]]
+key = "base"
+[[variation]]
+key = "long"
+set = {size = 4.0}
+"""
+COMMAND = """
+name = "said"
+title = "A command"
+command = '''echo "in $PWD on $(hostname)"; printf '{"accuracy": %s}\\n' "$(expr {rate} '*' {seed})" '''
+[base]
+rate = 3
+[[metric]]
+name = "accuracy"
+[[variation]]
+key = "base"
+[[variation]]
+key = "fast"
+set = {rate = 5}
+"""
+TRANSLATION = """
+name = "tiny"
+title = "A table of width 8"
+[base]
+model = {num_layers = 1, d_model = 8, d_ff = 16, num_heads = 2, d_k = 4, d_v = 4}
+data = {vocab_size = 200, builtin_pairs = 300}
+training = {train_steps = 6, warmup_steps = 10, tokens_per_batch = 400, precision = "fp32"}
+evaluation = {beam_size = 2, max_extra_length = 3}
+[[variation]]
+key = "base"
+[[variation]]
+key = "h1"
+set = {model.num_heads = 1, model.d_k = 8, model.d_v = 8}
+"""
+PARSING = """
+name = "trees"
+title = "Small trees"
+task = "parsing"
+[base]
+model = {num_layers = 1, d_model = 32, d_ff = 64, num_heads = 2, d_k = 16, d_v = 16, dropout = 0, attention_dropout = 0}
+data = {vocab_size = 150, target_vocab_size = 64}
+training = {train_steps = 60, warmup_steps = 30, learning_rate_scale = 1.0, tokens_per_batch = 800, precision = "fp32"}
+evaluation = {beam_size = 2, max_extra_length = 40}
+[[variation]]
+key = "trained"
+[[variation]]
+key = "untrained"
+fixed = {training.train_steps = 0}
+"""
+
+
+def write_study(folder: Path, kind: str, where: str = "nowhere") -> Path:
+    """A study of that kind ("own", "command", "translation", "parsing") in a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "walking_in_a_bundle.py").write_text(OWN.replace("WHERE", where))
+    texts = {"own": OWN_STUDY, "command": COMMAND, "translation": TRANSLATION, "parsing": PARSING}
+    path = folder / f"{kind}.toml"
+    path.write_text(texts[kind])
+    return path
+
+
+def finish(study: Path, store: Path, seeds: int | None = None) -> Chosen:
+    """Run the whole table here; nothing is printed."""
+    chosen = choose(str(study), None, None, None, seeds, None, store, None)
+    opened = Store.open(store)
+    runs = list(chosen.plan.runs)
+    prepare(replace(chosen, store=opened), runs, lambda *_: None)
+    enqueue(chosen, chosen.plan, runs, "keep")
+    slots = [Slot("cpu:0", "cpu", 1), Slot("cpu:1", "cpu", 1)]
+    child = (sys.executable, "-m", "experiments.run")
+    done = work(opened, slots, load_task, engine=LocalEngine(()), child=child)
+    assert (done.failed, done.finished) == (0, len(runs)), done
+    return chosen

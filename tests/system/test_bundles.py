@@ -1,0 +1,316 @@
+"""Bundles of what real children wrote: read back anywhere, anonymous where asked, refused where altered."""
+
+import getpass
+import hashlib
+import io
+import json
+import random
+import socket
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from ablations.cli import options
+from ablations.cli.report import page, table_of
+from experiments.errors import UserError
+from experiments.redaction import NOTHING, identity, places
+from reports.bundles.read import read_bundle
+from reports.bundles.write import write_bundle
+from reports.render.formats import RENDERERS, render
+from tests.small_tables import finish, write_study
+
+KINDS = (
+    "own",
+    "command",
+    pytest.param("translation", marks=pytest.mark.slow),
+    pytest.param("parsing", marks=pytest.mark.slow),
+)
+FORMATS = [name for name in RENDERERS if name not in ("html", "setup")]
+
+
+@pytest.fixture(scope="session", params=KINDS)
+def finished(request, tmp_path_factory):
+    """A finished table: what is chosen of it, its kind."""
+    folder = tmp_path_factory.mktemp(f"private-{request.param}-study")
+    return finish(write_study(folder, request.param), folder / "store", seeds=2), request.param
+
+
+def bundle_of(chosen, path, redaction=None, weights=False):
+    plan = chosen.plan
+    redaction = redaction or places(chosen.store, [run.run_id for run in plan.runs], chosen.study.folder)
+    write_bundle(path, plan, chosen.store, chosen.columns, chosen.asked, redaction, weights)
+    return path
+
+
+def read(path):
+    return options.choose_table(str(path), None, None, None, None, None, Path("none"), None)
+
+
+def printed(chosen, format_):
+    return render(table_of(chosen), format_)
+
+
+def contents(path):
+    with tarfile.open(path) as archive:
+        return {entry.name: archive.extractfile(entry).read() for entry in archive}
+
+
+def test_the_same_table_from_a_bundle_of_any_task(finished, tmp_path):
+    """Without the study's file, its code or its folder in sight."""
+    chosen, kind = finished
+    path = bundle_of(chosen, tmp_path / "b.tar.gz")
+    assert bundle_of(chosen, tmp_path / "again.tar.gz").read_bytes() == path.read_bytes()
+    before = set(sys.modules)
+    there = read(path)
+    assert "walking_in_a_bundle" not in set(sys.modules) - before
+    for format_ in FORMATS:
+        assert printed(there, format_) == printed(chosen, format_), format_
+    if kind in ("translation", "parsing"):
+        assert page(table_of(there), there) == page(table_of(chosen), chosen)
+        assert printed(there, "setup") == printed(chosen, "setup")
+
+
+def test_what_was_computed_again_is_said(finished, tmp_path):
+    chosen, kind = finished
+    said = read_bundle(bundle_of(chosen, tmp_path / "b.tar.gz"), tmp_path / "in").checked
+    assert said.startswith("4 runs as planned")
+    again, _, recorded = said.partition("; as recorded")
+    expected = {"own": "nothing", "command": "nothing", "translation": "bleu", "parsing": "f1"}[kind]
+    assert expected in again and "times" in recorded
+    assert {"own": "distance", "command": "accuracy", "translation": "perplexity", "parsing": "malformed"}[
+        kind
+    ] in recorded
+
+
+def words_that_tell(chosen):
+    places_ = {chosen.store.root, chosen.study.folder, Path.cwd(), Path.home(), Path(sys.prefix)}
+    return [str(form) for place in places_ for form in (place, place.resolve()) if str(form) != "/"]
+
+
+def test_no_host_and_no_path_in_any_file(finished, tmp_path):
+    chosen, _ = finished
+    kept = contents(bundle_of(chosen, tmp_path / "k.tar.gz", NOTHING))
+    hosts = (socket.gethostname().encode(),)
+    assert any(host in data for data in kept.values() for host in hosts)  # else this shows nothing
+    assert any(str(chosen.store.root).encode() in data for data in kept.values())
+    for name, data in contents(bundle_of(chosen, tmp_path / "b.tar.gz")).items():
+        for place in words_that_tell(chosen):
+            assert place.encode() not in data, (name, place)
+        for host in hosts:
+            assert f'"{host.decode()}"'.encode() not in data and b" " + host + b"\n" not in data, (name, host)
+    assert {name for name in kept if name.endswith("log.txt")}  # logs go along, without those
+
+
+def test_an_anonymous_bundle_tells_nobody(finished, tmp_path):
+    """Weights and all: each file is searched for the machine, the user, the folders and the commit."""
+    chosen, _ = finished
+    path = bundle_of(chosen, tmp_path / "b.tar.gz", identity(chosen.store, chosen.study.folder), weights=True)
+    files = contents(path)
+    commit = chosen.store.result(chosen.plan.runs[0].run_id).get("tool", {}).get("commit") or "no commit"
+    telling = [*words_that_tell(chosen), commit, "private-"]
+    alone = [socket.gethostname(), getpass.getuser(), Path.cwd().name]
+    for name, data in files.items():
+        text = data.decode("utf-8", errors="replace")
+        assert not [word for word in telling if word in text], name
+        for word in alone:
+            for mark in (f'"{word}"', f"/{word}/", f"/{word}\n", f" {word}\n", f"{word}@"):
+                assert mark not in text, (name, mark)
+    assert not [name for name in files if name.endswith(("log.txt", "uncommitted.diff"))]
+    there = read(path)
+    assert [row.measures for row in table_of(there).rows] == [row.measures for row in table_of(chosen).rows]
+    with tarfile.open(path) as archive:
+        assert {(e.uid, e.gid, e.uname, e.gname, e.mtime) for e in archive} == {(0, 0, "", "", 0)}
+
+
+def test_a_setting_that_is_a_path_and_names_the_runs_is_left_out_and_said(tmp_path):
+    chosen = finish(write_study(tmp_path / "study", "own", where=f"{Path.home()}/alice/corpus"), tmp_path / "store")
+    path = bundle_of(chosen, tmp_path / "b.tar.gz")
+    assert b"alice" not in b"".join(contents(path).values())
+    bundle = read_bundle(path, tmp_path / "in")
+    assert "by settings alone (what was left out names them)" in bundle.checked
+    assert bundle.plan.runs[0].config.where == "corpus"
+
+
+# --- what was altered, or made to harm
+
+
+def altered(path, target, change):
+    """The bundle with `change(head, files)` made to it, and a manifest that agrees."""
+    files = contents(path)
+    head = json.loads(files.pop("bundle.json"))
+    for name in ("record_sha256", "record_format"):
+        head.pop(name, None)
+    change(head, files)
+    for name, data in files.items():
+        head["files"][name] = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+    with tarfile.open(target, "w:gz") as archive:
+        for name, data in {"bundle.json": json.dumps(head).encode(), **files}.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            archive.addfile(entry, io.BytesIO(data))
+    return target
+
+
+def records(files, last):
+    """Records by name, without their seals."""
+    for name in [name for name in files if name.endswith(last)]:
+        record = json.loads(files[name])
+        yield name, {key: value for key, value in record.items() if not key.startswith("record_")}
+
+
+def settings_of_the_plan(head, files):
+    row = head["plan"]["rows"][0]
+    group, name, value = {
+        "translation": ("model", "dropout", 0.9), "parsing": ("model", "dropout", 0.9),
+    }.get(head["plan"]["study"]["task"], (None, "size" if "size" in row["config"] else "rate", 9))  # fmt: skip
+    (row["config"][group] if group else row["config"])[name] = value
+
+
+def a_shown_override(head, files):
+    row = head["plan"]["rows"][1]
+    name = next(iter(row["overrides"] or {"model.dropout": 0}))
+    row["overrides"] = {name: 77}
+
+
+def a_seed(head, files):
+    head["plan"]["rows"][0]["seeds"] = [3, 4]
+    for number, run in enumerate(r for r in head["plan"]["runs"] if r["row"] == head["plan"]["rows"][0]["key"]):
+        run["seed"] = 3 + number
+
+
+def a_state(head, files):
+    head["plan"]["runs"][0]["state"] = "<b>"
+
+
+def the_runs_settings(head, files):
+    for name, record in records(files, "/result.json"):
+        if "config" in record:
+            record["config"]["seed"] = 99
+            files[name] = json.dumps(record).encode()
+
+
+def swapped_runs(head, files):
+    one, other = (head["plan"]["runs"][n]["run_id"] for n in (0, -1))
+    files[f"runs/{one}/result.json"], files[f"runs/{other}/result.json"] = (
+        files[f"runs/{other}/result.json"],
+        files[f"runs/{one}/result.json"],
+    )
+
+
+def another_evaluation(head, files):
+    for run in head["plan"]["runs"]:
+        for evaluation in run["evaluations"]:
+            evaluation["settings"] = {**evaluation["settings"], "beam_size": 77}
+
+
+ALTERED = (settings_of_the_plan, a_shown_override, a_seed, a_state, the_runs_settings, swapped_runs, another_evaluation)
+
+
+@pytest.mark.parametrize("change", ALTERED)
+def test_plan_and_runs_agree_or_nothing_is_printed(finished, tmp_path, change):
+    chosen, _ = finished
+    path = bundle_of(chosen, tmp_path / "b.tar.gz")
+    with pytest.raises(UserError, match=r"b2.tar.gz"):
+        read(altered(path, tmp_path / "b2.tar.gz", change))
+
+
+def test_a_score_that_its_counts_do_not_give_is_refused(finished, tmp_path):
+    chosen, kind = finished
+    metric = {"translation": "bleu", "parsing": "f1"}.get(kind)
+    if metric is None:
+        pytest.skip("its metrics are as recorded, and said to be")
+
+    def change(head, files):
+        for name, record in records(files, "/result.json"):
+            if "metrics" in record:
+                record["metrics"][metric] = 99.9
+                files[name] = json.dumps(record).encode()
+
+    with pytest.raises(UserError, match=f"{metric} is recorded as 99.9, and its counts give"):
+        read(altered(bundle_of(chosen, tmp_path / "b.tar.gz"), tmp_path / "b2.tar.gz", change))
+
+
+def test_no_code_that_a_bundle_names_is_loaded(finished, tmp_path, monkeypatch):
+    chosen, _ = finished
+    (tmp_path / "evil_of_a_bundle.py").write_text("raise SystemExit('executed')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def change(head, files):
+        head["plan"]["study"]["task"] = "evil_of_a_bundle:TASK"
+        head["plan"]["study"].pop("command", None)
+        for row in head["plan"]["rows"]:
+            row["config"]["task"] = "evil_of_a_bundle:TASK"
+
+    with pytest.raises(UserError):
+        read(altered(bundle_of(chosen, tmp_path / "b.tar.gz"), tmp_path / "b2.tar.gz", change))
+    assert "evil_of_a_bundle" not in sys.modules
+
+
+def test_runs_that_no_plan_vouches_for_are_refused(finished, tmp_path):
+    chosen, _ = finished
+
+    def change(head, files):
+        name = next(name for name in files if name.endswith("/result.json") and "attempts" not in name)
+        files[f"runs/{'f' * 16}/result.json"] = files[name]
+
+    with pytest.raises(UserError, match="of no run in its plan"):
+        read(altered(bundle_of(chosen, tmp_path / "b.tar.gz"), tmp_path / "b2.tar.gz", change))
+
+
+ODD = (None, True, -1, 10**30, 1e308, "", "x" * 5000, [], {}, [[]], {"a": {}}, "\x1b[31m", "<script>", "../../x", 0.5)
+
+
+def test_a_bundle_with_anything_at_any_place_is_printed_or_refused(finished, tmp_path):
+    """Values of other types at random places of the head and of records, their checksums made anew: no traceback."""
+    chosen, _ = finished
+    path = bundle_of(chosen, tmp_path / "b.tar.gz")
+    chance = random.Random(11)
+    refused = 0
+
+    def change(head, files):
+        names = [name for name in files if name.endswith(".json")]
+        target = chance.choice(["head", *names])
+        record = head if target == "head" else json.loads(files[target])
+        inside, key = chance.choice(list(spots(record)))
+        if key not in ("record_sha256", "record_format", "files"):
+            inside[key] = chance.choice(ODD)
+        if target != "head":
+            kept = {k: v for k, v in record.items() if not k.startswith("record_")}
+            files[target] = json.dumps(kept).encode()
+
+    for number in range(60):
+        target = tmp_path / f"odd{number}.tar.gz"
+        try:
+            there = read(altered(path, target, change))
+            for format_ in FORMATS:
+                printed(there, format_)
+        except UserError:
+            refused += 1
+        target.unlink()
+    assert refused > 10
+
+
+def spots(value):
+    for key in list(value) if isinstance(value, dict) else range(len(value)):
+        yield value, key
+        if isinstance(value[key], dict | list):
+            yield from spots(value[key])
+
+
+def test_flipped_bits_are_refused_or_harmless(finished, tmp_path):
+    chosen, _ = finished
+    path = bundle_of(chosen, tmp_path / "b.tar.gz")
+    data, chance, whole = path.read_bytes(), random.Random(5), 0
+    expected = printed(chosen, "csv")
+    for place in [*range(10), *(chance.randrange(len(data)) for _ in range(40)), *range(len(data) - 8, len(data))]:
+        flipped = bytearray(data)
+        flipped[place] ^= 1 << chance.randrange(8)
+        path.write_bytes(flipped)
+        try:
+            assert printed(read(path), "csv") == expected
+            whole += 1
+        except UserError:
+            pass
+    assert whole <= 10  # gzip's own head: a date, a system
