@@ -9,6 +9,10 @@ class Damaged(UserError):  # noqa: N818 - the file's state
     """A file is torn, changed or missing: it is not what was written."""
 
 
+class NeedsCorpus(UserError):  # noqa: N818 - what the settings need
+    """The settings are for a larger corpus than the built-in one, and none was named: a plan is worth showing still."""
+
+
 class DiskFull(UserError):  # noqa: N818 - what the disk is
     """There is no space left, or the quota is used up: trying again helps only once there is room."""
 

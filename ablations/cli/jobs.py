@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
+from ablations.cli.obstacles import refuse
 from ablations.cli.options import Chosen
 from ablations.plan import Plan, PlannedRun
 from ablations.selectors import CORPUS
@@ -27,8 +28,11 @@ def wanted(plan: Plan, stale: str) -> list[PlannedRun]:
 def prepare(chosen: Chosen, runs: Iterable[PlannedRun], progress: Progress) -> None:
     """Make what the runs read, once per corpus, so that a mistake in it is said before anything is queued.
 
+    Raises UserError for what stands in their way (obstacles.py), before the corpus is made and once it is measured.
     A store that this call would have made is removed again if it fails: a user's mistake leaves nothing behind.
     """
+    runs = list(runs)
+    refuse(chosen, runs)
     existed = chosen.store.root.exists()
     Store.open(chosen.store.root, chosen.store.state_dir)
     different = {_prepared_key(chosen.task, run): run for run in runs}  # one of those that one preparation serves
@@ -40,6 +44,7 @@ def prepare(chosen: Chosen, runs: Iterable[PlannedRun], progress: Progress) -> N
                     f"What {run.row} reads was changed since its run was planned a moment ago. Nothing was queued: run "
                     "the same command again once the files are as they stay."
                 )
+        refuse(chosen, runs)
     except UserError:
         if not existed:
             remove_folder(chosen.store.root)

@@ -1,6 +1,7 @@
 """`ablations plan`: the runs of a table, without running anything."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,8 +10,10 @@ import typer
 
 from ablations.cli import options as o
 from ablations.cli.forecast import Forecast, forecast, lines, measure
+from ablations.cli.obstacles import Obstacle, crowded, obstacles, paragraphs
 from ablations.cli.progress import duration
 from ablations.plan import Plan, PlannedRun, plan_as_json
+from experiments.errors import UserError
 from experiments.jobs.slots import parse_slots
 
 
@@ -42,20 +45,28 @@ def plan(
     if measured and todo:
         measure(chosen, todo, slots[0])
     predicted = forecast(chosen, todo, slots)
+    found = obstacles(chosen, todo, slots)
     if as_json:
-        typer.echo(json.dumps(_as_json(planned, predicted), indent=1, ensure_ascii=False))
-        return
-    _print(planned, chosen.store.root, predicted)
-    for line in lines(predicted, slots, devices):
-        typer.echo(line)
-    for note in planned.notes:
-        typer.echo(f"note: {note}")
+        typer.echo(json.dumps(_as_json(planned, predicted, found), indent=1, ensure_ascii=False))
+    else:
+        _print(planned, chosen.store.root, predicted)
+        for line in lines(predicted, slots, devices):
+            typer.echo(line)
+        for note in planned.notes:
+            typer.echo(f"note: {note}")
+    if warning := crowded(slots):
+        typer.echo(f"note: {warning}", err=True)
+    if any(not obstacle.needs_corpus for obstacle in found):
+        raise UserError(paragraphs(found, todo))
+    if found:
+        typer.echo(f"`ablations run` would refuse this: {paragraphs(found, todo)}", err=True)
 
 
-def _as_json(planned: Plan, predicted: Forecast) -> list[dict[str, Any]]:
+def _as_json(planned: Plan, predicted: Forecast, found: Sequence[Obstacle]) -> list[dict[str, Any]]:
     """What is predicted of runs that are still to be done."""
     rows = plan_as_json(planned)
     for row in rows:
+        row["obstacles"] = [obstacle.why for obstacle in found if row["row"] in obstacle.rows]
         row["memory_bytes"] = predicted.memory_bytes.get(row["run_id"])
         row["disk_bytes"] = predicted.disk_bytes.get(row["run_id"])
         row["devices"] = predicted.devices.get(row["run_id"], 1)

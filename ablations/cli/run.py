@@ -10,6 +10,7 @@ from ablations.cli import options as o
 from ablations.cli import working as w
 from ablations.cli.forecast import refuse_above
 from ablations.cli.jobs import enqueue, prepare, wanted
+from ablations.cli.obstacles import crowded, refuse
 from ablations.cli.progress import plain_progress
 from ablations.cli.report import print_table
 from ablations.cli.sharing import as_one, settle
@@ -115,6 +116,10 @@ def run(
     one = as_one(devices) if here else devices
     working = Working(one, engine, w.engine_settings(engine_set, address), hang_after * 60, notify)
     todo = wanted(chosen.plan, stale)
+    if here:
+        refuse(chosen, todo, working.slots)
+        if warning := crowded(working.slots):
+            typer.echo(f"note: {warning}", err=True)
     if one != devices:
         if devices_per_run != "1":
             raise UserError(

@@ -42,6 +42,10 @@ _SYMBOLS: dict[str, Any] = {"model_type": "word", "hard_vocab_limit": False}
 _ERRORS_ONLY = 2  # SentencePiece's minloglevel: its progress does not belong on a user's terminal
 
 
+class VocabularyTooLarge(UserError):  # noqa: N818 - what is wrong
+    """The text does not allow so many pieces."""
+
+
 def tokenizer_settings(data: DataConfig, shared: bool, target_symbols: int = 0) -> dict[str, Any]:
     """What, with the training text, determines the pieces: for identities."""
     settings = {**_SETTINGS, "vocab_size": data.vocab_size, "shared": shared, "sample_pairs": SAMPLE_PAIRS}
@@ -85,7 +89,7 @@ def _watched(lines: Iterable[str], raised: list[BaseException]) -> Iterator[str]
 
 def _explained(message: str, vocab_size: int, what: str) -> Exception:
     if found := re.search(r"Vocabulary size too high .*<= (\d+)", message):
-        return UserError(
+        return VocabularyTooLarge(
             f"data.vocab_size = {vocab_size} is more than {what} allows: merging every pair of pieces gives "
             f"{found[1]}. Set data.vocab_size to {found[1]} or less, or take more text."
         )

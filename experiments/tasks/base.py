@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from experiments.config import DeviceSpec, RunConfig, TaskConfig, flatten
+from experiments.errors import UserError
 from experiments.provenance import EVALUATION_CODE, PACKAGES, TRAINING_CODE
 from experiments.tasks.sources import packages
 
@@ -117,9 +118,21 @@ class Task(ABC):
         """Most memory of the training on a "cpu" or a "cuda" device, predicted; 0: unknown."""
         return 0.0
 
+    def least_memory_bytes(self, config: Any, kind: str) -> float:
+        """The same for the smallest micro-batch, which a run that runs out of a GPU's memory comes to in the end."""
+        return self.memory_bytes(config, kind)
+
     def disk_bytes(self, config: Any) -> float:
         """What a finished training leaves on the disk, predicted; 0: unknown."""
         return 0.0
+
+    def obstacles(self, config: Any, store: Path) -> list[UserError]:
+        """Why a run of this configuration could not be trained or scored, as far as settings and corpus tell.
+
+        Called by `plan`, and before anything is queued; takes seconds at most, and writes nothing below the store but
+        memories of files' hashes.
+        """
+        return []
 
     @abstractmethod
     def prepare(self, config: Any, store: Path, progress: Progress) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from model.config import ModelConfig
 
 TYPICAL_LENGTH = 28  # pieces of a sentence where no corpus was measured
 MICRO_BATCH_TOKENS = {"cpu": 4096, "cuda": 32768}  # places a side of one forward and backward pass
+SMALLEST_TOKENS = 64  # micro-batches are halved down to about this when memory runs out
 # Tokens whose logits, or gradients of logits, exist at once (experiments/training/loss.py): the two chunks that wait
 # for one product; on a GPU the chunk at hand and what its logsumexp makes of it, too.
 LOGIT_TOKENS = {"cpu": 2 * 512, "cuda": 4 * 8192}

@@ -13,7 +13,8 @@ from experiments.config import RunConfig, lineage
 from experiments.data.encoded import EncodedCorpus, encoded_digest, model_names, open_encoded
 from experiments.data.pair_corpus import PairCorpus, select_sets
 from experiments.data.prepare import prepare
-from experiments.tasks import footprint
+from experiments.errors import UserError
+from experiments.tasks import footprint, obstacles
 from experiments.tasks.base import Context, EvaluationSpec, Progress, Task
 from experiments.tasks.footprint import TYPICAL_LENGTH
 from model import count
@@ -99,9 +100,22 @@ class SequenceTask(Task):
     def memory_bytes(self, config: RunConfig, kind: str) -> float:
         return footprint.memory_bytes(config.model, self.vocab_sizes(config), config.training.tokens_per_batch, kind)
 
+    def least_memory_bytes(self, config: RunConfig, kind: str) -> float:
+        """On a processor nothing says that memory runs out: there the micro-batch stays as it is."""
+        if kind == "cpu":
+            return self.memory_bytes(config, kind)
+        return footprint.memory_bytes(config.model, self.vocab_sizes(config), footprint.SMALLEST_TOKENS, kind)
+
     def disk_bytes(self, config: RunConfig) -> float:
         kept = config.training
         return footprint.disk_bytes(self.num_params(config), kept.keep_checkpoints, kept.keep_optimizer)
+
+    def obstacles(self, config: RunConfig, store: Path) -> list[UserError]:
+        corpus, symbols = self.corpus(config), self.target_symbols(config)
+        return [
+            *obstacles.of_settings(config.training, config.evaluation),
+            *obstacles.of_corpus(config, corpus, store / "corpora", symbols),
+        ]
 
     def prepare(self, config: RunConfig, store: Path, progress: Progress) -> dict[str, Any]:
         """Train the tokenizer and encode the corpus, once; see experiments/data/prepare.py for the errors."""

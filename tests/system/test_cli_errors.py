@@ -1,6 +1,7 @@
 """A user's mistakes: one clear paragraph, exit code 2, no traceback, nothing written."""
 
 import gzip
+import re
 from pathlib import Path
 
 import pytest
@@ -125,3 +126,26 @@ def test_report_formats_and_places(cli: Cli, tmp_path: Path, tiny: Path) -> None
 
 def test_evaluate_never_trains(cli: Cli, tmp_path: Path, tiny: Path) -> None:
     assert "ablations run" in refused(cli, tmp_path, tiny, verb="evaluate")
+
+
+def test_what_plan_shows_and_run_refuses(cli: Cli, tmp_path: Path) -> None:
+    """Settings for a corpus that was not named: a plan is worth showing, and says so; `run` and `queue` refuse."""
+    asked = ["table3", "--profile", "paper", "--rows", "base"]
+    planned = cli("plan", *asked, "--store", tmp_path / "store")
+    assert "63.08M params" in planned.stdout and "`ablations run` would refuse this" in planned.stderr
+    for verb in ("run", "queue"):
+        assert "--corpus DIR" in refused(cli, tmp_path, *asked, verb=verb)
+
+
+def test_a_row_beyond_the_memory_of_all_devices(cli: Cli, tmp_path: Path) -> None:
+    """The table is shown, the row, what it needs and what there is are named; `run` refuses before it trains."""
+    asked = ["table3", "--rows", "base,big", "--set", "model.d_model=100000000", "--store", tmp_path / "store"]
+    planned = cli("plan", *asked, code=2)
+    assert "642100.00M params" in planned.stdout
+    assert re.search(r"base [\d,.]+ GB, big [\d,.]+ GB.*the largest, cpu: [\d.]+ GB", planned.stderr)
+    assert "more memory is needed" in refused(cli, tmp_path, *asked[:-2])
+
+
+def test_more_threads_than_cores_are_named(cli: Cli, tmp_path: Path) -> None:
+    planned = cli("plan", "table3", "--rows", "base", "--devices", "cpu:99x99", "--store", tmp_path / "store")
+    assert "9,801 threads on" in planned.stderr

@@ -1,0 +1,192 @@
+"""What stands in the way of a run, as far as its settings and its corpus tell before anything is trained.
+
+Text bounds its pieces: a piece holds at least a character, and a vocabulary can hold at least every short word. Where
+these bounds leave doubt, a corpus of up to LOOKED_AT pairs is prepared aside, which is exact and takes seconds; of a
+larger one `prepare` itself is the judge, before anything is queued. Imports no torch.
+"""
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import ClassVar
+
+from experiments.config import DataConfig, EvaluationConfig, RunConfig, TrainingConfig
+from experiments.data.encoded import EncodedCorpus, encoded_digest, open_encoded
+from experiments.data.pair_corpus import PairCorpus, select_sets
+from experiments.data.pairs import EncodedPairs
+from experiments.data.prepare import prepare
+from experiments.data.tokenizer import VocabularyTooLarge
+from experiments.errors import NeedsCorpus, UserError
+
+LOOKED_AT = 200_000  # pairs
+BUILTIN_PIECES = 3000  # more than a built-in corpus of any size allows: 20,000 pairs allow 2,467
+WORD = 15  # letters: SentencePiece's longest piece has 16 signs, one of them for the space
+MOST_ALPHA = 50.0  # ((5 + |Y|) / 6)^alpha of longer outputs would be more than a double holds
+
+
+def of_settings(training: TrainingConfig, evaluation: EvaluationConfig) -> Iterator[UserError]:
+    """An evaluation's choice among checkpoints that this training does not leave; a score that overflows."""
+    steps, every = training.train_steps, training.checkpoint_steps
+    choice, _, number = evaluation.checkpoint.partition(":")
+    there = steps // every + (steps % every > 0)
+    if choice != "last" and not steps:
+        yield UserError(
+            f'evaluation.checkpoint = "{evaluation.checkpoint}", and training.train_steps = 0 leaves no checkpoint. '
+            'Set it to "last": the model as it was initialised.'
+        )
+        return
+    if choice == "average" and int(number) > there:
+        yield UserError(
+            f"evaluation.checkpoint averages {number} checkpoints, and training.train_steps = {steps} with "
+            f"training.checkpoint_steps = {every} leaves {there}. Set training.checkpoint_steps to "
+            f"{steps // int(number) or 1} or less, or average fewer."
+        )
+    if choice == "best" and training.eval_steps > steps:
+        yield UserError(
+            f"evaluation.checkpoint is the best on dev, and training.eval_steps = {training.eval_steps} measures none "
+            f"within training.train_steps = {steps}. Set training.eval_steps to {steps} or less."
+        )
+    if evaluation.length_penalty > MOST_ALPHA:
+        yield UserError(
+            f"evaluation.length_penalty = {evaluation.length_penalty:g}: scores of long outputs overflow. Set it to "
+            f"{MOST_ALPHA:g} or less; the paper's is 0.6."
+        )
+
+
+def of_corpus(config: RunConfig, corpus: PairCorpus, root: Path, target_symbols: int) -> Iterator[UserError]:
+    """A vocabulary that the text cannot fill, pairs that fit no batch, lines beyond a learned position table.
+
+    `root` is where prepared corpora lie.
+    """
+    data, tokens, model = config.data, config.training.tokens_per_batch, config.model
+    if data.corpus == "builtin" and data.vocab_size > BUILTIN_PIECES:
+        yield NeedsCorpus(
+            f"data.vocab_size = {data.vocab_size} is more than the built-in corpus allows, whatever its size (fewer "
+            f"than {BUILTIN_PIECES} pieces). {_NAME_A_CORPUS}"
+        )
+        return
+    positions = model.max_length if model.positions == "learned" else None
+    try:
+        sets = select_sets(corpus, config.evaluation.sets)
+        found = _Look(corpus, data, model.shared_vocabulary, target_symbols, root).lengths(tokens, positions)
+    except VocabularyTooLarge as error:
+        yield NeedsCorpus(f"{error} {_NAME_A_CORPUS}") if data.corpus == "builtin" else error
+        return
+    except UserError as error:
+        yield error
+        return
+    if found.longest_pair > tokens:
+        yield UserError(
+            f"training.tokens_per_batch = {tokens} is less than the longest training sentence, which has "
+            f"{found.longest_pair} pieces (EOS counted). Set training.tokens_per_batch to {found.longest_pair} or "
+            f"more, or data.max_pieces to {tokens} or less, which drops such pairs."
+        )
+    for name, pieces in {"train": found.longest_pair, **{name: found.longest_of[name] for name in sets}}.items():
+        if positions is not None and pieces > positions:
+            yield UserError(
+                f"model.max_length = {positions}: the longest sentence of {name} has {pieces} pieces (EOS counted), "
+                f"and learned positions reach no further. Set model.max_length to {pieces} or more"
+                f"{', or data.max_pieces to less' if name == 'train' else ''}."
+            )
+
+
+_NAME_A_CORPUS = (
+    "Name a corpus of your own with --corpus DIR, or take a smaller vocabulary, as --set data.vocab_size=1000."
+)
+
+
+@dataclass(frozen=True)
+class _Lengths:
+    """Pieces of the longest sentence, EOS counted: exact, or bounds from above."""
+
+    longest_pair: int
+    longest_of: Mapping[str, int]  # by evaluated set
+
+
+class _Look:
+    """A look at a corpus, remembered by its content: the rows of a table share it."""
+
+    _known: ClassVar[dict[tuple[object, ...], _Lengths | UserError | None]] = {}
+
+    def __init__(self, corpus: PairCorpus, data: DataConfig, shared: bool, target_symbols: int, root: Path) -> None:
+        self._corpus, self._data, self._shared, self._symbols, self._root = corpus, data, shared, target_symbols, root
+        self._name = encoded_digest(corpus.training_digest(root), data, shared, target_symbols)
+        self._digests = {each: corpus.set_digest(each, root) for each in corpus.sets}
+
+    def lengths(self, tokens: int, positions: int | None) -> _Lengths:
+        """Exact, or bounds within `tokens` and `positions`. Raises UserError as `prepare` does."""
+        if (prepared := self._prepared()) is not None:
+            return prepared
+        bounds = self._once(self._bounds)
+        if bounds is not None and bounds.longest_pair <= tokens:
+            longest = max(bounds.longest_pair, *bounds.longest_of.values())
+            if positions is None or longest <= positions:
+                return bounds
+        return self._once(self._exact) or _Lengths(0, dict.fromkeys(self._digests, 0))
+
+    def _once(self, look: Callable[[], _Lengths | None]) -> _Lengths | None:
+        key = (look.__name__, self._name, *self._digests.items())
+        if key not in self._known:
+            try:
+                self._known[key] = look()
+            except UserError as error:
+                self._known[key] = error
+        known = self._known[key]
+        if isinstance(known, UserError):
+            raise known
+        return known
+
+    def _prepared(self) -> _Lengths | None:
+        """Of a corpus that the store holds already."""
+        if not (self._root / self._name / "facts.json").exists():
+            return None
+        there = open_encoded(self._root, self._name)
+        whole = all(digest in there.set_digests(name) for name, digest in self._digests.items())
+        return self._lengths(there) if whole else None
+
+    def _exact(self) -> _Lengths | None:
+        """Of a corpus that is prepared aside; None for one that is too large for that."""
+        if self._corpus.check(self._root)["train"] > LOOKED_AT:
+            return None
+        with tempfile.TemporaryDirectory(prefix="ablations-corpus-") as folder:
+            arguments = (self._corpus, self._data, self._shared, Path(folder), lambda *_: None)
+            return self._lengths(prepare(*arguments, target_symbols=self._symbols))
+
+    def _lengths(self, encoded: EncodedCorpus) -> _Lengths:
+        def longest(pairs: EncodedPairs) -> int:
+            return max(int(side.max(initial=0)) for side in (pairs.source_lengths, pairs.target_lengths))
+
+        sets = {name: longest(encoded.set(name, digest).pairs) for name, digest in self._digests.items()}
+        return _Lengths(longest(encoded.train), sets)
+
+    def _bounds(self) -> _Lengths | None:
+        """Bounds from the text; None where it may not give `data.vocab_size` pieces, or leave no pair."""
+        size, most = self._data.vocab_size, self._data.max_pieces
+        words: tuple[set[str], set[str]] = (set(), set())
+        signs: tuple[set[str], set[str]] = (set(), set())
+        longest, fits = 0, False
+        for pair in islice(self._corpus.read_pairs("train"), LOOKED_AT):
+            for side, text in enumerate(pair):
+                signs[side].update(text)
+                if len(words[side]) < size:
+                    words[side].update(filter(_one_piece, text.split(" ")))
+            length = _most_pieces(*pair)
+            longest = max(longest, min(length, most))
+            fits = fits or (length <= most and all(text.strip() for text in pair))
+        if self._shared:
+            words, signs = (words[0] | words[1],) * 2, (signs[0] | signs[1],) * 2
+        for side in (0,) if self._shared or self._symbols else (0, 1):
+            fits = fits and len(words[side]) >= size > len(signs[side]) + 5  # special symbols, the space
+        sets = (max((_most_pieces(*p) for p in self._corpus.read_pairs(name)), default=0) for name in self._digests)
+        return _Lengths(longest, dict(zip(self._digests, sets, strict=True))) if fits else None
+
+
+def _one_piece(word: str) -> bool:
+    """Letters of one script (those with upper and lower case are not mixed within words)."""
+    return len(word) <= WORD and word.isalpha() and word.lower() != word.upper()
+
+
+def _most_pieces(*texts: str) -> int:
+    return max(map(len, texts)) + 2  # a sign for the space before the text, and EOS
