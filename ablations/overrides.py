@@ -72,6 +72,8 @@ def _parse_value(text: str) -> Any:
         parsed = tomllib.loads(f"v = {text}")
     except tomllib.TOMLDecodeError:
         return text
+    except RecursionError:
+        raise ValueError("its value is nested too deeply") from None
     return parsed["v"] if len(parsed) == 1 else text  # a line break in the text would start another key
 
 

@@ -19,6 +19,7 @@ Model = TypeVar("Model", bound=BaseModel)
 _INHERITED = ("task", "command", "default_profile", "seeds", "base", "profile", "metric", "tune")
 _OURS = ("origin", "folder")  # fields of Study that the reader fills in
 _LONGEST_CHAIN = 8
+_DEEPEST = 50
 
 
 def builtin_names() -> list[str]:
@@ -86,6 +87,8 @@ def _find(name_or_path: str, relative_to: Path) -> tuple[str, str, Path | None]:
     path = relative_to / name_or_path
     if path.suffix != ".toml":
         raise UserError(_unknown(name_or_path, path))
+    if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe would be waited for
+        raise UserError(f"The study file {path} is no regular file. {_choose()}")
     try:
         # utf-8-sig: some editors put a byte order mark in front, which TOML does not know
         return path.read_bytes().decode("utf-8-sig"), str(path), path.absolute().parent
@@ -114,9 +117,27 @@ def _parse(text: str, origin: str) -> dict[str, Any]:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UserError(_syntax(str(error), text, origin)) from None
+    except RecursionError:
+        raise UserError(_too_deep(origin)) from None
+    if _depth(table) > _DEEPEST:
+        raise UserError(_too_deep(origin))
     if not table:
         raise UserError(f"{origin}: the file is empty. A study has a name, a title and at least one [[variation]].")
     return table
+
+
+def _depth(table: dict[str, Any]) -> int:
+    """How many levels of tables and lists lie in one another; _DEEPEST + 1 for more than are allowed."""
+    level: list[Any] = [table]
+    depth = 0
+    while level and depth <= _DEEPEST:
+        inner = [v for at in level for v in (at.values() if isinstance(at, dict) else at)]
+        level, depth = [v for v in inner if isinstance(v, dict | list)], depth + 1
+    return depth
+
+
+def _too_deep(origin: str) -> str:
+    return f"{origin}: tables or lists lie more than {_DEEPEST} deep in one another. A study needs a handful of levels."
 
 
 def _syntax(message: str, text: str, origin: str) -> str:

@@ -53,7 +53,11 @@ def main(spec_path: Path, rank: int = 0, port: int = 0) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
     faulthandler.enable()  # a crash in native code leaves its stack in the log
     folder = spec_path.parent
-    events = EventWriter(folder / "ranks" / str(rank) if rank else folder)
+    try:
+        events = EventWriter(folder / "ranks" / str(rank) if rank else folder)
+    except OSError as error:
+        log.exception("no event can be written")
+        return DISK_FULL if _failure_class(error) == "disk_full" else FAILED
     try:
         spec = read_json(spec_path) or {}
         stop = StopRequest(None if rank else spec.get("coordinator"))

@@ -151,7 +151,7 @@ def _checked(identity: str) -> str:
 def _check_version(marker: Path) -> None:
     try:
         version = json.loads(marker.read_text(encoding="utf-8"))["version"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise UserError(
             f"{marker} is damaged: it should say which version of the store this is. If the folder is a store, write "
             f'{{"version": {VERSION}}} into it; if not, name another folder with --store.'
@@ -178,14 +178,17 @@ def _refuse_foreign(root: Path) -> None:
 
 @contextlib.contextmanager
 def explain_os_errors(doing: str) -> Iterator[None]:
-    """Turn "no space", "read-only" and "no permission" into one paragraph; other errors pass."""
+    """Turn what a user can mend, such as a full disk or no permission, into one paragraph; other errors pass."""
     remedies = {
-        errno.ENOSPC: "there is no space left on the disk: free some, or name another place with --store",
+        errno.ENOSPC: "there is no space left on the disk, or no inode (`df -i`): free some, or name another place "
+        "with --store",
         errno.EDQUOT: "your disk quota is used up: free some space, or name another place with --store",
         errno.EROFS: "the disk is read-only: name another place with --store",
         errno.EACCES: "permission is denied: check the folder's owner and mode, or name another place with --store",
         errno.EPERM: "the operation is not permitted: check the folder's owner and mode, or name another place",
         errno.ENOTDIR: "a part of the path is a file, not a folder: name another place with --store",
+        errno.EEXIST: "a file is where a folder should be: move it away, or name another place with --store",
+        errno.EISDIR: "a folder is where a file should be: move it away, or name another place with --store",
     }
     try:
         yield
@@ -193,7 +196,8 @@ def explain_os_errors(doing: str) -> Iterator[None]:
         if error.errno not in remedies:
             raise
         kind = DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else UserError
-        raise kind(f"Could not {doing}: {remedies[error.errno]}. Nothing that was finished is lost.") from error
+        where = f" ({error.filename})" if error.filename else ""
+        raise kind(f"Could not {doing}: {remedies[error.errno]}{where}. Nothing that was finished is lost.") from error
 
 
 def write_json(path: Path, value: Mapping[str, Any], *, sealed: bool = True) -> None:
@@ -230,6 +234,19 @@ def whole_or_not(path: Path, *, private: bool = False) -> Iterator[IO[bytes]]:
     fsync_folder(path.parent)
 
 
+def name_new(made: Path, path: Path) -> None:
+    """Give a file its name, unless there is one of that name by now: then that one stays."""
+    try:
+        path.hardlink_to(made)
+    except FileExistsError:
+        return
+    except OSError:  # a disk without hard links
+        if path.exists():
+            return
+        made.replace(path)
+    fsync_folder(path.parent)
+
+
 def folder_beside(parent: Path, prefix: str, suffix: str = "") -> Path:
     """Make a folder of a new name, as the umask has it: one of tempfile would be for its owner alone."""
     folder = _beside(parent, prefix, suffix)
@@ -262,6 +279,10 @@ def read_json(path: Path) -> dict[str, Any] | None:
     except (ValueError, RecursionError) as error:
         raise Damaged(
             f"{path} is damaged ({error}). Restore it from a backup, or delete it to redo this part."
+        ) from None
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be read: {error.strerror}. Check what lies there and who may read it."
         ) from None
 
 

@@ -3,16 +3,17 @@
 import contextlib
 import os
 import sqlite3
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from experiments.errors import DiskFull, UserError
 from experiments.journal import journal_mode
+from experiments.store import explain_os_errors, folder_beside, name_new, remove_folder
 
 VERSION = 4
 APPLICATION = 0x41424C51  # "ABLQ": this file is a queue of ours
 BUSY_TIMEOUT_S = 30.0
+REBUILD = "A queue holds no results: it can be deleted and is rebuilt by `ablations queue`."
 
 SCHEMA = """
 CREATE TABLE jobs (
@@ -62,18 +63,17 @@ def connect(path: Path, *, create: bool) -> sqlite3.Connection:
     Raises UserError for a file that is no queue, a newer one, or one that cannot be opened.
     """
     with explain(path):
-        if not create and not path.exists():
-            return _empty()
+        if not path.exists():
+            if not create:
+                return _empty()
+            if path.parent.is_dir():
+                with explain_os_errors(f"make the queue {path}"):
+                    _make(path)
         writable = create or os.access(path.parent, os.W_OK)
         connection = _open(path, writable)
         try:
             version = _version(connection, path)
-            if version == 0:
-                if not create:
-                    connection.close()
-                    return _empty()
-                _make(connection, path)
-            elif version < VERSION:
+            if version < VERSION:
                 connection = connection if writable else _copy(connection)
                 _upgrade(connection, path)
             connection.execute("PRAGMA trusted_schema=OFF")  # the file may be somebody else's
@@ -112,27 +112,21 @@ def _copy(connection: sqlite3.Connection) -> sqlite3.Connection:
         return copy
 
 
-def _make(connection: sqlite3.Connection, path: Path) -> None:
-    _set_journal(connection, journal_mode(path.parent))
-    with immediate(connection):
-        if _version(connection, path) == 0:  # another process may have been first
-            for statement in filter(str.strip, SCHEMA.split(";")):
-                connection.execute(statement)
-            connection.execute(f"PRAGMA application_id={APPLICATION}")
-            connection.execute(f"PRAGMA user_version={VERSION}")
-
-
-def _set_journal(connection: sqlite3.Connection, mode: str) -> None:
-    """Ask again while others open the file: SQLite's own patience does not cover a change of the journal."""
-    until = time.monotonic() + BUSY_TIMEOUT_S
-    while True:
-        try:
-            connection.execute(f"PRAGMA journal_mode={mode}")
-            return
-        except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or time.monotonic() > until:
-                raise
-            time.sleep(0.01)
+def _make(path: Path) -> None:
+    """An empty queue, made beside and then given its name: nobody ever sees one half made."""
+    folder = folder_beside(path.parent, f".{path.name}.")
+    try:
+        aside = folder / path.name
+        with contextlib.closing(sqlite3.connect(aside, isolation_level=None)) as connection:
+            connection.execute(f"PRAGMA journal_mode={journal_mode(path.parent)}")
+            with immediate(connection):
+                for statement in filter(str.strip, SCHEMA.split(";")):
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA application_id={APPLICATION}")
+                connection.execute(f"PRAGMA user_version={VERSION}")
+        name_new(aside, path)
+    finally:
+        remove_folder(folder)
 
 
 def _upgrade(connection: sqlite3.Connection, path: Path) -> None:
@@ -144,12 +138,12 @@ def _upgrade(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _version(connection: sqlite3.Connection, path: Path) -> int:
-    """0 for an empty file; the schema's version otherwise."""
+    """The schema's. Raises UserError for a file that is no queue."""
     tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     version = int(connection.execute("PRAGMA user_version").fetchone()[0])
     if tables == 0:
-        return 0
+        raise UserError(f"The queue {path} is damaged: it is empty. Move it away. {REBUILD}")
     if application != APPLICATION:
         raise UserError(
             f"{path} is a database, but not a queue of this program. Move it away, or name another folder with "
@@ -182,28 +176,37 @@ def explain(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        advice = _advice(str(error), path)
+        message = _meant(str(error), path)
+        advice = _advice(message, path)
         if advice is None:
             raise
-        raise (DiskFull if "disk is full" in str(error) else UserError)(advice) from error
+        raise (DiskFull if "disk is full" in message else UserError)(advice) from error
+
+
+def _meant(message: str, path: Path) -> str:
+    """SQLite's message, or what is behind one that says only that a file beside the queue could not be made."""
+    if "unable to open" in message and path.parent.is_dir() and not path.is_dir():
+        if path.exists() and not os.access(path.parent, os.W_OK):
+            return "readonly database"
+        disk = os.statvfs(path.parent)
+        if disk.f_files and not disk.f_favail:
+            return "database or disk is full"  # of inodes
+    return message
 
 
 def _advice(message: str, path: Path) -> str | None:
-    rebuild = "A queue holds no results: it can be deleted and is rebuilt by `ablations queue`."
     known = {
-        "disk is full": f"There is no space left for the queue {path}. Free some, or name another place with "
-        "--state-dir. Nothing that was finished is lost.",
+        "disk is full": f"There is no space left, or no inode (`df -i`), for the queue {path}. Free some, or name "
+        "another place with --state-dir. Nothing that was finished is lost.",
         "readonly database": f"The queue {path} cannot be written: it or its disk is read-only. Check the owner and "
         "mode, or name another place with --state-dir.",
         "unable to open": f"The queue {path} cannot be opened. Check that its folder exists and that you may write in "
         "it, or name another place with --state-dir.",
         "disk I/O error": f"The disk failed while reading or writing the queue {path}. Check the disk and its space, "
-        f"or name another place with --state-dir. {rebuild}",
-        "not a database": f"{path} is not a queue: it is no SQLite file. Move it away. {rebuild}",
-        "malformed": f"The queue {path} is damaged. Move it away. {rebuild}",
+        f"or name another place with --state-dir. {REBUILD}",
+        "not a database": f"{path} is not a queue: it is no SQLite file. Move it away. {REBUILD}",
+        "malformed": f"The queue {path} is damaged. Move it away. {REBUILD}",
         "is locked": f"The queue {path} stayed locked for {BUSY_TIMEOUT_S:.0f} s by another process. Try again; if it "
         "lies on a network disk, name a local place with --state-dir.",
     }
-    if "unable to open" in message and path.exists() and not os.access(path.parent, os.W_OK):
-        message = "readonly database"  # what it is: the journal beside it cannot be made
     return next((text for part, text in known.items() if part in message), None)

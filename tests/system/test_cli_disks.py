@@ -6,6 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from experiments.errors import DiskFull
+from experiments.jobs.queue import Queue
+from experiments.run import DISK_FULL, main
+
 from .conftest import Cli
 
 
@@ -19,6 +23,32 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip(f"no right to mount a disk here: {mounted.stderr.decode().strip()}")
     yield place
     subprocess.run(["umount", "--lazy", place], check=True)
+
+
+@pytest.fixture
+def without_inodes(tmp_path: Path) -> Iterator[Path]:
+    """A disk with bytes, on which no file more can be made."""
+    place = tmp_path / "inodes"
+    place.mkdir()
+    options = "size=10m,nr_inodes=3"  # its root, a folder, a file
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", place], capture_output=True)
+    if mounted.returncode:
+        pytest.skip(f"no right to mount a disk here: {mounted.stderr.decode().strip()}")
+    yield place
+    subprocess.run(["umount", "--lazy", place], check=True)
+
+
+def test_no_inode_left_for_a_store_or_a_queue(cli: Cli, tiny: Path, without_inodes: Path) -> None:
+    done = cli("queue", tiny, "--store", without_inodes / "store", code=2)
+    assert "no inode" in done.stderr and "Traceback" not in done.stderr
+    with pytest.raises(DiskFull, match="no inode"):
+        Queue(without_inodes / "queue.db")
+
+
+def test_a_child_that_cannot_make_a_file_says_that_the_disk_is_full(without_inodes: Path) -> None:
+    (without_inodes / "attempt").mkdir()
+    (without_inodes / "attempt" / "spec.json").write_text("{}")
+    assert main(without_inodes / "attempt" / "spec.json") == DISK_FULL
 
 
 def test_no_space_left(cli: Cli, tiny: Path, disk: Path) -> None:

@@ -70,3 +70,7 @@ def test_nearest_finds_what_was_meant(name, expected):
 
 def test_nothing_is_near_to_nonsense():
     assert nearest("qqqqqqq", setting_names(RunConfig)) == []
+
+
+def test_a_value_nested_too_deeply(mistake):
+    assert "nested too deeply" in mistake(parse_set, [f"model.dropout={'[' * 5000}"])

@@ -1,5 +1,7 @@
 """Mistakes in a study file: each is one clear paragraph with the place and what to do."""
 
+import os
+
 import pytest
 
 from ablations.study import load_study
@@ -159,6 +161,32 @@ def test_extends_takes_base_and_profiles_and_the_child_wins(own_study, tmp_path)
     assert study.base == {"model.d_k": 16, "model.d_v": 8}
     assert (study.profiles["a"].set, study.profiles["b"].set) == ({"model.d_ff": 7}, {"model.d_ff": 9})
     assert (study.seeds, study.notes, [row.key for row in study.variations]) == (3, (), ["base"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"a = {'[' * 5000}{']' * 5000}\n",
+        f"a = {'{b = ' * 3000}1{'}' * 3000}\n",
+        f"[base]\n{'a.' * 5000}a = 1\n",
+        f"[base.{'a.' * 5000}a]\n",
+    ],
+    ids=["lists", "inline tables", "dotted key", "table"],
+)
+def test_levels_without_end(own_study, mistake, text):
+    assert "deep in one another" in mistake(own_study, text)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path, mistake):
+    os.mkfifo(tmp_path / "pipe.toml")
+    assert "no regular file" in mistake(load_study, str(tmp_path / "pipe.toml"))
+
+
+def test_bytes_that_are_no_text(tmp_path, mistake):
+    (tmp_path / "odd.toml").write_bytes(bytes(100))
+    assert "line 1" in mistake(load_study, str(tmp_path / "odd.toml"))
+    (tmp_path / "odd.toml").write_bytes(b"\xff\xfen\0")
+    assert "not UTF-8" in mistake(load_study, str(tmp_path / "odd.toml"))
 
 
 def test_extends_in_a_circle(own_study, mistake):

@@ -256,15 +256,17 @@ class TestBadFiles:
         assert len(Queue(tmp_path / "queue.db", create=False).status()) == 1
 
 
-def test_a_queue_is_made_while_another_process_looks_at_the_new_file(tmp_path):
-    """The journal cannot be changed at that moment, and SQLite itself does not wait."""
-    looking = sqlite3.connect(tmp_path / "queue.db", isolation_level=None, check_same_thread=False)
-    looking.execute("BEGIN")
-    looking.execute("SELECT count(*) FROM sqlite_master")
-    timer = threading.Timer(0.2, looking.execute, ["COMMIT"])
-    timer.start()
-    queue = Queue(tmp_path / "queue.db")
-    assert queue.enqueue([make(1)]) == 1
+def test_a_queue_that_another_process_makes_at_the_same_moment_is_used(tmp_path, monkeypatch):
+    """Each is made beside: nobody sees a half-made one, and the journal of one in use is never changed."""
+    path, make_it = tmp_path / "queue.db", database._make
+
+    def later(path):
+        Queue(path).enqueue([make(7)])
+        assert path.stat().st_size > 0
+        make_it(path)
+
+    monkeypatch.setattr(database, "_make", lambda path: (monkeypatch.undo(), later(path)))
+    queue = Queue(path)
+    assert [row.run_id for row in queue.status()] == [make(7).run_id]
     queue.close()
-    timer.join()
-    looking.close()
+    assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []

@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 
 from experiments.data.folders import make_folder
+from experiments.errors import UserError
 from experiments.events import EventWriter
 from experiments.jobs.engines.base import Launch
 from experiments.jobs.engines.cluster import ClusterEngine
 from experiments.jobs.engines.remote import LAUNCH
+from experiments.jobs.queue import Queue
 from experiments.jobs.slots import Slot
-from experiments.store import Store, whole_or_not, write_json
+from experiments.store import Store, read_json, whole_or_not, write_json
 
 
 def mode(path):
@@ -72,3 +74,36 @@ def test_a_childs_environment_is_for_its_owner_alone(tmp_path, umask):
     finally:
         Path.chmod = chmod
     assert cluster.modes == [0o600] and not seen
+
+
+@pytest.mark.parametrize("damage", ["[1]", "3", "null", "[" * 100_000, "\0", None])
+def test_a_record_that_is_no_object_or_no_file(tmp_path, damage):
+    path = tmp_path / "result.json"
+    if damage is None:
+        path.mkdir()
+    else:
+        path.write_text(damage)
+    with pytest.raises(UserError, match=str(path)):
+        read_json(path)
+
+
+@pytest.mark.parametrize("name", ["queue.db", "store.json", "runs", "coordinator.lock"])
+def test_a_folder_in_place_of_a_file_and_a_file_in_place_of_a_folder(tmp_path, name):
+    odd = Store.open(tmp_path / "store").root / name
+    if odd.is_dir():
+        odd.rmdir()
+        odd.touch()
+    else:
+        odd.unlink(missing_ok=True)
+        odd.mkdir()
+    with pytest.raises(UserError, match=str(odd)):
+        store = Store.open(tmp_path / "store")
+        with store.coordinator_lock():
+            Queue(store.queue_db)
+
+
+@pytest.mark.parametrize("create", [True, False])
+def test_an_empty_file_is_no_queue(tmp_path, create):
+    (tmp_path / "queue.db").touch()
+    with pytest.raises(UserError, match="is damaged: it is empty"):
+        Queue(tmp_path / "queue.db", create=create)
