@@ -45,6 +45,11 @@ def show(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}…"
 
 
+def number(count: int, noun: str) -> str:
+    """ "1 run", "2,000 runs"."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def nearest(name: str, options: Iterable[str], count: int = 3) -> list[str]:
     """The options most like `name`, best first: by last part ("d_k" finds "model.d_k"), then by spelling."""
     options = list(options)

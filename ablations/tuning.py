@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ablations.messages import suggestion
+from ablations.messages import number, suggestion
 from ablations.overrides import check_names, setting_names
 from ablations.parts import Tune
 from ablations.selectors import Selection
@@ -81,8 +81,8 @@ def notes_of(searches: Mapping[str, Search], trials: int, column: Column) -> lis
     better = "lowest" if some.minimize else "highest"
     pruner = "" if some.pruner == "none" else f", pruned by {some.pruner}"
     notes = [
-        f"Tuned: each row had {trials} trials ({some.sampler}{pruner}, seed 1), and the settings with the {better} "
-        f"{column.metric} on {some.set} were kept; no other set was looked at. Searched: {looked}."
+        f"Tuned: each row had {number(trials, 'trial')} ({some.sampler}{pruner}, seed 1), and the settings with the "
+        f"{better} {column.metric} on {some.set} were kept; no other set was looked at. Searched: {looked}."
     ]
     return notes + [_found(row, search, column) for row, search in searches.items()]
 
@@ -93,10 +93,10 @@ def _found(row: str, search: Search, column: Column) -> str:
     own = "" if len(search.space.ranges) else " (nothing to tune: it declares every searched setting)"
     best = search.best
     if best is None:
-        return f"{row}: {len(search.trials)} trials{others}{own}."
+        return f"{row}: {number(len(search.trials), 'trial')}{others}{own}."
     settings = ", ".join(f"{name.rpartition('.')[2]} = {_short(value)}" for name, value in best.params.items())
     return (
-        f"{row}: best of {len(search.trials)} trials{others}: number {best.number + 1}, "
+        f"{row}: best of {number(len(search.trials), 'trial')}{others}: number {best.number + 1}, "
         f"{column.metric} {best.value:.{column.digits + 1}f} on {search.space.set} with {settings}."
     )
 

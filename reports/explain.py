@@ -1,4 +1,4 @@
-"""A cell led back to where it comes from: runs, commit, command, data, tokenizer, decoding, signature, files."""
+"""A cell traced to where it comes from: runs, commit, command, data, tokenizer, decoding, signature, files."""
 
 import statistics
 from collections.abc import Iterator, Mapping

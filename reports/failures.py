@@ -36,4 +36,6 @@ def _last(store: Store, row: str, seed: int, run_id: str) -> Failure:
             failed = event if event["kind"] == "failed" else failed
         if failed is not None:
             return Failure(row, seed, run_id, attempt, failed["cls"], failed["message"][:LONGEST])
-    return Failure(row, seed, run_id, 0, "", "The process ended without a word: `ablations status` shows its log.")
+    return Failure(
+        row, seed, run_id, 0, "", "The process ended without an error message; `ablations status` shows its log."
+    )

@@ -3,10 +3,11 @@
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from ablations.messages import number
 from ablations.plan import Plan
 from reports import cited, compare
 from reports.cost import cost_notes
-from reports.provenance import corpus_name, decoding, made_with, number, seeds, training
+from reports.provenance import corpus_name, decoding, made_with, seeds, training
 from reports.results import Outcome, fact, look_up
 from reports.significance import agreement
 from reports.table import Row, Table, missing_cells

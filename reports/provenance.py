@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from typing import Any
 
+from ablations.messages import number
 from experiments.config import flatten
 from reports.results import Outcome, Scored, asked, fact, look_up
 from reports.settings import show, unexpected
@@ -104,11 +105,6 @@ def _behind_label(row: Row, table: Table) -> str:
     )
 
 
-def number(count: int, noun: str) -> str:
-    """ "1 step", "2,000 steps"."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
 def _counted(values: Mapping[str, Any], name: str, noun: str, rest: str = "") -> str:
     value = values.get(name)
     return number(value, noun) + rest if isinstance(value, int) else ""
@@ -168,14 +164,14 @@ def seeds(table: Table) -> Iterator[str]:
     yield f"n: number of seeds; they are numbered {usual}{exceptions}.{spread}"
 
 
-def _ranges(numbers: list[int]) -> str:
+def _ranges(found: list[int]) -> str:
     """[1, 2, 3, 7] → "1–3, 7"."""
     runs: list[list[int]] = []
-    for number in sorted(numbers):
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
+    for seed in sorted(found):
+        if runs and seed == runs[-1][-1] + 1:
+            runs[-1].append(seed)
         else:
-            runs.append([number])
+            runs.append([seed])
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs)
 
 

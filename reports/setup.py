@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable, Iterator
 
+from ablations.messages import number
 from experiments.config import flatten
 from reports.cost import training_seconds
-from reports.provenance import code, corpus_name, device, number, software, typical
+from reports.provenance import code, corpus_name, device, software, typical
 from reports.results import Outcome, look_up
 from reports.settings import show, unexpected
 from reports.table import Row, Table, missing_cells
@@ -122,7 +123,7 @@ def _took(outcomes: list[Outcome]) -> str:
     if not known or len(known) < len(seconds):
         return ""
     where = _distinct(map(device, outcomes))
-    trainings = f"{len(outcomes)} trainings took" if len(outcomes) > 1 else "1 training took"
+    trainings = f"{number(len(outcomes), 'training')} took"
     return f"{trainings} {_hours(sum(known) / HOUR)}{' together' if len(outcomes) > 1 else ''} on {where}."
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ablations.messages import number
 from experiments.errors import UserError
 from experiments.tasks.base import Column
 from reports import compare, dunnett, resampling
@@ -46,7 +47,11 @@ def with_tests(table: Table, mode: str, counts_of: CountsOf, shares_of: SharesOf
         tests |= {(key, column.key): test for key, test in found.items()}
         notes += [note] if note else []
     rows = tuple(_with(row, tests) for row in table.rows)
-    made = [_ABOUT[chosen]] if tests else [f"No change is tested{'' if notes else f': {_NEEDED}'}."]
+    made = (
+        [_ABOUT[chosen].format(base=table.base)]
+        if tests
+        else [f"No change is tested{'' if notes else f': {_NEEDED}'}."]
+    )
     return replace(table, rows=rows, test=chosen if tests else "", test_notes=(*made, *notes))
 
 
@@ -54,11 +59,11 @@ _NEEDED = "that needs complete rows, measured over the same tokens and sentences
 
 _ABOUT = {
     "seeds": (
-        f"*: differs from base at the {ALPHA:.0%} level between seeds: Dunnett's test over the seeds' values, "
+        f"*: differs from {{base}} at the {ALPHA:.0%} level between seeds: Dunnett's test over the seeds' values, "
         "two-sided, all rows of a column at once, which are taken to spread alike."
     ),
     "sentences": (
-        f"*: differs from base at the {ALPHA:.0%} level between sentences (or single examples): paired approximate "
+        f"*: differs from {{base}} at the {ALPHA:.0%} level between sentences (or single examples): paired approximate "
         f"randomisation ({resampling.TRIALS:,} trials), two-sided, Holm's correction over a column's rows. It concerns "
         "these weights on other sentences; other trainings may differ by more."
     ),
@@ -132,8 +137,8 @@ def _power(family: dunnett.Family, column: Column, rows: int) -> str:
     of = f"a row of {n} seeds is " if len(set(family.rows)) > 1 else ""
     spread = f"sd {family.variance**0.5:.{digits}f}{unit}"
     return (
-        f"{column.header}: {rows} {'row' if rows == 1 else 'rows'} compared, {spread} on {family.freedom} "
-        f"{'degree' if family.freedom == 1 else 'degrees'} of freedom; {of}marked from a difference of "
+        f"{column.header}: {number(rows, 'row')} compared, {spread} on "
+        f"{number(family.freedom, 'degree')} of freedom; {of}marked from a difference of "
         f"{marked:.{digits}f}, 80 % power for a true difference of {found:.{digits}f}."
     )
 
@@ -224,7 +229,7 @@ def agreement(table: Table) -> Iterator[str]:
         ]
         tau = kendall(pairs) if len(pairs) > 3 else None
         if tau is not None:
-            parts.append(f"{column.header} {tau:.2f} over {len(pairs)} rows".replace("-", "−"))
+            parts.append(f"{column.header} {tau:.2f} over {number(len(pairs), 'row')}".replace("-", "−"))
     if parts:
         yield f"Rank agreement of the changes with the paper's (Kendall's τ): {', '.join(parts)}."
 

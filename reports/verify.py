@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ablations.messages import number
 from experiments.errors import UserError
 from reports.cited import in_order
 from reports.render.formats import render
@@ -54,10 +55,11 @@ def verify(text: str, table: Table, format_: str) -> Verdict:
 
 def _differences(before: list[list[str]], after: list[list[str]], rows: list[str]) -> Iterator[str]:
     if len(before) != len(after):
-        yield f"the file has {len(before)} lines of cells, the store gives {len(after)}: rows were added or left out"
+        lines = number(len(before), "line")
+        yield f"the file has {lines} of cells, the store gives {len(after)}: rows were added or left out"
         return
     if len(before[0]) != len(after[0]):
-        yield f"the file has {len(before[0])} columns, the store gives {len(after[0])}"
+        yield f"the file has {number(len(before[0]), 'column')}, the store gives {len(after[0])}"
         return
     heads = len(after) - len(rows)
     names = [" ".join(filter(None, parts)).strip() for parts in zip(*after[:heads], strict=False)]

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ablations.messages import number
 from experiments.errors import UserError
 from experiments.tasks.base import Column
 from reports import compare, dunnett, resampling
@@ -126,7 +127,8 @@ def _cell(
         return Moved(key, column, here, there, difference, over="the same runs")
     found = _over_seeds(ours, theirs, column) or _over_sentences(ours, theirs, column, counts)
     if found is None:
-        return Moved(key, column, here, there, difference, over="one seed")
+        alone = ours.n < 2 or theirs.n < 2
+        return Moved(key, column, here, there, difference, over="one seed" if alone else "no spread between seeds")
     over, half_or_bounds = found
     low, high = half_or_bounds
     return Moved(key, column, here, there, difference, low, high, over)
@@ -175,7 +177,8 @@ def as_text(cells: list[Moved], title: str, notes: Mapping[str, str]) -> str:
     lines = [[in_cell(text) for text in _line(cell)] for cell in cells]
     moved = sum(cell.moved for cell in cells)
     below = [
-        f"{moved} of {len(cells)} cells moved (*): their interval does not hold 0; each interval stands for itself."
+        f"{moved} of {number(len(cells), 'cell')} moved (*): the 95 % interval excludes 0, with no correction for many "
+        "cells."
     ]
     if any(cell.column.metric in compare.LOGARITHMIC for cell in cells):
         below.append("Differences of perplexities are of natural logarithms.")

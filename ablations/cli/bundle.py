@@ -10,6 +10,7 @@ import typer
 
 from ablations.cli import options as o
 from ablations.cli.jobs import member
+from ablations.messages import number
 from experiments.errors import UserError
 from experiments.exchange import Taken, runs_in, take_over
 from experiments.jobs.job import Member
@@ -61,7 +62,8 @@ def bundle(
     else:
         redaction = identity(opened, folder) if anonymous else places(opened, [r.run_id for r in plan.runs], folder)
     count = write_bundle(path, plan, opened, chosen.columns, chosen.asked, redaction, weights)
-    typer.echo(f"{path}: {len(plan.runs)} runs, {count} files, {path.stat().st_size / 1e6:.1f} MB")
+    size = f"{path.stat().st_size / 1e6:.1f} MB"
+    typer.echo(f"{path}: {number(len(plan.runs), 'run')}, {number(count, 'file')}, {size}")
     for found in traces(path, opened.root) if anonymous else ():
         typer.echo(f"not anonymous: {found}", err=True)
 
@@ -141,7 +143,8 @@ def _say(taken: list[Taken], target: Store) -> None:
     counts = Counter(item.how for item in taken)
     scores = sum(item.evaluations for item in taken)
     typer.echo(
-        f"{counts['taken']} runs taken into {target.root}, {counts['had']} were there; {scores} evaluations taken"
+        f"{number(counts['taken'], 'run')} taken into {target.root}, {counts['had']} already there; "
+        f"{number(scores, 'evaluation')} taken"
     )
     for item in taken:
         if item.how == "other":

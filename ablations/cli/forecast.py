@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ablations.cli.jobs import prepare
 from ablations.cli.options import Chosen
 from ablations.cli.progress import duration, plain_progress
+from ablations.messages import number
 from ablations.overrides import nested
 from ablations.plan import PlannedRun
 from experiments.config import flatten, total_steps
@@ -100,7 +101,8 @@ def refuse_above(
         row = next(run.row for run in runs if run.run_id == longest[0])
         whole, alone = duration(predicted.makespan_s), duration(longest[1] or 0.0)
         raise UserError(
-            f"--max-hours {max_hours:g}: {len(predicted.seconds)} runs would take about {whole} on {len(slots)} slots, "
+            f"--max-hours {max_hours:g}: {number(len(predicted.seconds), 'run')} would take about {whole} on "
+            f"{number(len(slots), 'slot')}, "
             f"the longest ({row}) {alone}. Nothing was started. More --devices, fewer --rows or --seeds, or a smaller "
             "--profile make it shorter."
         )

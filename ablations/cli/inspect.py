@@ -9,6 +9,7 @@ import typer
 
 from ablations.cli import options as o
 from ablations.cli.report import table_of
+from ablations.messages import number
 from experiments.errors import UserError
 from reports import explain as explaining
 from reports import verify as verifying
@@ -54,9 +55,9 @@ def verify(
     table = table_of(chosen, significance or said.get("significance") or "auto")
     verdict = verifying.verify(text, table, format_)
     if verdict.same:
-        typer.echo(f"{file}: {verdict.cells} cells, all as the store gives them")
+        typer.echo(f"{file}: {number(verdict.cells, 'cell')}, all as the store gives them")
         return
-    typer.echo("\n".join([f"{file}: {len(verdict.changed)} differences", *verdict.changed]))
+    typer.echo("\n".join([f"{file}: {number(len(verdict.changed), 'difference')}", *verdict.changed]))
     raise typer.Exit(1)
 
 
@@ -103,7 +104,7 @@ def explain(
     significance: o.Significance = "auto",
     as_json: o.Json = False,
 ) -> None:
-    """Lead a cell back to its runs: commit, command, data digests, decoding, signature, files."""
+    """Trace a cell to its runs: commit, command, data digests, decoding, signature, files."""
     chosen = o.choose_table(study, profile, corpus, rows, seeds, sets, store, state_dir)
     found = explaining.explain(table_of(chosen, significance), cell)
     typer.echo(json.dumps(found, indent=1, ensure_ascii=False) if as_json else explaining.as_text(found).rstrip("\n"))

@@ -12,6 +12,7 @@ from ablations.cli import options as o
 from ablations.cli.forecast import Forecast, forecast, lines, measure
 from ablations.cli.obstacles import Obstacle, crowded, obstacles, paragraphs
 from ablations.cli.progress import duration
+from ablations.messages import number
 from ablations.plan import Plan, PlannedRun, plan_as_json
 from experiments.errors import UserError
 from experiments.jobs.slots import parse_slots
@@ -84,9 +85,11 @@ def _print(planned: Plan, store: Path, predicted: Forecast) -> None:
     states = [run.state for run in planned.runs]
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
     trainings = {run.run_id: run.cost for run in planned.runs}  # rows may share one and differ in its decoding
-    shared = "" if len(trainings) == len(states) else f"; {len(trainings)} trainings"
+    shared = "" if len(trainings) == len(states) else f"; {number(len(trainings), 'training')}"
     total = sum(trainings.values())
-    typer.echo(f"{len(states)} runs: {counts}{shared}{f'; {total:.1e} FLOP of training in all' if total else ''}")
+    typer.echo(
+        f"{number(len(states), 'run')}: {counts}{shared}{f'; {total:.1e} FLOP of training in all' if total else ''}"
+    )
 
 
 def _size(run: PlannedRun, predicted: Forecast) -> str:

@@ -8,6 +8,7 @@ import typer
 
 from ablations.cli import options as o
 from ablations.cli.naming import all_rows
+from ablations.messages import number
 from experiments.errors import UserError
 from experiments.jobs.pruning import removable, remove, size
 from experiments.jobs.retell import retell
@@ -52,7 +53,7 @@ def rebuild(store: o.StoreDir = o.DEFAULT_STORE, state_dir: o.StateDir = None) -
     with _alone(opened):
         runs = list(retell(opened))
         rebuild_tracking(opened, runs)
-    typer.echo(f"{opened.mlflow_db}: {len(runs)} runs")
+    typer.echo(f"{opened.mlflow_db}: {number(len(runs), 'run')}")
 
 
 def _alone(store: Store) -> contextlib.AbstractContextManager[None]:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from ablations.cli import options as o
+from ablations.messages import number
 from experiments.errors import UserError
 from experiments.store import explain_os_errors, write_bytes
 from reports.build import build_table
@@ -43,7 +44,7 @@ def report(
     table = print_table(chosen, "json" if as_json else format_, out, significance)
     gaps = missing_cells(table)
     if strict and gaps:
-        typer.echo(f"{gaps} cells are missing", err=True)
+        typer.echo(f"{number(gaps, 'cell')} missing", err=True)
         raise typer.Exit(1)
 
 

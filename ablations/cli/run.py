@@ -15,6 +15,7 @@ from ablations.cli.progress import plain_progress
 from ablations.cli.report import print_table
 from ablations.cli.sharing import as_one, settle
 from ablations.cli.working import Working
+from ablations.messages import number
 from ablations.plan import Plan, PlannedRun
 from experiments.errors import UserError
 from experiments.jobs.queue import Queue
@@ -142,7 +143,7 @@ def run_chosen(chosen: o.Chosen, working: Working | str, stale: str, format_: st
         _queue(chosen, plan, runs, stale)
         summary = working.start(chosen.store)
     else:
-        typer.echo(f"all {len(plan.runs)} runs are done: nothing to train", err=True)
+        typer.echo(f"{number(len(plan.runs), 'run')}, all done: nothing to train", err=True)
     if show and not summary.interrupted:
         print_table(chosen, format_)
     _exit_if_bad(summary)
@@ -154,7 +155,9 @@ def _queue(chosen: o.Chosen, plan: Plan, runs: list[PlannedRun], stale: str) -> 
     prepare(chosen, runs, plain_progress)
     added = enqueue(chosen, plan, runs, stale)
     done = len(plan.runs) - len(runs)
-    typer.echo(f"{len(plan.runs)} runs: {done} done, {added} queued now, {len(runs) - added} queued before", err=True)
+    typer.echo(
+        f"{number(len(plan.runs), 'run')}: {done} done, {added} queued now, {len(runs) - added} queued before", err=True
+    )
 
 
 def _trust(store: Store, study: str) -> None:
@@ -168,7 +171,7 @@ def _trust(store: Store, study: str) -> None:
     if study not in studies:
         raise UserError(f"--trust {study}: no study of that name is queued. Queued: {', '.join(studies) or 'none'}.")
     for what, count in Counter(map(executes, jobs)).items():
-        typer.echo(f"trusted from now on, in {count} runs of {study}: {what}", err=True)
+        typer.echo(f"trusted from now on, in {number(count, 'run')} of {study}: {what}", err=True)
     if not jobs:
         typer.echo(f"{study}: nothing to trust, no run of it is held for its code", err=True)
 

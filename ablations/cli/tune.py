@@ -14,6 +14,7 @@ from ablations.cli.report import print_table
 from ablations.cli.run import run_chosen
 from ablations.cli.state import run_states
 from ablations.cli.trials import Trials
+from ablations.messages import number
 from ablations.overrides import setting_names
 from ablations.plan import Plan, plan_study
 from ablations.selectors import Selection, selection
@@ -86,7 +87,9 @@ def _search(chosen: o.Chosen, searching: Trials, slots: list[Slot]) -> None:
     """Run trials until every row's budget is spent. Exits 130 if interrupted, 1 if a row had to be given up."""
     prepare(chosen, chosen.plan.runs, plain_progress)
     spent = {row: len(search.trials) - len(search.running) for row, search in searching.searches.items()}
-    typer.echo(f"{len(spent)} rows, {searching.trials} trials each: {sum(spent.values())} done", err=True)
+    typer.echo(
+        f"{number(len(spent), 'row')}, {number(searching.trials, 'trial')} each: {sum(spent.values())} done", err=True
+    )
     with Live() as live:
 
         def show(view: View) -> None:

@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape as escape_signs
 
+from ablations.messages import number
 from reports.cost import training_seconds
 from reports.failures import Failure
-from reports.provenance import number
 from reports.render.grid import Cell, Grid, Head, Line, fixed, labels_span, lay_out
 from reports.render.latex import MADE_BY
 from reports.render.page_style import CSS

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -130,3 +131,9 @@ def test_json_is_the_contract(plan_of):
     assert one_head["overrides"] == {"model.num_heads": 1, "model.d_k": 512, "model.d_v": 512}
     assert (one_head["row"], one_head["group"], one_head["seed"], one_head["state"]) == ("A-h1", "A", 1, "missing")
     assert one_head["num_params"] == 512
+
+
+@pytest.mark.parametrize("more", [{"sets": ["training.train_steps=20"]}, {"corpus": "/letters"}])
+def test_what_a_profile_says_of_itself_is_not_said_of_other_settings_or_corpora(plan_of, more):
+    own = TABLE3.profiles["demo"].notes
+    assert own and not set(own) & set(plan_of(TABLE3, profile="demo", **more).notes)

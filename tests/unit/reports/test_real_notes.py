@@ -2,12 +2,14 @@
 
 import json
 import math
+import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ablations.cli.ui import _table as view
 from experiments import provenance
 from experiments.data.batching import BatchPlan
 from experiments.data.encoded import open_encoded
@@ -284,3 +286,19 @@ def test_counts_of_many_pairs_are_the_sum_over_each():
     source, target = np.array([1, 5, 9]), np.array([2, 7, 4])
     one_by_one = [forward_flops(config, 50, s, t) for s, t in zip(source.tolist(), target.tolist(), strict=True)]
     assert forward_flops(config, 50, source, target).tolist() == one_by_one
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_page_and_the_view_are_made_for_every_task(small, kind):
+    chosen, table = small[kind].chosen(), small[kind].table()
+    files = view(chosen, chosen.plan, table).files
+    assert {"table.html", "setup.md", "table.md", "effects.svg"} <= set(files)
+    assert all(row.key.encode() in files["table.html"] for row in table.rows)
+
+
+def test_of_one_thing_there_is_no_plural(small, tmp_path):
+    """In all that is printed of a table with one row, and of a store with nothing."""
+    for made, rows in ((small["translation"], "base"), (Made(small["own"].study, tmp_path / "empty"), "without")):
+        table = made.table(rows=rows)
+        text = " ".join([*table.warnings, *table.footnotes, paragraph(table), *(a for _, a in checklist(table))])
+        assert not re.search(r"\b1 (\w+ ){0,2}(rows|runs|trainings|seeds|cells|steps|layers|heads|variations)\b", text)
