@@ -8,7 +8,7 @@ That counts what a device could have done meanwhile; for base it is 3.5 times th
 import statistics
 from collections.abc import Callable, Iterator, Mapping
 
-from reports.results import Outcome, fact, look_up
+from reports.results import Outcome, look_up, object_in, real_in, text_in, whole_in
 from reports.table import Row, Table
 
 # The paper's own estimates (footnote 5), in operations a second.
@@ -24,10 +24,10 @@ def counted(row: Row) -> float | None:
 
 
 def _counted(outcome: Outcome) -> float | None:
-    recorded: float | None = look_up(outcome.record, "flops")
+    recorded = real_in(outcome.record, "flops")
     if recorded is None:  # older stores
-        parts = [look_up(outcome.record, name) for name in ("flops_per_token", "target_tokens")]
-        recorded = parts[0] * parts[1] if None not in parts else None
+        per_token, tokens = (real_in(outcome.record, name) for name in ("flops_per_token", "target_tokens"))
+        recorded = None if per_token is None or tokens is None else per_token * tokens
     if recorded is None and outcome.record is not None:  # a task of the user's: `cost` of its settings, if it says
         recorded = outcome.run.cost or None
     return recorded
@@ -42,19 +42,29 @@ def by_time(row: Row, rates: Mapping[str, float]) -> float | None:
 
 
 def _by_time(outcome: Outcome, rates: Mapping[str, float]) -> float | None:
-    seconds, rate = training_seconds(outcome), sustained(str(fact(outcome.record, "device") or ""), rates)
-    if seconds is None or rate is None or look_up(outcome.record, "continues"):
+    seconds, rate = training_seconds(outcome), sustained(text_in(outcome.record, "device"), rates)
+    if seconds is None or rate is None or object_in(outcome.record, "continues"):
         return None
-    return seconds * rate * (fact(outcome.record, "devices") or 1) * (fact(outcome.record, "device_share") or 1.0)
+    return seconds * rate * devices(outcome) * device_share(outcome)
+
+
+def devices(outcome: Outcome) -> int:
+    """How many trained the run together."""
+    return whole_in(outcome.record, "devices") or 1
+
+
+def device_share(outcome: Outcome) -> float:
+    """Of each device: less than 1 where runs shared it."""
+    return min(real_in(outcome.record, "device_share") or 1.0, 1.0)
 
 
 def training_seconds(outcome: Outcome) -> float | None:
     """Of all attempts together, with what failed and what was repeated; None where that was not recorded."""
-    seconds = fact(outcome.record, "train_s")
+    seconds = real_in(outcome.record, "train_s")
     alone = look_up(outcome.record, "attempt") == 1 and look_up(outcome.record, "resumed_from") is None
     if seconds is None and alone:  # older stores: a later attempt recorded its own time only
-        seconds = fact(outcome.record, "wall_s")
-    return seconds if isinstance(seconds, int | float) else None
+        seconds = real_in(outcome.record, "wall_s")
+    return seconds
 
 
 def sustained(device: str, rates: Mapping[str, float]) -> float | None:
@@ -76,17 +86,17 @@ def cost_notes(table: Table) -> Iterator[str]:
         "by time, as the paper does: training time × devices (a shared one by its share) × sustained rate."
     )
     trained = [o for row in table.rows for o in row.outcomes if o.record is not None]
-    unknown = sorted({str(fact(o.record, "device")) for o in trained if _rate(o, table) is None})
+    unknown = sorted({text_in(o.record, "device") for o in trained if _rate(o, table) is None} - {""})
     if unknown:
         yield (
             f"By time is blank for {', '.join(unknown)}: no sustained rate is known. Name one in the study, for "
             "instance sustained_flops = {P100 = 9.5e12}."
         )
-    partial = [o for o in trained if training_seconds(o) is None or look_up(o.record, "continues")]
+    partial = [o for o in trained if training_seconds(o) is None or object_in(o.record, "continues")]
     if partial:
         rows = ", ".join(dict.fromkeys(o.run.row for o in partial))
         yield f"By time is blank for {rows}: the time of all of the training is not recorded with the run."
 
 
 def _rate(outcome: Outcome, table: Table) -> float | None:
-    return sustained(str(fact(outcome.record, "device")), table.sustained_flops)
+    return sustained(text_in(outcome.record, "device"), table.sustained_flops)

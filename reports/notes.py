@@ -8,7 +8,7 @@ from ablations.plan import Plan
 from reports import cited, compare
 from reports.cost import cost_notes
 from reports.provenance import corpus_name, decoding, made_with, seeds, training
-from reports.results import Outcome, fact, look_up
+from reports.results import Outcome, fact, look_up, object_in, text_in
 from reports.significance import agreement
 from reports.table import Row, Table, missing_cells
 
@@ -38,7 +38,7 @@ def _columns(table: Table) -> Iterator[str]:
     shown = [column for column in table.columns if column.metric in printed]
     yield from dict.fromkeys(column.about for column in shown if column.about)
     signatures = dict.fromkeys(
-        (column.metric, look_up(outcome.scored[column.set].record, "signature", column.metric))
+        (column.metric, text_in(outcome.scored[column.set].record, "signature", column.metric))
         for row in table.rows
         for outcome in row.outcomes
         for column in table.columns
@@ -109,7 +109,7 @@ def _mixed_versions(rows: Iterable[Row]) -> Iterator[str]:
     """Of each package that training or scoring recorded."""
     outcomes = [outcome for row in rows for outcome in row.outcomes]
     for part, records in _PARTS.items():
-        recorded = [look_up(record, "versions") or {} for outcome in outcomes for record in records(outcome)]
+        recorded = [object_in(record, "versions") for outcome in outcomes for record in records(outcome)]
         for name in dict.fromkeys(name for versions in recorded for name in versions):
             yield _mixed(rows, f"versions of {name} in {part}", _version_of(name, records))
 
@@ -134,7 +134,7 @@ def _mixed(rows: Iterable[Row], what: str, of: Callable[[Outcome], Any]) -> str:
         for outcome in row.outcomes:
             value = of(outcome) if outcome.record is not None else None
             if value:
-                text = ", ".join(value) if isinstance(value, list) else str(value)
+                text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
                 holders.setdefault(text, []).append(row.key)
     if len(holders) < 2:
         return ""

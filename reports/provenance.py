@@ -6,7 +6,8 @@ from typing import Any
 
 from ablations.messages import number
 from experiments.config import flatten
-from reports.results import Outcome, Scored, asked, fact, look_up
+from reports.cost import device_share, devices
+from reports.results import Outcome, Scored, asked, look_up, object_in, real_in, text_in, whole_in
 from reports.settings import show, unexpected
 from reports.table import Row, Table
 
@@ -17,7 +18,7 @@ def training(table: Table) -> Iterator[str]:
     """The base row's data, training and settings; where no base was selected, the first row's."""
     outcome = typical(table)
     settings = dict(flatten(outcome.run.config))
-    facts = look_up(outcome.record, "data") or {}
+    facts = object_in(outcome.record, "data")
     if corpus_name(outcome):
         parts = [*_corpus(facts), _vocabulary(facts, settings), *_unknown(facts)]
         yield _sentence(f"Corpus: {corpus_name(outcome)}, ", parts)
@@ -50,32 +51,29 @@ def corpus_name(outcome: Outcome) -> str:
 
 
 def _corpus(facts: Mapping[str, Any]) -> Iterator[str]:
-    sides = [look_up(facts, "corpus", side) for side in _SIDES]
-    if all(isinstance(side, str) for side in sides):
-        yield "–".join(map(str, sides))
-    train = facts.get("train") or {}
-    yield _counted(train, "kept", "training pair")
-    dropped = [train.get(name) or 0 for name in ("dropped_empty", "dropped_long")]
+    sides = [text_in(facts, "corpus", side) for side in _SIDES]
+    if all(sides):
+        yield "–".join(sides)
+    yield _counted(object_in(facts, "train"), "kept", "training pair")
+    dropped = [whole_in(facts, "train", name) or 0 for name in ("dropped_empty", "dropped_long")]
     yield f"{sum(dropped):,} left out (empty or too long)" if any(dropped) else ""
 
 
 def _vocabulary(facts: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
     """As trained, which may be less than what was requested."""
-    source, target = (look_up(facts, "vocab_size", side) for side in _SIDES)
-    if source != target and None not in (source, target):
-        names = (look_up(facts, "corpus", side) or side for side in _SIDES)
+    source, target = (whole_in(facts, "vocab_size", side) for side in _SIDES)
+    if source is not None and target is not None and source != target:
+        names = (text_in(facts, "corpus", side) or side for side in _SIDES)
         return " and ".join(f"{size:,} pieces for {name}" for size, name in zip((source, target), names, strict=True))
-    return (
-        number(source, "piece") + " of vocabulary"
-        if isinstance(source, int)
-        else (_counted(settings, "data.vocab_size", "piece", " of vocabulary"))
-    )
+    if source is not None:
+        return f"{number(source, 'piece')} of vocabulary"
+    return _counted(settings, "data.vocab_size", "piece", " of vocabulary")
 
 
 def _unknown(facts: Mapping[str, Any]) -> Iterator[str]:
-    rates = [look_up(facts, "train", side, "unknown_rate") for side in _SIDES]
-    if all(isinstance(rate, float) for rate in rates):
-        yield "unknown pieces in train: source {:.2%}, target {:.2%}".format(*rates)
+    source, target = (real_in(facts, "train", side, "unknown_rate") for side in _SIDES)
+    if source is not None and target is not None:
+        yield f"unknown pieces in train: source {source:.2%}, target {target:.2%}"
 
 
 _SIDES = ("source", "target")
@@ -146,7 +144,10 @@ def _inputs(outcome: Outcome, name: str) -> Mapping[str, str] | None:
 
 def _size(name: str, scored: Scored) -> str:
     """A set, its sentences, and how many of its pairs the training set holds, exactly."""
-    sentences, seen = look_up(scored.record, "sentences"), look_up(scored.record, "set_facts", "seen_in_train", "pair")
+    sentences, seen = (
+        whole_in(scored.record, "sentences"),
+        whole_in(scored.record, "set_facts", "seen_in_train", "pair"),
+    )
     parts = [number(sentences, "sentence")] if isinstance(sentences, int) else []
     parts += [f"{seen:,} of them also in train"] if isinstance(seen, int) else []
     return f"{name} ({', '.join(parts)})" if parts else name
@@ -186,11 +187,10 @@ def made_with(table: Table) -> Iterator[str]:
 
 def device(outcome: Outcome) -> str:
     """ "8 × NVIDIA H100, bf16", "1/3 of NVIDIA A100, fp32", "AMD EPYC (1 thread), fp32"."""
-    name, precision = fact(outcome.record, "device"), fact(outcome.record, "precision")
-    devices, share = fact(outcome.record, "devices") or 1, fact(outcome.record, "device_share") or 1.0
-    count = f"{devices} × " if devices > 1 else ""
-    part = f"{Fraction(share).limit_denominator(1000)} of " if share < 1 else ""
-    return ", ".join(part for part in (name and f"{count}{part}{name}", precision) if part)
+    name, share = text_in(outcome.record, "device"), device_share(outcome)
+    count = f"{devices(outcome)} × " if devices(outcome) > 1 else ""
+    of = f"{Fraction(share).limit_denominator(1000)} of " if share < 1 else ""
+    return _joined(name and f"{count}{of}{name}", text_in(outcome.record, "precision"))
 
 
 def software(outcome: Outcome) -> str:
@@ -198,7 +198,7 @@ def software(outcome: Outcome) -> str:
     records = [outcome.record, *(scored.record for scored in outcome.scored.values())]
     found: dict[str, dict[str, None]] = {}
     for record in records:
-        for name, version in (look_up(record, "versions") or {}).items():
+        for name, version in object_in(record, "versions").items():
             found.setdefault(name, {})[str(version)] = None
     return ", ".join(f"{name} {' and '.join(found[name])}" for name in sorted(found, key=_python_first))
 
@@ -209,26 +209,26 @@ def _python_first(name: str) -> tuple[bool, str]:
 
 def code(outcome: Outcome) -> str:
     """The revision that trained, with its digest; of a user's own trainer also the program that ran it."""
-    digest, tool = fact(outcome.record, "code_digest"), look_up(outcome.record, "tool")
+    digest, tool = text_in(outcome.record, "code_digest"), object_in(outcome.record, "tool")
     ours = outcome.run.config.setting_roles.frozen_defaults  # our own code trained, not the user's
-    if tool is None and ours:  # older stores
-        tool = look_up(outcome.record, "revision")
-    program = " ".join(part for part in (TOOL, look_up(tool, "version")) if part)
+    if ours and not tool:  # older stores
+        tool = object_in(outcome.record, "revision")
+    program = f"{TOOL} {text_in(tool, 'version')}".rstrip()
     if ours:
         return _joined(program, _commit(tool, kept=True)) + (f" ({digest})" if digest else "")
-    if tool is None:  # older stores took this program's commit for the trainer's
-        return str(digest or "")
-    theirs = look_up(outcome.record, "revision")
-    place = _joined(look_up(theirs, "repository"), _commit(theirs, kept=True)) or "in no repository"
+    if not tool:  # older stores took this program's commit for the trainer's
+        return digest
+    theirs = object_in(outcome.record, "revision")
+    place = _joined(text_in(theirs, "repository"), _commit(theirs, kept=True)) or "in no repository"
     return f"{place} ({digest}), run by {_joined(program, _commit(tool, kept=False))}"
 
 
-def _joined(*parts: str | None) -> str:
-    return ", ".join(part for part in parts if part)
+def _joined(*texts: str) -> str:
+    return ", ".join(filter(None, texts))
 
 
-def _commit(revision: Mapping[str, Any] | None, *, kept: bool) -> str:
-    commit = look_up(revision, "commit")
+def _commit(revision: Mapping[str, Any], *, kept: bool) -> str:
+    commit = text_in(revision, "commit")
     changed = (
         f" with uncommitted changes{' (kept beside the run)' if kept else ''}" if look_up(revision, "dirty") else ""
     )

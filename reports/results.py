@@ -125,6 +125,38 @@ def look_up(record: Record | None, *path: str) -> Any:
     return value
 
 
+# The same where one type alone can be printed: a bundle of somebody else's may hold anything.
+def text_in(record: Record | None, *path: str) -> str:
+    """ "" for what is no text."""
+    value = look_up(record, *path)
+    return value if isinstance(value, str) else ""
+
+
+def whole_in(record: Record | None, *path: str) -> int | None:
+    """A count from 0."""
+    value = look_up(record, *path)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def real_in(record: Record | None, *path: str) -> float | None:
+    """A finite number from 0."""
+    value = look_up(record, *path)
+    usable = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
+    return float(value) if usable else None
+
+
+def object_in(record: Record | None, *path: str) -> Record:
+    """An object; empty if there is none."""
+    value = look_up(record, *path)
+    return value if isinstance(value, Mapping) else {}
+
+
+def objects_in(record: Record | None, *path: str) -> list[Record]:
+    """The objects of a list."""
+    value = look_up(record, *path)
+    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
+
+
 # What a finished run's record says of itself, and where.
 RUN_FACTS: dict[str, tuple[str, ...]] = {
     "steps": ("step",),

@@ -6,7 +6,7 @@ from ablations.messages import number
 from experiments.config import flatten
 from reports.cost import training_seconds
 from reports.provenance import code, corpus_name, device, software, typical
-from reports.results import Outcome, look_up
+from reports.results import Outcome, look_up, object_in, objects_in, real_in, whole_in
 from reports.settings import show, unexpected
 from reports.table import Row, Table, missing_cells
 
@@ -77,8 +77,8 @@ def _transformer(base: Outcome) -> Iterator[str]:
         f"{base.run.row} is a Transformer of {number(layers, 'encoder layer')} and {number(layers, 'decoder layer')}, "
         f"d_model {d_model}, d_ff {d_ff}, {number(heads, 'head')} of d_k {d_k} and d_v {d_v}, and dropout {dropout}."
     )
-    pairs = look_up(base.record, "data", "train", "kept")
-    size = f"{number(pairs, 'pair')} of " if isinstance(pairs, int) else ""
+    pairs = whole_in(base.record, "data", "train", "kept")
+    size = "" if pairs is None else f"{number(pairs, 'pair')} of "
     vocabulary = number(settings["data.vocab_size"], "piece")
     yield (
         f"It is trained on {size}the corpus {corpus_name(base)}, encoded with a BPE vocabulary of {vocabulary} trained "
@@ -144,11 +144,11 @@ def _runtime(outcomes: list[Outcome]) -> str:
     total, longest = _hours(sum(seconds) / HOUR), _hours(max(seconds) / HOUR)
     mean = _hours(sum(seconds) / len(seconds) / HOUR)
     text = f"{total} of training in all, {mean} a run on average, {longest} at most"
-    unfinished = [part for outcome in outcomes for part in look_up(outcome.record, "earlier_attempts") or ()]
+    unfinished = [part for outcome in outcomes for part in objects_in(outcome.record, "earlier_attempts")]
     if unfinished:
-        lost = _hours(sum(part["seconds"] for part in unfinished) / HOUR)
+        lost = _hours(sum(real_in(part, "seconds") or 0.0 for part in unfinished) / HOUR)
         text += f"; {lost} of it in {number(len(unfinished), 'attempt')} that ended early"
-    continued = [outcome for outcome in outcomes if look_up(outcome.record, "continues")]
+    continued = [outcome for outcome in outcomes if object_in(outcome.record, "continues")]
     if continued:
         text += f"; {number(len(continued), 'run')} continued a shorter one, whose time is not counted again"
     unknown = len(outcomes) - len(seconds)
@@ -163,7 +163,7 @@ def _hours(hours: float) -> str:
 
 def _count(table: Table) -> str:
     requested, done = sum(len(row.outcomes) for row in table.rows), len(_trained(table))
-    early = sum(len(look_up(o.record, "earlier_attempts") or ()) for o in _trained(table))
+    early = sum(len(objects_in(o.record, "earlier_attempts")) for o in _trained(table))
     parts = [number(len(table.rows), "row"), f"{number(requested, 'run')} in the table"]
     parts.append(f"{number(done, 'training')} finished")
     text = ", ".join(parts) + (f" (after {number(early, 'attempt')} that ended early)" if early else "")
@@ -192,13 +192,13 @@ def _data(table: Table) -> str:
 
 
 def _data_of(outcome: Outcome) -> str:
-    pairs = look_up(outcome.record, "data", "train", "kept")
+    pairs = whole_in(outcome.record, "data", "train", "kept")
     inputs = ", ".join(f"{name} ({digest[:8]})" for name, digest in outcome.run.inputs.items())
     name = corpus_name(outcome) or inputs
-    parts = [f"{name}: {number(pairs, 'training pair')}" if isinstance(pairs, int) else name]
+    parts = [f"{name}: {number(pairs, 'training pair')}" if pairs is not None else name]
     for name, scored in outcome.scored.items():
-        sentences = look_up(scored.record, "sentences")
-        parts += [f"{name} {number(sentences, 'sentence')}"] if isinstance(sentences, int) else []
+        sentences = whole_in(scored.record, "sentences")
+        parts += [f"{name} {number(sentences, 'sentence')}"] if sentences is not None else []
     return ", ".join(part for part in parts if part)
 
 

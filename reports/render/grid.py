@@ -234,7 +234,7 @@ def _cost(table: Table) -> Layout:
 
 def _power(value: float | None) -> Cell:
     """ "9.4e17"."""
-    if value is None:
+    if value is None or not math.isfinite(value):
         return Cell()
     digits, _, exponent = f"{value:.1e}".partition("e")
     return Cell(f"{digits}e{int(exponent)}" if value else "0")

@@ -17,7 +17,7 @@ from reports.render.grid import Cell, Grid, Head, Line, fixed, labels_span, lay_
 from reports.render.latex import MADE_BY
 from reports.render.page_style import CSS
 from reports.render.text import plain
-from reports.results import fact
+from reports.results import fact, text_in
 from reports.setup import checklist, paragraph
 from reports.table import Measure, Row, Table
 
@@ -191,12 +191,12 @@ def _runs(table: Table) -> Iterator[str]:
     for row in table.rows:
         for outcome in row.outcomes:
             run, record = outcome.run, outcome.record
-            seconds, commit = training_seconds(outcome), fact(record, "commit")
+            seconds, commit = training_seconds(outcome), text_in(record, "revision", "commit")
             facts = (fact(record, name) or "" for name in ("device", "precision"))
             minutes = f"{seconds / 60:.1f}" if seconds is not None else ""
             steps = fact(record, "steps")
             values = (row.key, run.seed, run.run_id, run.state, "" if steps is None else steps, minutes)
-            yield f"<tr>{_line('td', (*values, *facts, str(commit or '')[:10]))}</tr>"
+            yield f"<tr>{_line('td', (*values, *facts, commit[:10]))}</tr>"
     yield "</tbody></table></div></details></section>"
 
 
