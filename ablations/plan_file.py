@@ -10,7 +10,7 @@ from ablations.study import Study
 from experiments.tasks.base import EvaluationSpec
 from experiments.tasks.recorded import describe, recorded_type
 
-_OF_RUN = ("row", "group", "label", "seed", "run_id", "num_params", "cost", "state")
+_OF_RUN = ("row", "seed", "run_id", "num_params", "cost", "state")
 
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:
@@ -75,6 +75,8 @@ def _run_again(item: Mapping[str, Any], row: PlannedRow) -> PlannedRun:
     )
     return PlannedRun(
         **{name: item[name] for name in _OF_RUN},
+        group=row.variation.group,
+        label=row.variation.label,
         config=row.config_of(item["seed"]),
         inputs=item["inputs"],
         evaluations=evaluations,

@@ -25,6 +25,7 @@ from ablations.cli import (
     inspect,
     log,
     new,
+    options,
     plan,
     probe,
     prune,
@@ -91,7 +92,14 @@ def main() -> None:
     except BrokenPipeError:  # `ablations plan … | head`: the reader has left
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
-    except Exception:
+    except Exception as error:
+        if options.opened_bundles:
+            _say(
+                f"{' and '.join(options.opened_bundles)}: its records hold something that this program does not write "
+                f"({type(error).__name__}: {error}). Ask its maker for the bundle again, or for the version that wrote "
+                f"it. If you made it yourself, this is a bug: the traceback is kept in {_keep_traceback()}."
+            )
+            sys.exit(2)
         traceback.print_exc()
         _say(f"This is a bug in ablations, not a mistake of yours. The traceback is kept in {_keep_traceback()}.")
         sys.exit(1)

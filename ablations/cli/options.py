@@ -76,6 +76,7 @@ Significance = Annotated[
 ]
 
 DEFAULT_STORE = Path("runs")
+opened_bundles: list[str] = []  # by this process: what fails then may be their fault
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,6 +175,7 @@ def choose_table(
     folder = Path(tempfile.mkdtemp(prefix="ablations-bundle-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     bundle = read_bundle(Path(study_name), folder)
+    opened_bundles.append(study_name)
     typer.echo(f"{study_name}: {bundle.checked}", err=True)
     return ChosenTable(
         study=bundle.plan.study,

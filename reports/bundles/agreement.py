@@ -5,7 +5,7 @@ computed from settings, scores from counts. What cannot be computed again (a per
 as its maker recorded it, and the reader is told.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from experiments.store import Store, read_json
 from experiments.tasks.base import Column
 from experiments.tasks.load import BUILTIN, load_task
 from reports.bleu import COUNTS, bleu
+from reports.bundles.shapes import check_result, check_scores
 
 _STATES = ("finished", "stale")
 
@@ -26,16 +27,18 @@ def check(plan: Plan, columns: Sequence[Column], store: Store, names_can_be_chec
     """A sentence on what was computed again and what was not. Raises UserError where something does not agree."""
     if not plan.runs:
         raise UserError("it holds no run.")
-    num_params = _num_params(plan.study.task)
+    built_in = plan.study.task in BUILTIN and plan.study.task != "command"
+    num_params = load_task(plan.study.task).num_params if built_in else None
     again: list[str] = ["num_params"] if num_params is not None else []
     recorded: list[str] = []
     for run in plan.runs:
         where = f"row {run.row}, seed {run.seed}"
-        _check_run(where, run, store, names_can_be_checked)
+        _check_run(where, run, store, names_can_be_checked, built_in)
         if num_params is not None:
             _equal(where, "parameters", run.num_params, num_params(run.config), "those settings have")
         for evaluation in run.evaluations:
             record = _check_evaluation(f"{where}, {evaluation.spec.set}", run, evaluation, store, names_can_be_checked)
+            check_scores(record, built_in)
             for name in _printed(columns, evaluation.spec.set):
                 computed = _computed(name, store.evaluation_folder(run.run_id, evaluation.eval_id), record)
                 (recorded if computed is None else again).append(name)
@@ -44,14 +47,11 @@ def check(plan: Plan, columns: Sequence[Column], store: Store, names_can_be_chec
     return _sentence(len(plan.runs), again, recorded, names_can_be_checked)
 
 
-def _num_params(task: str) -> Callable[[TaskConfig], int | None] | None:
-    return load_task(task).num_params if task in BUILTIN and task != "command" else None
-
-
-def _check_run(where: str, run: PlannedRun, store: Store, names: bool) -> None:
+def _check_run(where: str, run: PlannedRun, store: Store, names: bool, built_in: bool) -> None:
     result = store.result(run.run_id)
     if result is None or run.state not in _STATES:
         raise UserError(f"{where}: it has no result of the run {run.run_id}.")
+    check_result(result, built_in)
     about = read_json(store.run_folder(run.run_id) / "config.json") or {}
     for record in (result, about):
         _equal(where, "run_id", run.run_id, record.get("run_id", run.run_id), "the record has")

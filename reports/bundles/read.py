@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from ablations.plan import Plan
 from ablations.plan_file import plan_from_json
 from experiments.errors import UserError
@@ -16,6 +18,7 @@ from experiments.store import Store
 from experiments.tasks.base import Column
 from reports.bundles.agreement import check
 from reports.bundles.archive import NAME, Packed
+from reports.bundles.shapes import check_head
 from reports.bundles.write import VERSION
 
 _READABLE = (1, VERSION)
@@ -41,6 +44,9 @@ def read_bundle(path: Path, folder: Path) -> Bundle:
         raise UserError(f"{path} is no bundle that can be read: {error.strerror}.") from None
     except UserError as error:
         raise UserError(f"{path}: {error} Ask its maker for the bundle again.") from None
+    except ValidationError as error:  # of a pydantic type: the first finding says enough
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise _refused(path, f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
     except (tarfile.TarError, zlib.error, EOFError, ValueError) as error:
         raise _refused(path, str(error)) from None
     except (LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, MemoryError) as error:
@@ -56,6 +62,7 @@ def _read(packed: Packed, folder: Path) -> Bundle:
     head = unseal(packed.head)
     if head.get("bundle") not in _READABLE:
         raise UserError(f"it is a bundle of version {head.get('bundle')}; this program reads up to {VERSION}.")
+    check_head(head)
     plan = plan_from_json(head["plan"])
     manifest = _manifest(head["files"])
     _only_the_plans(manifest, plan)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from ablations.cli import main as cli
 from ablations.cli import options
 from ablations.cli.report import page, table_of
 from experiments.errors import UserError
@@ -314,3 +315,61 @@ def test_flipped_bits_are_refused_or_harmless(finished, tmp_path):
         except UserError:
             pass
     assert whole <= 10  # gzip's own head: a date, a system
+
+
+# --- the command
+
+
+def call(monkeypatch, capfd, *words):
+    """`ablations …` in this process: exit code, output and errors."""
+    monkeypatch.setattr(sys, "argv", ["ablations", *map(str, words)])
+    monkeypatch.setattr(options, "opened_bundles", options.opened_bundles[:0])
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", sys.stdout)
+        patched.setattr(sys, "stderr", sys.stderr)
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as end:
+            code = end.code or 0
+    return code, *capfd.readouterr()
+
+
+def test_bundle_and_import_by_the_command(finished, tmp_path, monkeypatch, capfd):
+    chosen, kind = finished
+    study = [chosen.study.folder / f"{kind}.toml", "--seeds", "2", "--store", chosen.store.root]
+    one, two = tmp_path / "one.tar.gz", tmp_path / "two.tar.gz"
+    assert call(monkeypatch, capfd, "bundle", *study, "--out", one, "--anonymous")[2] == ""
+    assert call(monkeypatch, capfd, "bundle", *study, "--out", two, "--as-recorded")[0] == 0
+    assert "give one of them" in call(monkeypatch, capfd, "bundle", *study, "--anonymous", "--as-recorded")[2]
+    assert socket.gethostname().encode() in b"".join(contents(two).values())
+    code, said, _ = call(monkeypatch, capfd, "import", one, "--store", tmp_path / "mine")
+    assert code == 0 and "4 runs taken" in said
+    for again in (two, chosen.store.root):  # the same trainings, whatever was left out of the one that came first
+        code, said, errors = call(monkeypatch, capfd, "import", again, "--store", tmp_path / "mine")
+        assert code == 0 and "0 runs taken" in said and "4 were there" in said and "other numbers" not in errors
+
+
+def test_what_an_anonymous_bundle_cannot_leave_out_is_named(finished, tmp_path, monkeypatch, capfd):
+    chosen, kind = finished
+    host = socket.gethostname()
+    path = chosen.study.folder / f"titled-{kind}.toml"
+    text = (chosen.study.folder / f"{kind}.toml").read_text()
+    path.write_text(text.replace('title = "', f'title = "By {host}: '))
+    words = [path, "--seeds", "2", "--store", chosen.store.root, "--out", tmp_path / "b.tar.gz", "--anonymous"]
+    code, _, errors = call(monkeypatch, capfd, "bundle", *words)
+    assert code == 0 and f"not anonymous: bundle.json holds {host!r}" in errors
+
+
+def test_a_bundle_that_a_report_stumbles_over_is_no_bug_of_ours(finished, tmp_path, monkeypatch, capfd):
+    chosen, _ = finished
+    path = bundle_of(chosen, tmp_path / "b.tar.gz")
+
+    def stumble(*_):
+        raise TypeError("expected a number")
+
+    monkeypatch.setattr("ablations.cli.report.build_table", stumble)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    code, _, errors = call(monkeypatch, capfd, "report", path)
+    assert code == 2 and "Traceback" not in errors and f"{path}: its records hold something" in errors
+    assert list(tmp_path.glob("ablations-*.log"))

@@ -6,6 +6,7 @@ or finds that they have ended.
 
 import json
 import os
+import re
 import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from experiments.jobs.engines.base import Engine, Exit, Handle, Launch
 from experiments.jobs.engines.remote import LAUNCH, exit_code
 from experiments.store import whole_or_not
 
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # a queue may be somebody's: no option for scancel
 LOOK_EVERY_S = 1.0
 LATE_S = 10.0  # a network disk may show a file that much later than the cluster says that a job is over
 
@@ -57,7 +59,7 @@ class ClusterEngine(Engine):
         return {"engine": self.name, "id": name, "folder": str(folder)}
 
     def adopt(self, ref: Mapping[str, Any]) -> Handle | None:
-        if ref.get("engine") != self.name:
+        if ref.get("engine") != self.name or not _NAME.fullmatch(str(ref.get("id"))):
             return None
         ended = exit_code(Path(ref["folder"])) is not None
         return Handle(dict(ref)) if ended or self._holds(str(ref["id"])) else None

@@ -107,3 +107,11 @@ def test_an_empty_file_is_no_queue(tmp_path, create):
     (tmp_path / "queue.db").touch()
     with pytest.raises(UserError, match="is damaged: it is empty"):
         Queue(tmp_path / "queue.db", create=create)
+
+
+@pytest.mark.parametrize("name", ["--user=me", "-u", "", "1; true", "1 2"])
+def test_a_child_of_a_name_that_is_an_option_is_nobodys(tmp_path, name, monkeypatch):
+    cluster = Cluster()
+    monkeypatch.setattr(cluster, "_holds", lambda _: True)
+    assert cluster.adopt({"engine": "none", "id": name, "folder": str(tmp_path)}) is None
+    assert cluster.adopt({"engine": "none", "id": "4711_3", "folder": str(tmp_path)}) is not None
