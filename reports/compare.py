@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from experiments.tasks.base import Column
-from reports.results import Outcome, asked, look_up
+from reports.results import Outcome, asked, look_up, object_in
 from reports.table import Row
 
 PER_TOKEN = ("perplexity",)  # metrics whose unit is the tokenizer's piece
@@ -29,7 +29,7 @@ def basis(outcome: Outcome, column: Column) -> tuple[Any, ...]:
 
 def tokenizer(outcome: Outcome) -> tuple[str, int | None]:
     """The digests of the tokenizers that the run trained with ("" if it recorded none), and the size it asked for."""
-    sums = look_up(outcome.record, "data", "tokenizer", "sha256") or {}
+    sums = object_in(outcome.record, "data", "tokenizer", "sha256")
     return " ".join(sorted({str(digest)[:10] for digest in sums.values()})), asked(outcome, "data.vocab_size")
 
 

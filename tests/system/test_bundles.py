@@ -28,7 +28,7 @@ KINDS = (
     pytest.param("translation", marks=pytest.mark.slow),
     pytest.param("parsing", marks=pytest.mark.slow),
 )
-FORMATS = [name for name in RENDERERS if name not in ("html", "setup")]
+FORMATS = list(RENDERERS)
 
 
 @pytest.fixture(scope="session", params=KINDS)
