@@ -83,8 +83,6 @@ def _read(path: Path) -> bytes:
 def _make(path: Path) -> bytes:
     """Make a key. Of two processes that do so at once the first decides."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if path.exists():
-        path.unlink()  # torn
     draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     try:
         with whole_or_not(draft, private=True) as file:
@@ -92,7 +90,8 @@ def _make(path: Path) -> bytes:
         try:
             path.hardlink_to(draft)
         except FileExistsError:
-            pass
+            if not _read(path):  # torn
+                draft.replace(path)
         except OSError:  # a disk without hard links
             draft.replace(path)
     finally:

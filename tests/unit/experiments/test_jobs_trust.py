@@ -145,6 +145,16 @@ def test_the_key_is_private_and_one_for_processes_that_start_at_once(as_user, tm
     assert [path.name for path in key.parent.iterdir()] == ["queue.key"]
 
 
+def test_who_comes_second_takes_the_first_ones_key(as_user, tmp_path):
+    """Also who has looked before it was there."""
+    path = tmp_path / "queue.key"
+    first = trust._make(path)
+    assert trust._make(path) == first and len(first) == 32
+    path.write_bytes(b"torn")
+    second = trust._make(path)
+    assert len(second) == 32 and second != first and path.read_bytes() == second
+
+
 def test_without_a_place_for_a_key_one_process_still_runs_its_own(store, as_user, tmp_path, caplog):
     (tmp_path / "file").write_text("")
     as_user("file")
