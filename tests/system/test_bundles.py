@@ -347,7 +347,7 @@ def test_bundle_and_import_by_the_command(finished, tmp_path, monkeypatch, capfd
     assert code == 0 and "4 runs taken" in said
     for again in (two, chosen.store.root):  # the same trainings, whatever was left out of the one that came first
         code, said, errors = call(monkeypatch, capfd, "import", again, "--store", tmp_path / "mine")
-        assert code == 0 and "0 runs taken" in said and "4 were there" in said and "other numbers" not in errors
+        assert code == 0 and "0 runs taken" in said and "4 already there" in said and "other numbers" not in errors
 
 
 def test_what_an_anonymous_bundle_cannot_leave_out_is_named(finished, tmp_path, monkeypatch, capfd):

@@ -44,6 +44,7 @@ class Keeper:
                 start_new_session=True,
                 preexec_fn=_prepare,
             )
+        (folder / LAUNCH).unlink()  # it has served, and an environment may hold secrets: a store may be given away
 
     def wait(self) -> int:
         """Until the child has ended; its code, which is then on the disk."""

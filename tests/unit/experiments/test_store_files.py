@@ -2,6 +2,7 @@
 
 import os
 import stat
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from experiments.errors import UserError
 from experiments.events import EventWriter
 from experiments.jobs.engines.base import Launch
 from experiments.jobs.engines.cluster import ClusterEngine
-from experiments.jobs.engines.remote import LAUNCH
+from experiments.jobs.engines.remote import LAUNCH, Keeper
 from experiments.jobs.queue import Queue
 from experiments.jobs.slots import Slot
 from experiments.store import Store, read_json, whole_or_not, write_json
@@ -107,6 +108,19 @@ def test_an_empty_file_is_no_queue(tmp_path, create):
     (tmp_path / "queue.db").touch()
     with pytest.raises(UserError, match="is damaged: it is empty"):
         Queue(tmp_path / "queue.db", create=create)
+
+
+def test_a_childs_environment_does_not_stay_in_the_store(tmp_path):
+    write = "import os; open('said', 'w').write(os.environ['TOKEN'])"
+    launch = Launch([sys.executable, "-c", write], {"TOKEN": "s3cret"}, tmp_path / "log.txt", Slot("cpu.0", "cpu"))
+    cluster = Cluster()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(tmp_path)
+        cluster.start(launch)
+    assert "s3cret" in (tmp_path / LAUNCH).read_text()
+    assert Keeper(tmp_path).wait() == 0
+    assert (tmp_path / "said").read_text() == "s3cret"
+    assert not [path for path in tmp_path.iterdir() if path.name != "said" and "s3cret" in path.read_text()]
 
 
 @pytest.mark.parametrize("name", ["--user=me", "-u", "", "1; true", "1 2"])
