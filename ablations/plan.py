@@ -13,7 +13,7 @@ from experiments.config import TaskConfig, digest, eval_identity, run_identity
 from experiments.errors import UserError
 from experiments.tasks.base import EvaluationSpec, Task, settings_read
 
-# The state of a run and of the evaluations asked for: missing, waiting, running, finished, failed or stale.
+# The state of a run and of the evaluations asked for: missing, waiting, running, finished, failed, stale or damaged.
 StateOf = Callable[[str, list[str]], str]
 
 

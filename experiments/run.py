@@ -213,6 +213,7 @@ def _write_result(spec: dict[str, Any], task: Task, context: Context, facts: dic
         "attempt": spec["attempt"],
         "task": spec["task"],
         "config": spec["config"],
+        "inputs": dict(spec["inputs"]),
         "wall_s": round(seconds, 3),  # of this attempt
         **training_time(store, spec["run_id"], spec["attempt"], seconds),
         "devices": context.device.count,

@@ -105,6 +105,8 @@ def _why(outcome: Outcome, column: Column) -> str:
     record = outcome.scored[column.set].record
     if outcome.record is not None and record is not None:
         return "nan" if column.metric in record.get("metrics", {}) else ""
+    if "" in outcome.harm or column.set in outcome.harm:
+        return "damaged"
     state = outcome.run.state
     return state if state in ("failed", "running", "waiting") else ""
 

@@ -75,6 +75,7 @@ def warnings(table: Table) -> tuple[str, ...]:
             )
     found.append(_stale(table))
     found += [_miscounted(row) for row in table.rows]
+    found += [text for row in table.rows for text in _left_out(row)]
     return tuple(text for text in found if text)
 
 
@@ -155,6 +156,13 @@ def _miscounted(row: Row) -> str:
         if None not in (counted, row.num_params) and counted != row.num_params:
             return f"{row.key}: the trained model has {counted:,} parameters; {row.num_params:,} were computed."
     return ""
+
+
+def _left_out(row: Row) -> Iterator[str]:
+    """What could not be believed, a sentence for each file."""
+    for outcome in row.outcomes:
+        for why in dict.fromkeys(outcome.harm.values()):
+            yield f"{row.key} (seed {outcome.run.seed}) is left out: {why}"
 
 
 def _names(keys: Iterable[str]) -> str:

@@ -8,26 +8,18 @@ In a notebook:
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from ablations.plan import Plan, PlannedRun
+from experiments.errors import Damaged
 from experiments.tasks.base import EvaluationSpec
 from reports.bleu import COUNTS
+from reports.sound import Record, Results, sound_evaluation, sound_result, whole_numbers
 
 if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
-
-Record = Mapping[str, Any]
-
-
-class Results(Protocol):
-    """What is read of a store (experiments/store.py): two look-ups by identity."""
-
-    def result(self, run_id: str) -> dict[str, Any] | None: ...
-
-    def evaluation(self, run_id: str, eval_id: str) -> dict[str, Any] | None: ...
 
 
 @dataclass(frozen=True)
@@ -46,6 +38,7 @@ class Outcome:
     run: PlannedRun
     record: Record | None
     scored: Mapping[str, Scored]  # by set, in the plan's order
+    harm: Mapping[str, str] = field(default_factory=dict)  # by set ("" for the training): why its record is left out
 
     def measured(self, set_: str, metric: str) -> float | None:
         """The metric's value, or None if there is none or it is no finite number."""
@@ -64,24 +57,26 @@ class Outcome:
 
 def collect(plan: Plan, store: Results) -> list[Outcome]:
     """Look up every planned run and evaluation, in the plan's order; the same identity is read once."""
-    trained: dict[str, Record | None] = {}
-    evaluated: dict[tuple[str, str], Record | None] = {}
+    trained: dict[str, tuple[Record | None, str]] = {}
+    evaluated: dict[tuple[str, str], tuple[Record | None, str]] = {}
     outcomes = []
     for run in plan.runs:
         if run.run_id not in trained:
-            trained[run.run_id] = store.result(run.run_id)
-        scored = {}
+            trained[run.run_id] = sound_result(store, run)
+        record, why = trained[run.run_id]
+        scored, harm = {}, {"": why}
         for asked in run.evaluations:
             place = (run.run_id, asked.eval_id)
             if place not in evaluated:
-                evaluated[place] = store.evaluation(*place)
-            scored[asked.spec.set] = Scored(asked.spec, asked.eval_id, evaluated[place])
-        outcomes.append(Outcome(run, trained[run.run_id], scored))
+                evaluated[place] = sound_evaluation(store, run, asked)
+            found, harm[asked.spec.set] = evaluated[place]
+            scored[asked.spec.set] = Scored(asked.spec, asked.eval_id, found)
+        outcomes.append(Outcome(run, record, scored, {name: why for name, why in harm.items() if why}))
     return outcomes
 
 
 def counts_in(store: Results) -> Callable[[Outcome, str], "NDArray[Any] | None"]:
-    """A reader of the counts that an evaluation kept per sentence; None where there are none, or they are damaged."""
+    """A reader of the counts that an evaluation kept per sentence; None where there are none."""
     kept = kept_array(store, "statistics.npy")
 
     def counts_of(outcome: Outcome, set_: str) -> "NDArray[Any] | None":
@@ -92,19 +87,16 @@ def counts_in(store: Results) -> Callable[[Outcome, str], "NDArray[Any] | None"]
 
 
 def kept_array(store: Results, name: str) -> Callable[[Outcome, str], "NDArray[Any] | None"]:
-    """A reader of whole numbers that evaluations kept in a file of that name."""
-    import numpy as np
-
+    """A reader of whole numbers that evaluations kept in a file of that name; `collect` has checked the file."""
     folder_of = getattr(store, "evaluation_folder", None)
 
     def read(outcome: Outcome, set_: str) -> "NDArray[Any] | None":
         if folder_of is None or set_ not in outcome.scored or outcome.scored[set_].record is None:
             return None
         try:
-            array = np.load(folder_of(outcome.run.run_id, outcome.scored[set_].eval_id) / name, allow_pickle=False)
-        except (OSError, ValueError, EOFError):
+            return whole_numbers(folder_of(outcome.run.run_id, outcome.scored[set_].eval_id) / name)
+        except Damaged:
             return None
-        return array if np.issubdtype(array.dtype, np.integer) else None
 
     return read
 

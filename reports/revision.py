@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from experiments.store import Store, read_json
+from experiments.store import Store, read_json, read_named
 from reports.results import look_up
 
 
@@ -12,14 +12,14 @@ class AtRevision:
     """Reads like a Store. `revision`: the beginning of a commit or of a digest of the training code."""
 
     def __init__(self, store: Store, revision: str) -> None:
-        self._store, self._revision = store, revision
+        self._store, self._revision, self.root = store, revision, store.root
 
     def result(self, run_id: str) -> dict[str, Any] | None:
         """The newest training of that revision."""
         return next((result for result in self._results(run_id)), None)
 
     def evaluation(self, run_id: str, eval_id: str) -> dict[str, Any] | None:
-        return read_json(self.evaluation_folder(run_id, eval_id) / "result.json")
+        return read_named(self.evaluation_folder(run_id, eval_id) / "result.json", run_id=run_id, eval_id=eval_id)
 
     def evaluation_folder(self, run_id: str, eval_id: str) -> Path:
         """Where the scores of that revision's weights lie: moved to their attempt once they are replaced."""
@@ -35,7 +35,7 @@ class AtRevision:
 
     def _results(self, run_id: str) -> Iterator[dict[str, Any]]:
         for number in reversed(self._store.attempts(run_id)):
-            result = read_json(self._store.attempt_folder(run_id, number) / "result.json")
+            result = read_named(self._store.attempt_folder(run_id, number) / "result.json", run_id=run_id)
             if result is not None and self._is_of(result):
                 yield {**result, "attempt": number}
 

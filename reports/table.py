@@ -14,7 +14,7 @@ from experiments.tasks.base import Column
 from reports.results import Outcome
 
 # A row's state is that of its seed that most wants attention.
-ATTENTION = ("failed", "running", "waiting", "missing", "stale", "finished")
+ATTENTION = ("damaged", "failed", "running", "waiting", "missing", "stale", "finished")
 
 
 @dataclass(frozen=True)
