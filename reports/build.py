@@ -10,7 +10,8 @@ from experiments.tasks.base import Column
 from reports import compare, notes, settings, significance
 from reports.cited import cited
 from reports.paired import shares_in
-from reports.results import Outcome, Results, collect, counts_in, look_up
+from reports.results import Outcome, collect, counts_in, look_up
+from reports.sound import Results
 from reports.table import Measure, Row, Table
 
 

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from reports.cases import FILE
 from reports.resampling import RESAMPLES, SEED, TRIALS, Resampled
-from reports.results import Outcome, Results
+from reports.results import Outcome
+from reports.sound import Results
 from reports.table import Row
 
 SharesOf = Callable[[Outcome, str, str], NDArray[Any] | None]  # of an outcome: set, metric → one share per example

@@ -14,7 +14,7 @@ from experiments.store import explain_os_errors, write_bytes
 from reports.build import build_table
 from reports.failures import failures
 from reports.render.formats import RENDERERS, render
-from reports.results import Results
+from reports.sound import Results
 from reports.table import Table, missing_cells
 
 CARRY_NO_WARNINGS = ("csv", "json")

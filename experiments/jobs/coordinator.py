@@ -47,6 +47,7 @@ def work(
     """
     with store.coordinator_lock(), contextlib.ExitStack() as stack:
         ledger = stack.enter_context(contextlib.closing(Ledger(store.queue_db)))
+        ledger.check()
         engine = stack.enter_context(contextlib.closing(engine or LocalEngine()))
         interrupts = stack.enter_context(Interrupts())
         reporter = Reporter(ledger, tracker, on_progress, notifier)

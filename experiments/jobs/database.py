@@ -194,6 +194,10 @@ def _meant(message: str, path: Path) -> str:
     return message
 
 
+# SQLite's words for damage that it did not recognise as such; a bug of ours would not meet users
+_DAMAGE = ("no such table", "no such column", "not decode", "unsupported file format")
+
+
 def _advice(message: str, path: Path) -> str | None:
     known = {
         "disk is full": f"There is no space left, or no inode (`df -i`), for the queue {path}. Free some, or name "
@@ -205,6 +209,7 @@ def _advice(message: str, path: Path) -> str | None:
         "disk I/O error": f"The disk failed while reading or writing the queue {path}. Check the disk and its space, "
         f"or name another place with --state-dir. {REBUILD}",
         "not a database": f"{path} is not a queue: it is no SQLite file. Move it away. {REBUILD}",
+        **dict.fromkeys(_DAMAGE, f"The queue {path} is damaged. Move it away. {REBUILD}"),
         "malformed": f"The queue {path} is damaged. Move it away. {REBUILD}",
         "is locked": f"The queue {path} stayed locked for {BUSY_TIMEOUT_S:.0f} s by another process. Try again; if it "
         "lies on a network disk, name a local place with --state-dir.",

@@ -3,15 +3,16 @@
 Claiming is a compare-and-set: who finds the job no longer waiting takes the next.
 """
 
-import json
+import sqlite3
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from experiments import clock
 from experiments.jobs import database
+from experiments.jobs.entries import to_text
 from experiments.jobs.job import Ending, Member, Waiting
 from experiments.jobs.queue import Queue
-from experiments.jobs.states import State
+from experiments.jobs.states import Outcome, State
 
 
 class Ledger(Queue):
@@ -93,12 +94,8 @@ class Ledger(Queue):
     def started(self, run_id: str, attempt: int, ref: Mapping[str, Any], pinned: Mapping[str, Any], best: int) -> None:
         """Note what another coordinator needs: the engine's reference to the child, and what it goes on from."""
         with self._change():
-            self._db.execute(
-                "UPDATE attempts SET ref=? WHERE run_id=? AND number=?", (json.dumps(dict(ref)), run_id, attempt)
-            )
-            self._db.execute(
-                "UPDATE jobs SET pinned=?, best=? WHERE run_id=?", (json.dumps(dict(pinned)), best, run_id)
-            )
+            self._db.execute("UPDATE attempts SET ref=? WHERE run_id=? AND number=?", (to_text(ref), run_id, attempt))
+            self._db.execute("UPDATE jobs SET pinned=?, best=? WHERE run_id=?", (to_text(pinned), best, run_id))
 
     def explain_waiting(self, inputs_key: str, why: str) -> None:
         """Say why the jobs of a corpus wait."""
@@ -148,7 +145,7 @@ class Ledger(Queue):
                     ending.stalls,
                     ending.hangs,
                     ending.alone,
-                    json.dumps(dict(ending.pinned)) if ending.pinned is not None else None,
+                    to_text(ending.pinned) if ending.pinned is not None else None,
                     steps[1],
                     now if state.ended else None,
                     run_id,
@@ -164,6 +161,22 @@ class Ledger(Queue):
                 "WHERE run_id=? AND state='waiting'",
                 [(state, error, error_class, clock.now(), run_id) for run_id in run_ids],
             )
+
+    def end_damaged(self, run_id: str, error: str) -> None:
+        """Fail a run whose entry cannot be used, whatever it was doing."""
+        with self._change():
+            self._db.execute(
+                "UPDATE jobs SET state='failed', doing='', slot='', request='', error=?, error_class=?, tracked=1, "
+                "ended=? WHERE run_id=?",
+                (error, Outcome.USER_ERROR, clock.now(), run_id),
+            )
+
+    def check(self) -> None:
+        """Raises UserError for a damaged file."""
+        with database.explain(self.path):
+            found = str(self._db.execute("PRAGMA quick_check(1)").fetchone()[0])
+            if found != "ok":
+                raise sqlite3.DatabaseError(f"malformed: {found}")
 
     def note(self, name: str, text: str = "") -> None:
         """Keep a line for `status` to show; an empty text takes it away."""

@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from experiments.errors import DiskFull
+from experiments.errors import Damaged, DiskFull
 from experiments.jobs import attempts, outcomes
 from experiments.jobs.attempts import Live
 from experiments.jobs.engines.base import Engine, Exit
 from experiments.jobs.interrupts import Interrupts
+from experiments.jobs.job import Claimed
 from experiments.jobs.ledger import Ledger
 from experiments.jobs.placement import Placement
 from experiments.jobs.promote import missing, promote
@@ -116,7 +117,7 @@ class Coordinator:
         """Move what the attempt has completed into place, and decide what becomes of its job."""
         live.listen()
         promote(self._store, live.run_id, live.number)
-        now = self._ledger.job(live.run_id)  # more may have been asked for since
+        now = self._now(live)
         ending = outcomes.decide(
             replace(live.claimed, job=now.job),
             live.record,
@@ -135,13 +136,26 @@ class Coordinator:
         if ending.detail or ending.error:
             log.info("%s attempt %d: %s", live.run_id, live.number, ending.detail or ending.error)
 
+    def _now(self, live: Live) -> Claimed:
+        """The job as it is now: more may have been asked for since it was claimed."""
+        try:
+            return self._ledger.job(live.run_id)
+        except Damaged:
+            return live.claimed
+
     def _recover(self) -> None:
         """Take up what another coordinator has left: finish what is done, stop orphans, let the rest wait again.
 
         On a cluster what still runs goes on: it does not depend on a coordinator.
         """
         for run_id in self._ledger.in_state(State.RUNNING):
-            live = attempts.adopt(self._store, self._engine, self._ledger.job(run_id), self._slots)
+            try:
+                claimed = self._ledger.job(run_id)
+            except Damaged as damage:  # a child of it ends by itself: its coordinator is gone
+                self._ledger.end_damaged(run_id, str(damage))
+                self._reporter.summary.failed += 1
+                continue
+            live = attempts.adopt(self._store, self._engine, claimed, self._slots)
             self._watch.live[run_id] = live
             live.listen()
             if live.handle is None:

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 
 from experiments import provenance
-from experiments.errors import UserError
+from experiments.errors import Damaged, UserError
 from experiments.jobs import attempts, trust
 from experiments.jobs.admission import Admission
 from experiments.jobs.attempts import Live, Plan
@@ -107,8 +107,8 @@ class Placement:
     def _prepared(self, waiting: Waiting) -> bool:
         if self.preparation.ready(waiting.inputs_key):
             return True
-        claimed = self._ledger.job(waiting.run_id)
-        if self._allowed(claimed) and self.preparation.start(claimed.job):
+        claimed = self._job(waiting.run_id)
+        if claimed and self._allowed(claimed) and self.preparation.start(claimed.job):
             self._ledger.explain_waiting(waiting.inputs_key, self.preparation.doing)
         return False
 
@@ -122,8 +122,8 @@ class Placement:
 
     def _begin(self, waiting: Waiting, slot: Slot) -> Plan | None:
         """Claim the job and say how its attempt is to be started; None if there is nothing to start."""
-        run_id, claimed = waiting.run_id, self._ledger.job(waiting.run_id)
-        if not self._allowed(claimed):
+        run_id, claimed = waiting.run_id, self._job(waiting.run_id)
+        if claimed is None or not self._allowed(claimed):
             return None
         try:
             code_digest = self._code_digest(claimed.job)
@@ -157,6 +157,18 @@ class Placement:
         return provenance.code_digest.__wrapped__(task_of(job, self._load_task).training_code)
 
     def _end_waiting(self, run_id: str, state: State, error: str = "", error_class: str = "") -> None:
-        self._ledger.end_waiting([run_id], state, error, error_class)
-        self._reporter.ended(self._ledger.job(run_id), state, error)
-        self.look = True
+        claimed = self._job(run_id)
+        if claimed is not None:
+            self._ledger.end_waiting([run_id], state, error, error_class)
+            self._reporter.ended(claimed, state, error)
+            self.look = True
+
+    def _job(self, run_id: str) -> Claimed | None:
+        """A job in full. One whose entry is damaged fails alone."""
+        try:
+            return self._ledger.job(run_id)
+        except Damaged as damage:
+            self._ledger.end_damaged(run_id, str(damage))
+            self._reporter.summary.failed += 1
+            self.look = True
+            return None

@@ -6,11 +6,12 @@ and `ablations queue` fills it again.
 """
 
 import contextlib
-import json
 from collections.abc import Iterable, Iterator
 
 from experiments import clock
+from experiments.errors import Damaged
 from experiments.jobs import database, trust
+from experiments.jobs.entries import from_text, job_from, to_text
 from experiments.jobs.job import Job, merge
 from experiments.jobs.reading import Reading
 from experiments.jobs.states import State
@@ -65,7 +66,7 @@ class Queue(Reading):
             ).fetchall()
             found = []
             for run_id, spec, signature in rows:
-                job = Job.from_json(json.loads(spec))
+                job = job_from(spec, run_id)
                 if trust.executes(job) and not trust.signed(spec, signature):
                     self._db.execute("UPDATE jobs SET signature=?, held='' WHERE run_id=?", (trust.sign(spec), run_id))
                     found.append(job)
@@ -89,17 +90,40 @@ class Queue(Reading):
         with database.explain(self.path), database.immediate(self._db):
             yield
 
+    def _sound_entry(self, run_id: str) -> tuple[str, str, str] | None:
+        """(spec, state, signature) of a run; a damaged entry is removed, so that it is written anew.
+
+        Raises Damaged while it runs.
+        """
+        row: tuple[str, str, str, str] | None = self._db.execute(
+            "SELECT spec, state, signature, pinned FROM jobs WHERE run_id=?", (run_id,)
+        ).fetchone()
+        if row is None:
+            return None
+        try:
+            job_from(row[0], run_id)
+            from_text(row[3], run_id)
+            State(row[1])
+        except (Damaged, ValueError):
+            if row[1] == State.RUNNING:
+                raise
+            self._db.execute("DELETE FROM jobs WHERE run_id=?", (run_id,))
+            return None
+        spec, state, signature, _ = row
+        return spec, state, signature
+
     def _enqueue(self, job: Job, now: float) -> bool:
-        row = self._db.execute("SELECT spec, state, signature FROM jobs WHERE run_id=?", (job.run_id,)).fetchone()
+        row = self._sound_entry(job.run_id)
         self._db.executemany(
             "INSERT OR REPLACE INTO members VALUES (?, ?, ?, ?, ?, ?)",
             [(job.run_id, m.study, m.profile, m.corpus, m.row, m.group) for m in job.members],
         )
         again = row is not None and State(row[1]) in (State.WAITING, State.RUNNING)
-        if again and (trust.signed(row[0], row[2]) or not trust.executes(job)):  # of others' wishes nothing is signed
-            job = merge(Job.from_json(json.loads(row[0])), job)
+        mine = row is not None and (trust.signed(row[0], row[2]) or not trust.executes(job))
+        if row is not None and again and mine:  # of others' wishes nothing is signed
+            job = merge(job_from(row[0], job.run_id), job)
         wanted = (job.seed, job.priority, job.cost, job.inputs_key, job.total_steps)
-        spec = json.dumps(job.to_json())
+        spec = to_text(job.to_json())
         values = (spec, *wanted, job.memory_gb, job.gpu_memory_gb, job.devices, trust.sign(spec))
         if again:
             names = (

@@ -1,18 +1,27 @@
 """Looking at the queue: reads of the SQLite file that take no lock and change nothing."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from experiments.errors import Damaged
 from experiments.jobs import database, trust
-from experiments.jobs.job import Claimed, Job, Member, Row
+from experiments.jobs.entries import damaged, from_text, job_from
+from experiments.jobs.job import Claimed, Member, Row
 from experiments.jobs.states import State
 
 _ROW = (
     "run_id, state, seed, priority, cost, attempt, step, total, doing, slot, error, error_class, queued, started, "
     "ended, left_s, held"
 )
+_NONE = type(None)
+_TYPES: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("run_id", "state", "doing", "slot", "error", "error_class", "held"), (str,)),
+    **dict.fromkeys(("seed", "priority", "attempt"), (int,)),
+    **dict.fromkeys(("step", "total"), (int, _NONE)),
+    **dict.fromkeys(("cost", "queued"), (int, float)),
+    **dict.fromkeys(("started", "ended", "left_s"), (int, float, _NONE)),
+}
 
 
 class Reading:
@@ -30,7 +39,7 @@ class Reading:
         members = self._members()
         with database.explain(self.path):
             rows = self._db.execute(f"SELECT {_ROW} FROM jobs ORDER BY queued, run_id").fetchall()
-        return [_row(values, members.get(values[0], ())) for values in rows]
+        return [_row(self.path, values, members.get(values[0], ())) for values in rows]
 
     def rows(self, state: State, limit: int) -> list[Row]:
         """The first jobs of a state, in turn: for queues too long to be shown."""
@@ -39,7 +48,7 @@ class Reading:
                 f"SELECT {_ROW} FROM jobs WHERE state=? ORDER BY priority DESC, cost DESC, queued, run_id LIMIT ?",
                 (state, limit),
             ).fetchall()
-        return [_row(values, self._members(values[0]).get(values[0], ())) for values in rows]
+        return [_row(self.path, values, self._members(values[0]).get(values[0], ())) for values in rows]
 
     def speed(self) -> float | None:
         """Predicted cost that a slot has worked off a second, over all runs finished at the first attempt."""
@@ -96,7 +105,7 @@ class Reading:
             return [dict(zip(names.split(", "), row, strict=True)) for row in rows]
 
     def job(self, run_id: str) -> Claimed:
-        """A job in full. Raises KeyError if it is not in the queue."""
+        """A job in full. Raises KeyError if it is not in the queue, Damaged if its entry is not what was written."""
         with database.explain(self.path):
             row = self._db.execute(
                 "SELECT spec, j.attempt, pinned, best, stalls, a.ref, j.slot, alone, hangs, signature FROM jobs j "
@@ -107,10 +116,12 @@ class Reading:
         if row is None:
             raise KeyError(run_id)
         spec, attempt, pinned, best, stalls, ref, slot, alone, hangs, signature = row
-        job = Job.from_json(json.loads(spec), self._members(run_id).get(run_id, ()))
-        left = json.loads(ref) if ref else None
+        job = job_from(spec, run_id, self._members(run_id).get(run_id, ()))
+        left = from_text(ref, run_id) if ref else None
+        if not all(isinstance(number, int) for number in (attempt, best, stalls, alone, hangs)):
+            raise damaged(run_id, "a number of its attempts is none")
         signed = trust.signed(spec, signature)
-        return Claimed(job, attempt, json.loads(pinned), best, stalls, left, slot, bool(alone), hangs, signed)
+        return Claimed(job, attempt, from_text(pinned, run_id), best, stalls, left, slot, bool(alone), hangs, signed)
 
     def _members(self, run_id: str | None = None) -> dict[str, tuple[Member, ...]]:
         where, values = (" WHERE run_id=?", (run_id,)) if run_id else ("", ())
@@ -122,7 +133,13 @@ class Reading:
         return found
 
 
-def _row(values: tuple[Any, ...], members: tuple[Member, ...]) -> Row:
+def _row(path: Path, values: tuple[Any, ...], members: tuple[Member, ...]) -> Row:
     named = dict(zip(_ROW.split(", "), values, strict=True))
+    wrong = [name for name, value in named.items() if not isinstance(value, _TYPES[name])]
+    if wrong or named["state"] not in set(State):
+        raise Damaged(
+            f"The queue {path} is damaged ({' and '.join(wrong or ['state'])} of an entry). Move it away. A queue "
+            "holds no results: it is rebuilt by `ablations queue`."
+        )
     named["state"] = State(named["state"])
     return Row(**named, members=members)

@@ -1,9 +1,11 @@
 """What the coordinator tells: progress to the queue and the terminal, runs to the tracking store."""
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from experiments.errors import Damaged
 from experiments.jobs.attempts import Live
 from experiments.jobs.background import Background
 from experiments.jobs.forecast import left_s
@@ -89,7 +91,8 @@ class Reporter:
         if self._tracker is not None:
             for state in (State.FINISHED, State.FAILED, State.CANCELLED):
                 for run_id in self._ledger.in_state(state, tracked=0):
-                    self.track(self._ledger.job(run_id), state)
+                    with contextlib.suppress(Damaged):  # what is known of it is in its folder
+                        self.track(self._ledger.job(run_id), state)
 
     def show(self, live: Sequence[Live], preparing: tuple[str, str], *, stopping: bool, now: bool = False) -> None:
         """Write and show progress, at most every PROGRESS_S. `preparing`: inputs_key and what is being done."""

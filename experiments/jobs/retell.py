@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+from experiments.errors import Damaged
 from experiments.events import read_events
 from experiments.jobs.job import Job, Member
 from experiments.jobs.queue import Queue
@@ -20,8 +21,12 @@ def retell(store: Store) -> Iterator[TrackedRun]:
         begun = sorted((began, run_id) for run_id, began in _begun(store))
         for _, run_id in begun:
             row = queued.get(run_id)
-            if row is not None:
-                yield tracked_run(queue.job(run_id).job, row.state, row.error)
+            try:
+                job = queue.job(run_id).job if row is not None else None
+            except Damaged:
+                job = None
+            if row is not None and job is not None:
+                yield tracked_run(job, row.state, row.error)
             else:
                 yield from _from_folder(store, run_id)
     finally:

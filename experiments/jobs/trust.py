@@ -34,7 +34,7 @@ def sign(spec: str) -> str:
 
 def signed(spec: str, signature: str) -> bool:
     """Whether this user has queued exactly this text."""
-    return hmac.compare_digest(sign(spec), signature)
+    return hmac.compare_digest(sign(spec).encode(), str(signature).encode())
 
 
 def executes(job: Job) -> str:

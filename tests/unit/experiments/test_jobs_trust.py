@@ -1,6 +1,5 @@
 """A queue's own commands run only for who has queued them: keys, signatures, and a coordinator that holds the rest."""
 
-import json
 import os
 import sqlite3
 import stat
@@ -13,6 +12,7 @@ import pytest
 from experiments.jobs import database, trust
 from experiments.jobs.coordinator import work
 from experiments.jobs.engines.local import LocalEngine
+from experiments.jobs.entries import from_text, to_text
 from experiments.jobs.job import Job, Member
 from experiments.jobs.ledger import Ledger
 from experiments.jobs.queue import Queue
@@ -110,12 +110,13 @@ def test_a_job_that_was_altered_is_held(store, as_user, change):
     as_user("me")
     queue_all(store, ["command"])
     connection = sqlite3.connect(store.queue_db)
-    spec = json.loads(connection.execute("SELECT spec FROM jobs").fetchone()[0])
+    run_id, text = connection.execute("SELECT run_id, spec FROM jobs").fetchone()
+    spec = from_text(text, run_id)
     if change in ("command", "config"):
         spec["config"]["command" if change == "command" else "lr"] = "touch /tmp/owned"
     else:
         spec[change] = "evil:TASK"
-    connection.execute("UPDATE jobs SET spec=?", (json.dumps(spec),))
+    connection.execute("UPDATE jobs SET spec=?", (to_text(spec),))
     connection.commit()
     connection.close()
     assert go(store).finished == 0
