@@ -267,11 +267,6 @@ def _training_payload(config: TaskConfig, inputs: Mapping[str, str]) -> dict[str
     return {"task": config.task, "seed": config.seed, "settings": settings, "inputs": dict(inputs)}
 
 
-def training_settings(config: TaskConfig) -> dict[str, Any]:
-    """All settings that a training's numbers depend on, by dotted name, defaults too."""
-    return _without(dict(flatten(config)), config.setting_roles.not_in_run_id)
-
-
 def _without(settings: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
     groups = tuple(name for name in names if name.endswith("."))
     return {k: v for k, v in settings.items() if k not in names and not k.startswith(groups)}

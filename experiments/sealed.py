@@ -58,3 +58,5 @@ def check_file(path: Path, written: Mapping[str, Any]) -> None:
             raise Damaged(f"{path.name} is not what was written (SHA-256)")
     except OSError as error:
         raise Damaged(f"{path.name} cannot be read: {error.strerror}") from error
+    except (KeyError, TypeError):
+        raise Damaged(f"of {path.name} no size and hash were recorded") from None

@@ -15,7 +15,8 @@ from ablations.plan import Plan, PlannedRun
 from experiments.errors import Damaged
 from experiments.tasks.base import EvaluationSpec
 from reports.bleu import COUNTS
-from reports.sound import Record, Results, sound_evaluation, sound_result, whole_numbers
+from reports.recomputed import whole_numbers
+from reports.sound import Record, Results, sound_evaluation, sound_result
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -4,22 +4,17 @@ Anything else is left out of the table, and `harm` says which file it was and wh
 from the counts that were kept per sentence; a perplexity has nothing beside it to be compared with.
 """
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from ablations.plan import PlannedEvaluation, PlannedRun
-from experiments.config import flatten, training_settings
+from experiments.config import flatten, identity_settings
 from experiments.errors import Damaged
 from experiments.sealed import check_file
-from reports.bleu import COUNTS, bleu
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from reports.recomputed import differs, recomputed
 
 Record = Mapping[str, Any]
-TOLERANCE = 1e-6  # relative: of sums in another order
 REDO = "Restore it from a backup, or delete that folder and run the study again"
 
 
@@ -42,8 +37,9 @@ def sound_result(store: Results, run: PlannedRun) -> tuple[Record | None, str]:
         return None, ""
     if record.get("inputs", run.inputs) != run.inputs:
         return None, f"{place}/result.json is of a training on other data. {REDO}."
-    theirs = dict(flatten(record.get("config", {})))
-    for name, value in training_settings(run.config).items():
+    config = record.get("config", {})
+    theirs = dict(flatten(config)) if isinstance(config, Mapping) else {}
+    for name, value in (identity_settings(run.config) | {"seed": run.config.seed}).items():
         if name in theirs and theirs[name] != value:  # one that is not there was added since, with a default
             return None, (
                 f"{place}/result.json is of a training with {name} = {theirs[name]}, and the plan has {value}. Delete "
@@ -79,47 +75,12 @@ def _within_store(text: str, store: Results) -> str:
 
 def _check_files(folder: Path, record: Record) -> None:
     """Raises Damaged for a file that is not what was written, and for a metric that its counts do not give."""
-    for name, written in record.get("files", {}).items():
-        check_file(folder / name, written)
-    for metric, (name, of_counts) in _RECOMPUTED.items():
-        value = record.get("metrics", {}).get(metric)
-        counts = whole_numbers(folder / name) if value is not None else None
-        if counts is None or counts.ndim != 2:
-            continue
-        found = of_counts(counts)
-        if found is not None and not math.isclose(found, value, rel_tol=TOLERANCE, abs_tol=TOLERANCE):
-            raise Damaged(f"result.json says {metric} = {value}, and the counts in {name} give {found}")
-        if record.get("sentences", len(counts)) != len(counts):
-            raise Damaged(f"result.json says {record['sentences']} sentences, and {name} has {len(counts)}")
-
-
-def whole_numbers(path: Path) -> "NDArray[Any] | None":
-    """An array of integers that an evaluation kept; None if there is none."""
-    import numpy as np
-
-    try:
-        array = np.load(path, allow_pickle=False)
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, EOFError) as error:
-        raise Damaged(f"{path.name} cannot be read ({error})") from None
-    return array if np.issubdtype(array.dtype, np.integer) else None
-
-
-def _bleu(counts: "NDArray[Any]") -> float | None:
-    return float(bleu(counts.sum(axis=0))) if counts.shape[1] == COUNTS else None
-
-
-def _f1(counts: "NDArray[Any]") -> float | None:
-    """Of matched, gold and parsed brackets."""
-    if counts.shape[1] != 3:
-        return None
-    matched, gold, parsed = counts.sum(axis=0).tolist()
-    return 200 * matched / (gold + parsed) if gold + parsed else 0.0
-
-
-# metric → the file with its counts, and what they give
-_RECOMPUTED: dict[str, tuple[str, Callable[["NDArray[Any]"], float | None]]] = {
-    "bleu": ("statistics.npy", _bleu),
-    "f1": ("brackets.npy", _f1),
-}
+    files, metrics = record.get("files", {}), record.get("metrics", {})
+    if not isinstance(files, Mapping) or not isinstance(metrics, Mapping):
+        raise Damaged("result.json names its files or metrics wrongly")
+    for name, written in files.items():
+        check_file(folder / Path(name).name, written)
+    for metric, value in metrics.items():
+        computed = recomputed(metric, folder, record)
+        if computed is not None and differs(value, computed):
+            raise Damaged(f"result.json says {metric} = {value}, and the counts beside it give {computed}")

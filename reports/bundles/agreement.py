@@ -6,10 +6,7 @@ as its maker recorded it, and the reader is told.
 """
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from ablations.plan import Plan, PlannedEvaluation, PlannedRun
 from experiments.config import TaskConfig, eval_identity, flatten, identity_settings, run_identity
@@ -17,8 +14,8 @@ from experiments.errors import UserError
 from experiments.store import Store, read_json
 from experiments.tasks.base import Column
 from experiments.tasks.load import BUILTIN, load_task
-from reports.bleu import COUNTS, bleu
 from reports.bundles.shapes import check_result, check_scores
+from reports.recomputed import differs, recomputed
 
 _STATES = ("finished", "stale")
 
@@ -40,10 +37,14 @@ def check(plan: Plan, columns: Sequence[Column], store: Store, names_can_be_chec
             record = _check_evaluation(f"{where}, {evaluation.spec.set}", run, evaluation, store, names_can_be_checked)
             check_scores(record, built_in)
             for name in _printed(columns, evaluation.spec.set):
-                computed = _computed(name, store.evaluation_folder(run.run_id, evaluation.eval_id), record)
+                computed = recomputed(name, store.evaluation_folder(run.run_id, evaluation.eval_id), record)
                 (recorded if computed is None else again).append(name)
-                if computed is not None:
-                    _close(f"{where}, {evaluation.spec.set}", name, record["metrics"].get(name), computed)
+                said = record["metrics"].get(name)
+                if computed is not None and differs(said, computed):
+                    raise UserError(
+                        f"{where}, {evaluation.spec.set}: {name} is recorded as {said}, and its counts give "
+                        f"{computed:.4f}."
+                    )
     return _sentence(len(plan.runs), again, recorded, names_can_be_checked)
 
 
@@ -94,34 +95,9 @@ def _printed(columns: Sequence[Column], set_: str) -> list[str]:
     return list(dict.fromkeys(column.metric for column in columns if column.set in (set_, "*")))
 
 
-def _computed(metric: str, folder: Path, record: Mapping[str, Any]) -> float | None:
-    """The metric from the counts per sentence that were kept; None where nothing gives it."""
-    if metric == "bleu" and (folder / "statistics.npy").is_file():
-        counts = _counts(folder / "statistics.npy", COUNTS, record)
-        return float(bleu(counts.sum(axis=0)))
-    if metric == "f1" and (folder / "brackets.npy").is_file():
-        matched, gold, parsed = _counts(folder / "brackets.npy", 3, record).sum(axis=0)
-        return float(200 * matched / (gold + parsed)) if gold + parsed else 0.0
-    return None
-
-
-def _counts(path: Path, columns: int, record: Mapping[str, Any]) -> Any:
-    counts = np.load(path, mmap_mode="r", allow_pickle=False)  # mapped: a head may claim any size
-    if counts.ndim != 2 or counts.shape[1] != columns or not np.issubdtype(counts.dtype, np.integer):
-        raise UserError(f"{path.name} does not hold {columns} whole numbers a sentence.")
-    if record.get("sentences", len(counts)) != len(counts):
-        raise UserError(f"{path.name} has {len(counts)} sentences, its record says {record['sentences']}.")
-    return counts
-
-
 def _equal(where: str, what: str, planned: Any, found: Any, by: str) -> None:
     if planned != found:
         raise UserError(f"{where}: the plan says {what} = {planned}, {by} {found}.")
-
-
-def _close(where: str, what: str, recorded: Any, computed: float) -> None:
-    if not isinstance(recorded, int | float) or abs(recorded - computed) > 1e-6:
-        raise UserError(f"{where}: {what} is recorded as {recorded}, and its counts give {computed:.4f}.")
 
 
 def _sentence(runs: int, again: Sequence[str], recorded: Sequence[str], names: bool) -> str:

@@ -1,0 +1,95 @@
+"""Results that were changed on the disk: a gap and a warning that names the file, never another number."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from experiments.store import read_json, write_json
+from tests.flips import printed
+
+from .conftest import Cli
+
+
+@pytest.fixture
+def store(finished: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished, tmp_path / "store"))
+
+
+def _places(store: Path) -> list[Path]:
+    """Folders of the dev set's evaluations."""
+    found = sorted(store.glob("runs/*/evaluations/*/result.json"))
+    return [path.parent for path in found if _record(path)["set"] == "dev"]
+
+
+def _record(path: Path) -> dict[str, Any]:
+    record = read_json(path)
+    assert record is not None
+    return record
+
+
+def _rewritten(path: Path, record: dict[str, Any], *, sealed: bool = True) -> None:
+    path.unlink()  # the attempt's own file is the same one
+    write_json(path, record, sealed=sealed)
+
+
+def _digit(place: Path, _: Path) -> str:
+    path = place / "result.json"
+    text, value = path.read_text(), _record(path)["metrics"]["perplexity"]
+    path.write_text(text.replace(str(value), str(value + 100)))
+    return "checksum"
+
+
+def _metric(place: Path, _: Path) -> str:
+    """In a record of an earlier version: nothing but the counts speaks against the number."""
+    record = _record(place / "result.json")
+    record["metrics"]["bleu"] += 20.0
+    _rewritten(place / "result.json", {k: v for k, v in record.items() if k != "files"}, sealed=False)
+    return "the counts beside it give"
+
+
+def _statistics(place: Path, _: Path) -> str:
+    path = place / "statistics.npy"
+    np.save(path, np.load(path)[::-1])
+    return "statistics.npy is not what was written"
+
+
+def _settings(place: Path, _: Path) -> str:
+    record = _record(place.parents[1] / "result.json")
+    record["config"]["model"]["dropout"] = 0.5
+    _rewritten(place.parents[1] / "result.json", record)
+    return "model.dropout = 0.5, and the plan has 0.1"
+
+
+def _decoding(place: Path, _: Path) -> str:
+    record = _record(place / "result.json")
+    record["settings"]["beam_size"] = 1
+    _rewritten(place / "result.json", record)
+    return "other settings than the plan"
+
+
+def _swapped(place: Path, other: Path) -> str:
+    _rewritten(place / "result.json", _record(other / "result.json"))
+    return "is the record of another run_id"
+
+
+@pytest.mark.parametrize("harm", [_digit, _metric, _statistics, _settings, _decoding, _swapped])
+def test_what_cannot_be_believed_is_a_gap_with_its_reason(tiny: Path, store: Path, harm: Any) -> None:
+    whole, [place, other, *_] = printed(tiny, store), _places(store)
+    assert not any("damaged" in text for text in whole.values())
+    reason = harm(place, other)
+    for format_, text in printed(tiny, store).items():
+        assert reason in text, format_
+        assert str(place.parents[1].relative_to(store)) in text, "the warning names the file, within the store"
+        assert str(store) not in text
+        assert format_ not in ("markdown", "latex", "html") or "damaged" in text, "the cell says so"
+
+
+def test_what_was_deleted_as_advised_is_made_again(cli: Cli, tiny: Path, store: Path) -> None:
+    whole, [place, *_] = printed(tiny, store), _places(store)
+    _digit(place, place)
+    (place / "result.json").unlink()
+    cli("run", tiny, "--seeds", "2", "--store", store, "--devices", "cpu:1")
+    assert printed(tiny, store) == whole
