@@ -82,6 +82,7 @@ for verb in app.registered_commands:
 def main() -> None:
     """Entry point of the console script."""
     terminal.guard()
+    options.opened_bundles.clear()
     try:
         app()
     except UserError as error:

@@ -323,7 +323,6 @@ def test_flipped_bits_are_refused_or_harmless(finished, tmp_path):
 def call(monkeypatch, capfd, *words):
     """`ablations …` in this process: exit code, output and errors."""
     monkeypatch.setattr(sys, "argv", ["ablations", *map(str, words)])
-    monkeypatch.setattr(options, "opened_bundles", options.opened_bundles[:0])
     with monkeypatch.context() as patched:
         patched.setattr(sys, "stdout", sys.stdout)
         patched.setattr(sys, "stderr", sys.stderr)
