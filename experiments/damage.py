@@ -10,7 +10,7 @@ from experiments.store import Store
 
 def damaged_events(store: Store) -> Iterator[tuple[str, int, str]]:
     """(run_id, attempt, a line for people) of every event file in which lines had to be passed over."""
-    for run_id in sorted(path.name for path in store.runs.glob("*")):
+    for run_id in store.run_ids():
         for attempt in store.attempts(run_id):
             tail = Tail(store.attempt_folder(run_id, attempt))
             try:

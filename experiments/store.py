@@ -31,6 +31,7 @@ from experiments.sealed import seal, unseal
 VERSION = 1
 MARKER = "store.json"
 _IDENTITY = re.compile(r"[0-9a-f]{16}")
+_ATTEMPT = re.compile(r"[0-9]{4,9}")
 
 
 class Store:
@@ -83,6 +84,10 @@ class Store:
     def runs(self) -> Path:
         return self.root / "runs"
 
+    def run_ids(self) -> list[str]:
+        """Of the runs that have a folder, sorted; other names there are nobody's."""
+        return sorted(p.name for p in self.runs.iterdir() if _IDENTITY.fullmatch(p.name)) if self.runs.is_dir() else []
+
     def run_folder(self, run_id: str) -> Path:
         return self.runs / _checked(run_id)
 
@@ -95,7 +100,7 @@ class Store:
     def attempts(self, run_id: str) -> list[int]:
         """Numbers of the attempts so far, oldest first."""
         folder = self.run_folder(run_id) / "attempts"
-        return sorted(int(p.name) for p in folder.glob("[0-9]*") if p.name.isdigit()) if folder.is_dir() else []
+        return sorted(int(p.name) for p in folder.iterdir() if _ATTEMPT.fullmatch(p.name)) if folder.is_dir() else []
 
     def new_attempt(self, run_id: str) -> tuple[int, Path]:
         """The next free attempt and its folder, made here: mkdir decides between two who want the same number."""

@@ -8,7 +8,7 @@ from ablations.cli.options import Chosen
 from ablations.plan import Plan, PlannedRun
 from ablations.selectors import CORPUS
 from experiments.config import digest, flatten, lineage, total_steps
-from experiments.errors import UserError
+from experiments.errors import Damaged, UserError
 from experiments.jobs.job import Job, Member
 from experiments.jobs.queue import Queue
 from experiments.store import Store, explain_os_errors, read_json, remove_folder, write_json
@@ -112,9 +112,13 @@ def _shorter(store: Store, run: PlannedRun) -> list[str]:
         return []
     found = []
     for path in store.runs.glob("*/config.json"):
-        other = read_json(path) or {}
-        if other.get("lineage") == mine and (other.get("steps") or 0) < steps:
-            found.append((other.get("steps") or 0, other["run_id"]))
+        try:
+            other = read_json(path) or {}
+        except Damaged:
+            continue
+        fewer = other.get("steps") or 0
+        if other.get("lineage") == mine and isinstance(fewer, int) and fewer < steps:
+            found.append((fewer, path.parent.name))
     return [run_id for _, run_id in sorted(found, reverse=True)]
 
 
@@ -133,5 +137,6 @@ def _keep_config(store: Store, run: PlannedRun) -> None:
                 "inputs": dict(run.inputs),
                 "lineage": lineage(run.config, run.inputs),
                 "steps": total_steps(run.config),
+                "evaluations": {e.spec.set: e.eval_id for e in reversed(run.evaluations)},  # the first of each set
             },
         )

@@ -125,13 +125,17 @@ def adopt(store: Store, engine: Engine, claimed: Claimed, slots: Sequence[Slot])
         )
     folder = store.attempt_folder(claimed.job.run_id, claimed.attempt)
     slot = next((s for s in slots if s.name == claimed.slot), Slot(claimed.slot, ""))
+    handle = engine.adopt(claimed.ref) if claimed.ref else None
+    return Live(claimed, claimed.attempt, folder, slot, tuple(_expected(folder)), handle, Tail(folder))
+
+
+def _expected(folder: Path) -> list[str]:
+    """The parts that an attempt was to make; none if its spec cannot be read."""
     try:
         spec = read_json(folder / SPEC) or {}
-    except UserError:  # a coordinator that was killed while it wrote this had started nothing yet
-        spec = {}
-    expected = [TRAINING] * bool(spec.get("train")) + [e["eval_id"] for e in spec.get("evaluations", ())]
-    handle = engine.adopt(claimed.ref) if claimed.ref else None
-    return Live(claimed, claimed.attempt, folder, slot, tuple(expected), handle, Tail(folder))
+        return [TRAINING] * bool(spec.get("train")) + [str(item["eval_id"]) for item in spec.get("evaluations", ())]
+    except (UserError, OSError, AttributeError, KeyError, TypeError):
+        return []  # a coordinator that was killed while it wrote this had started nothing yet
 
 
 def _earlier(store: Store, job: Job, number: int, code_digest: str) -> Iterator[Path]:

@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Literal
 
 from experiments.errors import Damaged, DiskFull
-from experiments.jobs import attempts, outcomes
+from experiments.jobs import attempts, outcomes, own_harm
 from experiments.jobs.attempts import Live
 from experiments.jobs.engines.base import Engine, Exit
 from experiments.jobs.interrupts import Interrupts
-from experiments.jobs.job import Claimed
+from experiments.jobs.job import Claimed, Ending, Job
 from experiments.jobs.ledger import Ledger
 from experiments.jobs.placement import Placement
 from experiments.jobs.promote import missing, promote
@@ -116,17 +116,11 @@ class Coordinator:
     def _finish(self, live: Live, ended: Exit) -> None:
         """Move what the attempt has completed into place, and decide what becomes of its job."""
         live.listen()
-        promote(self._store, live.run_id, live.number)
         now = self._now(live)
-        ending = outcomes.decide(
-            replace(live.claimed, job=now.job),
-            live.record,
-            ended.code,
-            missing(self._store, now.job),
-            expected=live.expected,
-            asked=live.asked,
-            log_tail=attempts.log_tail(self._store, live.folder),
-        )
+        try:
+            ending = self._ending(live, ended, now.job)
+        except Exception as error:
+            ending = own_harm.failed(error, live.run_id)
         self._ledger.end(live.run_id, live.number, ending, (live.record.first_step, live.record.step))
         self._watch.live.pop(live.run_id, None)
         self._placement.look = True
@@ -142,6 +136,18 @@ class Coordinator:
             return self._ledger.job(live.run_id)
         except Damaged:
             return live.claimed
+
+    def _ending(self, live: Live, ended: Exit, job: Job) -> Ending:
+        promote(self._store, live.run_id, live.number)
+        return outcomes.decide(
+            replace(live.claimed, job=job),
+            live.record,
+            ended.code,
+            missing(self._store, job),
+            expected=live.expected,
+            asked=live.asked,
+            log_tail=attempts.log_tail(self._store, live.folder),
+        )
 
     def _recover(self) -> None:
         """Take up what another coordinator has left: finish what is done, stop orphans, let the rest wait again.

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 
 from experiments import provenance
 from experiments.errors import Damaged, UserError
-from experiments.jobs import attempts, trust
+from experiments.jobs import attempts, own_harm, trust
 from experiments.jobs.admission import Admission
 from experiments.jobs.attempts import Live, Plan
 from experiments.jobs.engines.base import Engine
@@ -130,17 +130,27 @@ class Placement:
         except UserError as error:
             self._end_waiting(run_id, State.FAILED, str(error), Outcome.USER_ERROR)
             return None
-        parts = missing(self._store, claimed.job)
-        if TRAINING in parts and leftover(self._store, claimed.job, code_digest):
+        try:
             parts = missing(self._store, claimed.job)
-        if not parts:
+            if TRAINING in parts and leftover(self._store, claimed.job, code_digest):
+                parts = missing(self._store, claimed.job)
+            attempt = self._store.new_attempt(run_id) if parts else None
+        except Exception as error:
+            self._end_waiting(run_id, State.FAILED, (ending := own_harm.failed(error, run_id)).error, ending.outcome)
+            return None
+        if attempt is None:
             self._end_waiting(run_id, State.FINISHED)
             return None
-        attempt = self._store.new_attempt(run_id)
         if not self._ledger.claim(run_id, attempt[0], slot.name, slot.kind):
             attempt[1].rmdir()  # cancelled since we looked
             return None
-        return attempts.plan(self._store, self._engine, self._child, claimed, attempt, slot, parts, code_digest)
+        try:
+            return attempts.plan(self._store, self._engine, self._child, claimed, attempt, slot, parts, code_digest)
+        except Exception as error:
+            ending = own_harm.failed(error, run_id)
+            self._ledger.end(run_id, attempt[0], ending)
+            self._reporter.ended(claimed, ending.state, ending.error)
+            return None
 
     def _start(self, plans: Sequence[Plan]) -> list[Live]:
         lives = attempts.start(self._engine, plans)

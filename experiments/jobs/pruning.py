@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from experiments.errors import UserError
 from experiments.store import Store, remove_folder
 
 
@@ -23,20 +24,23 @@ def removable(store: Store, busy: Iterable[str] = ()) -> Iterator[Removable]:
     checkpoints a run can no longer be averaged, evaluated at its best step, or trained for more steps.
     """
     busy = set(busy)
-    for home in sorted(store.runs.glob("*")):
-        if home.name in busy:
+    for run_id in store.run_ids():
+        if run_id in busy:
             continue
-        result = store.result(home.name)
-        for number in store.attempts(home.name):
-            folder = store.attempt_folder(home.name, number)
+        try:
+            result = store.result(run_id)
+        except UserError:  # damaged: its weights may be all there is of it
+            continue
+        for number in store.attempts(run_id):
+            folder = store.attempt_folder(run_id, number)
             if result is None:
                 for path in folder.glob("checkpoints/.*.partial"):
-                    yield Removable(path, home.name, "half-written files")
+                    yield Removable(path, run_id, "half-written files")
                 continue
             if (folder / "checkpoints").is_dir():
-                yield Removable(folder / "checkpoints", home.name, "checkpoints")
+                yield Removable(folder / "checkpoints", run_id, "checkpoints")
             if int(result["attempt"]) != number and (folder / "final").is_dir():
-                yield Removable(folder / "final", home.name, "weights of an attempt that was done again")
+                yield Removable(folder / "final", run_id, "weights of an attempt that was done again")
 
 
 def size(folders: Iterable[Path]) -> int:
