@@ -1,10 +1,13 @@
 """A run's story over its attempts, read from the events: one curve, whatever died in between. Imports no torch."""
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any, NamedTuple
 
 from experiments.events import Tail
 from experiments.store import Store
+
+HEAD = 20  # events, of which one is "started"
 
 
 class Point(NamedTuple):
@@ -29,8 +32,10 @@ class History:
         self.begin = 0
         self.last: dict[str, int] = {}  # the last step given, by name
         self.started: dict[str, Any] = {}  # the latest attempt's "started" event
+        self.begun: dict[str, Any] = {}  # the first attempt's "started" event
         self.first_t: float | None = None
         self.last_t = 0.0
+        self.last_step = 0
         self.trained_t: float | None = None
         self.evaluated_t: dict[str, float] = {}  # by eval_id, when it was first evaluated
 
@@ -45,7 +50,7 @@ class History:
 
     def batches(self, size: int) -> Iterator[list[Point]]:
         """As `read`, at least so many at a time, the last one may be empty; `position` counts what has been given."""
-        self._look_for_attempts()
+        self.look()
         batch: list[Point] = []
         for number, tail in sorted(self._tails.items()):
             if number >= self.begin:
@@ -58,14 +63,15 @@ class History:
 
     def skip(self, position: Mapping[int, int]) -> None:
         """Go to where another History's `position` was, as if all before it had been read."""
-        self._look_for_attempts()
+        self.look()
         for number, tail in sorted(self._tails.items()):
             if number >= self.begin:
                 for event in tail.read(until=position.get(number, 0)):
                     for _ in self._points(event):
                         pass
 
-    def _look_for_attempts(self) -> None:
+    def look(self) -> int:
+        """Take notice of new attempts; returns `begin`."""
         numbers = self._store.attempts(self._run_id)
         for number in numbers:
             folder = self._store.attempt_folder(self._run_id, number)
@@ -74,13 +80,18 @@ class History:
                 continue
             self._tails[number] = Tail(folder)
             if first["kind"] == "restarted" and number > self.begin:
-                self.begin, self.last, self.started, self.first_t = number, {}, {}, None
-                self.trained_t, self.evaluated_t = None, {}
+                self.begin, self.last, self.started, self.begun, self.first_t = number, {}, {}, {}, None
+                self.last_t, self.last_step, self.trained_t, self.evaluated_t = 0.0, 0, None, {}
         self.begin = self.begin or min(numbers, default=0)
+        if not self.begun:
+            for number in sorted(number for number in self._tails if number >= self.begin)[:1]:
+                head = list(islice(Tail(self._store.attempt_folder(self._run_id, number)).read(), HEAD))
+                self.first_t = head[0]["t"]
+                self.begun = dict(next((event for event in head if event["kind"] == "started"), {}))
+        return self.begin
 
     def _points(self, event: Mapping[str, Any]) -> Iterator[Point]:
         kind, t = event["kind"], event["t"]
-        self.first_t = t if self.first_t is None else self.first_t
         self.last_t = t
         if kind == "started":
             self.started = dict(event)
@@ -89,7 +100,7 @@ class History:
         elif kind == "evaluated":
             self.evaluated_t.setdefault(event["eval_id"], t)
         elif kind == "metrics":
-            step = event["step"]
+            self.last_step = max(self.last_step, step := event["step"])
             for name, value in event["metrics"].items():
                 if step > self.last.get(name, -1):
                     self.last[name] = step

@@ -4,6 +4,9 @@ The only importer of mlflow, and it imports it when a Tracker is made: that take
 writes what is not there yet of a whole run, from its events and results, whether the run has just begun, has ended, or
 is rebuilt years later. Only one process writes at a time: the coordinator.
 
+How far a run's events are known to be written is a tag of the run, set after the points themselves. After a failure
+`sync` goes on from there; a point that was written already is the same row once more, which MLflow leaves out.
+
 Artifacts lie in the store's `artifacts/`, hard-linked where possible. Their addresses are `mlflow-artifacts:/…`,
 relative to what the server is started with (`ui_command`), so that the database holds no absolute path and a store can
 be moved.
@@ -13,30 +16,35 @@ import json
 import logging
 import os
 import tempfile
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from experiments.config import digest, flatten
+from experiments.errors import DiskFull
 from experiments.history import History, Point
 from experiments.mlflow_file import SCHEME, database_uri, set_journal
-from experiments.store import Store, remove_folder
+from experiments.mlflow_names import to_key, whole_names
+from experiments.mlflow_tables import Tables, knows
+from experiments.store import Store, folder_beside, remove_folder
 from experiments.tracked import (
     ARTIFACT_BYTES,
     RUNNING,
-    TAG_LENGTH,
     TrackedRun,
     artifacts,
+    config,
     curve_name,
-    final_metrics,
+    final_points,
+    first_member,
     place_artifact,
     tags,
 )
 
 PARAM_LENGTH = 500  # MLflow's limit on a parameter's text
-METRICS_AT_ONCE, ITEMS_AT_ONCE = 1000, 100  # and on one call
+METRICS_AT_ONCE, ITEMS_AT_ONCE = 900, 100  # and on one call, which may have 1,000 in all
+MOST_ATTEMPTS = 200  # in the tag POSITION; what older ones told would be written again
+POSITION = "events_written"  # tag: bytes of each attempt's events whose points are in MLflow
 
 
 @dataclass
@@ -44,30 +52,46 @@ class _Entry:
     """A run in MLflow."""
 
     mlflow_id: str
-    experiment: str
     history: History
+    begin: int  # the attempt with which its curve begins
     status: str = ""
     tags: dict[str, str] = field(default_factory=dict)
+    params: Mapping[str, str] = field(default_factory=dict)
 
 
 class Tracker:
     """Writes to a store's MLflow database, or to the server at `uri`. Not to be shared between threads."""
 
-    def __init__(self, store: Store, uri: str = "") -> None:
+    def __init__(
+        self, store: Store, uri: str = "", *, database: Path | None = None, artifacts: Path | None = None
+    ) -> None:
+        """`database` and `artifacts`: to be filled from nothing, beside the store's own."""
         os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
         from mlflow import MlflowClient, entities
 
         for name in ("mlflow", "alembic"):  # migrations are not the user's news
             logging.getLogger(name).setLevel(logging.WARNING)
+        database = database or store.mlflow_db
         if not uri:
-            make_database(store.mlflow_db)
+            make_database(database)
         self._store, self._entities = store, entities
+        self._artifacts = artifacts or store.artifacts
         self._elsewhere = bool(uri)
-        self._client = MlflowClient(tracking_uri=uri or database_uri(store))
+        self._client = self._mlflow = MlflowClient(tracking_uri=uri or f"sqlite:///{database}")
+        self._fresh = database != store.mlflow_db
+        if self._fresh and knows(database):
+            self._client = Tables(database, self._client)
         self._experiments: dict[str, str] = {}
         self._locations: dict[str, Path] = {}
         self._headings: dict[tuple[str, str, str], str] = {}
         self._open: dict[str, _Entry] = {}
+
+    def close(self) -> None:
+        """Let go of the database: all is written, and its journal merged into it."""
+        if isinstance(self._client, Tables):
+            self._client.close()
+        if not self._elsewhere:
+            self._mlflow._tracking_client.store.engine.dispose()
 
     @property
     def client(self) -> Any:
@@ -75,64 +99,62 @@ class Tracker:
         return self._client
 
     def sync(self, run: TrackedRun) -> None:
-        """Bring MLflow up to date with a run. Raises what MLflow raises; may be repeated."""
-        entry = self._open.get(run.run_id) or self._find(run) or self._create(run)
-        begin = entry.history.begin
-        points = list(entry.history.read())
-        if begin and entry.history.begin != begin:  # started anew: the former curve is another training's
+        """Bring MLflow up to date with a run. Raises what MLflow raises; then the next call does the rest."""
+        entry = self._open.pop(run.run_id, None) or (None if self._fresh else self._find(run))
+        if entry is not None and entry.begin != entry.history.look():  # started anew: the curve is another training's
             self._client.delete_run(entry.mlflow_id)
-            entry = self._create(run)
-            points = list(entry.history.read())
-        self._log_points(entry, points)
-        about = tags(run, entry.history)
-        if run.error or "error" in entry.tags:
-            about["error"] = run.error[:TAG_LENGTH]
-        self._set_tags(entry, about)
+            entry = None
+        entry = entry or self._create(run)
+        if entry is None:
+            return
+        self._describe(entry, run)
+        self._log_curve(entry)
+        self._set_tags(entry, tags(run, entry.history))
+        if "error" in entry.tags and not run.error:
+            self._client.delete_tag(entry.mlflow_id, "error")
+            del entry.tags["error"]
         if run.status != RUNNING:
-            self._log_results(entry, run)
+            self._log(entry, final_points(self._store, run, entry.history))
+            for source, name in artifacts(self._store, run.run_id):
+                self.keep_artifact(entry.mlflow_id, source, name)
         if run.status != entry.status:
-            if run.status == RUNNING:
-                self._client.update_run(entry.mlflow_id, status=RUNNING)
-            else:
-                self._client.set_terminated(entry.mlflow_id, run.status)
-            entry.status = run.status
-        self._open[run.run_id] = entry
-        if run.status != RUNNING:
-            del self._open[run.run_id]
+            self._set_status(entry, run.status)
+        if run.status == RUNNING:
+            self._open[run.run_id] = entry
 
     def _find(self, run: TrackedRun) -> _Entry | None:
-        """The run as an earlier coordinator left it."""
+        """The run as an earlier sync left it."""
         experiments = [e.experiment_id for e in self._client.search_experiments()]
         found = self._client.search_runs(experiments, f"tags.run_id = '{run.run_id}'", max_results=1)
         if not found:
             return None
-        known = found[0]
-        history = History(self._store, run.run_id)
-        history.begin = int(known.data.tags.get("first_attempt", 0))
-        for name in known.data.metrics:
-            steps = (m.step for m in self._client.get_metric_history(known.info.run_id, name))
-            history.last[name.removeprefix("train_")] = max(steps, default=-1)
-        entry = _Entry(known.info.run_id, known.info.experiment_id, history, known.info.status, dict(known.data.tags))
-        if not known.data.params:
-            self._log_params(entry, run)
-        return entry
+        known, history = found[0], History(self._store, run.run_id)
+        about = dict(known.data.tags)
+        history.skip(_position(about.get(POSITION, "")))
+        begin, params = int(about.get("first_attempt", 0)), known.data.params
+        self._locate(known)
+        return _Entry(known.info.run_id, history, begin, known.info.status, about, params)
 
-    def _create(self, run: TrackedRun) -> _Entry:
-        study, profile, corpus, row, _ = run.members[0] if run.members else ("runs", "", "", run.run_id, "")
-        experiment = self.experiment(study)
+    def _create(self, run: TrackedRun) -> _Entry | None:
+        """None for a run that has not begun."""
         history = History(self._store, run.run_id)
-        list(history.read())
-        about = tags(run, history) | {
-            "mlflow.parentRunId": self.heading(study, profile, corpus),
-            "first_attempt": str(history.begin),
-        }
-        start = int(history.first_t * 1000) if history.first_t else None
+        begin = history.look()
+        if history.first_t is None and run.status == RUNNING:
+            return None
+        study, profile, corpus, row, _ = first_member(run, history) or ("runs", "", "", run.run_id, "")
+        start = _ms(history.first_t) if history.first_t else None
+        experiment, parent = self.experiment(study), self.heading(study, profile, corpus, start)
+        about = {"run_id": run.run_id, "mlflow.parentRunId": parent, "first_attempt": str(begin)}
         made = self._client.create_run(experiment, start_time=start, tags=about, run_name=f"{row} · seed {run.seed}")
-        entry = _Entry(made.info.run_id, experiment, History(self._store, run.run_id), RUNNING, about)
-        entry.history.begin = history.begin
-        self._log_params(entry, run)
-        self._log_inputs(entry, run, corpus)
-        return entry
+        self._locate(made)
+        return _Entry(made.info.run_id, history, begin, RUNNING, about)
+
+    def _set_status(self, entry: _Entry, status: str) -> None:
+        if status == RUNNING:
+            self._client.update_run(entry.mlflow_id, status=RUNNING)
+        else:
+            self._client.set_terminated(entry.mlflow_id, status, _ms(entry.history.last_t) or None)
+        entry.status = status
 
     def experiment(self, study: str) -> str:
         if study not in self._experiments:
@@ -148,7 +170,7 @@ class Tracker:
                 self._experiments[study] = known.experiment_id
         return self._experiments[study]
 
-    def heading(self, study: str, profile: str, corpus: str) -> str:
+    def heading(self, study: str, profile: str, corpus: str, start_ms: int | None = None) -> str:
         """The parent run: a heading and nothing more, so that it is finished from the start."""
         key = (study, profile, corpus)
         if key not in self._headings:
@@ -159,51 +181,58 @@ class Tracker:
                 self._headings[key] = found[0].info.run_id
             else:
                 name = " · ".join(part for part in key if part)
-                made = self._client.create_run(experiment, tags=about, run_name=name)
-                self._client.set_terminated(made.info.run_id, "FINISHED")
+                made = self._client.create_run(experiment, start_time=start_ms, tags=about, run_name=name)
+                self._client.set_terminated(made.info.run_id, "FINISHED", start_ms)
                 self._headings[key] = made.info.run_id
         return self._headings[key]
 
-    def _log_params(self, entry: _Entry, run: TrackedRun) -> None:
-        make = self._entities.Param
-        values = {"task": run.task, **dict(flatten(run.config)), "seed": run.seed}
-        params = [make(name, str(value)[:PARAM_LENGTH]) for name, value in values.items()]
+    def _describe(self, entry: _Entry, run: TrackedRun) -> None:
+        """What does not change: parameters and data sets; once, or again where that may have failed."""
+        if POSITION in entry.tags:
+            return
+        values = {"task": run.task, **dict(flatten(config(self._store, run))), "seed": run.seed}
+        wanted = {to_key(name): str(value)[:PARAM_LENGTH] for name, value in values.items()}
+        params = [self._entities.Param(*item) for item in wanted.items() if item[0] not in entry.params]
         for some in _chunks(params, ITEMS_AT_ONCE):
             self._client.log_batch(entry.mlflow_id, params=some)
-
-    def _log_inputs(self, entry: _Entry, run: TrackedRun, corpus: str) -> None:
-        source = json.dumps({"corpus": corpus})
-        tag = self._entities.InputTag("mlflow.data.context", "training")
+        member = first_member(run, entry.history)
+        source = json.dumps({"corpus": member[2] if member else ""})
+        use = self._entities.InputTag("mlflow.data.context", "training")
         datasets = [
-            self._entities.DatasetInput(self._entities.Dataset(name, value[:36], "local", source), [tag])
+            self._entities.DatasetInput(self._entities.Dataset(name, value[:36], "local", source), [use])
             for name, value in run.inputs.items()
         ]
         if datasets:
             self._client.log_inputs(entry.mlflow_id, datasets)
+        self._set_tags(entry, whole_names(values))
 
-    def _log_points(self, entry: _Entry, points: Iterable[Point]) -> None:
+    def _log_curve(self, entry: _Entry) -> None:
+        """The points since the last time, and then how far that is."""
+        for batch in entry.history.batches(METRICS_AT_ONCE):
+            self._log(entry, [point._replace(name=curve_name(point.name)) for point in batch])
+            read = list(entry.history.position.items())[-MOST_ATTEMPTS:]
+            position = " ".join(f"{number}:{offset}" for number, offset in read)
+            if entry.tags.get(POSITION) != position:
+                self._set_tags(entry, {POSITION: position})
+
+    def _log(self, entry: _Entry, points: Sequence[Point]) -> None:
         make = self._entities.Metric
-        metrics = [make(curve_name(p.name), p.value, int(p.t * 1000), p.step) for p in points]
+        metrics = [make(to_key(p.name), p.value, _ms(p.t), p.step) for p in points]
         for some in _chunks(metrics, METRICS_AT_ONCE):
             self._client.log_batch(entry.mlflow_id, metrics=some)
+        self._set_tags(entry, whole_names(point.name for point in points))
 
     def _set_tags(self, entry: _Entry, wanted: Mapping[str, str]) -> None:
-        changed = {name: value for name, value in wanted.items() if entry.tags.get(name) != value}
+        """Write those that are new or have changed."""
+        changed = {to_key(name): value for name, value in wanted.items() if entry.tags.get(to_key(name)) != value}
         make = self._entities.RunTag
         for some in _chunks([make(*item) for item in changed.items()], ITEMS_AT_ONCE):
             self._client.log_batch(entry.mlflow_id, tags=some)
         entry.tags |= changed
 
-    def _log_results(self, entry: _Entry, run: TrackedRun) -> None:
-        known = self._client.get_run(entry.mlflow_id).data.metrics
-        new = {name: value for name, value in final_metrics(self._store, run).items() if known.get(name) != value}
-        step = max(entry.history.last.values(), default=0)
-        now = int(time.time() * 1000)
-        metrics = [self._entities.Metric(name, value, now, step) for name, value in new.items()]
-        for some in _chunks(metrics, METRICS_AT_ONCE):
-            self._client.log_batch(entry.mlflow_id, metrics=some)
-        for source, name in artifacts(self._store, run):
-            self.keep_artifact(entry.mlflow_id, source, name)
+    def _locate(self, run: Any) -> None:
+        """Remember where a run of MLflow's has its artifacts."""
+        self._locations[run.info.run_id] = self._artifacts / run.info.artifact_uri.removeprefix(SCHEME)
 
     def keep_artifact(self, mlflow_id: str, source: Path, name: str, fresh: bool = False) -> None:
         """Show a file among a run's artifacts, by its name there; what is no file or too large is left out.
@@ -212,8 +241,7 @@ class Tracker:
         """
         if not self._elsewhere:
             if mlflow_id not in self._locations:
-                location = self._client.get_run(mlflow_id).info.artifact_uri.removeprefix(SCHEME)
-                self._locations[mlflow_id] = self._store.artifacts / location
+                self._locate(self._client.get_run(mlflow_id))
             target = self._locations[mlflow_id] / name
             if fresh:
                 target.unlink(missing_ok=True)
@@ -237,15 +265,34 @@ def attach(store: Store, run_id: str, files: Mapping[Path, str]) -> bool:
     return bool(found)
 
 
-def rebuild(store: Store, runs: Iterable[TrackedRun]) -> None:
-    """Write the MLflow database anew from the store's events and results. Hold the coordinator's lock."""
-    for suffix in ("", "-wal", "-shm", "-journal"):
-        store.mlflow_db.with_name(store.mlflow_db.name + suffix).unlink(missing_ok=True)
-    remove_folder(store.artifacts)
-    store.artifacts.mkdir()
-    tracker = Tracker(store)
-    for run in runs:
-        tracker.sync(run)
+def rebuild(store: Store, runs: Iterable[TrackedRun]) -> list[str]:
+    """Write the MLflow database anew from the store's events and results. Hold the coordinator's lock.
+
+    It is made aside and takes the old one's place when it is whole. Returns a line for each run that could not be
+    written: the others are there.
+    """
+    state = folder_beside(store.state_dir, ".mlflow-")
+    files = folder_beside(store.root, ".mlflow-")
+    problems = []
+    try:
+        tracker = Tracker(store, database=state / store.mlflow_db.name, artifacts=files)
+        for run in runs:
+            try:
+                tracker.sync(run)
+            except (MemoryError, DiskFull):
+                raise
+            except Exception as error:
+                problems.append(f"{run.run_id}: {error}")
+        tracker.close()
+        for suffix in ("", "-wal", "-shm", "-journal"):
+            store.mlflow_db.with_name(store.mlflow_db.name + suffix).unlink(missing_ok=True)
+        (state / store.mlflow_db.name).replace(store.mlflow_db)
+        remove_folder(store.artifacts)
+        files.rename(store.artifacts)
+    finally:
+        remove_folder(state)
+        remove_folder(files)
+    return problems
 
 
 def make_database(path: Path) -> None:
@@ -266,6 +313,19 @@ def make_database(path: Path) -> None:
         SqlAlchemyStore(f"sqlite:///{aside}", SCHEME).engine.dispose()
         if not path.exists():  # else another process was faster, and its database may hold runs by now
             aside.replace(path)
+
+
+def _position(text: str) -> dict[int, int]:
+    """Of the tag; nothing is known to be written where it says nothing that can be read."""
+    try:
+        return {int(number): int(offset) for number, offset in (word.split(":") for word in text.split())}
+    except ValueError:
+        return {}
+
+
+def _ms(t: float) -> int:
+    """MLflow's time."""
+    return int(t * 1000)
 
 
 def _chunks(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:

@@ -52,8 +52,12 @@ def rebuild(store: o.StoreDir = o.DEFAULT_STORE, state_dir: o.StateDir = None) -
     opened = Store.open(store, state_dir, create=False)
     with _alone(opened):
         runs = list(retell(opened))
-        rebuild_tracking(opened, runs)
-    typer.echo(f"{opened.mlflow_db}: {number(len(runs), 'run')}")
+        problems = rebuild_tracking(opened, runs)
+    for line in problems:
+        typer.echo(f"could not be written: {line}", err=True)
+    typer.echo(f"{opened.mlflow_db}: {number(len(runs) - len(problems), 'run')}")
+    if problems:
+        raise typer.Exit(1)
 
 
 def _alone(store: Store) -> contextlib.AbstractContextManager[None]:

@@ -12,7 +12,7 @@ from ablations.plan import Plan
 from experiments.errors import UserError
 from experiments.mlflow_file import ui_command
 from experiments.store import Store
-from experiments.tracked import TrackedRun
+from experiments.tracked import TrackedRun, own_evaluations
 from experiments.views import Chart, Published, Table, publish, saved_views
 from reports.render.formats import render
 from reports.table import Table as Printed
@@ -102,9 +102,19 @@ def _tracked(plan: Plan, store: Store) -> list[TrackedRun]:
                 inputs=run.inputs,
                 num_params=run.num_params,
                 members=(member(plan, run),),
-                evaluations=tuple(run.eval_ids),
             )
     return list(found.values())
+
+
+def _own_sets(plan: Plan, store: Store) -> set[str]:
+    """The sets whose plain metric names in MLflow are of the decoding that this plan prints, in every run."""
+    other = {
+        e.spec.set
+        for run in plan.runs
+        for e in run.evaluations
+        if own_evaluations(store, run.run_id).get(e.spec.set, e.eval_id) != e.eval_id
+    }
+    return {e.spec.set for run in plan.runs for e in run.evaluations} - other
 
 
 def _table(chosen: o.Chosen, plan: Plan, table: Printed) -> Table:
@@ -112,9 +122,11 @@ def _table(chosen: o.Chosen, plan: Plan, table: Printed) -> Table:
 
     files = {name: render(table, format_).encode() for format_, name in FILES.items()}
     files |= {"table.html": page(table, chosen).encode(), **draw(table, chosen.store, ["svg"])}
+    own = _own_sets(plan, chosen.store)
     charts = [
         Chart(column.metric if column.set == "dev" else f"{column.metric}.{column.set}", column.header)
         for column in table.columns
+        if column.set in own
     ]
     charts += [Chart("num_params", "parameters"), Chart("train_perplexity", "perplexity while training", curve=True)]
     return Table(

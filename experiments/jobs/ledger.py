@@ -196,6 +196,12 @@ class Ledger(Queue):
             ).fetchone()
         return int(row[0])
 
+    def untracked(self, state: State) -> list[tuple[str, str]]:
+        """run_ids in a state whose end the tracking store does not know, and their errors."""
+        with database.explain(self.path):
+            rows = self._db.execute("SELECT run_id, error FROM jobs WHERE state=? AND tracked=0", (state,))
+            return [(run_id, error) for run_id, error in rows]
+
     def tracked(self, run_ids: Iterable[str]) -> None:
         """Note that the tracking store knows the end of these jobs."""
         with self._change():

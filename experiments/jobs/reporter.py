@@ -57,7 +57,6 @@ def tracked_run(job: Job, state: State, error: str = "") -> TrackedRun:
         inputs=job.inputs,
         num_params=job.num_params,
         members=job.members,
-        evaluations=tuple(item["eval_id"] for item in job.evaluations),
         error=error,
     )
 
@@ -90,9 +89,9 @@ class Reporter:
         """Hand over what an earlier coordinator could not tell the tracking store any more."""
         if self._tracker is not None:
             for state in (State.FINISHED, State.FAILED, State.CANCELLED):
-                for run_id in self._ledger.in_state(state, tracked=0):
+                for run_id, error in self._ledger.untracked(state):
                     with contextlib.suppress(Damaged):  # what is known of it is in its folder
-                        self.track(self._ledger.job(run_id), state)
+                        self.track(self._ledger.job(run_id), state, error)
 
     def show(self, live: Sequence[Live], preparing: tuple[str, str], *, stopping: bool, now: bool = False) -> None:
         """Write and show progress, at most every PROGRESS_S. `preparing`: inputs_key and what is being done."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from experiments.errors import Damaged
-from experiments.events import read_events
+from experiments.events import Tail
 from experiments.jobs.job import Job, Member
 from experiments.jobs.queue import Queue
 from experiments.jobs.reporter import tracked_run
@@ -14,12 +14,13 @@ from experiments.tracked import TrackedRun
 
 
 def retell(store: Store) -> Iterator[TrackedRun]:
-    """The runs that were attempted, in the order in which they began."""
+    """The runs that were attempted, in the order in which they began; then those that ended before they began."""
     queue = Queue(store.queue_db, create=False)
     try:
         queued = {row.run_id: row for row in queue.status()}
-        begun = sorted((began, run_id) for run_id, began in _begun(store))
-        for _, run_id in begun:
+        begun = [run_id for _, run_id in sorted((began, run_id) for run_id, began in _begun(store))]
+        never = [run_id for run_id, row in queued.items() if row.state.ended]
+        for run_id in dict.fromkeys([*begun, *never]):
             row = queued.get(run_id)
             try:
                 job = queue.job(run_id).job if row is not None else None
@@ -28,34 +29,50 @@ def retell(store: Store) -> Iterator[TrackedRun]:
             if row is not None and job is not None:
                 yield tracked_run(job, row.state, row.error)
             else:
-                yield from _from_folder(store, run_id)
+                yield _from_folder(store, run_id)
     finally:
         queue.close()
 
 
 def _begun(store: Store) -> Iterator[tuple[str, float]]:
-    for home in store.runs.glob("*"):
-        numbers = store.attempts(home.name)
-        events = read_events(store.attempt_folder(home.name, numbers[0])) if numbers else []
-        if events:
-            yield home.name, float(events[0]["t"])
+    for run_id in store.run_ids():
+        for number in store.attempts(run_id):
+            first = next(Tail(store.attempt_folder(run_id, number)).read(), None)
+            if first is not None:
+                yield run_id, first["t"]
+                break
 
 
-def _from_folder(store: Store, run_id: str) -> Iterator[TrackedRun]:
-    described = read_json(store.run_folder(run_id) / "config.json")
-    if described is None:
-        return
-    events = [e for n in store.attempts(run_id) for e in read_events(store.attempt_folder(run_id, n))]
-    members = [Member(*m) for e in events if e["kind"] == "started" for m in e.get("members", ())]
-    config: dict[str, Any] = described["config"]
+def _from_folder(store: Store, run_id: str) -> TrackedRun:
+    """Of a run that is not in the queue. What is damaged in its folder is left out."""
+    try:
+        described: dict[str, Any] = read_json(store.run_folder(run_id) / "config.json") or {}
+    except Damaged:
+        described = {}
+    members: dict[Member, None] = {}
+    last: dict[str, Any] = {"kind": ""}
+    for number in store.attempts(run_id):
+        for event in Tail(store.attempt_folder(run_id, number)).read():
+            last = event
+            if event["kind"] == "started":
+                members |= dict.fromkeys(Member(*member) for member in event.get("members", ()))
+    config: dict[str, Any] = described.get("config") or {}
+    seed = config.get("seed", 1)
     job = Job(
         run_id,
         str(config.get("task", "")),
         config,
-        seed=int(config.get("seed", 1)),
-        inputs=described.get("inputs", {}),
-        members=tuple(dict.fromkeys(members)),
+        seed=seed if isinstance(seed, int) else 1,
+        inputs=described.get("inputs") or {},
+        members=tuple(members),
     )
-    last = events[-1]["kind"] if events else ""
-    state = State.FINISHED if store.result(run_id) else State.FAILED if last == "failed" else State.CANCELLED
-    yield tracked_run(job, state, str(events[-1].get("message", "")) if last == "failed" else "")
+    failed = last["kind"] == "failed"
+    return tracked_run(job, _state(store, run_id, failed), last["message"] if failed else "")
+
+
+def _state(store: Store, run_id: str, failed: bool) -> State:
+    try:
+        finished = store.result(run_id) is not None
+    except Damaged:
+        finished = False
+    return State.FINISHED if finished else State.FAILED if failed else State.CANCELLED

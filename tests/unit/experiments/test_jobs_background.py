@@ -5,6 +5,8 @@ import sys
 import threading
 import time
 
+import pytest
+
 from experiments.jobs.background import Background
 from experiments.tracked import TrackedRun
 
@@ -14,13 +16,13 @@ def run(name, status="RUNNING"):
 
 
 class Writer:
-    def __init__(self, fail=lambda run: False):
-        self.wrote, self.fail, self.thread = [], fail, None
+    def __init__(self, fail=lambda run: False, message="no space left on device"):
+        self.wrote, self.fail, self.message, self.thread = [], fail, message, None
 
     def sync(self, run):
         self.thread = threading.current_thread()
         if self.fail(run):
-            raise OSError("no space left on device")
+            raise OSError(self.message)
         self.wrote.append((run.run_id, run.status))
 
 
@@ -102,3 +104,28 @@ def test_planning_and_queueing_import_neither_torch_nor_mlflow():
         "print([m for m in ('torch', 'mlflow', 'pandas', 'numpy') if m in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+
+
+def test_at_the_end_a_locked_database_is_waited_for(caplog):
+    tries = []
+
+    def locked(run):
+        tries.append(run.run_id)
+        return len(tries) < 3
+
+    writer = Writer(fail=locked, message="database is locked")
+    background = Background(lambda: writer, interval_s=100)
+    background.track(run("a", "FINISHED"))
+    background.close()
+    assert background.synced() == ["a"]
+
+
+@pytest.mark.parametrize("message", ["database is locked", "a bug"])
+def test_what_is_not_written_at_the_end_is_said(caplog, message):
+    began = time.monotonic()
+    background = Background(lambda: Writer(fail=lambda run: True, message=message), interval_s=100, patience_s=0.1)
+    background.track(run("a", "FINISHED"))
+    background.close()
+    assert time.monotonic() - began < 5
+    assert background.synced() == []
+    assert "not in MLflow as they are now: 1." in caplog.text and "ablations rebuild" in caplog.text

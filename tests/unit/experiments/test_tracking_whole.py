@@ -1,0 +1,229 @@
+"""Nothing is lost on the way to MLflow, and a database that grew equals one that is rebuilt."""
+
+import random
+import sqlite3
+import threading
+import time
+
+import pytest
+
+from experiments.events import FILE, EventWriter
+from experiments.jobs.background import Background
+from experiments.store import Store, write_json
+from experiments.tracked import TrackedRun
+from experiments.tracking import POSITION, Tracker, rebuild
+
+pytestmark = pytest.mark.slow  # importing MLflow and making its tables takes seconds
+
+E1, E2 = "1" * 16, "2" * 16
+MEMBERS = (("table3", "demo", "builtin", "A-h16", "A"), ("controls", "demo", "builtin", "seeds", ""))
+ODD = {"a%": 1.0, "a//b": 2.0, "": 3.0, "loss/" + "long" * 100: 4.0, "a": 5.0, "a/b": 6.0, "t": 7.0, "wall_s": 8.0}
+
+
+def run(number, status="FINISHED", members=MEMBERS[:1], **more):
+    config = {"model": {"d_model": 8}, "evaluation": {"beam_size": 4}, "odd%name": 1}
+    inputs = {"corpus": "c0ffee", "ä%.txt": "abc"}
+    return TrackedRun(f"{number:016x}", status, "stub", config, 2, inputs, members=tuple(members), **more)
+
+
+def begin(store, number, restarted=False):
+    attempt_number, folder = store.new_attempt(f"{number:016x}")
+    events = EventWriter(folder)
+    if restarted:
+        events.emit("restarted", why="a test")
+    events.emit(
+        "started", attempt=attempt_number, members=[list(MEMBERS[0])], host="h", code_digest=f"d{attempt_number}"
+    )
+    (folder / "log.txt").write_text(f"log of {attempt_number}\n")
+    return events
+
+
+def points(events, steps, value=1.0, **more):
+    for step in steps:
+        events.emit("metrics", step=step, metrics={"loss": value / (step + 1), **more})
+
+
+def finish(store, number, events, *evaluations):
+    home = store.run_folder(f"{number:016x}")
+    if not (home / "result.json").exists():
+        events.emit("trained", step=9)
+        write_json(home / "result.json", {"attempt": 1, "train_s": 2.5, "num_params": 77})
+    for eval_id, name, metrics in evaluations:
+        folder = store.evaluation_folder(f"{number:016x}", eval_id)
+        folder.mkdir(parents=True)
+        write_json(folder / "result.json", {"set": name, "metrics": metrics})
+        events.emit("evaluated", eval_id=eval_id, set=name, metrics=metrics)
+
+
+def dump(store):
+    """All that MLflow knows, by run_id of ours: what is random or of the moment is left out."""
+    database = sqlite3.connect(store.mlflow_db)
+    ids = dict(database.execute("SELECT run_uuid, value FROM tags WHERE key IN ('run_id', 'heading')"))
+    live = {uuid for (uuid,) in database.execute("SELECT run_uuid FROM runs WHERE lifecycle_stage='active'")}
+    found = {}
+    columns = "run_uuid, name, source_type, source_name, entry_point_name, user_id, status, start_time, end_time, "
+    columns += "source_version, experiment_id, deleted_time, replace(artifact_uri, run_uuid, '')"
+    for row in database.execute(f"SELECT {columns} FROM runs"):
+        found.setdefault("runs", set()).add((ids[row[0]], *row[1:])) if row[0] in live else None
+    for table, names in (
+        ("tags", "run_uuid, key, value"),
+        ("params", "run_uuid, key, value"),
+        ("metrics", "run_uuid, key, value, timestamp, step, is_nan"),
+        ("latest_metrics", "run_uuid, key, value, timestamp, step, is_nan"),
+    ):
+        rows = [row for row in database.execute(f"SELECT {names} FROM {table}") if row[0] in live]
+        found[table] = {
+            (ids[row[0]], *(ids.get(value, value) if isinstance(value, str) else value for value in row[1:]))
+            for row in rows
+        }
+        assert len(found[table]) == len(rows)
+    query = (
+        "SELECT i.destination_id, d.name, d.digest, d.dataset_source, t.name, t.value FROM inputs i JOIN datasets d "
+        "ON d.dataset_uuid = i.source_id JOIN input_tags t ON t.input_uuid = i.input_uuid"
+    )
+    found["inputs"] = {(ids[row[0]], *row[1:]) for row in database.execute(query) if row[0] in live}
+    return found
+
+
+def test_a_database_that_grew_equals_one_that_is_rebuilt(tmp_path):
+    """Killed, resumed, begun anew, failed, decoded again, taken into a second study: told in any pieces."""
+    store, chance = Store.open(tmp_path / "store"), random.Random(3)
+    trackers = [Tracker(store)]
+
+    def sync(one):
+        if chance.random() < 0.3:
+            trackers[0] = Tracker(store)  # another coordinator
+        trackers[0].sync(one)
+
+    for number in range(1, 7):
+        sync(run(number, "RUNNING"))  # before it has begun
+        events = begin(store, number)
+        for steps in (range(1, 3), range(3, 6)):
+            points(events, steps, lr=float("nan") if number == 2 else 0.5)
+            sync(run(number, "RUNNING"))
+        sync(run(number, "KILLED" if number < 4 else "FAILED", error="" if number < 4 else "out of memory " * 999))
+        events = begin(store, number, restarted=number == 3)
+        points(events, range(4, 10), value=2.0, **(ODD if number == 1 else {}))
+        sync(run(number, "RUNNING"))
+        if number == 5:
+            sync(run(number, "FAILED", error="it broke"))
+            continue
+        finish(store, number, events, (E1, "dev", {"bleu": 30.0, "num_params": 5, "a%": float(number)}))
+        sync(run(number))
+        finish(store, number, begin(store, number), (E2, "dev", {"bleu": 28.0}), ("3" * 16, "x_1", {"bleu": 1.5}))
+        sync(run(number, "RUNNING"))
+        sync(run(number, members=MEMBERS))
+    trackers[0].sync(run(6))
+    trackers[0].close()
+    grown = dump(store)
+    last = [run(number, members=MEMBERS if number < 5 else MEMBERS[:1]) for number in (1, 2, 3, 4, 6)]
+    last[-1] = run(6, members=MEMBERS)
+    Tracker(store).sync(last[-1])
+    grown = dump(store)
+    assert rebuild(store, [*last[:4], run(5, "FAILED", error="it broke"), last[-1]]) == []
+    rebuilt = dump(store)
+    for table in grown:
+        assert grown[table] - rebuilt[table] == set() == rebuilt[table] - grown[table], table
+    assert {row[-2] for row in grown["metrics"] if row[1] == "train_loss" and row[0].endswith("2")} == set(range(1, 10))
+    assert sum(row[1] == "num_params" for row in grown["metrics"]) == 5
+    artifacts = {path.relative_to(store.artifacts).parts[2:] for path in store.artifacts.rglob("*.txt")}
+    assert ("artifacts", "attempts", "0003", "log.txt") in artifacts
+    assert not list(store.root.glob(".mlflow-*"))
+
+
+def test_whatever_write_fails_nothing_is_lost_or_doubled(tmp_path, monkeypatch):
+    """Every call on MLflow may fail before or after it has written; sync is repeated until it returns."""
+    store, chance = Store.open(tmp_path / "store"), random.Random(5)
+    events = begin(store, 1)
+    points(events, range(2500))
+    finish(store, 1, events, (E1, "dev", {"bleu": 30.0}))
+    tracker, failures = Tracker(store), 0
+
+    class Failing:
+        def __init__(self, client):
+            self._real = client
+
+        def __getattr__(self, name):
+            def call(*args, **more):
+                nonlocal failures
+                fails = chance.random() < 0.25
+                if fails and chance.random() < 0.5:
+                    failures += 1
+                    raise OSError("database is locked")
+                answer = getattr(self._real, name)(*args, **more)
+                if fails:
+                    failures += 1
+                    raise OSError("database is locked")
+                return answer
+
+            return call
+
+    tracker._client = Failing(tracker._client)
+    for _ in range(500):
+        try:
+            tracker.sync(run(1))
+        except OSError:
+            continue
+        break
+    else:
+        pytest.fail("sync never returned")
+    assert failures > 3
+    grown = dump(store)
+    rebuild(store, [run(1)])
+    assert {table: rows for table, rows in dump(store).items() if table != "runs"} == {
+        table: rows for table, rows in grown.items() if table != "runs"
+    }
+    assert sum(row[1] == "train_loss" for row in grown["metrics"]) == 2500
+
+
+@pytest.mark.parametrize("closing", [False, True])
+def test_a_lock_on_the_database_loses_no_point(tmp_path, closing, caplog):
+    store = Store.open(tmp_path / "store")
+    events = begin(store, 1)
+    points(events, range(50))
+    Tracker(store).sync(run(1, "RUNNING"))
+    background = Background(lambda: Tracker(store), 0.2)
+    lock = sqlite3.connect(store.mlflow_db, isolation_level=None, check_same_thread=False)
+    lock.execute("BEGIN EXCLUSIVE")
+    background.track(run(1, "RUNNING"))
+    points(events, range(50, 100))
+    finish(store, 1, events, (E1, "dev", {"bleu": 30.0}))
+    background.track(run(1))
+    if closing:
+        threading.Timer(30.0, lambda: lock.execute("ROLLBACK")).start()
+    else:
+        until = time.monotonic() + 60
+        while not caplog.records:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        assert background.synced() == []
+        lock.execute("ROLLBACK")
+    background.close()
+    assert background.synced() == [f"{1:016x}"]
+    steps = [row[-2] for row in dump(store)["metrics"] if row[1] == "train_loss"]
+    assert sorted(steps) == list(range(100))
+
+
+def test_points_that_an_earlier_version_has_dropped_are_written_by_the_next_sync(tmp_path):
+    store = Store.open(tmp_path / "store")
+    events = begin(store, 1)
+    points(events, range(100))
+    Tracker(store).sync(run(1, "RUNNING"))
+    whole = dump(store)["metrics"]
+    database = sqlite3.connect(store.mlflow_db)
+    database.execute("DELETE FROM metrics WHERE step BETWEEN 20 AND 40")
+    database.execute("DELETE FROM tags WHERE key=?", (POSITION,))
+    database.commit()
+    Tracker(store).sync(run(1, "RUNNING"))
+    assert dump(store)["metrics"] == whole
+
+
+def test_a_run_that_cannot_be_written_does_not_keep_the_others_out(tmp_path):
+    store = Store.open(tmp_path / "store")
+    for number in (1, 2, 3):
+        points(begin(store, number), range(5))
+    (store.attempt_folder(f"{2:016x}", 1) / FILE).write_bytes(b"rubbish\n" * 100)
+    bad = TrackedRun(f"{3:016x}", "NO SUCH STATUS", "stub", {}, 1)
+    problems = rebuild(store, [run(1), run(2), bad])
+    assert len(problems) == 1 and problems[0].startswith(f"{3:016x}: ")
+    assert {row[0] for row in dump(store)["runs"]} >= {f"{1:016x}", f"{2:016x}"}
