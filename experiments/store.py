@@ -32,6 +32,7 @@ VERSION = 1
 MARKER = "store.json"
 _IDENTITY = re.compile(r"[0-9a-f]{16}")
 _ATTEMPT = re.compile(r"[0-9]{4,9}")
+MOST_ATTEMPTS = 10**9
 
 
 class Store:
@@ -117,7 +118,11 @@ class Store:
 
     def result(self, run_id: str) -> dict[str, Any] | None:
         """What the finished training recorded, or None. Raises Damaged."""
-        return read_named(self.run_folder(run_id) / "result.json", run_id=run_id)
+        path = self.run_folder(run_id) / "result.json"
+        found = read_named(path, run_id=run_id)
+        if found is not None and not (isinstance(found.get("attempt"), int) and 0 < found["attempt"] < MOST_ATTEMPTS):
+            raise Damaged(f"{path} is damaged: it names no attempt. Restore it, or delete it to redo this part.")
+        return found
 
     def evaluation(self, run_id: str, eval_id: str) -> dict[str, Any] | None:
         """What a finished evaluation recorded, or None. Raises Damaged."""

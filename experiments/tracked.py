@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from experiments.errors import Damaged
+from experiments.errors import UserError
 from experiments.history import History, Point
 from experiments.store import Store, read_json
 
@@ -84,7 +84,7 @@ def final_points(store: Store, run: TrackedRun, history: History) -> list[Point]
     """
     try:
         result = store.result(run.run_id) or {}
-    except Damaged:
+    except UserError:
         result = {}
     begun = history.first_t or 0.0
     trained, step = history.trained_t or begun, history.last_step
@@ -137,7 +137,7 @@ def evaluations(store: Store, run_id: str) -> Iterator[tuple[str, Mapping[str, A
     for eval_id in names:
         try:
             made = store.evaluation(run_id, eval_id)
-        except Damaged:
+        except UserError:
             continue
         if made is not None:
             yield eval_id, made
@@ -159,7 +159,7 @@ def _described(store: Store, run_id: str) -> Mapping[str, Any]:
     """config.json, or nothing where it is not there or damaged."""
     try:
         return read_json(store.run_folder(run_id) / "config.json") or {}
-    except Damaged:
+    except UserError:
         return {}
 
 

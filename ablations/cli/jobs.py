@@ -8,7 +8,7 @@ from ablations.cli.options import Chosen
 from ablations.plan import Plan, PlannedRun
 from ablations.selectors import CORPUS
 from experiments.config import digest, flatten, lineage, total_steps
-from experiments.errors import Damaged, UserError
+from experiments.errors import UserError
 from experiments.jobs.job import Job, Member
 from experiments.jobs.queue import Queue
 from experiments.store import Store, explain_os_errors, read_json, remove_folder, write_json
@@ -114,7 +114,7 @@ def _shorter(store: Store, run: PlannedRun) -> list[str]:
     for path in store.runs.glob("*/config.json"):
         try:
             other = read_json(path) or {}
-        except Damaged:
+        except UserError:
             continue
         fewer = other.get("steps") or 0
         if other.get("lineage") == mine and isinstance(fewer, int) and fewer < steps:

@@ -96,6 +96,8 @@ def _print(store: Store, run_id: str, path: Path, follow: bool) -> None:
                 time.sleep(FOLLOW_S)
     except FileNotFoundError:
         typer.echo("nothing was printed yet")
+    except OSError as error:
+        typer.echo(f"it cannot be read: {error.strerror}")
 
 
 def _runs(store: Store, run_id: str) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from experiments.errors import Damaged
+from experiments.errors import UserError
 from experiments.events import Tail
 from experiments.jobs.job import Job, Member
 from experiments.jobs.queue import Queue
@@ -47,7 +47,7 @@ def _from_folder(store: Store, run_id: str) -> TrackedRun:
     """Of a run that is not in the queue. What is damaged in its folder is left out."""
     try:
         described: dict[str, Any] = read_json(store.run_folder(run_id) / "config.json") or {}
-    except Damaged:
+    except UserError:
         described = {}
     members: dict[Member, None] = {}
     last: dict[str, Any] = {"kind": ""}
@@ -73,6 +73,6 @@ def _from_folder(store: Store, run_id: str) -> TrackedRun:
 def _state(store: Store, run_id: str, failed: bool) -> State:
     try:
         finished = store.result(run_id) is not None
-    except Damaged:
+    except UserError:
         finished = False
     return State.FINISHED if finished else State.FAILED if failed else State.CANCELLED

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ablations.cli.main import app
+from experiments.jobs.slots import Slot
 from experiments.jobs.states import State
 from experiments.store import Store, read_json
 
@@ -49,6 +50,7 @@ FAULTS |= {
     "an attempt of other digits": ("attempts/1²/result.json", b"{}"),
 }
 GOOD = 1000
+MANY = [Slot(f"cpu:{number}", "cpu", 1) for number in range(len(FAULTS))]
 
 
 def home(store, number):
@@ -97,11 +99,10 @@ def test_damaged_while_their_coordinator_is_gone(store):
     code = textwrap.dedent(f"""
         import sys
         sys.path.insert(0, {str(ROOT)!r})
-        from experiments.jobs.slots import Slot
         from experiments.store import Store
         from tests.system.stub_store import go, make
-        slots = [Slot(f"cpu:{{i}}", "cpu", 1) for i in range({len(FAULTS)})]
-        go(Store.open(sys.argv[1]), *(make(n, steps=400, step_s=0.05) for n in range({len(FAULTS)})), slots=slots)
+        from tests.system.test_damaged_folders import FAULTS, MANY
+        go(Store.open(sys.argv[1]), *(make(n, steps=400, step_s=0.03) for n in range(len(FAULTS))), slots=MANY)
     """)
     process = subprocess.Popen([sys.executable, "-c", code, str(store.root)], start_new_session=True)
     wait_for(lambda: len(list(store.runs.glob("*/attempts/0001/checkpoint.json"))) == len(FAULTS))
@@ -112,5 +113,5 @@ def test_damaged_while_their_coordinator_is_gone(store):
         path = home(store, number) / "attempts/0001/checkpoint.json"
         if path.is_file() and read_json(path):
             path.unlink()
-    go(store, make(GOOD))
+    go(store, make(GOOD), slots=MANY)
     check(store)
