@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from experiments.errors import UserError
+from experiments.errors import Damaged, UserError
 from experiments.events import Tail
 from experiments.jobs.job import Job, Member
 from experiments.jobs.queue import Queue
