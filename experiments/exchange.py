@@ -108,12 +108,12 @@ def _copy_evaluation(source: Store, target: Store, run_id: str, eval_id: str, at
     if made is None or place.exists():
         return False
     place.parent.mkdir(parents=True, exist_ok=True)
-    beside = folder_beside(place.parent, ".taking-")
-    for path in source.evaluation_folder(run_id, eval_id).iterdir():
-        if _is_inside(path, source):
-            shutil.copyfile(path, beside / path.name)
-    write_json(beside / "result.json", {**made, "attempt": attempt, "weights_attempt": attempt})
-    beside.rename(place)
+    with folder_beside(place.parent, ".taking-") as beside:
+        for path in source.evaluation_folder(run_id, eval_id).iterdir():
+            if _is_inside(path, source):
+                shutil.copyfile(path, beside / path.name)
+        write_json(beside / "result.json", {**made, "attempt": attempt, "weights_attempt": attempt})
+        beside.rename(place)
     fsync_folder(place.parent)
     return True
 

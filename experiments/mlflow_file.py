@@ -8,6 +8,7 @@ from pathlib import Path
 from experiments.journal import journal_mode
 from experiments.store import Store
 
+HOST = "127.0.0.1"  # the pages are for this machine only
 SCHEME = "mlflow-artifacts:/"  # relative to the folder that the server is started with
 
 
@@ -32,5 +33,5 @@ def set_journal(path: Path) -> None:
 def ui_command(store: Store, port: int) -> list[str]:
     """The command that shows a store in a browser, on this machine only."""
     set_journal(store.mlflow_db)
-    server = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    server = [sys.executable, "-m", "mlflow", "server", "--host", HOST, "--port", str(port), "--workers", "1"]
     return [*server, "--backend-store-uri", database_uri(store), "--artifacts-destination", str(store.artifacts)]

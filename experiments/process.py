@@ -13,11 +13,12 @@ PROC = Path("/proc/self/stat")
 STAT = "/proc/{}/stat"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _CLOCK_S = 2.0  # two readings of one creation's time of day may differ by a small step of the clock
-_STATE, _START_TICKS = 0, 19  # fields 3 and 22 of /proc/PID/stat, counted behind the name
+_STATE, _PARENT, _START_TICKS = 0, 1, 19  # fields 3, 4 and 22 of /proc/PID/stat, counted behind the name
 
 
 class _Stat(NamedTuple):
     state: str
+    parent: int
     start_ticks: int
 
 
@@ -47,6 +48,19 @@ def is_alive(identity: Any) -> bool:
     return stat is not None and stat.start_ticks == identity["start_ticks"] and stat.state not in "ZX"
 
 
+def descendants(pid: int) -> list[int]:
+    """What a process has started and what that has, parents first; without zombies. Empty where there is no /proc."""
+    found = {int(path.name): _read_stat(int(path.name)) for path in Path("/proc").glob("[0-9]*")}
+    children: dict[int, list[int]] = {}
+    for child, stat in found.items():
+        if stat is not None:
+            children.setdefault(stat.parent, []).append(child)
+    below = list(children.get(pid, ()))
+    for child in below:
+        below += children.get(child, ())
+    return [child for child in below if (stat := found[child]) is not None and stat.state not in "ZX"]
+
+
 def _read_stat(pid: int) -> _Stat | None:
     """None if there is no such process. The name, in parentheses, may itself hold spaces and parentheses."""
     try:
@@ -54,7 +68,7 @@ def _read_stat(pid: int) -> _Stat | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     fields = text[text.rindex(b")") + 1 :].split()
-    return _Stat(fields[_STATE].decode(), int(fields[_START_TICKS]))
+    return _Stat(fields[_STATE].decode(), int(fields[_PARENT]), int(fields[_START_TICKS]))
 
 
 @functools.cache

@@ -14,6 +14,7 @@ No absolute path is kept inside, so a store can be moved. Imports no torch.
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import re
@@ -234,10 +235,11 @@ def whole_or_not(path: Path, *, private: bool = False) -> Iterator[IO[bytes]]:
     name = _beside(path.parent, f".{path.name}.")
     try:
         with os.fdopen(os.open(name, _NEW, 0o600 if private else 0o666), "wb") as stream:
+            _mark_as_in_use(stream.fileno())
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
-        name.replace(path)
+            name.replace(path)  # before the lock goes with the stream
     except BaseException:
         name.unlink(missing_ok=True)
         raise
@@ -257,11 +259,24 @@ def name_new(made: Path, path: Path) -> None:
     fsync_folder(path.parent)
 
 
-def folder_beside(parent: Path, prefix: str, suffix: str = "") -> Path:
-    """Make a folder of a new name, as the umask has it: one of tempfile would be for its owner alone."""
+@contextlib.contextmanager
+def folder_beside(parent: Path, prefix: str, suffix: str = "") -> Iterator[Path]:
+    """A folder of a new name, gone afterwards unless it was renamed. Its mode is the umask's; tempfile's is 0700."""
     folder = _beside(parent, prefix, suffix)
     folder.mkdir()
-    return folder
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        _mark_as_in_use(handle)
+        yield folder
+    finally:
+        remove_folder(folder)
+        os.close(handle)
+
+
+def _mark_as_in_use(handle: int) -> None:
+    """As long as it is open: what nobody has locked was left by a process that was killed (leftovers.py)."""
+    with contextlib.suppress(OSError):  # a disk without locks
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC

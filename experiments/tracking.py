@@ -15,7 +15,6 @@ be moved.
 import json
 import logging
 import os
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -271,10 +270,8 @@ def rebuild(store: Store, runs: Iterable[TrackedRun]) -> list[str]:
     It is made aside and takes the old one's place when it is whole. Returns a line for each run that could not be
     written: the others are there.
     """
-    state = folder_beside(store.state_dir, ".mlflow-")
-    files = folder_beside(store.root, ".mlflow-")
     problems = []
-    try:
+    with folder_beside(store.state_dir, ".mlflow-") as state, folder_beside(store.root, ".mlflow-") as files:
         tracker = Tracker(store, database=state / store.mlflow_db.name, artifacts=files)
         for run in runs:
             try:
@@ -289,9 +286,6 @@ def rebuild(store: Store, runs: Iterable[TrackedRun]) -> list[str]:
         (state / store.mlflow_db.name).replace(store.mlflow_db)
         remove_folder(store.artifacts)
         files.rename(store.artifacts)
-    finally:
-        remove_folder(state)
-        remove_folder(files)
     return problems
 
 
@@ -304,8 +298,8 @@ def make_database(path: Path) -> None:
     if path.exists():
         set_journal(path)
         return
-    with tempfile.TemporaryDirectory(prefix=".mlflow-", dir=path.parent, ignore_cleanup_errors=True) as folder:
-        aside = Path(folder) / path.name
+    with folder_beside(path.parent, ".mlflow-") as folder:
+        aside = folder / path.name
         set_journal(aside)
         os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
         from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore

@@ -12,6 +12,7 @@ from rich.text import Text
 from ablations.cli.terminal import unguarded, visible
 from experiments.jobs.reporter import View
 from experiments.jobs.states import State
+from experiments.jobs.watch import GRACE_S
 
 PLAIN_EVERY_S = 10.0
 
@@ -52,7 +53,7 @@ class Live:
         counts = view.counts
         words = [f"{counts[state]} {state.value}" for state in State if counts[state]]
         eta = f"about {duration(view.left_s)} left" if view.left_s else ""
-        stopping = "stopping after checkpoints (once more: at once)" if view.stopping else ""
+        stopping = STOPPING if view.stopping else ""
         return ", ".join(filter(None, [*words, view.preparing, eta, stopping]))
 
 
@@ -61,6 +62,9 @@ def duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+STOPPING = f"stopping after checkpoints, in {duration(GRACE_S)} at most (once more: at once)"
 
 
 def _running(view: View) -> list[str]:

@@ -1,6 +1,11 @@
 """`ablations ui`: MLflow's pages on this store, on 127.0.0.1, with a study's table as a ready comparison."""
 
+import contextlib
+import errno
 import os
+import socket
+import subprocess
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -10,13 +15,15 @@ from ablations.cli.jobs import member
 from ablations.cli.report import page, table_of
 from ablations.plan import Plan
 from experiments.errors import UserError
-from experiments.mlflow_file import ui_command
+from experiments.keeper import kept
+from experiments.mlflow_file import HOST, ui_command
 from experiments.store import Store
 from experiments.tracked import TrackedRun, own_evaluations
 from experiments.views import Chart, Published, Table, publish, saved_views
 from reports.render.formats import render
 from reports.table import Table as Printed
 
+LEAVE_S = 10.0  # for MLflow to end on Ctrl-C
 FILES = {"markdown": "table.md", "latex": "table.tex", "csv": "table.csv", "json": "table.json", "setup": "setup.md"}
 
 
@@ -40,7 +47,9 @@ def ui(
     ] = None,
 ) -> None:
     """Open MLflow on the store; Ctrl-C ends it. With STUDY, its table and figures are put there first."""
-    server = tracking_uri or f"http://127.0.0.1:{port}"
+    server = tracking_uri or f"http://{HOST}:{port}"
+    if not tracking_uri:
+        _refuse_used_port(port)
     if study is None and tracking_uri:
         raise UserError("--tracking-uri sends a table to a server: name the study, `ablations ui STUDY …`.")
     if study is not None:
@@ -51,13 +60,49 @@ def ui(
     if tracking_uri:
         return
     opened = Store.open(store, state_dir, create=False)
-    if not opened.mlflow_db.exists():
+    if not opened.mlflow_db.is_file():
         raise UserError(f"{opened.mlflow_db} does not exist: nothing was run in this store yet.")
     if study is None:
         _print_views(opened, server)
-    command = ui_command(opened, port)
-    typer.echo(f"MLflow on {server} (Ctrl-C ends it)")
-    os.execvpe(command[0], command, {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"})
+    raise typer.Exit(_serve(ui_command(opened, port), server))
+
+
+def _serve(command: Sequence[str], server: str) -> int:
+    """MLflow's server and what it starts, until it ends or Ctrl-C; none of it outlives this process."""
+    environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"}
+    with kept(command, env=environment, stdin=subprocess.DEVNULL) as served:
+        typer.echo(f"MLflow on {server} (Ctrl-C ends it)")
+        try:
+            return served.process.wait()
+        except KeyboardInterrupt:
+            served.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+                served.process.wait(LEAVE_S)
+            return 0
+
+
+def _refuse_used_port(port: int) -> None:
+    with contextlib.closing(socket.socket()) as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does: one that has ended is no bar
+        try:
+            trial.bind((HOST, port))
+            return
+        except OSError as error:
+            why = f"is used by {_listener(port)}" if error.errno == errno.EADDRINUSE else f"cannot be used: {error}"
+    raise UserError(
+        f"Port {port} {why}. Name another with --port, for example --port {port + 1 if port < 65535 else port - 1}."
+    )
+
+
+def _listener(port: int) -> str:
+    """The process that listens on a port, where this user may know it."""
+    import psutil
+
+    with contextlib.suppress(psutil.Error, OSError):
+        for found in psutil.net_connections("tcp"):
+            if found.laddr and found.laddr.port == port and found.status == psutil.CONN_LISTEN and found.pid:
+                return f"process {found.pid} ({' '.join(psutil.Process(found.pid).cmdline())[:120]})"
+    return "another process"
 
 
 def _print_views(store: Store, server: str) -> None:

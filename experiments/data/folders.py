@@ -34,8 +34,7 @@ def make_folder(final: Path, lock_name: str, make: Callable[[Path], None]) -> No
     if final.is_dir():
         return
     final.parent.mkdir(parents=True, exist_ok=True)
-    part = folder_beside(final.parent, f".{lock_name}.", ".part")
-    try:
+    with folder_beside(final.parent, f".{lock_name}.", ".part") as part:
         make(part)
         _fsync_all(part)
         try:
@@ -44,8 +43,6 @@ def make_folder(final: Path, lock_name: str, make: Callable[[Path], None]) -> No
             if not final.is_dir():
                 raise
         fsync_folder(final.parent)
-    finally:
-        remove_folder(part)
 
 
 def _fsync_all(folder: Path) -> None:

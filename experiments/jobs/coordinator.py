@@ -8,6 +8,7 @@ takes up what it left (`_recover`).
 import contextlib
 from collections.abc import Callable, Sequence
 
+from experiments import leftovers
 from experiments.jobs.background import Background
 from experiments.jobs.engines.base import CHILD, Engine
 from experiments.jobs.engines.local import LocalEngine
@@ -19,6 +20,7 @@ from experiments.jobs.placement import Placement
 from experiments.jobs.preparation import LoadTask
 from experiments.jobs.reporter import Reporter, Summary, View
 from experiments.jobs.slots import Slot
+from experiments.jobs.states import State
 from experiments.jobs.watch import HANG_S
 from experiments.store import Store, explain_os_errors
 
@@ -48,6 +50,7 @@ def work(
     with store.coordinator_lock(), contextlib.ExitStack() as stack:
         ledger = stack.enter_context(contextlib.closing(Ledger(store.queue_db)))
         ledger.check()
+        leftovers.sweep(store, running=ledger.in_state(State.RUNNING))
         engine = stack.enter_context(contextlib.closing(engine or LocalEngine()))
         interrupts = stack.enter_context(Interrupts())
         reporter = Reporter(ledger, tracker, on_progress, notifier)

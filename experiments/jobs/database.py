@@ -8,7 +8,7 @@ from pathlib import Path
 
 from experiments.errors import DiskFull, UserError
 from experiments.journal import journal_mode
-from experiments.store import explain_os_errors, folder_beside, name_new, remove_folder
+from experiments.store import explain_os_errors, folder_beside, name_new
 
 VERSION = 4
 APPLICATION = 0x41424C51  # "ABLQ": this file is a queue of ours
@@ -114,8 +114,7 @@ def _copy(connection: sqlite3.Connection) -> sqlite3.Connection:
 
 def _make(path: Path) -> None:
     """An empty queue, made beside and then given its name: nobody ever sees one half made."""
-    folder = folder_beside(path.parent, f".{path.name}.")
-    try:
+    with folder_beside(path.parent, f".{path.name}.") as folder:
         aside = folder / path.name
         with contextlib.closing(sqlite3.connect(aside, isolation_level=None)) as connection:
             connection.execute(f"PRAGMA journal_mode={journal_mode(path.parent)}")
@@ -125,8 +124,6 @@ def _make(path: Path) -> None:
                 connection.execute(f"PRAGMA application_id={APPLICATION}")
                 connection.execute(f"PRAGMA user_version={VERSION}")
         name_new(aside, path)
-    finally:
-        remove_folder(folder)
 
 
 def _upgrade(connection: sqlite3.Connection, path: Path) -> None:

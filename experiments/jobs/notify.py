@@ -9,8 +9,10 @@ The text comes on its standard input, and in its environment:
 It runs beside the work; that it fails or hangs is logged and harms nothing.
 """
 
+import contextlib
 import logging
 import os
+import signal
 import subprocess
 import threading
 from collections.abc import Callable, Mapping
@@ -65,15 +67,28 @@ class Notifier:
 
     def _run(self, environment: Mapping[str, str], text: str) -> None:
         try:
-            subprocess.run(
+            shell = subprocess.Popen(
                 self._command,
                 shell=True,
-                input=text.encode(),
                 env={**os.environ, **environment},
-                timeout=self._timeout_s,
-                check=True,
-                capture_output=True,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                process_group=0,
             )
-        except subprocess.SubprocessError as error:
-            said = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip()
-            log.warning("the notification command failed: %s %s", error, said)
+            try:
+                _, said = shell.communicate(text.encode(), self._timeout_s)
+            except subprocess.TimeoutExpired as error:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(shell.pid, signal.SIGKILL)  # a whole pipeline
+                shell.wait()
+                self._log(f"ended after {self._timeout_s:g} s", error.stderr)
+            else:
+                if shell.returncode:
+                    self._log(f"exit code {shell.returncode}", said)
+        except OSError as error:
+            self._log(str(error), None)
+
+    def _log(self, how: str, said: bytes | None) -> None:
+        words = (said or b"").decode(errors="replace").strip()
+        log.warning("the notification command failed: %s: %s %s", self._command, how, words)

@@ -6,12 +6,10 @@ import math
 import os
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from experiments.config import PROBE_ID
@@ -23,7 +21,7 @@ from experiments.jobs.engines.local import LocalEngine
 from experiments.jobs.slots import Slot
 from experiments.process import identify
 from experiments.sealed import seal
-from experiments.store import Store, read_json
+from experiments.store import Store, folder_beside, read_json
 
 PROBING = (sys.executable, "-m", "experiments.probing")  # a child that measures its device too
 STEPS = 20  # the curve has points at 10 and at 20: the first ten warm the device up
@@ -108,8 +106,7 @@ def _trained(
         "device": slot.told(slot.threads),
         "coordinator": identify(os.getpid()),
     }
-    with tempfile.TemporaryDirectory(prefix="probe-", dir=store.root) as name:
-        folder = Path(name)
+    with folder_beside(store.root, ".probe-") as folder:
         (folder / SPEC).write_text(json.dumps(seal(whole)), encoding="utf-8")
         argv = [*child, str(folder / SPEC)]
         handle = engine.start(Launch(argv, child_environment(slot, slot.threads), folder / "log.txt", slot))

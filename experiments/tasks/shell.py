@@ -1,21 +1,20 @@
 """Running a trainer that is a shell command, and finding the metrics in what it printed or wrote."""
 
-import contextlib
 import csv
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from experiments.errors import Preempted, UserError
 from experiments.event_kinds import LAST_STEP
+from experiments.keeper import Kept, kept
 from experiments.tasks.base import Context
 from experiments.tasks.placeholders import filled
 
@@ -34,7 +33,7 @@ class Ended:
 
 
 def run_command(command: str, values: Mapping[str, Any], cwd: Path, context: Context) -> Ended:
-    """Run `command` with its placeholders filled, to the end. Its output goes to the log.
+    """Run `command` with its placeholders filled, to the end. Its output goes to the log; nothing of it is left.
 
     Raises Preempted if it was asked to stop and did, RuntimeError for any other exit code than 0.
     """
@@ -43,18 +42,17 @@ def run_command(command: str, values: Mapping[str, Any], cwd: Path, context: Con
     text, variables = filled(command, values)
     stopped = threading.Event()
     lines: deque[str] = deque(maxlen=LINES_KEPT)
-    with _process_group() as group:
-        process = subprocess.Popen(
-            ["/bin/sh", "-c", text], cwd=cwd, env=environment | variables, text=True, errors="replace",
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, process_group=group,
-        )  # fmt: skip
-        threading.Thread(target=_pass_on, args=(process, group, context, stopped), daemon=True).start()
-        assert process.stdout is not None
-        for line in process.stdout:
+    with kept(
+        ["/bin/sh", "-c", text], cwd=cwd, env=environment | variables, text=True, errors="replace",
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+    ) as shell:  # fmt: skip
+        threading.Thread(target=_pass_on, args=(shell, context, stopped), daemon=True).start()
+        assert shell.process.stdout is not None
+        for line in shell.process.stdout:
             sys.stdout.write(line)
             lines.append(line.rstrip("\n"))
             _tell(line, context)
-        code = process.wait()
+        code = shell.process.wait()
     sys.stdout.flush()
     if code != 0 and stopped.is_set():
         raise Preempted(None)
@@ -64,30 +62,12 @@ def run_command(command: str, values: Mapping[str, Any], cwd: Path, context: Con
     return Ended(tuple(lines), stopped.is_set())
 
 
-@contextlib.contextmanager
-def _process_group() -> Iterator[int]:
-    """A group for the command, whose leader ends it if this process is killed.
-
-    Left alone, a trainer would train on beside its successor. The leader is there before the command begins.
-    """
-    leader = subprocess.Popen(
-        ["/bin/sh", "-c", "trap '' TERM; read _; kill -9 0"],
-        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, process_group=0,
-    )  # fmt: skip
-    try:
-        yield leader.pid
-    finally:
-        leader.kill()
-        leader.communicate()
-
-
-def _pass_on(process: "subprocess.Popen[str]", group: int, context: Context, stopped: threading.Event) -> None:
+def _pass_on(shell: Kept, context: Context, stopped: threading.Event) -> None:
     """SIGTERM to the shell and what it has started, once the run is asked to end."""
-    while process.poll() is None:
+    while shell.process.poll() is None:
         if context.should_stop():
             stopped.set()
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(group, signal.SIGTERM)
+            shell.terminate()
             return
         stopped.wait(STOP_EVERY_S)
 

@@ -3,6 +3,7 @@
 import json
 import logging
 
+import psutil
 import pytest
 
 from experiments.errors import DiskFull
@@ -95,6 +96,16 @@ def test_a_notification_that_fails_or_hangs_harms_nothing(store, command, caplog
         go(store, make(), notifier=Notifier(command, timeout_s=0.5))
     assert_whole(store)
     assert "notification command failed" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "command", ["sleep 300 | cat", "sleep 300 & echo $! > {}/pid; wait", "(sleep 300 &); sleep 300 | cat"]
+)
+def test_a_notification_that_takes_too_long_is_ended_with_all_its_parts(store, tmp_path, command):
+    go(store, make(), notifier=Notifier(f": {tmp_path}; {command.format(tmp_path)}", timeout_s=0.5))
+    mine = [p for p in psutil.process_iter(["cmdline", "environ"]) if "ABLATIONS_EVENT" in (p.info["environ"] or {})]
+    left = [p.info["cmdline"] for p in mine if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+    assert left == []
 
 
 def test_a_gpu_that_others_use_is_left_alone_until_they_leave(store, monkeypatch):

@@ -31,7 +31,7 @@ def test_a_probe_tells_speed_work_memory_and_time(cli: Cli, tiny: Path, tmp_path
         assert (row["together"], row["share"]) == (2, row["gain"] >= 1.1)
         names = {event.get("name", "") for event in json.loads(Path(row["trace"]).read_text())["traceEvents"]}
         assert any("Softmax" in name or "softmax" in name for name in names), "what ran is named"
-    assert not list(store.glob("probe-*"))
+    assert not list(store.glob(".probe-*"))
     assert not list((store / "runs").glob("*"))
 
     text = cli("probe", tiny, "--rows", "h1", *options).stdout

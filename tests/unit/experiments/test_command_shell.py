@@ -59,10 +59,49 @@ def test_the_whole_command_is_asked_to_end(tmp_path: Path) -> None:
         run_command(command, {"seed": 1}, tmp_path, Asked(tmp_path / "begun"))  # type: ignore[arg-type]
 
 
-def test_what_the_command_leaves_behind_when_it_ends_well_is_its_own_business(tmp_path: Path) -> None:
-    command = f"sleep 300 > /dev/null & echo $! > {tmp_path / 'pid'}; echo done"
+LEAVING = {  # $! is what is left
+    "holds its output": "sleep 300 &",
+    "holds nothing": "sleep 300 > /dev/null 2>&1 &",
+    "has left its session": "setsid sleep 300 &",
+    "has left its session and holds nothing": "setsid sleep 300 > /dev/null 2>&1 &",
+    "does not hear": "setsid sh -c 'trap \"\" TERM; sleep 300' &",
+    "is an orphan": "(setsid sleep 300 & echo $! > pids) &",
+}
+
+
+@pytest.mark.parametrize("command", LEAVING.values(), ids=LEAVING.keys())
+def test_what_a_command_has_started_ends_with_it(tmp_path: Path, command: str) -> None:
+    command += f" echo $! > pid; while [ ! -s {'pids' if 'pids' in command else 'pid'} ]; do :; done; echo done"
     ended = run_command(command, {"seed": 1}, tmp_path, Asked(tmp_path / "never"))  # type: ignore[arg-type]
     assert ended.lines == ("done",)
-    left = psutil.Process(wait_for(tmp_path / "pid")[0])
-    assert left.is_running()
-    left.kill()
+    for file in tmp_path.glob("pid*"):
+        assert not psutil.pid_exists(int(file.read_text()))
+
+
+@pytest.mark.parametrize("command", LEAVING.values(), ids=LEAVING.keys())
+def test_what_a_command_has_started_ends_with_the_process_that_ran_it(tmp_path: Path, command: str) -> None:
+    command += f" sleep 0.2; cat pids >> pid; echo $! $$ >> {tmp_path / 'pid'}; wait"
+    runner = subprocess.Popen([sys.executable, "-c", RUNNER, command], cwd=tmp_path)
+    pids = wait_for(tmp_path / "pid")
+    os.kill(runner.pid, signal.SIGKILL)
+    runner.wait()
+    _, alive = psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], timeout=30)
+    assert not alive
+
+
+def test_what_a_command_has_started_is_asked_to_end_with_it(tmp_path: Path) -> None:
+    """Though it has left the session and holds the output: a run that is stopped does not wait for it."""
+    command = f"setsid sleep 300 & echo $! > {tmp_path / 'begun'}; sleep 300"
+    began = time.monotonic()
+    with pytest.raises(Preempted):
+        run_command(command, {"seed": 1}, tmp_path, Asked(tmp_path / "begun"))  # type: ignore[arg-type]
+    assert time.monotonic() - began < 60
+    assert not psutil.pid_exists(int((tmp_path / "begun").read_text()))
+
+
+@pytest.mark.parametrize(
+    ("command", "how"), [("exit 7", "exit code 7"), ("kill -9 $$", "signal 9"), ("kill $$", "signal 15")]
+)
+def test_a_command_that_fails_is_told_as_it_ended(tmp_path: Path, command: str, how: str) -> None:
+    with pytest.raises(RuntimeError, match=f"ended with {how}"):
+        run_command(command, {"seed": 1}, tmp_path, Asked(tmp_path / "never"))  # type: ignore[arg-type]

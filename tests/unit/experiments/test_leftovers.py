@@ -1,0 +1,85 @@
+"""Leftovers of killed processes are swept, and nothing else is."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from experiments import locks
+from experiments.leftovers import sweep
+from experiments.store import Store, folder_beside, whole_or_not, write_json
+
+RUN, OTHER = "a" * 16, "b" * 16
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from experiments.store import folder_beside, whole_or_not
+
+root, run = map(Path, sys.argv[1:])
+homes = [(root, ".mlflow-"), (root, ".queue.db."), (root, ".probe-"), (run / "evaluations", ".taking-")]
+places = [root, run, run / "attempts" / "0001", run / "evaluations" / ("e" * 16)]
+begun = [folder_beside(*home) for home in homes] + [whole_or_not(place / "result.json") for place in places]
+for one in begun:
+    one.__enter__()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    store = Store.open(tmp_path / "store")
+    for run_id in (RUN, OTHER):
+        store.new_attempt(run_id)
+        store.evaluation_folder(run_id, "e" * 16).mkdir(parents=True)
+        write_json(store.run_folder(run_id) / "result.json", {"attempt": 1})
+    return store
+
+
+def leave(store: Store, run_id: str) -> set[Path]:
+    """What a process leaves that is killed while it writes all of these."""
+    before = set(store.root.rglob("*"))
+    process = subprocess.run([sys.executable, "-c", KILLED, store.root, store.run_folder(run_id)])
+    assert process.returncode == -signal.SIGKILL
+    return set(store.root.rglob("*")) - before
+
+
+def test_what_a_killed_process_left_is_swept_by_the_next_coordinator(store: Store) -> None:
+    files = set(store.root.rglob("*"))
+    assert len(leave(store, RUN)) == 8
+    old = [store.root / ".mlflow-ab_9xyz2", store.run_folder(RUN) / ".result.json.k3_zzq0a"]  # a former version's
+    for path in old:
+        path.touch()
+    with store.coordinator_lock():
+        assert sweep(store, running=()) == 8 + len(old)
+    assert set(store.root.rglob("*")) == files | {store.root / locks.FILE}
+
+
+def test_what_a_living_process_makes_or_may_make_is_left_alone(store: Store) -> None:
+    left = leave(store, RUN)
+    with folder_beside(store.root, ".mlflow-") as living, whole_or_not(store.root / "result.json") as file:
+        file.write(b"whole")
+        before = time.time() - 60
+        os.utime(living, (before, before))
+        with store.coordinator_lock():
+            new = store.root / f".config.json.{'0' * 16}"  # younger than the coordinator
+            new.touch()
+            os.utime(new, (time.time() + 60, time.time() + 60))
+            assert sweep(store, running=[RUN]) == sum(path.parent == store.root for path in left)
+            assert new.exists() and living.exists()
+    assert (store.root / "result.json").read_bytes() == b"whole"
+    assert {path for path in left if path.exists()} == {path for path in left if path.parent != store.root}
+
+
+@pytest.mark.parametrize(
+    "name", [".result.json.keep", ".cache.metadata", ".result.json", "result.json.0123456789abcdef"]
+)
+def test_other_hidden_files_stay(store: Store, name: str) -> None:
+    path = store.attempt_folder(RUN, 1) / name
+    path.touch()
+    with store.coordinator_lock():
+        assert sweep(store, running=()) == 0
+    assert path.exists()
