@@ -2,6 +2,7 @@
 
     python -m tests.chaos stub --runs 200 --slots 8 --kills 100     runs of a stub task
     python -m tests.chaos table --kills 20                          six rows of Table 3 in miniature, trained for real
+    python -m tests.chaos flips                                     single bits of every file of a store (flips.py)
 
 Prints one JSON object of what was done. Raises AssertionError if a result is lost, doubled or changed.
 """
@@ -27,6 +28,8 @@ from experiments.jobs.queue import Queue
 from experiments.jobs.states import State
 from experiments.process import is_alive
 from experiments.store import Store
+from tests.flip_kinds import all_kinds
+from tests.flips import flip_all, make_store
 
 ROOT = Path(__file__).parent.parent
 STUB = Path(__file__).parent / "stub_child.py"
@@ -254,7 +257,7 @@ def _start(argv: Sequence[str], store: Store) -> subprocess.Popen[bytes]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("stub", "table"))
+    parser.add_argument("what", choices=("stub", "table", "flips"))
     for name, default in (("runs", 200), ("slots", 8), ("kills", 100), ("seed", int(time.time()))):
         parser.add_argument(f"--{name}", type=int, default=default)
     given = parser.parse_args()
@@ -262,8 +265,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
         if given.what == "stub":
             found = stub(Path(folder), given.runs, given.slots, given.kills, given.seed)
-        else:
+        elif given.what == "table":
             found = table(Path(folder), given.kills, given.seed)
+        else:
+            study, store = make_store(Path(folder, "made"))
+            found = flip_all(all_kinds(study, store, Path(folder)), given.seed)
     print(json.dumps({"what": given.what, "seed": given.seed, **found}))
 
 

@@ -4,22 +4,45 @@ A flip is *refused* (one paragraph), *harmless* (the same is read or printed) or
 reason, a checkpoint skipped by name). Anything else is silent, and fails: `python -m tests.chaos flips`.
 """
 
+import hashlib
 import json
 import random
+import subprocess
+import sys
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ablations.cli.options import choose_table
 from ablations.cli.report import table_of
+from experiments.data import files
+from experiments.data.builtin.generate import generate
 from experiments.errors import UserError
 from reports.render.formats import RENDERERS, render
+from reports.results import collect
 
 ALL_BITS = 2_000  # of a file with no more bits every one is flipped, of a larger one so many at random
-SEEDS = 2  # of the tables' rows
 Read = Callable[[], Any]  # what is read of a store, comparable
+STUDY = """
+name = "flips"
+title = "A table of width 8"
+
+[base]
+model = {num_layers = 1, d_model = 8, d_ff = 16, num_heads = 2, d_k = 4, d_v = 4}
+data = {corpus = "CORPUS", vocab_size = 120}
+training = {train_steps = 6, warmup_steps = 10, tokens_per_batch = 400, checkpoint_steps = 2, eval_steps = 2}
+evaluation = {beam_size = 2, max_extra_length = 3}
+
+[[variation]]
+key = "base"
+
+[[variation]]
+key = "average"
+set = {evaluation.checkpoint = "average:2"}
+"""
 
 
 class Said(Exception):  # noqa: N818 - how a flip ends
@@ -67,27 +90,75 @@ class Kind:
         return "silent"
 
 
-def printed(study: Path | str, store: Path, seeds: int | None = SEEDS) -> dict[str, str]:
+def flip_all(kinds: Iterable[Kind], seed: int, most: int = ALL_BITS) -> dict[str, Any]:
+    """Flip `most` bits of a file of each kind. Raises AssertionError if one is silent."""
+    chance, ends, silent = random.Random(seed), dict[str, dict[str, int]](), list[str]()
+    for kind in kinds:
+        kind.flip(chance, most)
+        ends[kind.name] = dict(kind.ends)
+        silent += kind.silent
+    assert not silent, "\n".join(silent)
+    return {"kinds": ends, "flips": sum(sum(counts.values()) for counts in ends.values())}
+
+
+def printed(study: Path | str, store: Path, seeds: int | None = None) -> dict[str, str]:
     """A table in every format, with the warnings that go to the terminal."""
     chosen = choose_table(str(study), None, None, None, seeds, None, store, None)
-    table = table_of(chosen, "sentences")
+    table = table_of(chosen)
     warnings = "".join(f"warning: {warning}\n" for warning in table.warnings)
     return {name: render(table, name) + warnings for name in RENDERERS}
 
 
-def report(study: Path, store: Path, whole: dict[str, str], seeds: int | None = SEEDS) -> dict[str, str]:
-    """As `printed`; raises Said where cells are missing, all others are what they were, and a warning says why."""
-    found = printed(study, store, seeds)
-    if found == whole:
+class Printing:
+    """Reads a table as it is printed, once for each state of the records that it is made of."""
+
+    def __init__(self, study: Path, store: Path, seeds: int | None = None) -> None:
+        self._study, self._store, self._seeds = study, store, seeds
+        self._known: dict[str, dict[str, str]] = {}
+        self._whole = self._found()
+
+    def __call__(self) -> dict[str, str]:
+        """Raises Said where cells are missing with their reasons, and all that are there are what they were."""
+        found = self._found()
+        if found == self._whole:
+            return found
+        before, after = (_numbers(texts) for texts in (self._whole, found))
+        kept = before.keys() == after.keys() and all(new in (before[place], None) for place, new in after.items())
+        if kept and all("is left out: " in text for text in found.values()):
+            raise Said
         return found
-    before, after = (json.loads(text["json"].partition("warning: ")[0]) for text in (whole, found))
-    same = [
-        all(new[name] in (old[name], None) for name in _NUMBERS & new.keys())
-        for old, new in zip(before, after, strict=True)
-    ]
-    if all(same) and all("is left out: " in text for text in found.values()):
-        raise Said
-    return found
+
+    def _found(self) -> dict[str, str]:
+        chosen = choose_table(str(self._study), None, None, None, self._seeds, None, self._store, None)
+        plan = chosen.plan
+        outcomes = collect(plan, chosen.store)
+        parts = [(o.run.run_id, o.run.state, o.record, o.harm, [s.record for s in o.scored.values()]) for o in outcomes]
+        key = hashlib.sha256(repr((parts, plan.notes)).encode()).hexdigest()
+        if key not in self._known:
+            self._known[key] = printed(self._study, self._store, self._seeds)
+        return self._known[key]
 
 
-_NUMBERS = {"ppl", "bleu", "bleu_test", "num_params", "ppl_sd", "bleu_sd", "ppl_change", "bleu_change", "f1"}
+def _numbers(texts: dict[str, str]) -> dict[tuple[str, str], Any]:
+    rows = json.loads(texts["json"].partition("warning: ")[0])
+    return {(row["row"], name): v for row in rows for name, v in row.items() if name not in ("state", "stale", "n")}
+
+
+def make_store(folder: Path) -> tuple[Path, Path]:
+    """A study on a corpus of files, trained for real by children; returns the study and its store."""
+    corpus, study, store = folder / "corpus", folder / "flips.toml", folder / "store"
+    corpus.mkdir(parents=True)
+    for name, count in (("train", 120), ("dev", 20), ("test", 20)):
+        pairs = [pair for pair, _ in zip(generate(name, 120), range(count), strict=False)]
+        for side, language in enumerate(("en", "de")):
+            (corpus / f"{name}.{language}").write_text("".join(f"{pair[side]}\n" for pair in pairs), encoding="utf-8")
+    study.write_text(STUDY.replace("CORPUS", str(corpus)), encoding="utf-8")
+    time.sleep(files.RECENT_S)  # younger files are not remembered
+    _command("run", study, "--store", store, "--devices", "cpu:2")
+    _command("bundle", study, "--store", store, "--out", study.with_suffix(".tar.gz"))
+    return study, store
+
+
+def _command(*words: str | Path) -> None:
+    done = subprocess.run([sys.executable, "-m", "ablations.cli.main", *map(str, words)], capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()

@@ -172,6 +172,8 @@ def explain(path: Path) -> Iterator[None]:
     """Turn SQLite's errors that a user can mend into one paragraph; others pass."""
     try:
         yield
+    except UnicodeDecodeError as error:  # SQLite quotes the damaged part of a schema
+        raise UserError(_advice("malformed", path)) from error
     except sqlite3.Error as error:
         message = _meant(str(error), path)
         advice = _advice(message, path)

@@ -80,7 +80,9 @@ def _manifest(files: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 def _only_the_plans(manifest: Mapping[str, Any], plan: Plan) -> None:
     """Runs that no plan vouches for would be imported unread."""
-    evaluations = {run.run_id: set(run.eval_ids) for run in plan.runs}
+    evaluations: dict[str, set[str]] = {}
+    for run in plan.runs:  # two rows may share a training
+        evaluations.setdefault(run.run_id, set()).update(run.eval_ids)
     attempts: dict[str, str] = {}
     for name in manifest:
         found = NAME.fullmatch(name)

@@ -77,10 +77,10 @@ def _swapped(place: Path, other: Path) -> str:
 
 @pytest.mark.parametrize("harm", [_digit, _metric, _statistics, _settings, _decoding, _swapped])
 def test_what_cannot_be_believed_is_a_gap_with_its_reason(tiny: Path, store: Path, harm: Any) -> None:
-    whole, [place, other, *_] = printed(tiny, store), _places(store)
+    whole, [place, other, *_] = printed(tiny, store, 2), _places(store)
     assert not any("damaged" in text for text in whole.values())
     reason = harm(place, other)
-    for format_, text in printed(tiny, store).items():
+    for format_, text in printed(tiny, store, 2).items():
         assert reason in text, format_
         assert str(place.parents[1].relative_to(store)) in text, "the warning names the file, within the store"
         assert str(store) not in text
@@ -88,8 +88,8 @@ def test_what_cannot_be_believed_is_a_gap_with_its_reason(tiny: Path, store: Pat
 
 
 def test_what_was_deleted_as_advised_is_made_again(cli: Cli, tiny: Path, store: Path) -> None:
-    whole, [place, *_] = printed(tiny, store), _places(store)
+    whole, [place, *_] = printed(tiny, store, 2), _places(store)
     _digit(place, place)
     (place / "result.json").unlink()
     cli("run", tiny, "--seeds", "2", "--store", store, "--devices", "cpu:1")
-    assert printed(tiny, store) == whole
+    assert printed(tiny, store, 2) == whole

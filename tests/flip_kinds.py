@@ -1,0 +1,162 @@
+"""Every kind of durable file of a store, with what reads it (see tests/flips.py)."""
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from experiments.config import DeviceSpec, RunConfig, digest
+from experiments.data import encoded, files
+from experiments.evaluation.averaging import kept_average
+from experiments.evaluation.trained import load_tokenizers
+from experiments.events import Tail
+from experiments.jobs import calibration
+from experiments.jobs.ledger import Ledger
+from experiments.search import Range, Search, Space
+from experiments.store import Store, read_json
+from experiments.tasks.base import Context
+from experiments.tasks.own_context import open_context
+from experiments.training import checkpoint, retention
+from tests.flips import Kind, Printing, Said, printed
+
+
+def all_kinds(study: Path, root: Path, folder: Path) -> Iterator[Kind]:
+    """Of a store that `flips.make_store` made. `folder` is an empty one, for what is made in passing."""
+    store, table = Store.open(root, create=False), Printing(study, root)
+    yield Kind("store.json", root / "store.json", table)
+    yield Kind("fingerprints", root / "corpora" / "fingerprints.json", lambda: _read_anew(table))
+    yield Kind("bundle", study.with_suffix(".tar.gz"), lambda: printed(study.with_suffix(".tar.gz"), root))
+    yield from results(root, table)
+    yield from checkpoints(root)
+    yield from corpus(root)
+    yield from queue(store, table)
+    yield from others(store, folder)
+
+
+def results(root: Path, table: Callable[[], Any]) -> Iterator[Kind]:
+    """What a table is printed from, and what lies beside it."""
+    evaluation = min(path.parent for path in root.glob("runs/*/evaluations/*/result.json"))
+    home = evaluation.parents[1]
+    attempt = max((home / "attempts").iterdir())
+    yield Kind("training result", home / "result.json", table)
+    for path in sorted(evaluation.iterdir()):
+        yield Kind(f"evaluation {path.name}", path, table)
+    for path in (home / "config.json", attempt / "spec.json"):
+        yield Kind(path.name, path, partial(read_json, path))
+    yield Kind("events", attempt / "events.jsonl", lambda: _events(attempt))
+
+
+def checkpoints(root: Path) -> Iterator[Kind]:
+    average = min(root.glob("runs/*/attempts/*/averages/*"))
+    attempt = average.parents[1]
+    for path in sorted(checkpoint.all_of(attempt)[-1].iterdir()):
+        yield Kind(f"checkpoint {path.name}", path, lambda: _resumed(attempt))
+        yield Kind(f"checkpoint {path.name}, for the best", path, lambda: _best(attempt))
+    for path in sorted((attempt / "final").iterdir()):
+        yield Kind(f"final {path.name}", path, lambda: _final(attempt))
+    for path in sorted(average.iterdir()):
+        yield Kind(f"average {path.name}", path, lambda: _weights(kept_average(attempt, 2, 2)))
+
+
+def corpus(root: Path) -> Iterator[Kind]:
+    folder = min(path.parent for path in root.glob("corpora/*/facts.json"))
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        yield Kind(f"corpus {path.relative_to(folder)}", path, lambda: _corpus(folder))
+
+
+def queue(store: Store, table: Callable[[], Any]) -> Iterator[Kind]:
+    yield Kind("queue, its jobs", store.queue_db, lambda: _jobs(store))
+    yield Kind("queue, the table", store.queue_db, table)
+
+
+def others(store: Store, folder: Path) -> Iterator[Kind]:
+    """Measurements, tuning's trials, checkpoints of a user's trainer."""
+    steps = calibration.of_results(store, {path.name: 1e6 for path in store.runs.iterdir()})[0]
+    calibration.keep(store, steps)
+    yield Kind("measurements", store.root / calibration.FILE, lambda: calibration.kept(store))
+    space = Space({"x": Range(0.0, 1.0)}, "bleu", "dev", minimize=False, sampler="random")
+    search = Search(store, space, "flips")
+    search.tell(search.ask().number, "complete", 3.5)
+    path = next((store.root / "tuning").iterdir())
+    yield Kind("trials", path, lambda: Search(store, space, "flips").trials)
+    with open_context(_context(folder), 1).checkpoint(3) as place:
+        (place / "state.bin").write_bytes(random.Random(1).randbytes(300))
+    for path in sorted(path for path in (folder / "checkpoints").rglob("*") if path.is_file()):
+        yield Kind(f"a trainer's checkpoint {path.name}", path, lambda: _own(folder))
+
+
+def _events(attempt: Path) -> list[dict[str, Any]]:
+    tail = Tail(attempt)
+    found = list(tail.read())
+    if tail.damaged:
+        raise Said
+    return found
+
+
+def _weights(tensors: Any) -> str:
+    return digest({name: tensor.tolist() for name, tensor in tensors.items()})
+
+
+def _resumed(attempt: Path) -> Any:
+    """Where a training would go on, and with what."""
+    skipped: list[str] = []
+    meta = checkpoint.meta_of(attempt / "final")
+    found = checkpoint.newest(
+        [attempt], lineage=meta["lineage"], code=meta["code"], last_step=6, skipped=lambda _, why: skipped.append(why)
+    )
+    if skipped:
+        raise Said
+    assert found is not None
+    return found.step, dict(found.meta), _weights(found.weights()), _weights(found.optimizer())
+
+
+def _best(attempt: Path) -> Any:
+    found = retention.best(attempt)
+    assert found is not None
+    return found.step, _weights(checkpoint.load_weights(found.path))
+
+
+def _final(attempt: Path) -> Any:
+    config = RunConfig.model_validate_json(json.dumps((read_json(attempt / "result.json") or {})["config"]))
+    return _weights(checkpoint.load_weights(attempt / "final")), [t.sha256 for t in load_tokenizers(config, attempt)]
+
+
+def _corpus(folder: Path) -> Any:
+    encoded._checked.clear()
+    found = encoded.open_encoded(folder.parent, folder.name)
+    sets = [found.set(name) for name in ("dev", "test")]
+    pairs = [[side.pieces.tolist() for side in (e.source, e.target)] for e in (found.train, *(s.pairs for s in sets))]
+    texts = [(s.source, s.target, s.facts) for s in sets]
+    return digest([pairs, texts, found.facts, [tokenizer.sha256 for tokenizer in found.tokenizers]])
+
+
+def _read_anew(table: Callable[[], Any]) -> Any:
+    """Planning, with nothing of the corpus known to this process."""
+    files._seen.clear()
+    return table()
+
+
+def _jobs(store: Store) -> Any:
+    """What decides numbers: settings, inputs, evaluations, what the first attempt pinned, which process it was."""
+    ledger = Ledger(store.queue_db, create=False)
+    try:
+        ledger.check()
+        found = [ledger.job(row.run_id) for row in ledger.status()]
+        return [(claimed.job.to_json(), claimed.pinned, claimed.ref) for claimed in found]
+    finally:
+        ledger.close()
+
+
+def _context(folder: Path) -> Context:
+    def emit(kind: str, **_: Any) -> None:
+        if kind == "checkpoint_skipped":
+            raise Said
+
+    return Context(folder, "0" * 16, folder, {}, DeviceSpec(), emit, lambda: False)
+
+
+def _own(folder: Path) -> Any:
+    resume = open_context(_context(folder), 1).resume
+    return None if resume is None else (resume.name, (resume / "state.bin").read_bytes())

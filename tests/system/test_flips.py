@@ -1,0 +1,71 @@
+"""The short form of `python -m tests.chaos flips`: a flipped bit is refused, harmless, or said in the table."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from experiments.store import Store
+from tests.flip_kinds import all_kinds, corpus, others, queue, results
+from tests.flips import Kind, Printing, flip_all, make_store
+
+from .conftest import Cli
+
+SEED = 2017
+
+
+@pytest.fixture
+def store(finished: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished, tmp_path / "store"))
+
+
+def test_no_flipped_bit_of_a_result_or_of_the_queue_is_silent(tiny: Path, store: Path) -> None:
+    table = Printing(tiny, store, seeds=2)
+    done = flip_all([*results(store, table), *queue(Store.open(store, create=False), table)], SEED, most=12)
+    assert done["kinds"]["training result"]["said"] >= 8, "flips are seen at all"
+
+
+def test_no_flipped_bit_of_a_corpus_or_a_trainers_checkpoint_is_silent(store: Path, tmp_path: Path) -> None:
+    opened = Store.open(store, create=False)
+    done = flip_all([*corpus(store), *others(opened, tmp_path)], SEED, most=12)
+    assert done["kinds"]["corpus tokenizer.model"] == {"refused": 12}
+
+
+def test_a_silent_flip_is_found(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"\x00")
+    with pytest.raises(AssertionError, match="a byte, bit 3"):
+        flip_all([Kind("a byte", tmp_path / "file", (tmp_path / "file").read_bytes)], SEED)
+
+
+@pytest.mark.slow
+def test_no_flipped_bit_of_any_kind_of_file_is_silent(tmp_path: Path) -> None:
+    study, root = make_store(tmp_path / "made")
+    done = flip_all(all_kinds(study, root, tmp_path), SEED, most=120)
+    assert done["flips"] > 4000
+
+
+@pytest.mark.slow
+def test_a_swapped_tokenizer_decodes_nothing(cli: Cli, tiny: Path, store: Path) -> None:
+    place = min(store.glob("runs/*/evaluations/*/result.json")).parent
+    tokenizer = place.parents[1] / "attempts/0001/final/tokenizer.model"
+    data = bytearray(tokenizer.read_bytes())
+    data[len(data) // 2] ^= 1
+    tokenizer.write_bytes(data)
+    shutil.rmtree(place)
+    done = cli("run", tiny, "--seeds", "2", "--store", store, "--devices", "cpu:1", code=1)
+    assert "1 failed" in done.stderr
+    assert "tokenizer.model is not what was written" in cli("status", "--store", store).stdout
+    assert not place.exists()
+
+
+@pytest.mark.slow
+def test_a_damaged_corpus_trains_nothing(cli: Cli, tiny: Path, store: Path) -> None:
+    pieces = min(store.glob("corpora/*/train/source.pieces"))
+    data = bytearray(pieces.read_bytes())
+    data[10] ^= 1
+    pieces.write_bytes(data)
+    done = cli("run", tiny, "--seeds", "3", "--store", store, "--devices", "cpu:1", code=2)
+    assert "source.pieces is not what was written" in done.stderr
+    assert "Delete" in done.stderr
+    shutil.rmtree(pieces.parents[1])
+    cli("run", tiny, "--seeds", "3", "--store", store, "--devices", "cpu:2")
