@@ -195,7 +195,7 @@ class DeviceSpec:
 
     kind: str = "cpu"
     threads: int = 1
-    memory_gb: float | None = None  # cap, where a GPU is shared
+    memory_gb: float | None = None  # cap; None: all there is
     count: int = 1  # devices that train the run together
     share: float = 1.0  # of each device: less where runs share it
 

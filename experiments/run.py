@@ -24,6 +24,7 @@ import faulthandler
 import json
 import logging
 import os
+import resource
 import sys
 import threading
 import time
@@ -61,6 +62,7 @@ def main(spec_path: Path, rank: int = 0, port: int = 0) -> int:
     try:
         spec = read_json(spec_path) or {}
         stop = StopRequest(None if rank else spec.get("coordinator"))
+        cap_memory(DeviceSpec(**spec["device"]))
         task = load_task(spec["task"], spec.get("folder", "")).with_settings(spec["config"])
         if rank:
             _other_rank(spec, task, folder, rank, port)
@@ -75,6 +77,20 @@ def main(spec_path: Path, rank: int = 0, port: int = 0) -> int:
         log.exception("failed")
         return _say_failed(error, events)
     return FINISHED
+
+
+def cap_memory(device: DeviceSpec) -> None:
+    """Have allocations fail beyond what a run on the processor is given: it then goes on with smaller micro-batches.
+
+    Counted is what a process may write to and shares with nobody; a GPU's cap is torch's (experiments/device.py).
+    """
+    if device.kind != "cpu" or device.memory_gb is None:
+        return
+    share, (_, hard) = int(device.memory_gb * 1e9 / device.count), resource.getrlimit(resource.RLIMIT_DATA)
+    if sys.platform != "linux":
+        log.warning("memory_gb = %g is not enforced: that takes Linux", device.memory_gb)
+    elif hard == resource.RLIM_INFINITY or share <= hard:
+        resource.setrlimit(resource.RLIMIT_DATA, (share, hard))
 
 
 def _say_failed(error: Exception, events: EventWriter) -> int:

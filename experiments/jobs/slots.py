@@ -37,7 +37,7 @@ class Slot:
     kind: str  # "cpu" or "cuda"
     threads: int = 1  # of each process
     device: str | None = ""  # what CUDA_VISIBLE_DEVICES is set to: an index, a UUID; "": none; None: a cluster sets it
-    memory_gb: float | None = None  # cap, where a GPU is shared
+    memory_gb: float | None = None  # cap: set where a GPU is shared
     room_gb: float | None = None  # memory that a run may need here; None: not known
     named: bool = False  # the user named this device by number
     count: int = 1  # devices, with a process on each

@@ -70,3 +70,20 @@ def test_a_run_out_of_memory_goes_on_with_smaller_micro_batches_of_the_same_batc
         for name in ("roomy", "store")
     )
     assert forced == pytest.approx(undisturbed, rel=1e-4)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is capped on Linux")
+def test_a_run_told_its_memory_stays_below_it(cli: Cli, tiny: Path, tmp_path: Path) -> None:
+    asked = [tiny, "--rows", "base", *(word for setting in DEEP for word in ("--set", setting))]
+    cli("queue", *asked, "--store", tmp_path / "store")
+    store = Store.open(tmp_path / "store")
+    summary = work(store, [Slot("cpu:0", "cpu", memory_gb=0.65)], load_task, engine=LocalEngine())
+    queue = Queue(store.queue_db)
+    [row] = queue.status()
+    outcomes = [attempt["outcome"] for attempt in queue.history(row.run_id)]
+    queue.close()
+    assert summary.finished == 1, row.error
+    assert outcomes[0] == "out_of_memory" and outcomes[-1] == "finished"
+    result = store.result(row.run_id)
+    assert result is not None and result["pinned"]["micro_batch_tokens"] < 4000
+    assert result["peak_memory_bytes"] < 0.65e9 + 0.2e9  # pages of libraries are shared, and not counted
