@@ -1,9 +1,12 @@
-"""Is resident memory flat? Over many training steps, and while a large corpus is prepared.
+"""Is resident memory flat, and as predicted? Over many training steps, and while a large corpus is prepared.
 
     python -m benchmarks.memory steps [--steps 20000] [--json]
+    python -m benchmarks.memory shapes [--model multi30k] [--steps 1500] [--threads 2] [--precision auto] [--json]
     python -m benchmarks.memory encode [--pairs 5000000] [--steps 1000] [--json]
 
-`steps` trains a model of width 16 through the trainer and its batches, saving checkpoints. `encode` writes a corpus of
+`steps` trains a model of width 16 through the trainer and its batches, saving checkpoints. `shapes` trains a model on
+pairs as long as multi30k's, so that hardly two batches have one shape, and compares what it holds with what `plan`
+predicts; flat is then asked from step 500 on. `encode` writes a corpus of
 short generated pairs, prepares it as a run does, and tells pairs per second and cores at work while encoding; then it
 trains on it, and watches the memory that is the process's own (pages of the mapped corpus are the system's to take
 back). Flat means: after the first tenth, no sample is more than 5 % from the median. Exit code 1 if it is not.
@@ -11,11 +14,13 @@ back). Flat means: after the first tenth, no sample is more than 5 % from the me
 
 import argparse
 import json
+import os
 import random
 import statistics
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -23,17 +28,47 @@ from typing import Any, cast
 import numpy as np
 
 from benchmarks.machine import keep_report, machine
-from experiments.config import DataConfig, DeviceSpec, RunConfig, TrainingConfig
+from experiments.config import DataConfig, DeviceSpec, PrecisionChoice, RunConfig, TrainingConfig
 from experiments.data.corpus import resolve
 from experiments.data.encoded import EncodedCorpus
 from experiments.data.pairs import SIDES, EncodedPairs, SideWriter, piece_dtype
 from experiments.data.prepare import prepare
 from experiments.tasks.base import Context
+from experiments.tasks.load import load_task
 from model.config import ModelConfig
 
 TOLERANCE = 0.05
 VOCABULARY, WORDS = 1000, 4000
-MODEL = ModelConfig(num_layers=1, d_model=16, d_ff=32, num_heads=2, d_k=8, d_v=8)
+SETTLED = 500  # steps after which the kernels of as many shapes are held as ever will be
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model, and what of a run's settings its memory depends on."""
+
+    model: ModelConfig
+    vocabulary: int = VOCABULARY
+    tokens: int = 120
+    precision: PrecisionChoice = "fp32"
+    threads: int = 1
+
+    def config(self, steps: int) -> RunConfig:
+        training = TrainingConfig(
+            train_steps=steps,
+            tokens_per_batch=self.tokens,
+            checkpoint_steps=max(1, steps // 4),
+            precision=self.precision,
+        )
+        return RunConfig(model=self.model, data=DataConfig(vocab_size=self.vocabulary), training=training)
+
+
+NARROW = Case(ModelConfig(num_layers=1, d_model=16, d_ff=32, num_heads=2, d_k=8, d_v=8))
+CASES = {
+    "narrow": replace(NARROW, tokens=1024),
+    "demo": Case(ModelConfig(num_layers=3, d_model=64, d_ff=256, num_heads=8, d_k=8, d_v=8), 600, 300),
+    "multi30k": Case(ModelConfig(num_layers=4, d_model=128, d_ff=256, num_heads=4, d_k=32, d_v=32), 8000, 4096),
+    "base": Case(ModelConfig(), 8000, 4096),
+}
 
 
 class _Samples:
@@ -49,44 +84,45 @@ class _Samples:
         self.memory_mb.append(int(status.partition(self._field)[2].split()[0]) / 2**10)
         self._clocks.append((time.perf_counter(), time.process_time()))
 
-    def facts(self, done: int, what: str) -> dict[str, Any]:
-        later = self.memory_mb[len(self.memory_mb) // 10 :]
+    def facts(self, done: int, what: str, settling: float = 0.1) -> dict[str, Any]:
+        """`settling`: the share of the samples, from the first, in which memory may grow."""
+        later = self.memory_mb[int(len(self.memory_mb) * settling) :]
         median = statistics.median(later)
         wall, busy = (last - first for first, last in zip(self._clocks[0], self._clocks[-1], strict=True))
         off = max(abs(value / median - 1) for value in later)
         return {
             what: done, f"{what}_per_s": round(done / wall, 1), "seconds": round(wall, 1),
             "cores_at_work": round(busy / wall, 2), "processor_s": round(busy, 1),
-            "memory_mb": {"first": round(self.memory_mb[0]), "median": round(median), "last": round(later[-1])},
+            "memory_mb": {"first": round(self.memory_mb[0]), "median": round(median), "last": round(later[-1]),
+                          "peak": round(max(self.memory_mb))},
             "largest_deviation": round(off, 4), "flat": off <= TOLERANCE,
         }  # fmt: skip
 
 
-def train_steps(steps: int, folder: Path, pairs: EncodedPairs, tokens: int, own: bool = False) -> dict[str, Any]:
-    """Many small steps on encoded pairs, as a run makes them."""
+def train_steps(
+    steps: int, folder: Path, pairs: EncodedPairs, case: Case, own: bool = False, settling: float = 0.1
+) -> dict[str, Any]:
+    """Many steps on encoded pairs, as a run makes them."""
     from experiments.device import Device, seed_everything
     from experiments.tasks.batches import Batches
+    from experiments.training.group import Group
+    from experiments.training.lanes import lanes_for
     from experiments.training.trainer import train
     from model.factory import build_model
 
-    config = RunConfig(
-        model=MODEL,
-        data=DataConfig(vocab_size=VOCABULARY),
-        training=TrainingConfig(
-            train_steps=steps, tokens_per_batch=tokens, checkpoint_steps=steps // 4, precision="fp32"
-        ),
-    )
-    device = Device.open(DeviceSpec("cpu", 1), "fp32")
-    context = Context(folder, "memory", folder, {}, DeviceSpec("cpu", 1), _ignore, lambda: False)
-    batches = Batches(config, context, cast(EncodedCorpus, SimpleNamespace(train=pairs)))
+    config, spec = case.config(steps), DeviceSpec("cpu", case.threads)
+    device = Device.open(spec, case.precision)
+    context = Context(folder, "memory", folder, {}, spec, _ignore, lambda: False)
     seed_everything(1)
-    model = build_model(config.model, VOCABULARY)
+    model = build_model(config.model, case.vocabulary)
+    lanes = lanes_for(model, config.training, device, Group())
+    batches = Batches(config, context, cast(EncodedCorpus, SimpleNamespace(train=pairs)), lanes=lanes)
     samples, done = _Samples(own), 0
 
     def count() -> bool:
         nonlocal done
         done += 1
-        if done % (steps // 100) == 0:
+        if done % max(1, steps // 100) == 0:
             samples.take()
         return False
 
@@ -94,7 +130,7 @@ def train_steps(steps: int, folder: Path, pairs: EncodedPairs, tokens: int, own:
     train(
         model,
         config.training,
-        d_model=MODEL.d_model,
+        d_model=config.model.d_model,
         batches=batches,
         seed=1,
         device=device,
@@ -102,8 +138,23 @@ def train_steps(steps: int, folder: Path, pairs: EncodedPairs, tokens: int, own:
         emit=_ignore,
         should_stop=count,
         meta={"lineage": "benchmark", "code": "benchmark"},
+        lanes=lanes,
     )
-    return samples.facts(done, "steps")
+    return samples.facts(done, "steps", settling)
+
+
+def shapes(case: Case, steps: int, folder: Path) -> dict[str, Any]:
+    """Train on batches of ever new shapes; what is held, beside what is predicted."""
+    pairs = _pieces(folder, case.vocabulary, (8, 30))
+    facts = train_steps(steps, folder, pairs, case, settling=min(0.9, SETTLED / steps))
+    config = case.config(steps)
+    predicted = load_task("translation").memory_bytes(config, "cpu") / 2**20
+    held = facts["memory_mb"]["peak"]
+    settings = {**asdict(case), "model": case.model.model_dump(exclude_defaults=True)}
+    return {
+        **settings, **facts, "predicted_mb": round(predicted), "predicted_over_peak": round(predicted / held, 3),
+        "allocator": os.environ.get("LD_PRELOAD", ""),
+    }  # fmt: skip
 
 
 def encode(pairs: int, steps: int, folder: Path) -> dict[str, Any]:
@@ -126,7 +177,7 @@ def encode(pairs: int, steps: int, folder: Path) -> dict[str, Any]:
     encoded = prepare(resolve(data), data, True, folder / "encoded", progress)
     facts = samples.facts(pairs, "pairs")
     facts |= {"whole_s": round(time.perf_counter() - began, 1), "encoding": encoded.facts["encoding"]}
-    training = train_steps(steps, folder, encoded.train, 4096, own=True)
+    training = train_steps(steps, folder, encoded.train, replace(NARROW, tokens=4096), own=True)
     return {**facts, "training": training, "flat": facts["flat"] and training["flat"]}
 
 
@@ -139,12 +190,12 @@ def _lines(count: int, side: int) -> Iterator[str]:
         yield f"{words[number % WORDS]} {lines[number * 7919 % len(lines)]}"
 
 
-def _pieces(folder: Path) -> EncodedPairs:
+def _pieces(folder: Path, vocabulary: int = VOCABULARY, lengths: tuple[int, int] = (3, 20)) -> EncodedPairs:
     draw = np.random.default_rng(1)
-    dtype = piece_dtype(VOCABULARY)
+    dtype = piece_dtype(vocabulary)
     for side in SIDES:
         writer = SideWriter(folder, side, dtype)
-        writer.add([draw.integers(4, VOCABULARY, int(n)) for n in draw.integers(3, 20, 20_000)])  # type: ignore[misc]
+        writer.add([draw.integers(4, vocabulary, int(n)) for n in draw.integers(*lengths, 20_000)])  # type: ignore[misc]
         writer.close()
     return EncodedPairs(folder, (dtype, dtype))
 
@@ -155,8 +206,11 @@ def _ignore(*_args: Any, **_facts: Any) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("steps", "encode"))
-    parser.add_argument("--steps", type=int, help="20,000, or 1,000 on the encoded corpus, if unset")
+    parser.add_argument("what", choices=("steps", "shapes", "encode"))
+    parser.add_argument("--steps", type=int, help="if unset 20,000; of shapes 1,500; on the encoded corpus 1,000")
+    parser.add_argument("--model", choices=tuple(CASES), default="multi30k", help="of shapes")
+    parser.add_argument("--precision", choices=("auto", "fp32", "bf16"), default="auto", help="of shapes")
+    parser.add_argument("--threads", type=int, default=2, help="of shapes")
     parser.add_argument("--pairs", type=int, default=5_000_000)
     parser.add_argument("--json", action="store_true", help="print JSON on one line")
     parser.add_argument("--out", type=Path, help="also write the JSON to a file")
@@ -164,7 +218,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         if options.what == "steps":
-            facts = train_steps(options.steps or 20_000, place, _pieces(place), 120)
+            facts = train_steps(options.steps or 20_000, place, _pieces(place), NARROW)
+        elif options.what == "shapes":
+            case = replace(CASES[options.model], precision=options.precision, threads=options.threads)
+            facts = shapes(case, options.steps or 1500, place)
         else:
             facts = encode(options.pairs, options.steps or 1000, place)
     report = {"what": options.what, **facts, **machine()}

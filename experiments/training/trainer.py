@@ -18,6 +18,7 @@ from experiments.device import Device, naming_nondeterminism, naming_out_of_memo
 from experiments.errors import Preempted
 from experiments.training.compiled import naming_recompiles
 from experiments.training.group import Group
+from experiments.training.heap import Heap
 from experiments.training.optimizer import clip, set_learning_rate
 from experiments.training.schedule import learning_rate
 from experiments.training.state import Training
@@ -62,6 +63,7 @@ def train(
         run.resume(earlier)
         steps = range(run.step + 1, settings.train_steps + 1)
         ahead = stack.enter_context(contextlib.closing(prefetch((step, batches(step)) for step in steps)))
+        heap = Heap()
         for step, ready in ahead:
             if group.size > 1 and step == steps[0]:
                 run.rehearse(ready)
@@ -72,6 +74,7 @@ def train(
             clip(model, settings.clip_norm)
             run.optimizer.step()
             run.optimizer.zero_grad(set_to_none=True)
+            heap.look(step)
 
             run.check()
             stop, due, unsaved = group.decided(should_stop(), run.curve.due(step), run.long_unsaved)
