@@ -117,6 +117,8 @@ class Reading:
             raise KeyError(run_id)
         spec, attempt, pinned, best, stalls, ref, slot, alone, hangs, signature = row
         job = job_from(spec, run_id, self._members(run_id).get(run_id, ()))
+        if attempt and ref is None:
+            raise damaged(run_id, "its last attempt is not there")
         left = from_text(ref, run_id) if ref else None
         if not all(isinstance(number, int) for number in (attempt, best, stalls, alone, hangs)):
             raise damaged(run_id, "a number of its attempts is none")
