@@ -12,12 +12,13 @@ from typing import Any, Protocol
 
 from ablations.plan import Plan, PlannedRun
 from experiments.errors import UserError
+from reports.sound import Results, sound_evaluation
 
 FILE = "examples.jsonl"
 Example = Mapping[str, Any]
 
 
-class Folders(Protocol):
+class Folders(Results, Protocol):
     """What is read of a store (experiments/store.py)."""
 
     def evaluation_folder(self, run_id: str, eval_id: str) -> Path: ...
@@ -62,6 +63,9 @@ def _examples(run: PlannedRun, store: Folders, set_: str) -> list[Example] | Non
     for evaluation in run.evaluations:
         path = store.evaluation_folder(run.run_id, evaluation.eval_id) / FILE
         if evaluation.spec.set == set_ and path.is_file():
+            _, why = sound_evaluation(store, run, evaluation)
+            if why:
+                raise UserError(why)
             return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
     return None
 
