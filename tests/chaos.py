@@ -1,4 +1,5 @@
-"""Faults at random: SIGKILL to children, the coordinator or both, steps of the clock; then every number is checked.
+"""Faults at random, and then every number is checked: SIGKILL to children, the coordinator or both, steps of the clock,
+damaged lines among the events of running attempts, locks on MLflow's database.
 
     python -m tests.chaos stub --runs 200 --slots 8 --kills 100     runs of a stub task
     python -m tests.chaos table --kills 20                          six rows of Table 3 in miniature, trained for real
@@ -28,6 +29,7 @@ from experiments.jobs.queue import Queue
 from experiments.jobs.states import State
 from experiments.process import is_alive
 from experiments.store import Store
+from tests.chaos_faults import Files
 from tests.flip_kinds import all_kinds
 from tests.flips import flip_all, make_store
 
@@ -41,6 +43,7 @@ from experiments.jobs.coordinator import work
 from experiments.jobs.engines.local import LocalEngine
 from experiments.jobs.slots import Slot
 from experiments.store import Store
+from tests.chaos_faults import Files
 from experiments.tracking import Tracker
 
 store, slots = Store.open(sys.argv[1]), [Slot(f"cpu:{i}", "cpu", 1) for i in range(int(sys.argv[2]))]
@@ -53,16 +56,18 @@ SMALL = ["data.builtin_pairs=2000", "data.vocab_size=500", "training.train_steps
 
 
 class Killer:
-    """Kills at so many random moments: one child, the coordinator, or all that there are; or sets the clock."""
+    """Kills at so many random moments: one child, the coordinator, or all that there are; or does something else."""
 
     def __init__(self, store: Store, moments: int, chance: random.Random, pause_s: tuple[float, float]) -> None:
         self._store, self._moments, self._chance, self._pause_s = store, moments, chance, pause_s
         self._clock_s = 0.0
+        self.files = Files(store, chance)
         self.killed: Counter[str] = Counter()
 
     def run(self, start: Callable[[], subprocess.Popen[bytes]]) -> None:
         """Start the coordinator again and again, until all is done. A run that was unlucky thrice is retried."""
         self._work(start)
+        start().wait()  # what a killed coordinator could not tell MLflow any more
         assert self.killed["moments"] >= self._moments, f"all was done after {self.killed['moments']} kills"
 
     def _work(self, start: Callable[[], subprocess.Popen[bytes]]) -> None:
@@ -94,10 +99,10 @@ class Killer:
         return bool(counts[State.WAITING] or counts[State.RUNNING])
 
     def _kill_something(self, process: subprocess.Popen[bytes]) -> None:
-        what = self._chance.choice(("child", "child", "coordinator", "both", "clock"))
+        what = self._chance.choice(("child", "child", "coordinator", "both", "clock", "line", "lock"))
         before = self.killed.total()
-        if what == "clock":
-            self._step_clock()
+        if what in ("clock", "line", "lock"):
+            self._do(what)
             return
         children = self._children() if what != "coordinator" else []
         for victim in children if what == "both" else children[:1]:
@@ -110,12 +115,17 @@ class Killer:
             self.killed["coordinators"] += 1
         self.killed["moments"] += self.killed.total() > before
 
-    def _step_clock(self) -> None:
+    def _do(self, what: str) -> None:
+        faults = {"clock": self._step_clock, "line": self.files.damage_a_line, "lock": self.files.lock_mlflow}
+        if faults[what]():
+            self.killed[{"clock": "clock steps", "line": "damaged lines", "lock": "locks"}[what]] += 1
+            self.killed["moments"] += 1
+
+    def _step_clock(self) -> bool:
         """Before the children that look next are started, so that a false end of a coordinator would show."""
         self._clock_s += self._chance.choice(CLOCK_STEPS_S)
         _clock(self._store).write_text(str(self._clock_s))
-        self.killed["clock steps"] += 1
-        self.killed["moments"] += 1
+        return True
 
     def _children(self) -> list[psutil.Process]:
         """The children alive of all attempts, in any order."""
@@ -143,12 +153,20 @@ def stub(folder: Path, runs: int, slots: int, kills: int, seed: int) -> dict[str
     killer.run(lambda: _start([sys.executable, "-c", COORDINATOR, str(store.root), str(slots), str(STUB)], store))
     attempts = _check_stub(store, jobs)
     _check_mlflow(store, jobs)
+    points = _check_files(store, killer.files)
     return {
         "runs": runs,
         "killed": dict(killer.killed),
+        "points": points,
         "attempts": attempts,
         "seconds": round(time.monotonic() - began, 1),
     }
+
+
+def _check_files(store: Store, files: Files) -> int:
+    status = subprocess.run(_cli("status", "--store", store.root), check=True, capture_output=True, text=True).stdout
+    assert status.count(" passed over in runs/") == len(files.damaged), "status names every damaged file"
+    return files.check()
 
 
 def _stub_job(number: int, chance: random.Random) -> Job:
@@ -227,10 +245,12 @@ def table(
         if event["kind"] == "resumed"
     ]
     assert any(step > 0 for step in resumed), "nothing was ever gone on with"
+    points = _check_files(store, killer.files)
     return {
         "rows": sum(1 for _ in store.runs.iterdir()),
         "killed": dict(killer.killed),
         "tables": "byte-identical: latex, csv, json",
+        "points": points,
         "resumed_at": sorted(resumed),
         "seconds": round(time.monotonic() - began, 1),
     }
