@@ -30,11 +30,15 @@ def make(number=1, attempts=None, steps=STEPS, evaluate=True, step_s=0.0, **more
     return Job(run_id, "stub", config, evaluations=evaluations, members=members, **{"steps": steps, **more})
 
 
+def enqueue(store, *jobs):
+    queue = Queue(store.queue_db)
+    queue.enqueue(jobs)
+    queue.close()
+
+
 def go(store, *jobs, slots=SLOTS, **more):
     """Queue and work; the summary."""
-    with_queue = Queue(store.queue_db)
-    with_queue.enqueue(jobs)
-    with_queue.close()
+    enqueue(store, *jobs)
     return work(store, slots, engine=LocalEngine(()), child=CHILD, **more)
 
 
@@ -69,7 +73,8 @@ def assert_whole(store, number=1, steps=STEPS):
 
 
 def in_thread(store, *jobs, **more):
-    thread = threading.Thread(target=go, args=(store, *jobs), kwargs=more)
+    enqueue(store, *jobs)
+    thread = threading.Thread(target=go, args=(store,), kwargs=more)
     thread.start()
     return thread
 
