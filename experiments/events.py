@@ -77,7 +77,7 @@ class Tail:
     def damage(self, root: Path) -> str:
         """A line for people on what was passed over; empty if nothing was."""
         lines = "1 damaged line was" if self.damaged == 1 else f"{self.damaged} damaged lines were"
-        return f"{lines} passed over in {os.path.relpath(self.path, root)}" if self.damaged else ""
+        return f"{lines} skipped in {os.path.relpath(self.path, root)}" if self.damaged else ""
 
     def read(self, until: int | None = None) -> Iterator[dict[str, Any]]:
         """The complete events since the last call, oldest first, in bounded memory; those that begin before `until`."""

@@ -84,7 +84,7 @@ def _lines(store: Store) -> list[str]:
 
 def _damaged(store: Store, queue: Queue) -> Iterator[str]:
     """Whose events have lines that cannot be read: what they said is lost, the rest counts."""
-    found = list(damaged_events(store))
+    found = list(damaged_events(store, queue.damaged_lines()))
     labels = {row.run_id: label(row) for row in queue.status()} if found else {}
     for run_id, attempt, line in found:
         yield f"  {labels.get(run_id, run_id)} attempt {attempt}: {line}"
@@ -123,7 +123,7 @@ def _as_json(store: Store) -> list[dict[str, Any]]:
     try:
         draining, before, plain = "drain" in queue.notes(), 0, []
         damaged: dict[str, list[str]] = {}
-        for run_id, _, line in damaged_events(store):
+        for run_id, _, line in damaged_events(store, queue.damaged_lines()):
             damaged.setdefault(run_id, []).append(line)
         for row in queue.status():
             value: dict[str, Any] = {**asdict(row), "members": [member._asdict() for member in row.members]}

@@ -10,7 +10,7 @@ from experiments.errors import DiskFull, UserError
 from experiments.journal import journal_mode
 from experiments.store import explain_os_errors, folder_beside, name_new
 
-VERSION = 4
+VERSION = 5
 APPLICATION = 0x41424C51  # "ABLQ": this file is a queue of ours
 BUSY_TIMEOUT_S = 30.0
 REBUILD = "A queue holds no results: it can be deleted and is rebuilt by `ablations queue`."
@@ -36,7 +36,7 @@ CREATE TABLE members (
 CREATE TABLE attempts (
     run_id TEXT NOT NULL, number INTEGER NOT NULL, slot TEXT NOT NULL, ref TEXT NOT NULL DEFAULT '',
     started REAL NOT NULL, ended REAL, outcome TEXT NOT NULL DEFAULT '', detail TEXT NOT NULL DEFAULT '',
-    first_step INTEGER, last_step INTEGER, PRIMARY KEY (run_id, number)
+    first_step INTEGER, last_step INTEGER, events TEXT NOT NULL DEFAULT '', PRIMARY KEY (run_id, number)
 ) WITHOUT ROWID;
 CREATE TABLE notes (name TEXT PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID;
 """
@@ -54,6 +54,7 @@ CREATE TABLE notes (name TEXT PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID;
 ALTER TABLE jobs ADD COLUMN signature TEXT NOT NULL DEFAULT '';
 ALTER TABLE jobs ADD COLUMN held TEXT NOT NULL DEFAULT '';
 """,
+    4: "ALTER TABLE attempts ADD COLUMN events TEXT NOT NULL DEFAULT ''",
 }
 
 

@@ -153,6 +153,13 @@ class Ledger(Queue):
                 ),
             )
 
+    def events_read(self, run_id: str, attempt: int, content: str, damaged: int) -> None:
+        """Note how many damaged lines an attempt's events have, as long as the file has this content."""
+        with self._change():
+            self._db.execute(
+                "UPDATE attempts SET events=? WHERE run_id=? AND number=?", (f"{content} {damaged}", run_id, attempt)
+            )
+
     def end_waiting(self, run_ids: Iterable[str], state: State, error: str = "", error_class: str = "") -> None:
         """Move waiting jobs on that need no child: all is there already, or their corpus cannot be made."""
         with self._change():

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal
 
+from experiments.damage import content_of
 from experiments.errors import Damaged, DiskFull
 from experiments.jobs import attempts, outcomes, own_harm
 from experiments.jobs.attempts import Live
@@ -115,6 +116,7 @@ class Coordinator:
 
     def _finish(self, live: Live, ended: Exit) -> None:
         """Move what the attempt has completed into place, and decide what becomes of its job."""
+        content = content_of(live.folder)  # before it is read: what is written later is not known
         live.listen()
         now = self._now(live)
         try:
@@ -122,6 +124,7 @@ class Coordinator:
         except Exception as error:
             ending = own_harm.failed(error, live.run_id)
         self._ledger.end(live.run_id, live.number, ending, (live.record.first_step, live.record.step))
+        self._ledger.events_read(live.run_id, live.number, content, live.tail.damaged)
         self._watch.live.pop(live.run_id, None)
         self._placement.look = True
         self._reporter.ended(now, ending.state, ending.error)

@@ -104,6 +104,13 @@ class Reading:
             rows = self._db.execute(f"SELECT {names} FROM attempts WHERE run_id=? ORDER BY number", (run_id,))
             return [dict(zip(names.split(", "), row, strict=True)) for row in rows]
 
+    def damaged_lines(self) -> dict[tuple[str, int], tuple[str, int]]:
+        """By run and attempt: content of the events' file, and how many of its lines are damaged."""
+        with database.explain(self.path):
+            rows = self._db.execute("SELECT run_id, number, events FROM attempts WHERE events != ''").fetchall()
+        told = {(run_id, number): text.rpartition(" ") for run_id, number, text in rows}
+        return {place: (content, int(count)) for place, (content, _, count) in told.items() if count.isdigit()}
+
     def job(self, run_id: str) -> Claimed:
         """A job in full. Raises KeyError if it is not in the queue, Damaged if its entry is not what was written."""
         with database.explain(self.path):

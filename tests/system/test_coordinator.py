@@ -11,7 +11,9 @@ import time
 import psutil
 import pytest
 
+from experiments.damage import content_of, damaged_events
 from experiments.errors import UserError
+from experiments.events import FILE
 from experiments.jobs.ledger import Ledger
 from experiments.jobs.queue import Queue
 from experiments.jobs.states import State
@@ -156,6 +158,24 @@ def test_a_broken_store_of_results_is_not_hidden(store):
     assert go(store, make()).failed == 1
     assert "result.json is damaged" in row(store).error
     assert store.attempts(make().run_id) == [1]
+
+
+def test_damaged_lines_are_counted_while_they_are_read_and_found_later(store):
+    thread = in_thread(store, make(steps=40, step_s=0.02))
+    wait_for(lambda: events(store, 1))
+    path = store.attempt_folder(make().run_id, 1) / FILE
+    with path.open("ab") as file:
+        file.write(b'{"kind": "metrics", "step": 3}\n' + b"[" * 5000 + b"\n")
+    thread.join(60)
+    assert_whole(store, steps=40)
+    ledger = Ledger(store.queue_db)
+    known = ledger.damaged_lines()
+    ledger.close()
+    assert known == {(make().run_id, 1): (content_of(path.parent), 2)}
+    with path.open("ab") as file:
+        file.write(b"rubbish\n")
+    [(_, _, line)] = damaged_events(store, known)
+    assert line.startswith("3 damaged lines")
 
 
 class StubTask:

@@ -70,6 +70,19 @@ def test_status_says_what_waits_and_why_what_runs_and_what_failed(store):
     assert "base" not in text
 
 
+def test_status_and_log_name_events_that_cannot_be_read(store):
+    run_id = make(0xC3, "").run_id
+    path = store.attempt_folder(run_id, 1) / "events.jsonl"
+    assert "skipped in" not in call(store, "status") + call(store, "log", "C-n2")
+    with path.open("ab") as file:
+        file.write(b'{"kind": "metrics", "step": 1}\nrubbish\n')
+    line = f"2 damaged lines were skipped in runs/{run_id}/attempts/0001/events.jsonl"
+    assert f"table3 C-n2 seed 1 ({run_id}) attempt 1: {line}" in call(store, "status")
+    assert line in call(store, "log", "C-n2")
+    damaged = {row["run_id"]: row["damaged"] for row in json.loads(call(store, "status", "--json"))}
+    assert damaged.pop(run_id) == [line] and not any(damaged.values())
+
+
 def test_status_as_json_has_the_reason_the_time_left_and_the_log(store):
     rows = {row["members"][0]["row"]: row for row in json.loads(call(store, "status", "--json"))}
     assert "ablations work" in rows["A-h16"]["why"]

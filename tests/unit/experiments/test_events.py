@@ -276,7 +276,7 @@ def test_the_store_knows_which_runs_have_damaged_lines(tmp_path):
     path.write_bytes(b"".join([lines[0], b'{"kind": "metrics", "step": 3}\n', *lines[2:]]))
     [(run_id, attempt, line)] = damaged_events(store)
     assert (run_id, attempt) == (RUN, 2)
-    assert line == f"1 damaged line was passed over in runs/{RUN}/attempts/0002/{FILE}"
+    assert line == f"1 damaged line was skipped in runs/{RUN}/attempts/0002/{FILE}"
 
 
 def test_a_history_goes_on_from_a_position_as_if_it_had_read_what_lies_before(tmp_path):
