@@ -11,6 +11,8 @@ SPEC is a JSON file in the attempt's folder, written by the coordinator:
     device       {kind, threads, memory_gb}
     earlier      folders of attempts whose checkpoints may be used, newest first, relative to the store
     pinned       what the first attempt resolved (precision, micro-batch …), so that a resume is exact
+    keeps        what evaluations of other rows and studies ask of the training (experiments/keeps.py)
+    keeps        what evaluations of other rows and studies ask of the training (experiments/keeps.py)
     coordinator  {pid, start_ticks, boot_id}    when it is gone, the child saves a checkpoint and ends
 
 Where several devices train a run together, each has a process of its own: the child is rank 0, and starts the others as
@@ -29,7 +31,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,7 @@ from experiments import provenance
 from experiments.config import PROBE_ID, DeviceSpec, TaskConfig, eval_identity, run_identity
 from experiments.errors import Damaged, DiskFull, Diverged, OutOfMemory, Preempted, UserError
 from experiments.events import EventWriter
+from experiments.keeps import union
 from experiments.sealed import describe_file
 from experiments.stopping import StopRequest
 from experiments.store import Store, read_json, write_json
@@ -170,6 +173,7 @@ def _context(
         should_stop=should_stop,
         earlier=[store.root / path for path in spec.get("earlier", ())],
         pinned=spec.get("pinned", {}),
+        keeps=union(spec.get("keeps", ())),
         code_digest=provenance.code_digest(task.training_code),
     )
 
@@ -196,10 +200,28 @@ def _attempt(spec: dict[str, Any], task: Task, folder: Path, events: EventWriter
         if found is None:
             raise RuntimeError(f"run {spec['run_id']} has no weights to evaluate")
         weights = found
-    for item in spec["evaluations"]:
-        if stop():
+    _evaluate_all(spec["evaluations"], config, task, weights, context, events)
+
+
+def _evaluate_all(
+    items: Sequence[dict[str, Any]], config: Any, task: Task, weights: Path, context: Context, events: EventWriter
+) -> None:
+    """One that cannot be made keeps no other from being made; the first such error is raised at the end."""
+    failed: Exception | None = None
+    for item in items:
+        if context.should_stop():
             raise Preempted(None)
-        _evaluate(item, config, task, weights, context, events)
+        try:
+            _evaluate(item, config, task, weights, context, events)
+        except Preempted:
+            raise
+        except Exception as error:
+            if _failure_class(error) in ("out_of_memory", "disk_full"):
+                raise
+            log.exception("the evaluation %s of %s failed", item["eval_id"], item["set"])
+            failed = failed or error
+    if failed is not None:
+        raise failed
 
 
 def _check_identities(spec: dict[str, Any], config: TaskConfig) -> None:

@@ -3,6 +3,7 @@
 import typer
 
 from ablations.cli import options as o
+from ablations.cli.jobs import trained_again
 from ablations.cli.run import run_chosen
 from experiments.errors import UserError
 
@@ -33,5 +34,10 @@ def evaluate(
         raise UserError(
             f"Not trained in {chosen.store.root} with these settings: {', '.join(untrained)}. `evaluate` never trains: "
             "train them with `ablations run`, or leave them out with --rows. Only evaluation.* may differ."
+        )
+    if again := trained_again(chosen, chosen.plan.runs):
+        raise UserError(
+            f"The trainings of {', '.join(dict.fromkeys(run.row for run in again))} kept too few checkpoints for this "
+            "evaluation.checkpoint, and `evaluate` never trains. `ablations run` with the same options does."
         )
     run_chosen(chosen, devices, "keep", "json" if as_json else "markdown")

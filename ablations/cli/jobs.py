@@ -1,6 +1,6 @@
 """From planned runs to jobs in the queue: the desired state minus what is valid already."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ablations.cli.obstacles import refuse
@@ -51,6 +51,35 @@ def prepare(chosen: Chosen, runs: Iterable[PlannedRun], progress: Progress) -> N
         raise
 
 
+def trained_again(chosen: Chosen, runs: Iterable[PlannedRun]) -> list[PlannedRun]:
+    """Those whose training is finished and kept too little for an evaluation that is to be made: an average, the best.
+
+    The run is trained once more beside the result that there is, which stays until then.
+    """
+    found = []
+    for run in runs:
+        if run.state == "damaged":  # what is there is not known
+            continue
+        weights = chosen.store.weights_folder(run.run_id)
+        lacking = [e.spec for e in run.evaluations if chosen.store.evaluation(run.run_id, e.eval_id) is None]
+        if weights is not None and not all(chosen.task.serves(run.config, spec, weights) for spec in lacking):
+            found.append(run)
+    return found
+
+
+def say_trained_again(runs: Sequence[PlannedRun]) -> str:
+    """One line for people; "" for none."""
+    if not runs:
+        return ""
+    cost = sum({run.run_id: run.cost for run in runs}.values())
+    rows = ", ".join(dict.fromkeys(run.row for run in runs))
+    return (
+        f"{rows}: trained already, with fewer checkpoints kept than evaluation.checkpoint takes here. The run is "
+        f"trained again{f' ({cost:.1e} FLOP)' if cost else ''}. What was scored stays; if the weights come out other "
+        "than before (on another device), all scores of the run are made anew."
+    )
+
+
 def enqueue(chosen: Chosen, plan: Plan, runs: Iterable[PlannedRun], stale: str) -> int:
     """Put runs into the queue; returns how many were not there."""
     store = chosen.store
@@ -85,7 +114,7 @@ def _job(chosen: Chosen, plan: Plan, run: PlannedRun, stale: str) -> Job:
         config=run.config.model_dump(mode="json"),
         folder=str(chosen.study.folder or ""),
         seed=run.seed,
-        train=result is None or retrain,
+        train=result is None or retrain or bool(trained_again(chosen, [run])),
         evaluations=tuple(
             {"eval_id": e.eval_id, "set": e.spec.set, "settings": dict(e.spec.settings), "inputs": dict(e.spec.inputs)}
             for e in run.evaluations
@@ -101,6 +130,7 @@ def _job(chosen: Chosen, plan: Plan, run: PlannedRun, stale: str) -> Job:
         priority=chosen.priority,
         members=(member(plan, run),),
         rerun_after=int(result["attempt"]) if result and retrain else 0,
+        keeps=chosen.task.keeps(run.config),
         continues=tuple(_shorter(store, run)),
     )
 

@@ -10,6 +10,7 @@ import typer
 
 from ablations.cli import options as o
 from ablations.cli.forecast import Forecast, forecast, lines, measure
+from ablations.cli.jobs import say_trained_again, trained_again
 from ablations.cli.obstacles import Obstacle, crowded, obstacles, paragraphs
 from ablations.cli.progress import duration
 from ablations.messages import number
@@ -46,14 +47,14 @@ def plan(
     if measured and todo:
         measure(chosen, todo, slots[0])
     predicted = forecast(chosen, todo, slots)
-    found = obstacles(chosen, todo, slots)
+    found, again = obstacles(chosen, todo, slots), trained_again(chosen, todo)
     if as_json:
-        typer.echo(json.dumps(_as_json(planned, predicted, found), indent=1, ensure_ascii=False))
+        typer.echo(json.dumps(_as_json(planned, predicted, found, again), indent=1, ensure_ascii=False))
     else:
         _print(planned, chosen.store.root, predicted)
         for line in lines(predicted, slots, devices):
             typer.echo(line)
-        for note in planned.notes:
+        for note in filter(None, [*planned.notes, say_trained_again(again)]):
             typer.echo(f"note: {note}")
     if warning := crowded(slots):
         typer.echo(f"note: {warning}", err=True)
@@ -63,10 +64,13 @@ def plan(
         typer.echo(f"`ablations run` would refuse this: {paragraphs(found, todo)}", err=True)
 
 
-def _as_json(planned: Plan, predicted: Forecast, found: Sequence[Obstacle]) -> list[dict[str, Any]]:
+def _as_json(
+    planned: Plan, predicted: Forecast, found: Sequence[Obstacle], again: Sequence[PlannedRun]
+) -> list[dict[str, Any]]:
     """What is predicted of runs that are still to be done."""
     rows = plan_as_json(planned)
     for row in rows:
+        row["trained_again"] = any(run.run_id == row["run_id"] for run in again)
         row["obstacles"] = [obstacle.why for obstacle in found if row["row"] in obstacle.rows]
         row["memory_bytes"] = predicted.memory_bytes.get(row["run_id"])
         row["disk_bytes"] = predicted.disk_bytes.get(row["run_id"])

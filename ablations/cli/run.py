@@ -9,7 +9,7 @@ import typer
 from ablations.cli import options as o
 from ablations.cli import working as w
 from ablations.cli.forecast import refuse_above
-from ablations.cli.jobs import enqueue, prepare, wanted
+from ablations.cli.jobs import enqueue, prepare, say_trained_again, trained_again, wanted
 from ablations.cli.obstacles import crowded, refuse
 from ablations.cli.progress import plain_progress
 from ablations.cli.report import print_table
@@ -150,7 +150,7 @@ def run_chosen(chosen: o.Chosen, working: Working | str, stale: str, format_: st
 
 
 def _queue(chosen: o.Chosen, plan: Plan, runs: list[PlannedRun], stale: str) -> None:
-    for note in plan.notes:
+    for note in filter(None, [*plan.notes, say_trained_again(trained_again(chosen, runs))]):
         typer.echo(f"note: {note}", err=True)
     prepare(chosen, runs, plain_progress)
     added = enqueue(chosen, plan, runs, stale)

@@ -10,7 +10,7 @@ from experiments.tasks.base import Task
 
 def run_states(store: Store, task: Task) -> StateOf:
     """A look-up for `plan_study`: missing, waiting, running, finished, failed, stale or damaged."""
-    queued = _queue_states(store)
+    queued, asked_of_failed = _queue_states(store)
     training, scoring = provenance.code_digest(task.training_code), provenance.code_digest(task.evaluation_code)
 
     def state_of(run_id: str, eval_ids: list[str]) -> str:
@@ -23,18 +23,21 @@ def run_states(store: Store, task: Task) -> StateOf:
         except Damaged:
             return "damaged"
         if result is None or None in evaluations:
-            return "failed" if in_queue == "failed" else "missing"
+            lacking = {eval_id for eval_id, made in zip(eval_ids, evaluations, strict=True) if made is None}
+            tried = result is None or lacking & asked_of_failed.get(run_id, set())
+            return "failed" if in_queue == "failed" and tried else "missing"
         current = result["code_digest"] == training and all(e["code_digest"] == scoring for e in evaluations if e)
         return "finished" if current else "stale"
 
     return state_of
 
 
-def _queue_states(store: Store) -> dict[str, str]:
+def _queue_states(store: Store) -> tuple[dict[str, str], dict[str, set[str]]]:
+    """The state of each run in the queue; of those that failed, the evaluations that were asked for."""
     if not store.queue_db.exists():
-        return {}
+        return {}, {}
     queue = Queue(store.queue_db, create=False)
     try:
-        return {row.run_id: row.state.value for row in queue.status()}
+        return {row.run_id: row.state.value for row in queue.status()}, queue.asked_of_failed()
     finally:
         queue.close()

@@ -14,7 +14,7 @@ from experiments.config import DeviceSpec, RunConfig
 from experiments.data.encoded import model_names
 from experiments.device import Device
 from experiments.errors import UserError
-from experiments.evaluation.trained import load_model, load_tokenizers
+from experiments.evaluation.trained import load_model, load_tokenizers, spacing
 from experiments.evaluation.translator import FORMAT
 from experiments.store import explain_os_errors, write_json
 from experiments.training import checkpoint
@@ -46,7 +46,7 @@ def export(
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} is there and not empty: name a new folder.")
     device = Device.open(DeviceSpec(), "fp32")
-    model = load_model(config, choice, config.training.checkpoint_steps, attempt, device)
+    model = load_model(config, choice, spacing(config, choice), attempt, device)
     load_tokenizers(config, attempt)  # checks them
     tokenizers = list(dict.fromkeys(model_names(config.model.shared_vocabulary)))
     with explain_os_errors(f"write {folder}"):

@@ -17,35 +17,40 @@ from model.transformer import Transformer
 def load_model(
     config: RunConfig,
     choice: str,
-    checkpoint_steps: int,
+    every: int,
     attempt: Path,
     device: Device,
     vocab_sizes: tuple[int, int] | None = None,
 ) -> Transformer:
     """The network with the weights that `choice` (last, best, average:K) names of an attempt.
 
-    `checkpoint_steps`: the spacing of the checkpoints that an average is taken of. `vocab_sizes`: of target and source,
-    where they are not data.vocab_size both. Raises UserError if weights are
-    damaged, fewer than the average wants, or none was measured of which to take the best.
+    `every`: the spacing of the checkpoints that an average is taken of, or of the measurements of which the best is
+    taken (0: of all). `vocab_sizes`: of target and source, where they are not data.vocab_size both. Raises UserError if
+    weights are damaged, fewer than the average wants, or none was measured of which to take the best.
     """
     kind, _, number = choice.partition(":")
     if kind == "average":
-        tensors = kept_average(attempt, int(number), checkpoint_steps)
+        tensors = kept_average(attempt, int(number), every)
     elif kind == "best":
-        found = retention.best(attempt)
+        found = retention.best(attempt, every)
         if found is None:
             raise UserError(
                 f"The best checkpoint was asked for, and {attempt} holds none whose perplexity on dev was measured: "
                 "the training ran without training.eval_steps, or its checkpoints were pruned. Take the last one, or "
                 "train with training.eval_steps set, and checkpoints kept."
             )
-        tensors = checkpoint.load_weights(found.path)
+        tensors = checkpoint.load_weights(found)
     else:
         tensors = checkpoint.load_weights(attempt / "final")
     sizes = vocab_sizes or (config.data.vocab_size, None)
     model = build_model(config.model, *sizes, device=device.torch_device)
     checkpoint.restore_model(model, tensors)
     return model
+
+
+def spacing(config: RunConfig, choice: str) -> int:
+    """The steps between the checkpoints, or the measurements, that a choice of a run's own checkpoints is made of."""
+    return config.training.eval_steps if choice == "best" else config.training.checkpoint_steps
 
 
 def load_tokenizers(config: RunConfig, attempt: Path) -> tuple[Tokenizer, Tokenizer]:
@@ -58,7 +63,7 @@ def load_tokenizers(config: RunConfig, attempt: Path) -> tuple[Tokenizer, Tokeni
 def _tokenizer(attempt: Path, name: str) -> Tokenizer:
     path = attempt / "final" / name
     tokenizer = Tokenizer.load(path)
-    written = checkpoint.meta_of(path.parent)["files"].get(name)
+    written = retention.meta_of(path.parent)["files"].get(name)
     if written is None:  # trained by an earlier version: the training's record says which tokenizer it read
         data = (read_json(attempt / "result.json") or {}).get("data") or {}
         written = {"sha256": data.get("tokenizer", {}).get("sha256", {}).get(name, tokenizer.sha256)}

@@ -17,7 +17,7 @@ from experiments.device import Device
 from experiments.errors import UserError
 from experiments.evaluation.beam import SearchSettings
 from experiments.evaluation.evaluate import search_settings
-from experiments.evaluation.trained import load_model, load_tokenizers
+from experiments.evaluation.trained import load_model, load_tokenizers, spacing
 from experiments.evaluation.translate import translate
 from experiments.store import read_json
 from model.transformer import Transformer
@@ -52,8 +52,8 @@ class Translator:
     ) -> "Translator":
         """From the folder of the attempt that trained; `choice` of checkpoint is the configuration's if unset."""
         device = Device.open(spec, precision)
-        every = config.training.checkpoint_steps
-        model = load_model(config, choice or config.evaluation.checkpoint, every, attempt, device).eval()
+        choice = choice or config.evaluation.checkpoint
+        model = load_model(config, choice, spacing(config, choice), attempt, device).eval()
         return cls(model, load_tokenizers(config, attempt), device, search_settings(config.evaluation))
 
     @classmethod

@@ -73,10 +73,12 @@ def plan(
     """Write the child's spec. `parts` are what it is to make."""
     number, folder = attempt
     job = claimed.job
-    earlier = list(_earlier(store, job, number, code_digest)) if TRAINING in parts else []
+    stands = _standing(store, job) if TRAINING in parts else {}
+    earlier = list(_earlier(store, job, number, code_digest, stands)) if TRAINING in parts else []
     if TRAINING in parts and not earlier:  # what former attempts pinned or reached does not bind
-        _say_restart(store, job, number, folder)
-        claimed = replace(claimed, pinned={}, best=0)
+        _say_restart(store, job, number, folder, "it kept too little for an evaluation" if stands else "")
+        alike = stands.get("pinned", {})  # as it was trained before, for the same weights
+        claimed = replace(claimed, pinned=alike if alike.get("kind") == slot.kind else {}, best=0)
     pinned = {"kind": slot.kind, "threads": slot.threads, "devices": slot.count, **claimed.pinned}
     threads = pinned["threads"] if pinned["kind"] == slot.kind else slot.threads
     spec = {
@@ -91,6 +93,7 @@ def plan(
         "train": TRAINING in parts,
         "evaluations": [dict(item) for item in job.evaluations if item["eval_id"] in parts],
         "device": slot.told(threads),
+        "keeps": [list(keep) for keep in job.keeps],
         "earlier": [os.path.relpath(path, store.root) for path in earlier],
         "pinned": pinned,
         # whoever outlives it need not watch it
@@ -138,14 +141,21 @@ def _expected(folder: Path) -> list[str]:
         return []  # a coordinator that was killed while it wrote this had started nothing yet
 
 
-def _earlier(store: Store, job: Job, number: int, code_digest: str) -> Iterator[Path]:
+def _standing(store: Store, job: Job) -> dict[str, Any]:
+    """The result that is to be trained again because it kept too little for an evaluation; empty if there is none."""
+    result = store.result(job.run_id)
+    return result if result is not None and int(result["attempt"]) > job.rerun_after else {}
+
+
+def _earlier(store: Store, job: Job, number: int, code_digest: str, stands: Mapping[str, Any]) -> Iterator[Path]:
     """Folders with checkpoints that this attempt may go on from, newest first; then those of shorter runs.
 
     Attempts of other code are left out, and what lies before them: a run never goes on half old, half new, unless the
     user said so (`resume_across_code`).
     """
     for run_id in (job.run_id, *job.continues):
-        stale, before = (job.rerun_after, number) if run_id == job.run_id else (0, None)
+        done = max(job.rerun_after, int(stands.get("attempt", 0)))
+        stale, before = (done, number) if run_id == job.run_id else (0, None)
         for earlier in reversed(store.attempts(run_id)):
             if before is not None and earlier >= before:
                 continue
@@ -160,12 +170,12 @@ def _earlier(store: Store, job: Job, number: int, code_digest: str) -> Iterator[
             yield folder
 
 
-def _say_restart(store: Store, job: Job, number: int, folder: Path) -> None:
+def _say_restart(store: Store, job: Job, number: int, folder: Path, why: str) -> None:
     """Leave word in the events when work that was begun is not gone on with."""
     begun = [n for n in store.attempts(job.run_id) if n < number and _first_event(store.attempt_folder(job.run_id, n))]
     if begun:
         events = EventWriter(folder)
-        events.emit("restarted", why="the code has changed since the earlier attempts", earlier=begun)
+        events.emit("restarted", why=why or "the code has changed since the earlier attempts", earlier=begun)
         events.close()
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from experiments.config import digest
 from experiments.jobs.states import Outcome, State
+from experiments.keeps import Keep, union
 
 
 class Member(NamedTuple):
@@ -44,6 +45,7 @@ class Job:
     members: tuple[Member, ...] = ()
     rerun_after: int = 0  # results of attempts up to this number are stale: train anew
     resume_across_code: bool = False  # the user said: go on with checkpoints of other code
+    keeps: tuple[Keep, ...] = ()  # what all who ever queued it need the training to keep
     continues: tuple[str, ...] = ()  # run_ids of shorter runs of the same schedule, longest first
 
     def __post_init__(self) -> None:
@@ -72,6 +74,7 @@ class Job:
         kept = {key: value for key, value in values.items() if key in known}
         for name in ("evaluations", "continues"):
             kept[name] = tuple(kept.get(name, ()))
+        kept["keeps"] = union(kept.get("keeps", ()))
         return cls(**kept, members=members)
 
 
@@ -83,6 +86,7 @@ def merge(old: Job, new: Job) -> Job:
         new,
         train=old.train or new.train,
         evaluations=old.evaluations + more,
+        keeps=union(old.keeps, new.keeps),
         priority=max(old.priority, new.priority),
         rerun_after=max(old.rerun_after, new.rerun_after),
         resume_across_code=old.resume_across_code or new.resume_across_code,

@@ -4,13 +4,14 @@ Claiming is a compare-and-set: who finds the job no longer waiting takes the nex
 """
 
 import sqlite3
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from experiments import clock
 from experiments.jobs import database
 from experiments.jobs.entries import to_text
-from experiments.jobs.job import Ending, Member, Waiting
+from experiments.jobs.job import Ending, Job, Member, Waiting
 from experiments.jobs.queue import Queue
 from experiments.jobs.states import Outcome, State
 
@@ -96,6 +97,14 @@ class Ledger(Queue):
         with self._change():
             self._db.execute("UPDATE attempts SET ref=? WHERE run_id=? AND number=?", (to_text(ref), run_id, attempt))
             self._db.execute("UPDATE jobs SET pinned=?, best=? WHERE run_id=?", (to_text(pinned), best, run_id))
+
+    def score_again(self, job: Job, replaced: Sequence[Mapping[str, Any]]) -> None:
+        """Have evaluations made again whose weights a new training has replaced, whoever asked for them.
+
+        Not those of stale results: they are made when their study is asked for again.
+        """
+        if replaced and not job.rerun_after:
+            self.enqueue([replace(job, evaluations=tuple(replaced))])
 
     def explain_waiting(self, inputs_key: str, why: str) -> None:
         """Say why the jobs of a corpus wait."""

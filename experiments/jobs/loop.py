@@ -12,7 +12,7 @@ from experiments.jobs import attempts, outcomes, own_harm
 from experiments.jobs.attempts import Live
 from experiments.jobs.engines.base import Engine, Exit
 from experiments.jobs.interrupts import Interrupts
-from experiments.jobs.job import Claimed, Ending, Job
+from experiments.jobs.job import Claimed, Ending
 from experiments.jobs.ledger import Ledger
 from experiments.jobs.placement import Placement
 from experiments.jobs.promote import missing, promote
@@ -120,7 +120,7 @@ class Coordinator:
         live.listen()
         now = self._now(live)
         try:
-            ending = self._ending(live, ended, now.job)
+            ending = self._ending(live, ended)
         except Exception as error:
             ending = own_harm.failed(error, live.run_id)
         self._ledger.end(live.run_id, live.number, ending, (live.record.first_step, live.record.step))
@@ -140,8 +140,11 @@ class Coordinator:
         except Damaged:
             return live.claimed
 
-    def _ending(self, live: Live, ended: Exit, job: Job) -> Ending:
-        promote(self._store, live.run_id, live.number)
+    def _ending(self, live: Live, ended: Exit) -> Ending:
+        job = self._now(live).job
+        replaced = promote(self._store, live.run_id, live.number, job.rerun_after).replaced
+        self._ledger.score_again(job, replaced)
+        job = self._now(live).job
         return outcomes.decide(
             replace(live.claimed, job=job),
             live.record,

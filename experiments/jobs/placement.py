@@ -11,7 +11,7 @@ from experiments.jobs.engines.base import Engine
 from experiments.jobs.job import Claimed, Job, Waiting
 from experiments.jobs.ledger import Ledger
 from experiments.jobs.neighbours import Neighbours
-from experiments.jobs.preparation import LoadTask, Preparation, task_of
+from experiments.jobs.preparation import LoadTask, Preparation, serves, task_of
 from experiments.jobs.promote import TRAINING, leftover, missing
 from experiments.jobs.reporter import Reporter
 from experiments.jobs.scheduler import place
@@ -131,9 +131,11 @@ class Placement:
             self._end_waiting(run_id, State.FAILED, str(error), Outcome.USER_ERROR)
             return None
         try:
-            parts = missing(self._store, claimed.job)
-            if TRAINING in parts and leftover(self._store, claimed.job, code_digest):
-                parts = missing(self._store, claimed.job)
+            if TRAINING in missing(self._store, claimed.job):
+                taken = leftover(self._store, claimed.job, code_digest)
+                self._ledger.score_again(claimed.job, taken.replaced)
+                claimed = self._ledger.job(run_id) if taken.replaced else claimed
+            parts = self._parts(claimed.job)
             attempt = self._store.new_attempt(run_id) if parts else None
         except Exception as error:
             self._end_waiting(run_id, State.FAILED, (ending := own_harm.failed(error, run_id)).error, ending.outcome)
@@ -151,6 +153,14 @@ class Placement:
             self._ledger.end(run_id, attempt[0], ending)
             self._reporter.ended(claimed, ending.state, ending.error)
             return None
+
+    def _parts(self, job: Job) -> list[str]:
+        """What an attempt is to make; the training too, where the weights that are there cannot serve an evaluation."""
+        parts, weights = missing(self._store, job), self._store.weights_folder(job.run_id)
+        if self._load_task is None or weights is None or not parts or TRAINING in parts:
+            return parts
+        lacking = [item for item in job.evaluations if item["eval_id"] in parts]
+        return parts if serves(task_of(job, self._load_task), job, lacking, weights) else [TRAINING, *parts]
 
     def _start(self, plans: Sequence[Plan]) -> list[Live]:
         lives = attempts.start(self._engine, plans)

@@ -4,13 +4,15 @@ import json
 import logging
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
+from experiments.config import TaskConfig
 from experiments.errors import UserError
 from experiments.jobs.job import Job
 from experiments.jobs.states import Outcome
-from experiments.tasks.base import Task
+from experiments.tasks.base import EvaluationSpec, Task
 
 LoadTask = Callable[..., Task]  # of the task's name, and of the study's folder where there is one
 log = logging.getLogger(__name__)
@@ -20,6 +22,17 @@ def task_of(job: Job, load_task: LoadTask) -> Task:
     """The task that trains a job. Raises UserError if it cannot be loaded."""
     task = load_task(job.task, job.folder) if job.folder else load_task(job.task)
     return task.with_settings(job.config)
+
+
+def serves(task: Task, job: Job, evaluations: Iterable[Mapping[str, Any]], weights: Path) -> bool:
+    """Whether the weights of a finished training hold what these evaluations of a job take."""
+    config = config_of(task, job)
+    specs = (EvaluationSpec(item["set"], item["settings"], item["inputs"]) for item in evaluations)
+    return all(task.serves(config, spec, weights) for spec in specs)
+
+
+def config_of(task: Task, job: Job) -> TaskConfig:
+    return task.config_type.model_validate_json(json.dumps(dict(job.config)))
 
 
 class Preparation:
@@ -66,7 +79,7 @@ class Preparation:
         error_class = message = ""
         try:
             task = task_of(job, load_task)
-            config = task.config_type.model_validate_json(json.dumps(dict(job.config)))
+            config = config_of(task, job)
             facts = task.prepare(config, self._store, self._progress)
             log.info("prepared for %s: %s", job.run_id, facts)
         except UserError as error:

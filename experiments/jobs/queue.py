@@ -7,6 +7,7 @@ and `ablations queue` fills it again.
 
 import contextlib
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from experiments import clock
 from experiments.errors import Damaged
@@ -15,6 +16,7 @@ from experiments.jobs.entries import from_text, job_from, to_text
 from experiments.jobs.job import Job, merge
 from experiments.jobs.reading import Reading
 from experiments.jobs.states import State
+from experiments.keeps import union
 
 
 class Queue(Reading):
@@ -122,6 +124,8 @@ class Queue(Reading):
         mine = row is not None and (trust.signed(row[0], row[2]) or not trust.executes(job))
         if row is not None and again and mine:  # of others' wishes nothing is signed
             job = merge(job_from(row[0], job.run_id), job)
+        elif row is not None and not again:  # trained anew, it still serves who asked before
+            job = replace(job, keeps=union(job_from(row[0], job.run_id).keeps, job.keeps))
         wanted = (job.seed, job.priority, job.cost, job.inputs_key, job.total_steps)
         spec = to_text(job.to_json())
         values = (spec, *wanted, job.memory_gb, job.gpu_memory_gb, job.devices, trust.sign(spec))

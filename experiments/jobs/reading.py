@@ -1,5 +1,6 @@
 """Looking at the queue: reads of the SQLite file that take no lock and change nothing."""
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,16 @@ class Reading:
                 (state, limit),
             ).fetchall()
         return [_row(self.path, values, self._members(values[0]).get(values[0], ())) for values in rows]
+
+    def asked_of_failed(self) -> dict[str, set[str]]:
+        """By failed run, the eval_ids that were asked of it; a damaged entry tells none."""
+        with database.explain(self.path):
+            rows = self._db.execute("SELECT run_id, spec FROM jobs WHERE state='failed'").fetchall()
+        found = {}
+        for run_id, spec in rows:
+            with contextlib.suppress(Damaged):
+                found[run_id] = {item["eval_id"] for item in job_from(spec, run_id).evaluations}
+        return found
 
     def speed(self) -> float | None:
         """Predicted cost that a slot has worked off a second, over all runs finished at the first attempt."""

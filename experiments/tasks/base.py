@@ -19,6 +19,7 @@ from typing import Any, Self
 
 from experiments.config import DeviceSpec, RunConfig, TaskConfig, flatten
 from experiments.errors import UserError
+from experiments.keeps import Keep
 from experiments.provenance import EVALUATION_CODE, PACKAGES, TRAINING_CODE
 from experiments.tasks.sources import packages
 
@@ -62,6 +63,7 @@ class Context:
     earlier: Sequence[Path] = ()  # folders of earlier attempts (and of shorter runs), newest first: read only
     pinned: Mapping[str, Any] = field(default_factory=dict)  # what the first attempt resolved: precision, micro_batch …
     code_digest: str = ""  # of the code that trains: a checkpoint of another one is not resumed
+    keeps: Sequence[Keep] = ()  # what evaluations of other rows and studies ask of the training (experiments/keeps.py)
     rank: int = 0  # of the device.count processes that train together: rank 0 starts, tells and saves
     port: int = 0  # where the other ranks find rank 0
 
@@ -140,6 +142,14 @@ class Task(ABC):
 
         Idempotent and safe to interrupt: half-made files are never taken for whole ones.
         """
+
+    def keeps(self, config: Any) -> tuple[Keep, ...]:
+        """What the training must keep for the evaluations that this configuration asks for."""
+        return ()
+
+    def serves(self, config: Any, evaluation: EvaluationSpec, weights: Path) -> bool:
+        """Whether `weights`, the folder of a finished training, holds what an evaluation takes."""
+        return True
 
     @abstractmethod
     def train(self, config: Any, context: Context) -> dict[str, Any]:

@@ -14,9 +14,11 @@ from experiments.data.encoded import EncodedCorpus, encoded_digest, model_names,
 from experiments.data.pair_corpus import PairCorpus, select_sets
 from experiments.data.prepare import prepare
 from experiments.errors import UserError
+from experiments.keeps import BEST, Keep, keeps_of
 from experiments.tasks import footprint, obstacles
 from experiments.tasks.base import Context, EvaluationSpec, Progress, Task
 from experiments.tasks.footprint import TYPICAL_LENGTH
+from experiments.training import retention
 from model import count
 
 if TYPE_CHECKING:
@@ -124,6 +126,12 @@ class SequenceTask(Task):
         _check_batches(config, encoded)
         return {"corpus": corpus.name, "source": corpus.source, "target": corpus.target, **encoded.facts}
 
+    def keeps(self, config: RunConfig) -> tuple[Keep, ...]:
+        return keeps_of(config.training, config.evaluation)
+
+    def serves(self, config: RunConfig, evaluation: EvaluationSpec, weights: Path) -> bool:
+        return retention.serves(weights, evaluation.settings["checkpoint"], spacing_of(evaluation))
+
     def train(self, config: RunConfig, context: Context) -> dict[str, Any]:
         from experiments.device import Device
         from experiments.training.ranks import joined
@@ -149,6 +157,8 @@ class SequenceTask(Task):
         lanes = lanes_for(model, settings, device, group)
         batches = Batches(config, context, encoded, (group.rank, group.size), lanes)
         context.emit("pinned", micro_batch_tokens=batches.max_tokens)
+        keeps = (*self.keeps(config), *context.keeps)
+        measures = any(keep.what == BEST for keep in keeps)
         facts = train(
             model,
             settings,
@@ -160,10 +170,11 @@ class SequenceTask(Task):
             emit=context.emit,
             should_stop=context.should_stop,
             earlier=context.earlier,
-            evaluate=dev_perplexity(model, encoded, device) if settings.eval_steps else None,
+            evaluate=dev_perplexity(model, encoded, device) if measures else None,
             meta={"lineage": lineage(config, context.inputs), "code": context.code_digest, "run_id": context.run_id},
             group=group,
             lanes=lanes,
+            keeps=keeps,
         )
         if not group.leads:
             return facts
@@ -191,7 +202,7 @@ class SequenceTask(Task):
         settings = evaluation.settings
         device = Device.open(context.device, settings["precision"])
         tokenizers = load_tokenizers(config, weights)
-        every = int(settings.get("checkpoint_steps", 0))
+        every = spacing_of(evaluation)
         chosen = self._encoded(config, context).set(evaluation.set, evaluation.inputs["set"])
         result = evaluate_set(
             load_model(config, settings["checkpoint"], every, weights, device, self.vocab_sizes(config)),
@@ -224,6 +235,12 @@ class SequenceTask(Task):
         shared, symbols = config.model.shared_vocabulary, self.target_symbols(config)
         name = encoded_digest(context.inputs["corpus"], config.data, shared, symbols)
         return open_encoded(context.store / "corpora", name)
+
+
+def spacing_of(evaluation: EvaluationSpec) -> int:
+    """The steps between the checkpoints that an average is taken of, or the measurements that the best is chosen by."""
+    best = evaluation.settings["checkpoint"] == "best"
+    return int(evaluation.settings.get("eval_steps" if best else "checkpoint_steps", 0))
 
 
 def _check_batches(config: RunConfig, encoded: EncodedCorpus) -> None:

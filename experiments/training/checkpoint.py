@@ -20,12 +20,14 @@ import torch
 from torch import Tensor, nn
 
 from experiments.errors import Damaged, UserError
+from experiments.keeps import Keep
 from experiments.sealed import check_file, describe_file
-from experiments.store import explain_os_errors, fsync_folder, read_json, write_bytes, write_json
+from experiments.store import explain_os_errors, fsync_folder, write_bytes, write_json
+from experiments.training.retention import OPTIMIZER, all_of, gap, meta_of, same_training, step_of
 from experiments.training.tensorfile import read_tensors, write_tensors
 
 FORMAT = 1
-_MODEL, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
+_MODEL = "model.safetensors"
 
 
 @dataclass(frozen=True)
@@ -101,12 +103,19 @@ def load_weights(path: Path) -> dict[str, Tensor]:
 
 
 def newest(
-    attempts: Sequence[Path], *, lineage: str, code: str, last_step: int, skipped: Callable[[Path, str], None]
+    attempts: Sequence[Path],
+    *,
+    lineage: str,
+    code: str,
+    last_step: int,
+    skipped: Callable[[Path, str], None],
+    keeps: Sequence[Keep] = (),
 ) -> Checkpoint | None:
     """The checkpoint of the highest step up to `last_step` from which a training of this configuration may go on.
 
-    It needs no optimizer where no step is left. Damaged ones, and ones that other code trained, are passed over and
-    told to `skipped`. Raises UserError for one of another configuration: that folder should not have been offered.
+    It needs no optimizer where no step is left. Damaged ones, ones that other code trained, and ones whose training
+    kept less than `keeps` needs, are passed over and reported to `skipped`. Raises UserError for one of another
+    configuration: that folder should not have been offered.
     """
     for path in sorted((p for a in attempts for p in all_of(a)), key=lambda p: p.name, reverse=True):
         if step_of(path) > last_step:
@@ -125,6 +134,8 @@ def newest(
             skipped(path, "trained by other code; a run is never half old, half new")
         elif OPTIMIZER not in found.meta["files"] and found.step < last_step:
             skipped(path, "its optimizer was dropped at the end, as training.keep_optimizer = false says")
+        elif lacking := gap(path, found.meta, attempts, keeps, last_step):
+            skipped(path, lacking)
         else:
             return found
     return None
@@ -135,7 +146,7 @@ def take_over(found: Checkpoint, attempts: Sequence[Path], folder: Path) -> None
     (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
     for path in [found.path, *(p for a in attempts for p in all_of(a) if step_of(p) < found.step)]:
         target = folder / "checkpoints" / path.name
-        if target.exists() or not _same_training(path, found):
+        if target.exists() or not same_training(path, found.meta):
             continue
         with explain_os_errors(f"take over the checkpoint {path}"), _aside(target) as aside:
             for file in path.iterdir():
@@ -195,33 +206,3 @@ def _link(source: Path, target: Path) -> None:
         os.link(source, target)
     except OSError:  # another disk, or one without hard links
         shutil.copy2(source, target)
-
-
-def all_of(attempt: Path) -> list[Path]:
-    """An attempt's checkpoints, oldest first, valid or not."""
-    return sorted(p for p in (attempt / "checkpoints").glob("step-*") if p.name[5:].isdigit())
-
-
-def step_of(path: Path) -> int:
-    return int(path.name[5:])
-
-
-def meta_of(path: Path) -> dict[str, Any]:
-    """What a checkpoint's meta.json says. Raises Damaged."""
-    try:
-        meta = read_json(path / "meta.json")
-    except OSError as error:
-        raise Damaged(f"{path / 'meta.json'} cannot be read: {error.strerror}") from error
-    if meta is None or not isinstance(meta.get("files"), dict):
-        raise Damaged(f"{path / 'meta.json'} is missing or names no files")
-    if path.name.startswith("step-") and meta.get("step") != step_of(path):
-        raise Damaged(f"{path / 'meta.json'} is of step {meta.get('step')}, not of the folder's")
-    return meta
-
-
-def _same_training(path: Path, found: Checkpoint) -> bool:
-    try:
-        meta = meta_of(path)
-    except Damaged:
-        return False
-    return all(meta.get(key) == found.meta.get(key) for key in ("format", "lineage", "code"))

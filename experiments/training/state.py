@@ -13,6 +13,7 @@ from experiments.config import TrainingConfig
 from experiments.data.batch import Batch
 from experiments.device import Device, mix
 from experiments.errors import Diverged
+from experiments.keeps import BEST, SPACED, Keep, keeps_of, union
 from experiments.training import checkpoint, retention
 from experiments.training.compiled import compile_layers, eagerly
 from experiments.training.curve import Curve
@@ -20,6 +21,7 @@ from experiments.training.group import Group
 from experiments.training.lanes import Lanes
 from experiments.training.objective import Objective
 from experiments.training.optimizer import make_optimizer, optimizer_tensors, restore_optimizer
+from experiments.training.retention import meta_of
 from experiments.training.saver import Saver
 from model.attention import BEST_KERNEL, Attention
 from model.transformer import Transformer
@@ -43,8 +45,10 @@ class Training:
         meta: Mapping[str, Any],
         group: Group | None = None,
         lanes: int = 1,
+        keeps: Sequence[Keep] = (),
     ) -> None:
         self.model, self.settings, self.device, self.folder, self._emit = model, settings, device, folder, emit
+        self._keeps = union(keeps_of(settings), keeps)
         self.group = group = group or Group()
         self.optimizer = make_optimizer(model, settings)
         self.curve = Curve(emit, group.add_up)
@@ -65,11 +69,11 @@ class Training:
             "optimizer": "adam-fused",
             "resumed_from": None,
         }
-        self._meta = {**meta, **{key: self.facts[key] for key in EXACT}}
+        self._meta = {**meta, **{key: self.facts[key] for key in EXACT}, "keeps": [list(keep) for keep in self._keeps]}
         emit("pinned", **{key: self.facts[key] for key in PINNED})
         self._saved_at = time.monotonic()
         self._score: float | None = None  # dev perplexity at `step`, if it was measured
-        self._best_step: int | None = None  # of the lowest so far
+        self._best_steps: dict[str, int] = {}  # by spacing of the measurements, that of the lowest so far
         self._started = time.perf_counter()
 
     def seed(self, step: int, seed: int) -> None:
@@ -88,6 +92,7 @@ class Training:
             code=self._meta["code"],
             last_step=self.settings.train_steps,
             skipped=lambda path, reason: self._emit("checkpoint_skipped", path=_short(path), reason=reason),
+            keeps=self._keeps,
         )
         if found is None:
             return
@@ -97,7 +102,7 @@ class Training:
         if self.group.leads:
             checkpoint.take_over(found, attempts, self.folder)
         self.step, self.target_tokens = found.step, found.meta["target_tokens"]
-        self._best_step = found.meta.get("best_step")
+        self._best_steps = dict(found.meta.get("best_steps") or {})
         self.facts["resumed_from"] = found.step
         changed = {
             key: [found.meta.get(key), self._meta[key]] for key in EXACT if found.meta.get(key) != self._meta[key]
@@ -148,10 +153,22 @@ class Training:
             sums.append(told)
         return sums
 
+    def saves(self, step: int) -> bool:
+        """Whether a checkpoint is due by its step."""
+        return any(keep.what == SPACED and step % keep.every == 0 for keep in self._keeps)
+
+    def _measures(self, step: int) -> list[int]:
+        """The spacings of measurements on dev that ask for this step."""
+        return [keep.every for keep in self._keeps if keep.what == BEST and step % keep.every == 0]
+
+    def scores(self, step: int) -> bool:
+        """Whether dev is to be measured after this step."""
+        return bool(self._measures(step))
+
     def score(self, evaluate: Callable[[int], Mapping[str, float]]) -> bool:
-        """Measure and emit the dev set's metrics; whether this is the best step so far."""
+        """Measure and emit the dev set's metrics; whether this is the best step so far, of one spacing at least."""
         self._saver.wait()
-        best = retention.best(self.folder)
+        best = {every: retention.best(self.folder, every) for every in self._measures(self.step)}
         self.model.eval()
         with torch.no_grad(), eagerly(self.settings.compile):
             metrics = dict(evaluate(self.step))
@@ -159,10 +176,11 @@ class Training:
         self._emit("metrics", step=self.step, metrics={f"dev_{name}": value for name, value in metrics.items()})
         self.curve.restart_clock()
         self._score = metrics.get("perplexity")
-        better = self._score is not None and (best is None or self._score < best.meta["dev_perplexity"])
-        if better:
-            self._best_step = self.step
-        return better
+        if self._score is None:
+            return False
+        better = [e for e, path in best.items() if not path or self._score < meta_of(path)["dev_perplexity"]]
+        self._best_steps |= {str(every): self.step for every in better}
+        return bool(better)
 
     @property
     def long_unsaved(self) -> bool:
@@ -171,13 +189,13 @@ class Training:
         return minutes > 0 and time.monotonic() - self._saved_at >= 60 * minutes
 
     def save(self) -> None:
-        """Begin a checkpoint of this step. It is told when it is durable; older ones go as `keep_checkpoints` says.
+        """Begin a checkpoint of this step. It is told when it is durable; older ones go where nobody asks for them.
 
         What goes wrong is raised by a later `check`, `save` or `settle`.
         """
         self._saved_at = time.monotonic()
         step = self.step
-        meta = {**self._meta, "target_tokens": self.target_tokens, "best_step": self._best_step}
+        meta = {**self._meta, "target_tokens": self.target_tokens, "best_steps": dict(self._best_steps)}
         if self._score is not None:
             meta["dev_perplexity"] = self._score
         moments = optimizer_tensors(self.model, self.optimizer)
@@ -191,7 +209,7 @@ class Training:
         _check_finite(weights, step)
         path = checkpoint.save(self.folder, step, weights, moments, meta)
         self._emit("checkpoint", step=step, path=str(path.relative_to(self.folder)))
-        retention.prune(self.folder, self.settings.keep_checkpoints, self.settings.checkpoint_steps)
+        retention.prune(self.folder, self._keeps)
 
     def check(self) -> None:
         """Raise what a save that is done has run into."""

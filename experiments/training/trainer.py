@@ -16,6 +16,7 @@ from experiments.data.batch import Batch
 from experiments.data.prefetch import prefetch
 from experiments.device import Device, naming_nondeterminism, naming_out_of_memory
 from experiments.errors import Preempted
+from experiments.keeps import Keep
 from experiments.training.compiled import naming_recompiles
 from experiments.training.group import Group
 from experiments.training.heap import Heap
@@ -41,6 +42,7 @@ def train(
     evaluate: Callable[[int], Mapping[str, float]] | None = None,
     group: Group | None = None,
     lanes: int = 1,
+    keeps: Sequence[Keep] = (),
 ) -> dict[str, Any]:
     """Train `model` (a model.transformer.Transformer on `device`) to `settings.train_steps`; returns facts.
 
@@ -49,7 +51,8 @@ def train(
     share, and rank 0 alone emits, evaluates and saves. `lanes` of micro-batches are computed side by side (lanes.py).
     `meta` must hold "lineage" and "code" (a checkpoint of another is not continued) and is kept with every checkpoint.
     `earlier` are attempts' folders whose checkpoints may be used. `evaluate(step)` is called every `eval_steps` with
-    the model in eval mode; its "perplexity" decides which checkpoint is the best.
+    the model in eval mode; its "perplexity" decides which checkpoint is the best. `keeps` are what others ask of this
+    training beside its own settings (experiments/keeps.py).
 
     Writes `folder/checkpoints/…` and `folder/final`. Raises Preempted after a checkpoint when `should_stop` said so,
     Diverged, OutOfMemory, UserError (a checkpoint of another configuration, a full disk, a kernel that cannot be
@@ -58,7 +61,7 @@ def train(
     group = group or Group()
     with naming_out_of_memory(), naming_nondeterminism(), naming_recompiles(), contextlib.ExitStack() as stack:
         run = stack.enter_context(
-            contextlib.closing(Training(model, settings, device, folder, emit, meta, group, lanes))
+            contextlib.closing(Training(model, settings, device, folder, emit, meta, group, lanes, keeps))
         )
         run.resume(earlier)
         steps = range(run.step + 1, settings.train_steps + 1)
@@ -79,8 +82,8 @@ def train(
             run.check()
             stop, due, unsaved = group.decided(should_stop(), run.curve.due(step), run.long_unsaved)
             last = step == settings.train_steps
-            save = last or stop or unsaved or step % settings.checkpoint_steps == 0
-            score = evaluate is not None and settings.eval_steps > 0 and step % settings.eval_steps == 0
+            save = last or stop or unsaved or run.saves(step)
+            score = evaluate is not None and run.scores(step)
             if save or score or due:
                 run.curve.flush(rate)
             if evaluate and score and group.leads:

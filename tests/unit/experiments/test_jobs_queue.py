@@ -14,6 +14,7 @@ from experiments.jobs.job import Ending, Job, Member
 from experiments.jobs.ledger import Ledger
 from experiments.jobs.queue import Queue
 from experiments.jobs.states import Outcome, State
+from experiments.keeps import BEST, SPACED, Keep
 
 CONFIG = {"model": {"d_model": 8}, "training": {"train_steps": 10}, "data": {"corpus": "builtin"}}
 
@@ -31,6 +32,29 @@ def ledger(tmp_path):
     with_file = Ledger(tmp_path / "queue.db")
     yield with_file
     with_file.close()
+
+
+@pytest.mark.parametrize("ended", [None, State.FAILED, State.FINISHED, State.CANCELLED])
+def test_what_a_training_must_keep_is_the_union_of_all_who_asked_for_it(ledger, ended):
+    """Also of those who asked before it ended: trained anew, it still serves them."""
+    ledger.enqueue([make(1, keeps=(Keep(SPACED, 10, 2), Keep(BEST, 5, 1, 1)))])
+    if ended:
+        ledger.end_waiting([make(1).run_id], ended)
+    ledger.enqueue([make(1, keeps=(Keep(SPACED, 10, 5, 5), Keep(SPACED, 4, 1)))])
+    assert ledger.job(make(1).run_id).job.keeps == (
+        Keep(BEST, 5, 1, 1), Keep(SPACED, 4, 1), Keep(SPACED, 10, 5, 5)
+    )  # fmt: skip
+
+
+def test_evaluations_of_replaced_weights_are_made_again_but_not_stale_ones(ledger):
+    for number, stale in ((1, 0), (2, 1)):
+        job = make(number, evaluations=(evaluation("new"),), rerun_after=stale)
+        ledger.enqueue([job])
+        ledger.claim(job.run_id, 2, "cpu:0", "cpu")
+        ledger.score_again(job, [evaluation("old")])
+    assert [[e["eval_id"] for e in ledger.job(make(n).run_id).job.evaluations] for n in (1, 2)] == [
+        ["new", "old"], ["new"],
+    ]  # fmt: skip
 
 
 def claim_all(path, claimed):

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from experiments.errors import Damaged, UserError
+from experiments.keeps import BEST, SPACED, Keep
 from experiments.store import read_json, write_json
 from experiments.training import checkpoint, retention, tensorfile
 from experiments.training.tensorfile import read_tensors, write_tensors
@@ -130,9 +131,9 @@ def test_a_killed_save_is_no_checkpoint_and_is_replaced(tmp_path):
 def test_pruning_keeps_the_newest_the_regular_ones_and_the_best(tmp_path):
     for step in (100, 200, 250, 300, 350):
         _save(tmp_path, step, **({"dev_perplexity": 5.0} if step == 100 else {}))
-    retention.prune(tmp_path, keep=2, every=100)
+    retention.prune(tmp_path, [Keep(SPACED, 100, 2), Keep(BEST, 100)])
     assert _steps(tmp_path) == [100, 200, 300, 350], "350 is where a resume goes on, 250 was a stop's"
-    assert retention.best(tmp_path).step == 100
+    assert retention.step_of(retention.best(tmp_path)) == 100
     assert [p.name[-3:] for p in retention.last(tmp_path, 3, 100)] == ["200", "300", "350"]
     with pytest.raises(UserError, match=r"holds 4 of the checkpoints .*keep_checkpoints"):
         retention.last(tmp_path, 5, 100)
@@ -231,12 +232,12 @@ def test_the_step_of_an_unsealed_meta_is_that_of_its_folder(tmp_path):
 
 def test_another_checkpoint_does_not_pass_for_the_best(tmp_path):
     for step, perplexity, best in ((100, 7.0, 100), (200, 5.0, 200), (300, 6.0, 200)):
-        _save(tmp_path, step, dev_perplexity=perplexity, best_step=best)
-    assert retention.best(tmp_path).step == 200
+        _save(tmp_path, step, dev_perplexity=perplexity, best_steps={"100": best})
+    assert retention.step_of(retention.best(tmp_path)) == 200
     _flipped(tmp_path / "checkpoints/step-00000200/meta.json", b"5.0", b"9.0")
     with pytest.raises(Damaged, match="step-00000200"):
         retention.best(tmp_path)
-    retention.prune(tmp_path, keep=1, every=100)
+    retention.prune(tmp_path, [Keep(SPACED, 100, 1), Keep(BEST, 100)])
     assert _steps(tmp_path) == [100, 200, 300], "which is the best is unknown: all are kept"
     shutil.rmtree(tmp_path / "checkpoints/step-00000200")
     with pytest.raises(Damaged, match="lacks its best checkpoint, that of step 200"):

@@ -195,7 +195,7 @@ def test_evaluation_on_the_way_and_the_best_step(tmp_path):
     points = [(e["step"], e["metrics"]) for e in kinds(events, "metrics")]
     dev = {step: metrics["dev_perplexity"] for step, metrics in points if "dev_perplexity" in metrics}
     assert dev == scores
-    assert retention.best(tmp_path / "1").step == 6
+    assert retention.step_of(retention.best(tmp_path / "1")) == 6
     assert [p.name[-2:] for p in sorted((tmp_path / "1/checkpoints").iterdir())] == ["06", "12"]
     _, _, plain = run(tmp_path / "2", settings=settings)
     assert losses(plain) == losses(events), "looking changes nothing"

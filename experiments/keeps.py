@@ -1,0 +1,51 @@
+"""What a training must keep so that its weights can be evaluated: demands on a run, and no part of its name.
+
+Studies that share a run ask different things of it: the mean of its last 5 checkpoints, the best of those measured
+every 500 steps. It is trained once, so that it serves all of them. Imports no torch.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from experiments.config import EvaluationConfig, TrainingConfig
+
+SPACED = "spaced"  # checkpoints at multiples of `every`, and the last step
+BEST = "best"  # the best on dev of those measured at multiples of `every`
+
+
+class Keep(NamedTuple):
+    """One demand. `needed` of the `kept` are what an evaluation takes; the others are there for later."""
+
+    what: str
+    every: int  # steps
+    kept: int = 1
+    needed: int = 0
+
+    def steps(self, last_step: int) -> list[int]:
+        """The steps whose checkpoints an evaluation needs after `last_step`, ascending; of the spaced ones only."""
+        if self.what != SPACED or not self.needed:
+            return []
+        return spaced_steps(last_step, self.every, self.needed)
+
+
+def spaced_steps(last_step: int, every: int, count: int) -> list[int]:
+    """The newest `count` of the multiples of `every` and the last step, ascending; fewer if there are fewer."""
+    return [*range(every, last_step, every), *([last_step] if last_step else [])][-count:]
+
+
+def keeps_of(training: TrainingConfig, evaluation: EvaluationConfig | None = None) -> tuple[Keep, ...]:
+    """What a configuration asks for by itself."""
+    kind, _, number = evaluation.checkpoint.partition(":") if evaluation else ("last", "", "")
+    averaged, best = int(number or 0) if kind == "average" else 0, kind == "best"
+    spaced = Keep(SPACED, training.checkpoint_steps, max(training.keep_checkpoints, averaged), averaged)
+    return (spaced, Keep(BEST, training.eval_steps, 1, int(best))) if training.eval_steps else (spaced,)
+
+
+def union(*demands: Iterable[Keep]) -> tuple[Keep, ...]:
+    """All of them: of two with the same spacing, what serves both."""
+    found: dict[tuple[str, int], Keep] = {}
+    for keep in (Keep(*keep) for some in demands for keep in some):
+        other = found.get((keep.what, keep.every), keep)
+        kept, needed = max(keep.kept, other.kept), max(keep.needed, other.needed)
+        found[keep.what, keep.every] = keep._replace(kept=kept, needed=needed)
+    return tuple(found[key] for key in sorted(found))

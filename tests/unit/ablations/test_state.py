@@ -1,0 +1,31 @@
+"""What state a planned run is in: rows that share a run fail and finish each by its own evaluations."""
+
+from pathlib import Path
+
+import pytest
+
+from ablations.cli.state import run_states
+from experiments.jobs.job import Job
+from experiments.jobs.ledger import Ledger
+from experiments.jobs.states import State
+from experiments.store import Store, write_json
+from tests.unit.ablations.conftest import FakeTask
+
+RUN, ASKED, OTHER = "a" * 16, "1" * 16, "2" * 16
+
+
+@pytest.mark.parametrize("trained", [True, False])
+def test_a_row_that_was_never_asked_for_has_not_failed(tmp_path: Path, task: FakeTask, trained: bool) -> None:
+    """A failed evaluation is the failure of the rows that print it; a failed training is that of all who share it."""
+    store = Store.open(tmp_path / "store")
+    ledger = Ledger(store.queue_db)
+    evaluation = {"eval_id": ASKED, "set": "dev", "settings": {}, "inputs": {}}
+    ledger.enqueue([Job(RUN, "translation", {}, evaluations=(evaluation,))])
+    ledger.end_waiting([RUN], State.FAILED, "why", "user_error")
+    ledger.close()
+    if trained:
+        store.run_folder(RUN).mkdir(parents=True)
+        write_json(store.run_folder(RUN) / "result.json", {"run_id": RUN, "attempt": 1})
+    state_of = run_states(store, task)
+    assert state_of(RUN, [ASKED]) == state_of(RUN, [OTHER, ASKED]) == "failed"
+    assert state_of(RUN, [OTHER]) == ("missing" if trained else "failed")

@@ -1,0 +1,121 @@
+"""What a training keeps for whoever evaluates it: one training serves all who share it, as one of their own would."""
+
+from itertools import product
+
+import pytest
+import torch
+
+from experiments.config import EvaluationConfig, TrainingConfig
+from experiments.evaluation.averaging import kept_average
+from experiments.keeps import BEST, SPACED, Keep, keeps_of, spaced_steps, union
+from experiments.training import checkpoint, retention
+from tests.small_training import kinds, run
+
+STEPS = 12
+SCORES = dict(enumerate([9.0, 8.0, 5.0, 7.0, 6.0, 6.5, 5.5, 4.0, 6.0, 4.5, 7.0, 8.0], start=1))
+
+
+def settings(**given):
+    return TrainingConfig(train_steps=STEPS, warmup_steps=10, **given)
+
+
+def train(folder, training, **options):
+    return run(folder, settings=training, evaluate=lambda step: {"perplexity": SCORES[step]}, **options)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """One training for three studies: averages of two spacings, the best of two, and settings of its own."""
+    folder = tmp_path_factory.mktemp("shared")
+    asked = [Keep(SPACED, 3, 3, 3), Keep(SPACED, 2, 4, 4), Keep(BEST, 3, 1, 1), Keep(BEST, 4, 1, 1)]
+    train(folder, settings(checkpoint_steps=5, keep_checkpoints=1), keeps=asked)
+    return folder
+
+
+@pytest.mark.parametrize(("every", "count"), [(3, 3), (3, 2), (2, 4), (2, 1)])
+def test_an_average_is_that_of_a_training_of_its_own(shared, tmp_path, every, count):
+    run(tmp_path, settings=settings(checkpoint_steps=every, keep_checkpoints=count))
+    assert retention.serves(shared, f"average:{count}", every)
+    alone, together = (kept_average(folder, count, every) for folder in (tmp_path, shared))
+    assert all(torch.equal(alone[name], together[name]) for name in alone)
+
+
+@pytest.mark.parametrize("every", [3, 4])
+def test_the_best_is_the_best_of_the_measurements_that_were_asked_for(shared, tmp_path, every):
+    train(tmp_path, settings(eval_steps=every))
+    best = min((SCORES[step], step) for step in range(every, STEPS + 1, every))[1]
+    assert retention.step_of(retention.best(shared, every)) == best
+    assert retention.serves(shared, "best", every)
+    weights = [checkpoint.load_weights(retention.best(folder, every)) for folder in (tmp_path, shared)]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def test_what_nobody_asks_for_goes(shared):
+    kept = {retention.step_of(path) for path in retention.all_of(shared)}
+    averages, best, own = {6, 8, 9, 10, 12}, {3, 8}, {10}  # of 3, 6, 9, 12 and of 4, 8, 12; the last multiple of 5
+    assert kept == averages | best | own
+    assert not retention.serves(shared, "average:5", 2) and not retention.serves(shared, "average:3", 5)
+    assert not retention.serves(shared, "best", 2), "measured at 4 and 8, but not at 2 and 10"
+
+
+def test_the_union_serves_each():
+    some = [
+        Keep(what, every, kept, needed) for what, every, kept, needed in product((SPACED, BEST), (2, 3), (1, 4), (0, 1))
+    ]
+    for one, other in product(some, some):
+        both = union([one], [other])
+        assert both == union([other], [one]) == union(both, [one], [list(other)])
+        for keep in (one, other):
+            [found] = [each for each in both if (each.what, each.every) == (keep.what, keep.every)]
+            assert found.kept >= keep.kept and found.needed >= keep.needed
+
+
+@pytest.mark.parametrize(("choice", "needed"), [("last", 0), ("average:3", 3), ("best", 0)])
+def test_a_configuration_asks_for_what_it_evaluates(choice, needed):
+    training = settings(checkpoint_steps=2, keep_checkpoints=5, eval_steps=3)
+    spaced, best = keeps_of(training, EvaluationConfig(checkpoint=choice))
+    assert spaced == Keep(SPACED, 2, 5, needed)
+    assert best == Keep(BEST, 3, 1, choice == "best")
+    assert spaced.steps(STEPS) == (spaced_steps(STEPS, 2, 3) if needed else [])
+
+
+class TestGoingOn:
+    """A training that was begun with smaller demands goes on only where it can still meet those of now."""
+
+    def begin(self, folder, stop_at, **given):
+        train(folder, settings(**{"checkpoint_steps": 2, "keep_checkpoints": 1, **given}), stop_at=stop_at)
+
+    @pytest.mark.parametrize(
+        ("stop_at", "asked", "resumed"),
+        [
+            (5, Keep(SPACED, 2, 4, 4), 5),  # all four lie ahead: 6, 8, 10, 12
+            (9, Keep(SPACED, 2, 4, 4), None),  # 6 was not kept
+            (9, Keep(SPACED, 2, 3, 3), 9),  # 8 was
+            (9, Keep(SPACED, 2, 9, 3), 9),  # more is wanted than needed
+            (3, Keep(BEST, 4, 1, 1), 3),  # no measurement was due yet
+            (9, Keep(BEST, 4, 1, 1), None),
+            (9, Keep(BEST, 4, 1, 0), 9),  # a curve, and no evaluation
+        ],
+    )
+    def test_from_a_stop(self, tmp_path, stop_at, asked, resumed):
+        self.begin(tmp_path / "1", stop_at)
+        _, facts, events = train(
+            tmp_path / "2",
+            settings(checkpoint_steps=2, keep_checkpoints=1),
+            keeps=[asked],
+            earlier=[tmp_path / "1"],
+        )
+        assert facts["resumed_from"] == resumed
+        assert bool(kinds(events, "checkpoint_skipped")) == (resumed is None)
+        if asked.what == SPACED:
+            assert retention.serves(tmp_path / "2", f"average:{asked.needed}", asked.every)
+        elif asked.needed:
+            assert retention.step_of(retention.best(tmp_path / "2", asked.every)) == 8
+
+    def test_once_it_keeps_what_is_asked_it_goes_on_as_ever(self, tmp_path):
+        asked = [Keep(SPACED, 2, 4, 4), Keep(BEST, 4, 1, 1)]
+        training = settings(checkpoint_steps=2, keep_checkpoints=1)
+        train(tmp_path / "1", training, keeps=asked, stop_at=9)
+        _, facts, _ = train(tmp_path / "2", training, keeps=asked, earlier=[tmp_path / "1"])
+        assert facts["resumed_from"] == 9
+        assert retention.serves(tmp_path / "2", "average:4", 2) and retention.serves(tmp_path / "2", "best", 4)
