@@ -1,5 +1,10 @@
 """What a training will hold and leave: bytes predicted from its configuration. Imports no torch."""
 
+import contextlib
+import functools
+from pathlib import Path
+
+from experiments.allocator import allocates_by_tcmalloc
 from model import count
 from model.config import ModelConfig
 
@@ -9,24 +14,66 @@ SMALLEST_TOKENS = 64  # micro-batches are halved down to about this when memory 
 # Tokens whose logits, or gradients of logits, exist at once (experiments/training/loss.py): the two chunks that wait
 # for one product; on a GPU the chunk at hand and what its logsumexp makes of it, too.
 LOGIT_TOKENS = {"cpu": 2 * 512, "cuda": 4 * 8192}
-PROCESS_BYTES = {"cpu": 450e6, "cuda": 700e6}  # torch itself in main memory; a CUDA context and its kernels
+PROCESS_BYTES = {"cpu": 295e6, "cuda": 700e6}  # torch itself in main memory; a CUDA context and its kernels
 # Of a parameter: itself, its gradient, Adam's two moments in fp32; in main memory the copy that is being saved, too.
 STATE_BYTES = {"cpu": 28, "cuda": 16}
+LANES, LARGEST_IN_LANES = 2, 2**24  # of experiments/training/lanes.py: each holds logits, gradients, narrow weights
+# What the heap holds for an activation's bytes: the backward pass's gradients stand beside them, and blocks of a step's
+# sizes leave gaps that fit no block of the next one's. glibc puts new kernels of bf16 products in between, which keep
+# gaps apart.
+HEAP = {("glibc", "fp32"): 1.8, ("glibc", "bf16"): 4.3, ("tcmalloc", "fp32"): 1.8, ("tcmalloc", "bf16"): 1.8}
+# oneDNN keeps kernels for so many bf16 products: of another shape is another product, and few batches have one shape.
+KERNELS = 1024
+KERNEL_BYTES = {"glibc": 0.5e6, "tcmalloc": 0.35e6}
 SAVED_BYTES = 12  # of a parameter in a checkpoint: itself and the moments
-WEIGHT_BYTES = 4
+WEIGHT_BYTES, NARROW_BYTES = 4, 2
 
 
-def memory_bytes(config: ModelConfig, vocab_sizes: tuple[int, int], tokens_per_batch: int, kind: str) -> float:
-    """Most memory of a training on a "cpu" or a "cuda" device, in fp32; bf16 needs less.
+def memory_bytes(
+    config: ModelConfig,
+    vocab_sizes: tuple[int, int],
+    tokens_per_batch: int,
+    kind: str,
+    precision: str = "fp32",
+    heap: str = "glibc",
+) -> float:
+    """Most memory of a training on a "cpu" or a "cuda" device; on a GPU that of fp32, and bf16 needs less.
 
     state·params + activations of a micro-batch + logits of the chunks that wait for each other + the process itself.
+    On a processor the heap holds more than what lives in it, and bf16 products have kernels.
     """
     params = count.num_params(config, *vocab_sizes)
     tokens = min(tokens_per_batch, MICRO_BATCH_TOKENS[kind])
     sentences = max(1, round(tokens / TYPICAL_LENGTH))
-    activations = count.activation_bytes(config, sentences, TYPICAL_LENGTH, TYPICAL_LENGTH)
-    logits = min(tokens, LOGIT_TOKENS[kind]) * vocab_sizes[0] * WEIGHT_BYTES
-    return STATE_BYTES[kind] * params + activations + logits + PROCESS_BYTES[kind]
+    bytes_of = functools.partial(count.activation_bytes, config, sentences, TYPICAL_LENGTH, TYPICAL_LENGTH)
+    logits = min(tokens, LOGIT_TOKENS[kind]) * vocab_sizes[0]
+    if kind == "cuda":
+        return STATE_BYTES[kind] * params + bytes_of() + logits * WEIGHT_BYTES + PROCESS_BYTES[kind]
+    lanes = LANES if params <= LARGEST_IN_LANES else 1
+    narrow = precision == "bf16"
+    each = STATE_BYTES[kind] + WEIGHT_BYTES * (lanes - 1) + NARROW_BYTES * lanes * narrow
+    value_bytes = NARROW_BYTES if narrow else WEIGHT_BYTES
+    held = HEAP[heap, precision] * bytes_of(value_bytes=value_bytes) + KERNELS * KERNEL_BYTES[heap] * narrow
+    return each * params + held + logits * lanes * value_bytes + PROCESS_BYTES[kind]
+
+
+def precision_here(chosen: str) -> str:
+    """What `training.precision` comes to on this machine's processor (experiments/device.py asks torch)."""
+    return chosen if chosen != "auto" else ("bf16" if _bf16_products() else "fp32")
+
+
+@functools.cache
+def _bf16_products() -> bool:
+    with contextlib.suppress(OSError):
+        flags = set(Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").split())
+        return not flags.isdisjoint({"avx512_bf16", "amx_bf16", "bf16"})
+    return False
+
+
+@functools.cache
+def heap_here() -> str:
+    """Whose heap children of this machine have."""
+    return "tcmalloc" if allocates_by_tcmalloc() else "glibc"
 
 
 def disk_bytes(num_params: int, keep_checkpoints: int, keep_optimizer: bool = True) -> float:

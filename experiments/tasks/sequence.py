@@ -100,7 +100,9 @@ class SequenceTask(Task):
         }
 
     def memory_bytes(self, config: RunConfig, kind: str) -> float:
-        return footprint.memory_bytes(config.model, self.vocab_sizes(config), config.training.tokens_per_batch, kind)
+        precision, heap = footprint.precision_here(config.training.precision), footprint.heap_here()
+        tokens = config.training.tokens_per_batch
+        return footprint.memory_bytes(config.model, self.vocab_sizes(config), tokens, kind, precision, heap)
 
     def least_memory_bytes(self, config: RunConfig, kind: str) -> float:
         """On a processor nothing says that memory runs out: there the micro-batch stays as it is."""

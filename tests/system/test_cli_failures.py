@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from experiments.store import Store
+
 from .conftest import Cli, command, environment
 
 pytestmark = pytest.mark.slow
@@ -158,6 +160,14 @@ def test_the_plan_predicts_memory_and_disk_and_after_a_measurement_time(cli: Cli
     assert all(run["memory_bytes"] > 1e8 and run["disk_bytes"] > 0 for run in runs)
     assert [run["seconds"] is None for run in runs] == [False] * 3
     assert runs[0]["seconds"] > 0 == runs[2]["seconds"], "no step, no time"
+
+
+def test_memory_is_held_as_the_plan_predicts(cli: Cli, tiny: Path, finished: Path, tmp_path: Path) -> None:
+    planned = json.loads(cli("plan", tiny, "--store", tmp_path / "new", "--devices", "cpu:2", "--json").stdout)
+    for run in planned:
+        result = Store.open(finished).result(run["run_id"])
+        assert result is not None and result["precision"] == "fp32"
+        assert run["memory_bytes"] == pytest.approx(result["peak_memory_bytes"], rel=0.25)
 
 
 def test_a_second_coordinator_is_refused_and_the_first_goes_on(cli: Cli, tiny: Path, tmp_path: Path) -> None:

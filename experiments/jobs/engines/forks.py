@@ -1,6 +1,5 @@
 """The coordinator's end of the fork server: start children, learn of their exits."""
 
-import ctypes.util
 import json
 import os
 import select
@@ -10,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from experiments.allocator import allocator
 from experiments.jobs.engines.base import Launch, import_path
 
 READY_S = 120.0  # the first import of torch from a cold network disk may take its time
@@ -117,13 +117,3 @@ class ForkServer:
         self._process.wait()
         self._socket.close()
         self._process = None
-
-
-def allocator() -> dict[str, str]:
-    """What has children allocate by tcmalloc, where the system has it and LD_PRELOAD says nothing else.
-
-    glibc's heap of a training whose batches differ in shape falls to pieces: a 4-layer model on multi30k slowed from
-    298 to 328 ms a step within 150 steps and held 2.6 GB; with tcmalloc it stayed at 264 ms and 1.6 GB.
-    """
-    found = None if "LD_PRELOAD" in os.environ else ctypes.util.find_library("tcmalloc_minimal")
-    return {"LD_PRELOAD": found} if found else {}

@@ -16,8 +16,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from experiments.allocator import allocator
 from experiments.jobs.engines.base import Engine, Exit, Handle, Launch
-from experiments.jobs.engines.forks import ForkServer, allocator
+from experiments.jobs.engines.forks import ForkServer
 from experiments.process import identify, is_alive
 
 # an optimizer's first use imports torch._dynamo, which takes as long again as torch itself

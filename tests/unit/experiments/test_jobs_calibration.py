@@ -1,14 +1,17 @@
 """Predictions from measurements: the fit, what counts as measured, and memory from a configuration."""
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from experiments.device import resolve_precision
 from experiments.jobs.calibration import Point, Speed, keep, kept, of_results
 from experiments.jobs.engines.remote import environment
 from experiments.store import Store
+from experiments.tasks import footprint
 from experiments.tasks.footprint import LOGIT_TOKENS, disk_bytes, memory_bytes
-from experiments.training import loss
+from experiments.training import lanes, loss
 from model import count
 from model.config import ModelConfig
 
@@ -82,6 +85,29 @@ class TestFootprint:
             "cpu": loss.WEIGHT_CHUNKS * loss.CPU_CHUNK,
             "cuda": (loss.WEIGHT_CHUNKS + 2) * loss.CUDA_CHUNK,
         }
+
+    def test_lanes_are_those_of_training(self):
+        assert (footprint.LANES, footprint.LARGEST_IN_LANES) == (lanes.LANES, lanes.LARGEST)
+        narrow = ModelConfig(num_layers=1, d_model=16, d_ff=16, num_heads=1, d_k=16, d_v=16)
+        small, large = (memory_bytes(narrow, (size, size), 28, "cpu") for size in (16, 10_016))
+        each = 16 + 12 + 4  # and the second lane's gradients; each lane has logits of its own
+        assert large - small == pytest.approx(10_000 * 16 * each + 2 * 28 * 10_000 * 4)
+
+    def test_bf16_halves_activations_and_keeps_kernels(self):
+        def needs(tokens, precision, heap):
+            return memory_bytes(self.BASE, (16, 16), tokens, "cpu", precision, heap)
+
+        for heap in ("glibc", "tcmalloc"):
+            kernels = footprint.KERNELS * footprint.KERNEL_BYTES[heap]
+            assert needs(28, "bf16", heap) - needs(28, "fp32", heap) > kernels
+        wide, narrow = (needs(4096, p, "tcmalloc") - needs(28, p, "tcmalloc") for p in ("fp32", "bf16"))
+        assert 0.5 * wide < narrow < 0.6 * wide  # the residual stream stays fp32
+        # kernels lie between glibc's activations
+        assert needs(4096, "bf16", "glibc") > needs(4096, "fp32", "glibc") == needs(4096, "fp32", "tcmalloc")
+
+    def test_precision_is_what_training_finds_on_this_machine(self):
+        assert footprint.precision_here("auto") == resolve_precision("auto", torch.device("cpu"))
+        assert footprint.precision_here("fp32") == "fp32"
 
     def test_activations_grow_with_the_batch_up_to_a_micro_batch(self):
         sizes = [memory_bytes(self.BASE, (100, 100), tokens, "cpu") for tokens in (1024, 4096, 25_000)]

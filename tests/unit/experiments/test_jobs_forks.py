@@ -4,21 +4,26 @@ import ctypes.util
 
 import pytest
 
-from experiments.jobs.engines import forks
+from experiments.allocator import WITHOUT_CACHES, allocates_by_tcmalloc, allocator
+
+PLAIN = {"GLIBC_TUNABLES": WITHOUT_CACHES}
 
 
 @pytest.mark.parametrize(
     ("found", "given", "expected"),
     [
-        ("libtcmalloc_minimal.so.4", None, {"LD_PRELOAD": "libtcmalloc_minimal.so.4"}),
-        (None, None, {}),
-        ("libtcmalloc_minimal.so.4", "libother.so", {}),
-        ("libtcmalloc_minimal.so.4", "", {}),  # set to nothing: not wanted
+        ("libtcmalloc_minimal.so.4", {}, {"LD_PRELOAD": "libtcmalloc_minimal.so.4"}),
+        (None, {}, PLAIN),
+        ("libtcmalloc_minimal.so.4", {"LD_PRELOAD": "libother.so"}, PLAIN),
+        ("libtcmalloc_minimal.so.4", {"LD_PRELOAD": ""}, PLAIN),  # set to nothing: not wanted
+        (None, {"GLIBC_TUNABLES": "glibc.malloc.check=3"}, {}),
     ],
 )
 def test_children_allocate_by_tcmalloc_where_it_is_and_nothing_else_was_said(monkeypatch, found, given, expected):
     monkeypatch.setattr(ctypes.util, "find_library", lambda name: found if name == "tcmalloc_minimal" else None)
-    monkeypatch.delenv("LD_PRELOAD", raising=False)
-    if given is not None:
-        monkeypatch.setenv("LD_PRELOAD", given)
-    assert forks.allocator() == expected
+    for name in ("LD_PRELOAD", "GLIBC_TUNABLES"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    assert allocator() == expected
+    assert allocates_by_tcmalloc() is ("tcmalloc" in expected.get("LD_PRELOAD", ""))
