@@ -88,6 +88,15 @@ class EncodedCorpus:
             )
         return model
 
+    def longest(self, name: str, set_digest: str = "") -> int:
+        """Pieces of the longest line of either side of "train" or of a prepared set, EOS counted.
+
+        From the offsets alone: no piece is read, and nothing hashed.
+        """
+        folder = self.folder / ("train" if name == "train" else f"sets/{name}-{set_digest}")
+        pairs = EncodedPairs(folder, self._dtypes)
+        return max(int(lengths.max(initial=0)) for lengths in (pairs.source_lengths, pairs.target_lengths))
+
     def set_digests(self, name: str) -> list[str]:
         """Digests of the prepared sets of this name: one, unless its files changed."""
         places = (self.folder / "sets").glob(f"{name}-{'[0-9a-f]' * 16}")

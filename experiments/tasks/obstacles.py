@@ -15,7 +15,6 @@ from typing import ClassVar
 from experiments.config import DataConfig, EvaluationConfig, RunConfig, TrainingConfig
 from experiments.data.encoded import EncodedCorpus, encoded_digest, open_encoded
 from experiments.data.pair_corpus import PairCorpus, select_sets
-from experiments.data.pairs import EncodedPairs
 from experiments.data.prepare import prepare
 from experiments.data.tokenizer import VocabularyTooLarge
 from experiments.errors import NeedsCorpus, UserError
@@ -117,7 +116,7 @@ class _Look:
 
     def lengths(self, tokens: int, positions: int | None) -> _Lengths:
         """Exact, or bounds within `tokens` and `positions`. Raises UserError as `prepare` does."""
-        if (prepared := self._prepared()) is not None:
+        if self._is_prepared() and (prepared := self._once(self._prepared)) is not None:
             return prepared
         bounds = self._once(self._bounds)
         if bounds is not None and bounds.longest_pair <= tokens:
@@ -127,7 +126,7 @@ class _Look:
         return self._once(self._exact) or _Lengths(0, dict.fromkeys(self._digests, 0))
 
     def _once(self, look: Callable[[], _Lengths | None]) -> _Lengths | None:
-        key = (look.__name__, self._name, *self._digests.items())
+        key = (look.__name__, self._root, self._name, *self._digests.items())
         if key not in self._known:
             try:
                 self._known[key] = look()
@@ -138,13 +137,14 @@ class _Look:
             raise known
         return known
 
-    def _prepared(self) -> _Lengths | None:
-        """Of a corpus that the store holds already."""
-        if not (self._root / self._name / "facts.json").exists():
-            return None
-        there = open_encoded(self._root, self._name)
-        whole = all(digest in there.set_digests(name) for name, digest in self._digests.items())
-        return self._lengths(there) if whole else None
+    def _is_prepared(self) -> bool:
+        """Whether the store holds the corpus and its sets already."""
+        folder = self._root / self._name
+        sets = (folder / "sets" / f"{name}-{digest}" for name, digest in self._digests.items())
+        return (folder / "facts.json").exists() and all(place.is_dir() for place in sets)
+
+    def _prepared(self) -> _Lengths:
+        return self._lengths(open_encoded(self._root, self._name))
 
     def _exact(self) -> _Lengths | None:
         """Of a corpus that is prepared aside; None for one that is too large for that."""
@@ -155,11 +155,8 @@ class _Look:
             return self._lengths(prepare(*arguments, target_symbols=self._symbols))
 
     def _lengths(self, encoded: EncodedCorpus) -> _Lengths:
-        def longest(pairs: EncodedPairs) -> int:
-            return max(int(side.max(initial=0)) for side in (pairs.source_lengths, pairs.target_lengths))
-
-        sets = {name: longest(encoded.set(name, digest).pairs) for name, digest in self._digests.items()}
-        return _Lengths(longest(encoded.train), sets)
+        sets = {name: encoded.longest(name, digest) for name, digest in self._digests.items()}
+        return _Lengths(encoded.longest("train"), sets)
 
     def _bounds(self) -> _Lengths | None:
         """Bounds from the text; None where it may not give `data.vocab_size` pieces, or leave no pair."""
