@@ -17,6 +17,7 @@ import json
 import os
 import random
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ from typing import Any, cast
 import numpy as np
 
 from benchmarks.machine import keep_report, machine
+from experiments.allocator import allocator
 from experiments.config import DataConfig, DeviceSpec, PrecisionChoice, RunConfig, TrainingConfig
 from experiments.data.corpus import resolve
 from experiments.data.encoded import EncodedCorpus
@@ -153,7 +155,7 @@ def shapes(case: Case, steps: int, folder: Path) -> dict[str, Any]:
     settings = {**asdict(case), "model": case.model.model_dump(exclude_defaults=True)}
     return {
         **settings, **facts, "predicted_mb": round(predicted), "predicted_over_peak": round(predicted / held, 3),
-        "allocator": os.environ.get("LD_PRELOAD", ""),
+        "allocator": {name: os.environ.get(name, "") for name in ("LD_PRELOAD", "GLIBC_TUNABLES")},
     }  # fmt: skip
 
 
@@ -215,6 +217,9 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print JSON on one line")
     parser.add_argument("--out", type=Path, help="also write the JSON to a file")
     options = parser.parse_args()
+    if options.what == "shapes" and not os.environ.keys() & {"LD_PRELOAD", "GLIBC_TUNABLES"}:
+        # what has to be there when a process starts, as it is for a run's
+        os.execve(sys.executable, [*sys.orig_argv], {**os.environ, **allocator()})
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         if options.what == "steps":
