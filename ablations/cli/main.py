@@ -4,6 +4,7 @@ Exit codes: 0 done; 1 something failed (a run, or with --strict a gap in the tab
 130 interrupted. A bug of ours prints its traceback and keeps it in a file to be sent in.
 """
 
+import errno
 import os
 import sys
 import tempfile
@@ -79,6 +80,18 @@ for verb in app.registered_commands:
     verb.cls = terminal.VerbWithHelp
 
 
+RIGHTS, SPACE = "Check who owns it and who may use it.", "Free some space, or name another disk."
+DISK = {  # never a mistake of the program's own, wherever it shows
+    errno.EACCES: RIGHTS,
+    errno.EPERM: RIGHTS,
+    errno.EROFS: "Name a place on another disk.",
+    errno.ENOSPC: SPACE,
+    errno.EDQUOT: SPACE,
+    errno.EIO: "Check the disk.",
+    errno.ESTALE: "Check the network disk.",
+}
+
+
 def main() -> None:
     """Entry point of the console script."""
     terminal.guard()
@@ -94,6 +107,9 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in DISK and error.filename is not None:
+            _say(f"{error.filename}: {error.strerror}. {DISK[error.errno]} Nothing that was finished is lost.")
+            sys.exit(2)
         if options.opened_bundles:
             _say(
                 f"{' and '.join(options.opened_bundles)}: its records hold something that this program does not write "

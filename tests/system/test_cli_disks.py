@@ -1,5 +1,7 @@
 """Disks that are full or read-only: one clear paragraph, exit code 2. Real ones, where this process may mount them."""
 
+import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,8 +11,10 @@ import pytest
 from experiments.errors import DiskFull
 from experiments.jobs.queue import Queue
 from experiments.run import DISK_FULL, main
+from experiments.store import Store
 
-from .conftest import Cli
+from .conftest import Cli, command, environment
+from .stub_store import make
 
 
 @pytest.fixture
@@ -73,3 +77,26 @@ def test_no_right_to_write(cli: Cli, tiny: Path, disk: Path) -> None:
     done = cli("run", tiny, "--store", disk / "store", code=2)
     assert "read-only" in done.stderr and "--store" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("name", ["runs", "runs/" + "a" * 16, "queue.db", "store.json", "coordinator.lock"])
+def test_a_file_that_may_not_be_read_is_named(cli: Cli, tmp_path: Path, name: str) -> None:
+    store = Store.open(tmp_path / "store")
+    store.new_attempt("a" * 16)
+    queue = Queue(store.queue_db)
+    queue.enqueue([make(int("a" * 16, 16))])
+    queue.close()
+    (store.root / "coordinator.lock").touch()
+    (store.root / name).chmod(0)
+    words = ["work"] if name == "coordinator.lock" else ["status"]
+    if os.getuid() == 0:  # who may read everything
+        drop = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-all"]
+        if shutil.which("setpriv") is None or subprocess.run([*drop, "true"]).returncode:
+            pytest.skip("this user may read everything")
+    else:
+        drop = []
+    done = subprocess.run(
+        [*drop, *command(*words, "--store", store.root)], env=environment(), capture_output=True, text=True
+    )
+    (store.root / name).chmod(0o755)
+    assert done.returncode == 2 and name in done.stderr and "Traceback" not in done.stderr, done.stderr
