@@ -232,6 +232,7 @@ class TestUpgrade:
         old = sqlite3.connect(path)
         for name in ("memory_gb", "devices", "alone", "hangs", "left_s", "gpu_memory_gb", "signature", "held"):
             old.execute(f"ALTER TABLE jobs DROP COLUMN {name}")
+        old.execute("ALTER TABLE attempts DROP COLUMN events")
         old.execute("DROP TABLE notes")
         old.execute("PRAGMA user_version=1")
         old.commit()

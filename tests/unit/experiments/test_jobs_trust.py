@@ -173,6 +173,7 @@ def test_an_older_queue_is_read_on_a_disk_that_cannot_be_written(tmp_path, monke
     old = sqlite3.connect(path)
     old.execute("ALTER TABLE jobs DROP COLUMN held")
     old.execute("ALTER TABLE jobs DROP COLUMN signature")
+    old.execute("ALTER TABLE attempts DROP COLUMN events")
     old.execute("PRAGMA user_version=3")
     old.commit()
     old.close()
