@@ -135,12 +135,12 @@ def test_queued_while_it_works_is_done_too_and_joined_wishes_are_served(store):
 
 
 def test_a_second_coordinator_is_refused_by_name(store):
-    thread = in_thread(store, make(steps=40, step_s=0.02))
+    thread = in_thread(store, make(steps=150, step_s=0.02))  # longer than the patience with a lock
     wait_for(lambda: events(store, 1))
     with pytest.raises(UserError, match=f"process {os.getpid()}"):
         go(store)
     thread.join(20)
-    assert_whole(store, steps=40)
+    assert_whole(store, steps=150)
 
 
 def test_progress_is_shown_and_kept(store):
