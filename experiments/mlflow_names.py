@@ -13,8 +13,9 @@ from collections.abc import Iterable
 from experiments.config import digest
 
 LONGEST = 250
-_REFUSED = re.compile(r"[^\w.\- :/]|_(?=x[0-9A-F]*_)")  # or what would look like an escape
-_NO_PATH = re.compile(r"[/.]")
+# a character that is refused, or an underscore that would look like the beginning of an escape
+_REFUSED = re.compile(r"[^\w.\- :/]|_(?=x[0-9A-F]*(?:_|[^\w.\- :/]))")
+_REFUSED_AND_PATH = re.compile(r"[^\w\- :]|_(?=x[0-9A-F]*(?:_|[^\w\- :]))")
 _ESCAPED = re.compile(r"_x([0-9A-F]*)_")
 
 
@@ -23,7 +24,7 @@ def to_key(name: str) -> str:
     """The key under which MLflow keeps what is called `name`; different names have different keys."""
     key = _escape(_REFUSED, name) or "_x_"
     if posixpath.normpath(key) != key or key == "." or key.startswith(("..", "/")):
-        key = _escape(_NO_PATH, key)
+        key = _escape(_REFUSED_AND_PATH, name)
     return key if len(key) <= LONGEST else f"{key[:200]}.{digest(name)}"
 
 

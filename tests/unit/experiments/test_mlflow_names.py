@@ -1,7 +1,7 @@
 """Names that MLflow would refuse are mapped, and the map can be undone."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from experiments.mlflow_names import LONGEST, from_key, to_key, whole_names
@@ -23,11 +23,16 @@ ODD = [
     "a\u200db",
     "_x_",
     "_x41_",
+    "_x;",
+    "/_x/",
+    "_x_x4;",
 ]
-names = st.one_of(st.sampled_from(ODD), st.text(max_size=40), st.text(alphabet="_x4F/. a", max_size=20))
+names = st.one_of(st.sampled_from(ODD), st.text(max_size=40), st.text(alphabet="_x4F/. a;", max_size=20))
 
 
 @given(names)
+@example("_x;")
+@example("/_x/")
 def test_every_name_comes_back(name):
     assert from_key(to_key(name)) == name
 
