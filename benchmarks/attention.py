@@ -2,7 +2,7 @@
 
     python -m benchmarks.attention [--device cpu] [--threads N] [--lengths 16,32,…] [--json] [--out FILE]
 
-For whoever chooses a kernel for a device (BEST_KERNEL in model/attention.py). A batch holds 4,096 positions or a
+For whoever chooses a kernel for a device (BEST_KERNEL in model/sublayers/attention.py). A batch holds 4,096 positions or a
 sentence, as the trainer's micro-batches do; kernels are timed by turns, and medians count. Milliseconds of one call
 and its backward pass, without attention dropout. `--dropout` sets one: torch's fused kernels may then fall back.
 """
@@ -20,7 +20,7 @@ import torch
 from benchmarks.machine import keep_report, machine
 from experiments.config import DeviceSpec
 from experiments.device import Device
-from model.attention import attend
+from model.sublayers.attention import attend
 
 POSITIONS = 4096
 HEADS = ((4, 32), (8, 64), (16, 64))  # tiny, base, big: heads, d_k

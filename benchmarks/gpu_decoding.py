@@ -20,11 +20,11 @@ import torch
 
 from benchmarks.machine import keep_report, machine
 from experiments.config import DeviceSpec
-from experiments.data.tokenizer import EOS_ID
+from experiments.data.encoding.tokenizer import EOS_ID
 from experiments.device import Device
-from experiments.evaluation.beam import SearchSettings
-from experiments.evaluation.translate import translate
-from experiments.evaluation.translator import Translator
+from experiments.evaluation.decode.beam import SearchSettings
+from experiments.evaluation.decode.translate import translate
+from experiments.evaluation.trained.translator import Translator
 from model.config import ModelConfig
 from model.factory import build_model
 

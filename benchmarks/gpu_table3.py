@@ -24,15 +24,15 @@ import traceback
 from pathlib import Path
 from typing import Any, cast
 
-from ablations.resolve import PlannedRow, resolve
-from ablations.selectors import selection
-from ablations.study import load_study
+from ablations.plan.resolve import PlannedRow, resolve
+from ablations.study.selectors import selection
+from ablations.study.study import load_study
 from benchmarks.machine import machine
 from experiments.config import DeviceSpec, RunConfig
-from experiments.data.encoded import model_names
+from experiments.data.encoding.encoded import model_names
 from experiments.errors import Preempted
-from experiments.provenance import code_digest
-from experiments.store import Store, write_json
+from experiments.store.layout import Store, write_json
+from experiments.store.provenance import code_digest
 from experiments.tasks.base import Context
 from experiments.tasks.translation import TASK
 

@@ -3,7 +3,7 @@
     python -m benchmarks.gpu_training --out FILE.json [--rows KEY,GROUP] [--seconds S] [--tiny] [--device cpu]
 
 Every row trains on generated pairs (lengths log-normal, mean 28 pieces, V 37,000) through what a run uses: the
-trainer, its batches, its settings of 25,000 tokens a step. MFU is model.count's arithmetic of the real tokens over the
+trainer, its batches, its settings of 25,000 tokens a step. MFU is model.cost's arithmetic of the real tokens over the
 card's own bf16 matrix product, measured here. Rows that FILE holds already are not measured again, so the same command
 goes on where a time limit cut it; a row that failed is tried again. `--compile` measures with training.compile, as
 rows of their own: every padded shape is compiled when it is first met, so take `--spread 0` (one length, few shapes).
@@ -24,21 +24,21 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from ablations.resolve import PlannedRow, resolve
-from ablations.selectors import selection
-from ablations.study import load_study
+from ablations.plan.resolve import PlannedRow, resolve
+from ablations.study.selectors import selection
+from ablations.study.study import load_study
 from benchmarks.machine import machine
 from experiments.config import DeviceSpec, RunConfig
-from experiments.data.encoded import EncodedCorpus
-from experiments.data.pairs import SIDES, EncodedPairs, SideWriter, piece_dtype
+from experiments.data.encoding.encoded import EncodedCorpus
+from experiments.data.encoding.pairs import SIDES, EncodedPairs, SideWriter, piece_dtype
 from experiments.device import Device, seed_everything
 from experiments.errors import Preempted
-from experiments.store import write_json
+from experiments.store.layout import write_json
 from experiments.tasks.base import Context
 from experiments.tasks.batches import Batches
 from experiments.tasks.translation import TASK
 from experiments.training.trainer import train
-from model.count import flops_per_token
+from model.cost import flops_per_token
 from model.factory import build_model
 
 PAIRS, MEAN, ROUNDS = 30_000, 28, 3

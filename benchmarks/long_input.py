@@ -61,10 +61,10 @@ def _measure(count: int) -> dict[str, Any]:
 
     from experiments.config import DeviceSpec
     from experiments.data.builtin.generate import generate
-    from experiments.data.tokenizer import Tokenizer, train_tokenizer
+    from experiments.data.encoding.tokenizer import Tokenizer, train_tokenizer
     from experiments.device import Device
-    from experiments.evaluation.beam import SearchSettings
-    from experiments.evaluation.translator import WINDOWS, Translator
+    from experiments.evaluation.decode.beam import SearchSettings
+    from experiments.evaluation.trained.translator import WINDOWS, Translator
     from model.config import ModelConfig
     from model.factory import build_model
 

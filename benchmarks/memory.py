@@ -29,12 +29,12 @@ from typing import Any, cast
 import numpy as np
 
 from benchmarks.machine import keep_report, machine
-from experiments.allocator import allocator
 from experiments.config import DataConfig, DeviceSpec, PrecisionChoice, RunConfig, TrainingConfig
-from experiments.data.corpus import resolve
-from experiments.data.encoded import EncodedCorpus
-from experiments.data.pairs import SIDES, EncodedPairs, SideWriter, piece_dtype
-from experiments.data.prepare import prepare
+from experiments.data.corpora.parallel import resolve
+from experiments.data.encoding.encoded import EncodedCorpus
+from experiments.data.encoding.pairs import SIDES, EncodedPairs, SideWriter, piece_dtype
+from experiments.data.encoding.prepare import prepare
+from experiments.processes.allocator import allocator
 from experiments.tasks.base import Context
 from experiments.tasks.load import load_task
 from model.config import ModelConfig
@@ -107,8 +107,8 @@ def train_steps(
     """Many steps on encoded pairs, as a run makes them."""
     from experiments.device import Device, seed_everything
     from experiments.tasks.batches import Batches
-    from experiments.training.group import Group
-    from experiments.training.lanes import lanes_for
+    from experiments.training.parallel.group import Group
+    from experiments.training.parallel.lanes import lanes_for
     from experiments.training.trainer import train
     from model.factory import build_model
 

@@ -20,12 +20,12 @@ from typing import Any
 
 import numpy as np
 
-from ablations.plan import plan_study
-from ablations.selectors import selection
-from ablations.study import load_study
+from ablations.plan.plan import plan_study
+from ablations.study.selectors import selection
+from ablations.study.study import load_study
 from benchmarks.machine import machine
-from experiments import provenance
-from experiments.store import Store
+from experiments.store import provenance
+from experiments.store.layout import Store
 from experiments.tasks.load import load_task
 
 LIMITS_S = {"none": 2.0, "sentences": 10.0, "seeds": 10.0}

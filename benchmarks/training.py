@@ -6,7 +6,7 @@ Every engine does the same updates: the same batches of pairs (lengths log-norma
 sizes, dropout 0.1 and smoothing 0.1, gradients, Adam. Rounds of these steps are interleaved: one engine after the
 other, again and again; medians count. Peers run in environments that `python -m benchmarks.setup_peers DIR` makes;
 those not there are named as missing. Beside them the matrix product's speed is measured, which no trainer exceeds:
-`limit_share` is the part of it that ours reaches, by model.count's arithmetic.
+`limit_share` is the part of it that ours reaches, by model.cost's arithmetic.
 
 `two runs` are two of ours with one thread each, side by side, as the scheduler places runs on a processor, against the
 fastest peer with all threads. `worst` is the smallest ratio / floor; below 1 the command exits with 1.
@@ -22,7 +22,7 @@ from typing import Any
 
 from benchmarks.comparison import MODELS, Engine, conclude, interleave, parser
 from model.config import ModelConfig
-from model.count import flops_per_token
+from model.cost import flops_per_token
 
 OURS = "train_ours.py"
 PEERS = {  # name → environment ("": the one this runs in), script

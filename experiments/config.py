@@ -152,7 +152,7 @@ class SettingRoles:
 
 
 class TaskConfig(Section):
-    """What every configuration has. A task adds its settings (experiments/tasks/settings.py does so for a user's)."""
+    """What every configuration has. A task adds its settings (experiments/tasks/own/settings.py does so for a user's)."""
 
     setting_roles: ClassVar[SettingRoles] = SettingRoles()
 

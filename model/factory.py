@@ -4,8 +4,8 @@ import torch
 from torch import nn
 
 from model.config import ModelConfig
-from model.embedding import Embedding
-from model.positional import LearnedPositions
+from model.parts.embedding import Embedding
+from model.parts.positions import LearnedPositions
 from model.transformer import Transformer
 
 

@@ -6,16 +6,16 @@ Shapes: B sentences, S source, T target, K beams, R = B·K rows, D d_model, W vo
 import torch
 from torch import Tensor, nn
 
-from model.attention import KERNELS, Attention
 from model.config import ModelConfig
-from model.decoding import DecoderState, LayerCache
-from model.dropout import Dropout
-from model.embedding import Embedding
-from model.folded import FoldedAttention
-from model.layers import DecoderLayer, EncoderLayer, final_norm
-from model.masks import blocking_bias
-from model.positional import POSITIONAL
-from model.stepping import step_weights, without_autocast
+from model.fast.caches import DecoderState, LayerCache
+from model.fast.folded import FoldedAttention
+from model.fast.stepping import step_weights, without_autocast
+from model.parts.dropout import Dropout
+from model.parts.embedding import Embedding
+from model.parts.masks import blocking_bias
+from model.parts.positions import POSITIONAL
+from model.stack import DecoderLayer, EncoderLayer, final_norm
+from model.sublayers.attention import KERNELS, Attention
 
 
 class Stack(nn.Module):

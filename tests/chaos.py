@@ -23,12 +23,12 @@ from pathlib import Path
 
 import psutil
 
-from experiments.events import read_events
-from experiments.jobs.job import Job, Member
-from experiments.jobs.queue import Queue
-from experiments.jobs.states import State
-from experiments.process import is_alive
-from experiments.store import Store
+from experiments.events.event_log import read_events
+from experiments.jobs.queue.job import Job, Member
+from experiments.jobs.queue.queue import Queue
+from experiments.jobs.queue.states import State
+from experiments.processes.identity import is_alive
+from experiments.store.layout import Store
 from tests.chaos_faults import Files
 from tests.flip_kinds import all_kinds
 from tests.flips import flip_all, make_store
@@ -38,13 +38,13 @@ STUB = Path(__file__).parent / "stub_child.py"
 STEPPED_CLOCK = Path(__file__).parent / "stepped_clock"
 COORDINATOR = """
 import sys
-from experiments.jobs.background import Background
-from experiments.jobs.coordinator import work
+from experiments.jobs.coordinator.background import Background
+from experiments.jobs.coordinator.coordinator import work
 from experiments.jobs.engines.local import LocalEngine
-from experiments.jobs.slots import Slot
-from experiments.store import Store
+from experiments.jobs.devices.slots import Slot
+from experiments.store.layout import Store
 from tests.chaos_faults import Files
-from experiments.tracking import Tracker
+from experiments.tracking.mlflow import Tracker
 
 store, slots = Store.open(sys.argv[1]), [Slot(f"cpu:{i}", "cpu", 1) for i in range(int(sys.argv[2]))]
 tracker = Background(lambda: Tracker(store), 1.0)
@@ -196,7 +196,7 @@ def _check_mlflow(store: Store, jobs: Sequence[Job]) -> None:
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
     from mlflow import MlflowClient
 
-    from experiments.mlflow_file import database_uri
+    from experiments.tracking.database import database_uri
 
     client = MlflowClient(database_uri(store))
     experiment = client.get_experiment_by_name("chaos")

@@ -7,14 +7,14 @@ import subprocess
 import sys
 from collections import Counter
 
-from experiments.damage import damaged_events
-from experiments.events import FILE
-from experiments.history import History
-from experiments.jobs.queue import Queue
-from experiments.jobs.states import State
-from experiments.store import Store
-from experiments.tracked import curve_name
-from experiments.tracking import make_database
+from experiments.events.damage import damaged_events
+from experiments.events.event_log import FILE
+from experiments.events.history import History
+from experiments.jobs.queue.queue import Queue
+from experiments.jobs.queue.states import State
+from experiments.store.layout import Store
+from experiments.tracking.mlflow import make_database
+from experiments.tracking.record import curve_name
 
 DAMAGED = (
     b'{"kind":"metrics","metrics":{"loss":1.0},"step":3}',

@@ -8,17 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from experiments.config import DeviceSpec, RunConfig, digest
-from experiments.data import encoded, files
-from experiments.evaluation.averaging import kept_average
-from experiments.evaluation.trained import load_tokenizers
-from experiments.events import Tail
-from experiments.jobs import calibration
-from experiments.jobs.ledger import Ledger
-from experiments.search import Range, Search, Space
-from experiments.store import Store, read_json
+from experiments.data.corpora import files
+from experiments.data.encoding import encoded
+from experiments.evaluation.trained.averaging import kept_average
+from experiments.evaluation.trained.trained import load_tokenizers
+from experiments.events.event_log import Tail
+from experiments.jobs.attempts import calibration
+from experiments.jobs.queue.ledger import Ledger
+from experiments.store.layout import Store, read_json
 from experiments.tasks.base import Context
-from experiments.tasks.own_context import open_context
-from experiments.training import checkpoint, retention
+from experiments.tasks.own.context import open_context
+from experiments.training.checkpoints import checkpoint, retention
+from experiments.tuning import Range, Search, Space
 from tests.flips import Kind, Printing, Said, printed
 
 

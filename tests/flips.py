@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ablations.cli.options import choose_table
 from ablations.cli.report import table_of
-from experiments.data import files
+from ablations.service.selected import choose_table
 from experiments.data.builtin.generate import generate
+from experiments.data.corpora import files
 from experiments.errors import UserError
 from reports.render.formats import RENDERERS, render
-from reports.results import collect
+from reports.results.results import collect
 
 ALL_BITS = 2_000  # of a file with no more bits every one is flipped, of a larger one so many at random
 Read = Callable[[], Any]  # what is read of a store, comparable

@@ -4,17 +4,17 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from ablations.cli.jobs import enqueue, prepare
-from ablations.cli.options import Chosen, choose
-from experiments.jobs.coordinator import work
+from ablations.service.enqueue import enqueue, prepare
+from ablations.service.selected import Chosen, choose
+from experiments.jobs.coordinator.coordinator import work
+from experiments.jobs.devices.slots import Slot
 from experiments.jobs.engines.local import LocalEngine
-from experiments.jobs.slots import Slot
-from experiments.store import Store
+from experiments.store.layout import Store
 from experiments.tasks.load import load_task
 
 OWN = """
 from dataclasses import dataclass
-from experiments.tasks.own import column, task
+from experiments.tasks.own.function import column, task
 
 @dataclass
 class Settings:
@@ -102,7 +102,7 @@ def finish(study: Path, store: Path, seeds: int | None = None) -> Chosen:
     prepare(replace(chosen, store=opened), runs, lambda *_: None)
     enqueue(chosen, chosen.plan, runs, "keep")
     slots = [Slot("cpu:0", "cpu", 1), Slot("cpu:1", "cpu", 1)]
-    child = (sys.executable, "-m", "experiments.run")
+    child = (sys.executable, "-m", "experiments.child.run")
     done = work(opened, slots, load_task, engine=LocalEngine(()), child=child)
     assert (done.failed, done.finished) == (0, len(runs)), done
     return chosen

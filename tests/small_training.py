@@ -3,7 +3,7 @@
 import torch
 
 from experiments.config import DeviceSpec, TrainingConfig
-from experiments.data.batch import Batch
+from experiments.data.batches.batch import Batch
 from experiments.device import Device, seed_everything
 from experiments.errors import Preempted
 from experiments.training.trainer import train

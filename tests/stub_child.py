@@ -1,4 +1,4 @@
-"""A child program without torch: trains nothing, obeys the contract of experiments/run.py, fails on command.
+"""A child program without torch: trains nothing, obeys the contract of experiments/child/run.py, fails on command.
 
 `config["stub"]` may hold: step_s, checkpoint_steps, and attempts: {"1": {"at": step, "do": …}} with do one of kill,
 exit, bug, user_error, diverged, out_of_memory, disk_full, lie (ends well without a result), deaf (ignores SIGTERM),
@@ -14,9 +14,9 @@ import sys
 import time
 from pathlib import Path
 
-from experiments.events import EventWriter
-from experiments.stopping import StopRequest
-from experiments.store import read_json, write_json
+from experiments.child.stopping import StopRequest
+from experiments.events.event_log import EventWriter
+from experiments.store.layout import read_json, write_json
 
 
 def misbehave(what, events):

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from model.attention import CrossAttention, SelfAttention
-from model.layers import NORM_EPSILON, DecoderLayer, EncoderLayer
+from model.stack import NORM_EPSILON, DecoderLayer, EncoderLayer
+from model.sublayers.attention import CrossAttention, SelfAttention
 
 
 @torch.no_grad()

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from ablations.cli import options as o
-from ablations.cli import trained as t
+from ablations.cli import options
+from ablations.service import choose_run as t
 from experiments.config import digest
 from experiments.errors import UserError
-from experiments.store import Store, explain_os_errors, write_json
-from reports.attention import draw_attention
+from experiments.store.layout import Store, explain_os_errors, write_json
+from reports.figures.attention import draw_attention
 
 KINDS = ("encoder", "decoder", "cross")
 
@@ -34,12 +34,12 @@ def attention(
     head: Annotated[int | None, typer.Option(metavar="N", min=1, help="From 1; all if unset.")] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="The figure: .png, .pdf or .svg.")] = None,
     checkpoint: t.Checkpoint = None,
-    profile: o.Profile = None,
-    corpus: o.Corpus = None,
-    sets: o.Set = None,
-    store: o.StoreDir = o.DEFAULT_STORE,
-    state_dir: o.StateDir = None,
-    as_json: o.Json = False,
+    profile: options.Profile = None,
+    corpus: options.Corpus = None,
+    sets: options.Set = None,
+    store: options.StoreDir = options.DEFAULT_STORE,
+    state_dir: options.StateDir = None,
+    as_json: options.Json = False,
 ) -> None:
     """Draw attention weights of a sentence (the paper's figures 3 to 5); all weights beside them as JSON.
 
@@ -49,8 +49,8 @@ def attention(
         raise UserError(f"--kind {kind}: write one of {', '.join(KINDS)}.")
     opened = Store.open(store, state_dir, create=False)
     found = t.find_trained(opened, run, study, row, seed, profile=profile, corpus=corpus, sets=sets)
-    from experiments.evaluation.attention_maps import attention_maps
-    from experiments.evaluation.translator import Translator
+    from experiments.evaluation.trained.attention_maps import attention_maps
+    from experiments.evaluation.trained.translator import Translator
 
     translator = Translator.of_run(found.config, found.attempt, t.device_spec("cpu:1"), "fp32", checkpoint)
     maps = attention_maps(translator, sentence, target)
@@ -84,6 +84,6 @@ def _within(option: str, number: int, most: int) -> int:
 def _track(store: Store, run_id: str, files: list[Path]) -> bool:
     if not store.mlflow_db.exists():
         return False
-    from experiments.tracking import attach
+    from experiments.tracking.mlflow import attach
 
     return attach(store, run_id, {path: f"attention/{path.name}" for path in files})

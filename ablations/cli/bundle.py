@@ -8,20 +8,21 @@ from typing import Annotated
 
 import typer
 
-from ablations.cli import options as o
-from ablations.cli.jobs import member
-from ablations.messages import number
+from ablations.cli import options
+from ablations.service.enqueue import member
+from ablations.service.selected import choose
+from ablations.study.messages import number
 from experiments.errors import UserError
-from experiments.exchange import Taken, runs_in, take_over
-from experiments.jobs.job import Member
-from experiments.jobs.queue import Queue
-from experiments.redaction import NOTHING, identity, places
-from experiments.store import Store, read_json
-from experiments.tracked import TrackedRun
-from reports.bundles.archive import SUFFIX
-from reports.bundles.read import read_bundle
-from reports.bundles.traces import traces
-from reports.bundles.write import write_bundle
+from experiments.exchange.import_runs import Taken, runs_in, take_over
+from experiments.exchange.redaction import NOTHING, identity, places
+from experiments.jobs.queue.job import Member
+from experiments.jobs.queue.queue import Queue
+from experiments.store.layout import Store, read_json
+from experiments.tracking.record import TrackedRun
+from reports.trust.bundles.archive import SUFFIX
+from reports.trust.bundles.read import read_bundle
+from reports.trust.bundles.traces import traces
+from reports.trust.bundles.write import write_bundle
 
 
 def register(app: typer.Typer) -> None:
@@ -30,14 +31,14 @@ def register(app: typer.Typer) -> None:
 
 
 def bundle(
-    study: o.StudyName,
-    profile: o.Profile = None,
-    corpus: o.Corpus = None,
-    rows: o.Rows = None,
-    seeds: o.Seeds = None,
-    sets: o.Set = None,
-    store: o.StoreDir = o.DEFAULT_STORE,
-    state_dir: o.StateDir = None,
+    study: options.StudyName,
+    profile: options.Profile = None,
+    corpus: options.Corpus = None,
+    rows: options.Rows = None,
+    seeds: options.Seeds = None,
+    sets: options.Set = None,
+    store: options.StoreDir = options.DEFAULT_STORE,
+    state_dir: options.StateDir = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="The archive; STUDY.tar.gz if unset.")] = None,
     weights: Annotated[bool, typer.Option("--weights", help="With the trained weights.")] = False,
     anonymous: Annotated[
@@ -50,7 +51,7 @@ def bundle(
     """Pack a finished table: `ablations report FILE` prints it again anywhere, without corpus or GPU."""
     if anonymous and as_recorded:
         raise UserError("--anonymous leaves out what --as-recorded keeps: give one of them.")
-    chosen = o.choose(study, profile, corpus, rows, seeds, sets, store, state_dir)
+    chosen = choose(study, profile, corpus, rows, seeds, sets, store, state_dir)
     path = out or Path(f"{chosen.study.name}{SUFFIX}")
     if not path.name.endswith(SUFFIX):
         raise UserError(f"--out {path}: a bundle's name ends with {SUFFIX}.")
@@ -70,8 +71,8 @@ def bundle(
 
 def import_(
     source: Annotated[Path, typer.Argument(metavar="BUNDLE|STORE", help="A bundle, or another store's folder.")],
-    store: o.StoreDir = o.DEFAULT_STORE,
-    state_dir: o.StateDir = None,
+    store: options.StoreDir = options.DEFAULT_STORE,
+    state_dir: options.StateDir = None,
 ) -> None:
     """Take finished runs into this store; a run that is there already stays as it is."""
     with tempfile.TemporaryDirectory(prefix="ablations-import-") as folder:
@@ -118,7 +119,7 @@ def _track(store: Store, run_ids: Iterable[str], members: Members) -> None:
     run_ids = list(run_ids)
     if not run_ids:
         return
-    from experiments.tracking import Tracker
+    from experiments.tracking.mlflow import Tracker
 
     tracker = Tracker(store)
     for run_id in run_ids:

@@ -6,11 +6,12 @@ from typing import Annotated, Any
 
 import typer
 
-from ablations.cli import options as o
+from ablations.cli import options
+from ablations.service.selected import choose
 from experiments.errors import UserError
-from reports.cases import Cases, collect_cases
 from reports.render.csv import text
 from reports.render.markdown import escape
+from reports.results.cases import Cases, collect_cases
 
 
 def register(app: typer.Typer) -> None:
@@ -18,13 +19,13 @@ def register(app: typer.Typer) -> None:
 
 
 def cases(
-    study: o.StudyName,
-    profile: o.Profile = None,
-    corpus: o.Corpus = None,
-    rows: o.Rows = None,
-    sets: o.Set = None,
-    store: o.StoreDir = o.DEFAULT_STORE,
-    state_dir: o.StateDir = None,
+    study: options.StudyName,
+    profile: options.Profile = None,
+    corpus: options.Corpus = None,
+    rows: options.Rows = None,
+    sets: options.Set = None,
+    store: options.StoreDir = options.DEFAULT_STORE,
+    state_dir: options.StateDir = None,
     of_set: Annotated[str, typer.Option("--of", metavar="SET", help="The set whose examples are shown.")] = "test",
     seed: Annotated[int, typer.Option(metavar="N", help="The seed whose runs are shown.")] = 1,
     differing: Annotated[bool, typer.Option(help="Only examples of which the rows make different things.")] = False,
@@ -34,7 +35,7 @@ def cases(
     """Show what each row made of single examples, for trainers that keep such outputs."""
     if format_ not in _WRITERS:
         raise UserError(f"--format {format_}: write one of {', '.join(_WRITERS)}.")
-    chosen = o.choose(study, profile, corpus, rows, seed, sets, store, state_dir)
+    chosen = choose(study, profile, corpus, rows, seed, sets, store, state_dir)
     found = collect_cases(chosen.plan, chosen.store, of_set, seed, differing=differing)
     shown = Cases(found.heads, found.lines[:limit] if limit else found.lines)
     typer.echo(_WRITERS[format_](shown), nl=False)

@@ -7,15 +7,16 @@ from typing import Annotated
 
 import typer
 
-from ablations.cli import options as o
+from ablations.cli import options
 from ablations.cli.report import table_of
+from ablations.service.selected import SelectedTable, choose_table
 from experiments.errors import UserError
-from reports import versus
-from reports.bundles.archive import SUFFIX
-from reports.results import counts_in
-from reports.revision import AtRevision
-from reports.significance import CountsOf
-from reports.table import Table
+from reports.results.results import counts_in
+from reports.results.revision import AtRevision
+from reports.results.table import Table
+from reports.statistics.significance import CountsOf
+from reports.trust import compare as versus
+from reports.trust.bundles.archive import SUFFIX
 
 
 def register(app: typer.Typer) -> None:
@@ -23,7 +24,7 @@ def register(app: typer.Typer) -> None:
 
 
 def compare(
-    study: o.StudyOrBundle,
+    study: options.StudyOrBundle,
     against: Annotated[
         str | None,
         typer.Argument(metavar="[OTHER]", help="A .json or .csv of `report`, another store, a bundle, another study."),
@@ -31,14 +32,14 @@ def compare(
     revision: Annotated[
         str | None, typer.Option(metavar="COMMIT", help="The same store as that commit (or code digest) trained it.")
     ] = None,
-    profile: o.Profile = None,
-    corpus: o.Corpus = None,
-    rows: o.Rows = None,
-    seeds: o.Seeds = None,
-    sets: o.Set = None,
-    store: o.StoreDir = o.DEFAULT_STORE,
-    state_dir: o.StateDir = None,
-    as_json: o.Json = False,
+    profile: options.Profile = None,
+    corpus: options.Corpus = None,
+    rows: options.Rows = None,
+    seeds: options.Seeds = None,
+    sets: options.Set = None,
+    store: options.StoreDir = options.DEFAULT_STORE,
+    state_dir: options.StateDir = None,
+    as_json: options.Json = False,
 ) -> None:
     """Say which cells moved, with intervals. The selectors apply to both sides; so does STUDY to another store."""
     if (against is None) == (revision is None):
@@ -46,10 +47,10 @@ def compare(
             "compare: name one other side: a .json or .csv table, a store, a bundle, a study, or --revision."
         )
 
-    def choose(name: str, where: Path) -> o.ChosenTable:
+    def choose(name: str, where: Path) -> SelectedTable:
         if name.endswith(SUFFIX):
-            return o.choose_table(name, None, None, None, None, None, where, None)
-        return o.choose_table(name, profile, corpus, rows, seeds, sets, where, state_dir)
+            return choose_table(name, None, None, None, None, None, where, None)
+        return choose_table(name, profile, corpus, rows, seeds, sets, where, state_dir)
 
     chosen = choose(study, store)
     table = table_of(chosen, "none")
@@ -64,10 +65,10 @@ def compare(
 
 
 def _other(
-    chosen: o.ChosenTable,
+    chosen: SelectedTable,
     against: str | None,
     revision: str | None,
-    choose: Callable[[str, Path], o.ChosenTable],
+    choose: Callable[[str, Path], SelectedTable],
     study: str,
     store: Path,
 ) -> tuple[versus.Look, CountsOf | None, str]:

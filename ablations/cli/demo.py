@@ -2,17 +2,22 @@
 
 import typer
 
-from ablations.cli import options as o
+from ablations.cli import options
 from ablations.cli.run import run_chosen
+from ablations.service.selected import choose
 
 
 def register(app: typer.Typer) -> None:
     app.command("demo")(demo)
 
 
-def demo(store: o.StoreDir = o.DEFAULT_STORE, state_dir: o.StateDir = None, devices: o.Devices = "auto") -> None:
+def demo(
+    store: options.StoreDir = options.DEFAULT_STORE,
+    state_dir: options.StateDir = None,
+    devices: options.Devices = "auto",
+) -> None:
     """Train the 20 rows of Table 3 in miniature (some minutes on 2 cores), record them, print the table."""
-    run_chosen(o.choose("table3", "demo", None, None, None, None, store, state_dir), devices, "keep", "markdown")
+    run_chosen(choose("table3", "demo", None, None, None, None, store, state_dir), devices, "keep", "markdown")
     typer.echo(
         f"\nThe runs in MLflow:        ablations ui --store {store}\n"
         f"The table as LaTeX:        ablations report table3 --format latex --store {store}\n"

@@ -2,9 +2,10 @@
 
 import typer
 
-from ablations.cli import options as o
-from ablations.cli.jobs import trained_again
+from ablations.cli import options
 from ablations.cli.run import run_chosen
+from ablations.service.enqueue import trained_again
+from ablations.service.selected import choose
 from experiments.errors import UserError
 
 
@@ -13,22 +14,22 @@ def register(app: typer.Typer) -> None:
 
 
 def evaluate(
-    study: o.StudyName,
-    profile: o.Profile = None,
-    corpus: o.Corpus = None,
-    rows: o.Rows = None,
-    seeds: o.Seeds = None,
-    sets: o.Set = None,
-    store: o.StoreDir = o.DEFAULT_STORE,
-    state_dir: o.StateDir = None,
-    devices: o.Devices = "auto",
-    as_json: o.Json = False,
+    study: options.StudyName,
+    profile: options.Profile = None,
+    corpus: options.Corpus = None,
+    rows: options.Rows = None,
+    seeds: options.Seeds = None,
+    sets: options.Set = None,
+    store: options.StoreDir = options.DEFAULT_STORE,
+    state_dir: options.StateDir = None,
+    devices: options.Devices = "auto",
+    as_json: options.Json = False,
 ) -> None:
     """Score trained runs with the evaluation.* settings given; refuses to train.
 
     For example: ablations evaluate table3 --set evaluation.beam_size=1
     """
-    chosen = o.choose(study, profile, corpus, rows, seeds, sets, store, state_dir)
+    chosen = choose(study, profile, corpus, rows, seeds, sets, store, state_dir)
     untrained = [f"{run.row} (seed {run.seed})" for run in chosen.plan.runs if not chosen.store.result(run.run_id)]
     if untrained:
         raise UserError(

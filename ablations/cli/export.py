@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from ablations.cli import options as o
-from ablations.cli import trained as t
-from experiments.store import Store
+from ablations.cli import options
+from ablations.service import choose_run as t
+from experiments.store.layout import Store
 
 
 def register(app: typer.Typer) -> None:
@@ -21,11 +21,11 @@ def export(
     row: t.Row = None,
     seed: t.Seed = None,
     checkpoint: t.Checkpoint = None,
-    profile: o.Profile = None,
-    corpus: o.Corpus = None,
-    sets: o.Set = None,
-    store: o.StoreDir = o.DEFAULT_STORE,
-    state_dir: o.StateDir = None,
+    profile: options.Profile = None,
+    corpus: options.Corpus = None,
+    sets: options.Set = None,
+    store: options.StoreDir = options.DEFAULT_STORE,
+    state_dir: options.StateDir = None,
 ) -> None:
     """Write a trained model to a folder: weights, configuration, tokenizer, README.
 
@@ -33,7 +33,7 @@ def export(
     """
     opened = Store.open(store, state_dir, create=False)
     found = t.find_trained(opened, run, study, row, seed, profile=profile, corpus=corpus, sets=sets)
-    from experiments.evaluation.export import export as write
+    from experiments.evaluation.trained.export import export as write
 
     choice = checkpoint or found.config.evaluation.checkpoint
     facts = {

@@ -5,10 +5,11 @@ from typing import Annotated
 
 import typer
 
-from ablations.cli import options as o
+from ablations.cli import options
 from ablations.cli.report import table_of
+from ablations.service.selected import choose_table
 from experiments.errors import UserError
-from experiments.store import explain_os_errors, write_bytes
+from experiments.store.layout import explain_os_errors, write_bytes
 
 FORMATS = ("pdf", "svg", "png")
 
@@ -18,23 +19,23 @@ def register(app: typer.Typer) -> None:
 
 
 def figures(
-    study: o.StudyOrBundle,
-    profile: o.Profile = None,
-    corpus: o.Corpus = None,
-    rows: o.Rows = None,
-    seeds: o.Seeds = None,
-    sets: o.Set = None,
-    store: o.StoreDir = o.DEFAULT_STORE,
-    state_dir: o.StateDir = None,
+    study: options.StudyOrBundle,
+    profile: options.Profile = None,
+    corpus: options.Corpus = None,
+    rows: options.Rows = None,
+    seeds: options.Seeds = None,
+    sets: options.Set = None,
+    store: options.StoreDir = options.DEFAULT_STORE,
+    state_dir: options.StateDir = None,
     formats: Annotated[str, typer.Option("--formats", metavar="F,F", help="Some of pdf, svg, png.")] = "pdf",
     out: Annotated[Path, typer.Option(metavar="DIR", help="A folder; it is made if there is none.")] = Path("figures"),
-    significance: o.Significance = "auto",
+    significance: options.Significance = "auto",
 ) -> None:
     """Draw changes from base, quality against cost, learning curves and BLEU by length."""
     wanted = [part.strip() for part in formats.split(",")]
     if not all(part in FORMATS for part in wanted):
         raise UserError(f"--formats {formats}: write some of {', '.join(FORMATS)}, with commas between.")
-    chosen = o.choose_table(study, profile, corpus, rows, seeds, sets, store, state_dir)
+    chosen = choose_table(study, profile, corpus, rows, seeds, sets, store, state_dir)
     from reports.figures.draw import draw  # a second of matplotlib: not for who mistypes an option
 
     drawn = draw(table_of(chosen, significance), chosen.store, wanted)

@@ -7,13 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
-from ablations.cli import options as o
+from ablations.cli import options
 from ablations.cli.report import table_of
-from ablations.messages import number
+from ablations.service.selected import choose_table
+from ablations.study.messages import number
 from experiments.errors import UserError
-from reports import explain as explaining
-from reports import verify as verifying
-from reports.bundles.archive import SUFFIX
+from reports.trust import explain as explaining
+from reports.trust import verify as verifying
+from reports.trust.bundles.archive import SUFFIX
 
 FORMATS = ", ".join(verifying.SUFFIXES.values())
 
@@ -28,13 +29,13 @@ def verify(
     study: Annotated[
         str | None, typer.Argument(metavar="[STUDY]", help="Where the file does not say it: a study or a bundle.")
     ] = None,
-    profile: o.Profile = None,
-    corpus: o.Corpus = None,
-    rows: o.Rows = None,
-    seeds: o.Seeds = None,
-    sets: o.Set = None,
-    store: o.StoreDir = o.DEFAULT_STORE,
-    state_dir: o.StateDir = None,
+    profile: options.Profile = None,
+    corpus: options.Corpus = None,
+    rows: options.Rows = None,
+    seeds: options.Seeds = None,
+    sets: options.Set = None,
+    store: options.StoreDir = options.DEFAULT_STORE,
+    state_dir: options.StateDir = None,
     significance: Annotated[str | None, typer.Option(metavar="MODE", help="As the table was made.")] = None,
     format_: Annotated[str | None, typer.Option("--format", metavar="F", help=f"One of: {FORMATS}")] = None,
 ) -> None:
@@ -51,7 +52,7 @@ def verify(
     study = study or _find(said.pop("study", None), file)
     bundled = study.endswith(SUFFIX)
     selectors = given if bundled else {n: said.get(n) if value is None else value for n, value in given.items()}
-    chosen = o.choose_table(study, **selectors, store_dir=store, state_dir=state_dir)
+    chosen = choose_table(study, **selectors, store_dir=store, state_dir=state_dir)
     table = table_of(chosen, significance or said.get("significance") or "auto")
     verdict = verifying.verify(text, table, format_)
     if verdict.same:
@@ -92,19 +93,19 @@ def _find(name: str | None, file: Path) -> str:
 
 
 def explain(
-    study: o.StudyOrBundle,
+    study: options.StudyOrBundle,
     cell: Annotated[str, typer.Argument(metavar="ROW.COLUMN", help="Such as A-h16.bleu; ROW alone for all of a row.")],
-    profile: o.Profile = None,
-    corpus: o.Corpus = None,
-    rows: o.Rows = None,
-    seeds: o.Seeds = None,
-    sets: o.Set = None,
-    store: o.StoreDir = o.DEFAULT_STORE,
-    state_dir: o.StateDir = None,
-    significance: o.Significance = "auto",
-    as_json: o.Json = False,
+    profile: options.Profile = None,
+    corpus: options.Corpus = None,
+    rows: options.Rows = None,
+    seeds: options.Seeds = None,
+    sets: options.Set = None,
+    store: options.StoreDir = options.DEFAULT_STORE,
+    state_dir: options.StateDir = None,
+    significance: options.Significance = "auto",
+    as_json: options.Json = False,
 ) -> None:
     """Trace a cell to its runs: commit, command, data digests, decoding, signature, files."""
-    chosen = o.choose_table(study, profile, corpus, rows, seeds, sets, store, state_dir)
+    chosen = choose_table(study, profile, corpus, rows, seeds, sets, store, state_dir)
     found = explaining.explain(table_of(chosen, significance), cell)
     typer.echo(json.dumps(found, indent=1, ensure_ascii=False) if as_json else explaining.as_text(found).rstrip("\n"))

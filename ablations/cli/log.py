@@ -6,15 +6,15 @@ from typing import Annotated
 
 import typer
 
-from ablations.cli import options as o
-from ablations.cli.naming import chosen, label, labels
+from ablations.cli import options
+from ablations.service.queued_runs import chosen, label, labels
 from experiments.errors import UserError
-from experiments.events import Tail
-from experiments.jobs.attempts import LOG
-from experiments.jobs.job import Row
-from experiments.jobs.queue import Queue
-from experiments.jobs.states import State
-from experiments.store import Store
+from experiments.events.event_log import Tail
+from experiments.jobs.attempts.attempt import LOG
+from experiments.jobs.queue.job import Row
+from experiments.jobs.queue.queue import Queue
+from experiments.jobs.queue.states import State
+from experiments.store.layout import Store
 
 FOLLOW_S = 0.5
 SPOKEN = ("resumed", "restarted", "checkpoint_skipped", "failed", "preempted")  # of the events: what explains a run
@@ -26,8 +26,8 @@ def register(app: typer.Typer) -> None:
 
 def log(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A row (A-h16, A-h16:2) or the beginning of a run_id.")],
-    store: o.StoreDir = o.DEFAULT_STORE,
-    state_dir: o.StateDir = None,
+    store: options.StoreDir = options.DEFAULT_STORE,
+    state_dir: options.StateDir = None,
     attempt: Annotated[int | None, typer.Option(metavar="N", min=1, help="Which attempt; else the last.")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on printing until the run ends.")] = False,
 ) -> None:

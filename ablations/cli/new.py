@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from experiments.errors import UserError
-from experiments.store import explain_os_errors, write_bytes
-from experiments.tasks.sources import OURS
+from experiments.store.layout import explain_os_errors, write_bytes
+from experiments.tasks.own.sources import OURS
 
 STUDY = Template("""\
 name = "$name"
@@ -57,7 +57,7 @@ import math
 import random
 from dataclasses import dataclass
 
-from experiments.tasks.own import column, task
+from experiments.tasks.own.function import column, task
 
 
 @dataclass

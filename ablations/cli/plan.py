@@ -8,15 +8,16 @@ from typing import Annotated, Any
 
 import typer
 
-from ablations.cli import options as o
-from ablations.cli.forecast import Forecast, forecast, lines, measure
-from ablations.cli.jobs import say_trained_again, trained_again
-from ablations.cli.obstacles import Obstacle, crowded, obstacles, paragraphs
+from ablations.cli import options
 from ablations.cli.progress import duration
-from ablations.messages import number
-from ablations.plan import Plan, PlannedRun, plan_as_json
+from ablations.plan.plan import Plan, PlannedRun, plan_as_json
+from ablations.service.enqueue import say_trained_again, trained_again
+from ablations.service.forecast import Forecast, forecast, lines, measure
+from ablations.service.obstacles import Obstacle, crowded, obstacles, paragraphs
+from ablations.service.selected import choose, device_count
+from ablations.study.messages import number
 from experiments.errors import UserError
-from experiments.jobs.slots import parse_slots
+from experiments.jobs.devices.slots import parse_slots
 
 
 def register(app: typer.Typer) -> None:
@@ -24,23 +25,23 @@ def register(app: typer.Typer) -> None:
 
 
 def plan(
-    study: o.StudyName,
-    profile: o.Profile = None,
-    corpus: o.Corpus = None,
-    rows: o.Rows = None,
-    seeds: o.Seeds = None,
-    sets: o.Set = None,
-    store: o.StoreDir = o.DEFAULT_STORE,
-    state_dir: o.StateDir = None,
-    yes: o.Yes = False,
-    devices: o.Devices = "auto",
-    devices_per_run: o.DevicesPerRun = "1",
+    study: options.StudyName,
+    profile: options.Profile = None,
+    corpus: options.Corpus = None,
+    rows: options.Rows = None,
+    seeds: options.Seeds = None,
+    sets: options.Set = None,
+    store: options.StoreDir = options.DEFAULT_STORE,
+    state_dir: options.StateDir = None,
+    yes: options.Yes = False,
+    devices: options.Devices = "auto",
+    devices_per_run: options.DevicesPerRun = "1",
     measured: Annotated[bool, typer.Option("--measure", help="Train a few steps to predict the time.")] = False,
-    as_json: o.Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Show the runs of a table: settings, parameters, what they will cost, and what is done already."""
-    wide = o.device_count(devices_per_run)
-    chosen = o.choose(study, profile, corpus, rows, seeds, sets, store, state_dir, many=yes)
+    wide = device_count(devices_per_run)
+    chosen = choose(study, profile, corpus, rows, seeds, sets, store, state_dir, many=yes)
     chosen = replace(chosen, devices_per_run=wide)
     planned, slots = chosen.plan, parse_slots(devices)
     todo = [run for run in planned.runs if run.state not in ("finished", "stale")]

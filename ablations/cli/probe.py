@@ -8,23 +8,23 @@ from typing import Annotated, Any
 
 import typer
 
-from ablations.cli import options as o
-from ablations.cli.forecast import short_spec
-from ablations.cli.jobs import prepare
-from ablations.cli.options import Chosen
+from ablations.cli import options
 from ablations.cli.progress import duration, plain_progress
-from ablations.plan import PlannedRun
+from ablations.plan.plan import PlannedRun
+from ablations.service.enqueue import prepare
+from ablations.service.forecast import short_spec
+from ablations.service.selected import Selected, choose
 from experiments.config import total_steps
 from experiments.errors import UserError
-from experiments.jobs.packing import WORTH, gain, shares, worth_sharing
-from experiments.jobs.probe import PROBING, STEPS, Measured, probe_together, steps_together
-from experiments.jobs.probe import probe as measure
-from experiments.jobs.slots import Slot, parse_slots
+from experiments.jobs.attempts.probe import PROBING, STEPS, Measured, probe_together, steps_together
+from experiments.jobs.attempts.probe import probe as measure
+from experiments.jobs.devices.device_sharing import WORTH, gain, shares, worth_sharing
+from experiments.jobs.devices.slots import Slot, parse_slots
 
 TRACED = 4  # steps in a trace: the first two warm up
 FORMULA = (
     "MFU = operations of a training step per target piece × target tokens/s ÷ the matrix product's rate; operations "
-    "are 3 × forward, multiply and add counted, matrix products only (model/count.py). tokens/s are real pieces."
+    "are 3 × forward, multiply and add counted, matrix products only (model/cost.py). tokens/s are real pieces."
 )
 
 
@@ -33,13 +33,13 @@ def register(app: typer.Typer) -> None:
 
 
 def probe(
-    study: o.StudyName,
-    profile: o.Profile = None,
-    corpus: o.Corpus = None,
-    rows: o.Rows = None,
-    sets: o.Set = None,
-    store: o.StoreDir = o.DEFAULT_STORE,
-    devices: o.Devices = "auto",
+    study: options.StudyName,
+    profile: options.Profile = None,
+    corpus: options.Corpus = None,
+    rows: options.Rows = None,
+    sets: options.Set = None,
+    store: options.StoreDir = options.DEFAULT_STORE,
+    devices: options.Devices = "auto",
     steps: Annotated[int, typer.Option(metavar="N", min=11, help="Steps of each row; the first ten warm up.")] = STEPS,
     together: Annotated[
         int, typer.Option(metavar="N", min=1, help="Also N runs at once on the first device: does sharing it pay?")
@@ -47,10 +47,10 @@ def probe(
     trace: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write a torch profiler trace of each row there.")
     ] = None,
-    as_json: o.Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Train a few steps of each row on the first of the devices and tell how fast it is; nothing is kept."""
-    chosen = o.choose(study, profile, corpus, rows, 1, sets, store, None)
+    chosen = choose(study, profile, corpus, rows, 1, sets, store, None)
     slot, runs = parse_slots(devices)[0], list({run.run_id: run for run in chosen.plan.runs}.values())
     prepare(chosen, runs, plain_progress)
     parts = shares(slot, together)
@@ -75,7 +75,7 @@ def _sharing(alone: Measured, together: Sequence[Measured]) -> dict[str, Any]:
     return {"together": len(together), "gain": gain(*speeds), "share": worth_sharing(*speeds)}
 
 
-def _trace(chosen: Chosen, run: PlannedRun, slot: Slot, folder: Path) -> Path:
+def _trace(chosen: Selected, run: PlannedRun, slot: Slot, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = (folder / f"{run.row}.json").absolute()
     spec = {**short_spec(chosen, run, TRACED), "trace": str(path)}

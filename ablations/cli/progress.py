@@ -10,9 +10,9 @@ from rich.live import Live as RichLive
 from rich.text import Text
 
 from ablations.cli.terminal import unguarded, visible
-from experiments.jobs.reporter import View
-from experiments.jobs.states import State
-from experiments.jobs.watch import GRACE_S
+from experiments.jobs.coordinator.reporter import View
+from experiments.jobs.coordinator.watch import GRACE_S
+from experiments.jobs.queue.states import State
 
 PLAIN_EVERY_S = 10.0
 

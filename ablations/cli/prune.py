@@ -6,15 +6,15 @@ from typing import Annotated
 
 import typer
 
-from ablations.cli import options as o
-from ablations.cli.naming import all_rows
-from ablations.messages import number
+from ablations.cli import options
+from ablations.service.queued_runs import all_rows
+from ablations.study.messages import number
 from experiments.errors import UserError
-from experiments.jobs.pruning import removable, remove, size
-from experiments.jobs.retell import retell
-from experiments.jobs.states import State
-from experiments.store import Store
-from experiments.tracking import rebuild as rebuild_tracking
+from experiments.jobs.queue.states import State
+from experiments.store.layout import Store
+from experiments.store.pruning import removable, remove, size
+from experiments.tracking.mlflow import rebuild as rebuild_tracking
+from experiments.tracking.rebuild import retell
 
 
 def register(app: typer.Typer) -> None:
@@ -23,8 +23,8 @@ def register(app: typer.Typer) -> None:
 
 
 def prune(
-    store: o.StoreDir = o.DEFAULT_STORE,
-    state_dir: o.StateDir = None,
+    store: options.StoreDir = options.DEFAULT_STORE,
+    state_dir: options.StateDir = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """Remove the checkpoints of finished runs; weights, scores, events and logs stay. Asks first."""
@@ -47,7 +47,7 @@ def prune(
         typer.echo(f"removed {megabytes:,.1f} MB")
 
 
-def rebuild(store: o.StoreDir = o.DEFAULT_STORE, state_dir: o.StateDir = None) -> None:
+def rebuild(store: options.StoreDir = options.DEFAULT_STORE, state_dir: options.StateDir = None) -> None:
     """Write MLflow's database anew, from the runs' events and results."""
     opened = Store.open(store, state_dir, create=False)
     with _alone(opened):

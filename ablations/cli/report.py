@@ -7,15 +7,16 @@ from typing import Annotated
 
 import typer
 
-from ablations.cli import options as o
-from ablations.messages import number
+from ablations.cli import options
+from ablations.service.selected import SelectedTable, choose_table
+from ablations.study.messages import number
 from experiments.errors import UserError
-from experiments.store import explain_os_errors, write_bytes
-from reports.build import build_table
-from reports.failures import failures
+from experiments.store.layout import explain_os_errors, write_bytes
 from reports.render.formats import RENDERERS, render
-from reports.sound import Results
-from reports.table import Table, missing_cells
+from reports.results.failures import failures
+from reports.results.sound import Results
+from reports.results.table import Table, missing_cells
+from reports.table.build import build_table
 
 CARRY_NO_WARNINGS = ("csv", "json")
 
@@ -25,22 +26,22 @@ def register(app: typer.Typer) -> None:
 
 
 def report(
-    study: o.StudyOrBundle,
-    profile: o.Profile = None,
-    corpus: o.Corpus = None,
-    rows: o.Rows = None,
-    seeds: o.Seeds = None,
-    sets: o.Set = None,
-    store: o.StoreDir = o.DEFAULT_STORE,
-    state_dir: o.StateDir = None,
+    study: options.StudyOrBundle,
+    profile: options.Profile = None,
+    corpus: options.Corpus = None,
+    rows: options.Rows = None,
+    seeds: options.Seeds = None,
+    sets: options.Set = None,
+    store: options.StoreDir = options.DEFAULT_STORE,
+    state_dir: options.StateDir = None,
     format_: Annotated[str, typer.Option("--format", metavar="F", help="One of: " + ", ".join(RENDERERS))] = "markdown",
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write to a file instead of the terminal.")] = None,
-    significance: o.Significance = "auto",
+    significance: options.Significance = "auto",
     strict: Annotated[bool, typer.Option(help="Exit with 1 if the table has gaps.")] = False,
-    as_json: o.Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Print the table of a study; gaps are shown as gaps."""
-    chosen = o.choose_table(study, profile, corpus, rows, seeds, sets, store, state_dir)
+    chosen = choose_table(study, profile, corpus, rows, seeds, sets, store, state_dir)
     table = print_table(chosen, "json" if as_json else format_, out, significance)
     gaps = missing_cells(table)
     if strict and gaps:
@@ -48,14 +49,14 @@ def report(
         raise typer.Exit(1)
 
 
-def table_of(chosen: o.ChosenTable, significance: str = "auto", results: Results | None = None) -> Table:
+def table_of(chosen: SelectedTable, significance: str = "auto", results: Results | None = None) -> Table:
     """The table of what is chosen, with the words that ask for it."""
     table = build_table(chosen.plan, results or chosen.store, chosen.columns, significance)
     words = [*chosen.asked, *(("--significance", significance) if significance != "auto" else ())]
     return replace(table, asked=shlex.join(words))
 
 
-def print_table(chosen: o.ChosenTable, format_: str, out: Path | None = None, significance: str = "auto") -> Table:
+def print_table(chosen: SelectedTable, format_: str, out: Path | None = None, significance: str = "auto") -> Table:
     """Build and print the table, or write it to `out`, whole or not at all."""
     if format_ not in RENDERERS:
         raise UserError(f"--format {format_}: write one of {', '.join(RENDERERS)}.")
@@ -71,7 +72,7 @@ def print_table(chosen: o.ChosenTable, format_: str, out: Path | None = None, si
     return table
 
 
-def page(table: Table, chosen: o.ChosenTable) -> str:
+def page(table: Table, chosen: SelectedTable) -> str:
     """The HTML page with what lies in the store beside the numbers: figures, failures."""
     from reports.figures.draw import FIGURES, draw  # matplotlib: only who asks for figures waits for it
     from reports.render import html

@@ -5,12 +5,13 @@ from typing import Annotated
 
 import typer
 
-from ablations.cli import options as o
-from ablations.cli.naming import chosen, label, labels
-from experiments.jobs.job import Row
-from experiments.jobs.queue import Queue
-from experiments.jobs.states import State
-from experiments.store import Store
+from ablations.cli import options
+from ablations.service.queued_runs import chosen, label, labels
+from ablations.service.selected import where
+from experiments.jobs.queue.job import Row
+from experiments.jobs.queue.queue import Queue
+from experiments.jobs.queue.states import State
+from experiments.store.layout import Store
 
 Names = Annotated[list[str], typer.Argument(metavar="RUN…", help="Rows, studies, run_ids, or all.")]
 MaybeNames = Annotated[list[str] | None, typer.Argument(metavar="RUN…", help="Rows, studies or run_ids; else all.")]
@@ -22,7 +23,7 @@ def register(app: typer.Typer) -> None:
     app.command("drain")(drain)
 
 
-def cancel(runs: Names, store: o.StoreDir = o.DEFAULT_STORE, state_dir: o.StateDir = None) -> None:
+def cancel(runs: Names, store: options.StoreDir = options.DEFAULT_STORE, state_dir: options.StateDir = None) -> None:
     """Take runs out of the queue; those that run save a checkpoint and end. `retry` takes them up again."""
     opened = Store.open(store, state_dir, create=False)
     rows = chosen(opened, runs, (State.WAITING, State.RUNNING))
@@ -33,7 +34,9 @@ def cancel(runs: Names, store: o.StoreDir = o.DEFAULT_STORE, state_dir: o.StateD
     typer.echo(f"cancelled, or asked to end after a checkpoint:\n{labels(rows)}", nl=False)
 
 
-def retry(runs: MaybeNames = None, store: o.StoreDir = o.DEFAULT_STORE, state_dir: o.StateDir = None) -> None:
+def retry(
+    runs: MaybeNames = None, store: options.StoreDir = options.DEFAULT_STORE, state_dir: options.StateDir = None
+) -> None:
     """Let failed and cancelled runs wait again; they go on from their checkpoints. Without names: all failed ones."""
     opened = Store.open(store, state_dir, create=False)
     states = (State.FAILED, State.CANCELLED) if runs else (State.FAILED,)
@@ -44,10 +47,10 @@ def retry(runs: MaybeNames = None, store: o.StoreDir = o.DEFAULT_STORE, state_di
     if not rows:
         typer.echo("nothing to retry: none of these has failed or was cancelled")
     elif not opened.coordinator():
-        typer.echo(f"`ablations work {o.where(store, state_dir)}` starts {'it' if len(rows) == 1 else 'them'}")
+        typer.echo(f"`ablations work {where(store, state_dir)}` starts {'it' if len(rows) == 1 else 'them'}")
 
 
-def drain(store: o.StoreDir = o.DEFAULT_STORE, state_dir: o.StateDir = None) -> None:
+def drain(store: options.StoreDir = options.DEFAULT_STORE, state_dir: options.StateDir = None) -> None:
     """Let what runs finish and start nothing more; the rest stays queued for the next `ablations work`."""
     opened = Store.open(store, state_dir, create=False)
     holder = opened.coordinator()

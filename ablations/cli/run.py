@@ -6,22 +6,22 @@ from typing import Annotated
 
 import typer
 
-from ablations.cli import options as o
-from ablations.cli import working as w
-from ablations.cli.forecast import refuse_above
-from ablations.cli.jobs import enqueue, prepare, say_trained_again, trained_again, wanted
-from ablations.cli.obstacles import crowded, refuse
+from ablations.cli import options, working
 from ablations.cli.progress import plain_progress
 from ablations.cli.report import print_table
-from ablations.cli.sharing import as_one, settle
 from ablations.cli.working import Working
-from ablations.messages import number
-from ablations.plan import Plan, PlannedRun
+from ablations.plan.plan import Plan, PlannedRun
+from ablations.service.enqueue import enqueue, prepare, say_trained_again, trained_again, wanted
+from ablations.service.forecast import refuse_above
+from ablations.service.obstacles import crowded, refuse
+from ablations.service.selected import Selected, choose, device_count, where
+from ablations.service.sharing import as_one, settle
+from ablations.study.messages import number
 from experiments.errors import UserError
-from experiments.jobs.queue import Queue
-from experiments.jobs.reporter import Summary
-from experiments.jobs.trust import executes
-from experiments.store import Store
+from experiments.jobs.coordinator.reporter import Summary
+from experiments.jobs.queue.queue import Queue
+from experiments.jobs.queue.trust import executes
+from experiments.store.layout import Store
 
 
 def register(app: typer.Typer) -> None:
@@ -31,36 +31,36 @@ def register(app: typer.Typer) -> None:
 
 
 def queue(
-    study: o.StudyName,
-    profile: o.Profile = None,
-    corpus: o.Corpus = None,
-    rows: o.Rows = None,
-    seeds: o.Seeds = None,
-    sets: o.Set = None,
-    store: o.StoreDir = o.DEFAULT_STORE,
-    state_dir: o.StateDir = None,
-    devices_per_run: o.DevicesPerRun = "1",
-    priority: o.Priority = 0,
-    stale: o.Stale = "keep",
-    yes: o.Yes = False,
+    study: options.StudyName,
+    profile: options.Profile = None,
+    corpus: options.Corpus = None,
+    rows: options.Rows = None,
+    seeds: options.Seeds = None,
+    sets: options.Set = None,
+    store: options.StoreDir = options.DEFAULT_STORE,
+    state_dir: options.StateDir = None,
+    devices_per_run: options.DevicesPerRun = "1",
+    priority: options.Priority = 0,
+    stale: options.Stale = "keep",
+    yes: options.Yes = False,
 ) -> None:
     """Queue what is missing of a table; `ablations work` trains it."""
-    wide = o.device_count(devices_per_run)
-    chosen = o.choose(study, profile, corpus, rows, seeds, sets, store, state_dir, many=yes)
+    wide = device_count(devices_per_run)
+    chosen = choose(study, profile, corpus, rows, seeds, sets, store, state_dir, many=yes)
     chosen = replace(chosen, devices_per_run=wide, priority=priority)
     plan = chosen.plan
     _queue(chosen, plan, wanted(plan, stale), stale)
 
 
 def work_command(
-    devices: o.Devices = "auto",
-    store: o.StoreDir = o.DEFAULT_STORE,
-    state_dir: o.StateDir = None,
-    hang_after: w.HangAfter = w.DEFAULT_HANG_MIN,
-    notify: w.Notify = None,
-    engine: w.EngineName = "local",
-    engine_set: w.EngineSet = None,
-    address: w.Address = None,
+    devices: options.Devices = "auto",
+    store: options.StoreDir = options.DEFAULT_STORE,
+    state_dir: options.StateDir = None,
+    hang_after: working.HangAfter = working.DEFAULT_HANG_MIN,
+    notify: working.Notify = None,
+    engine: working.EngineName = "local",
+    engine_set: working.EngineSet = None,
+    address: working.Address = None,
     detach: Annotated[bool, typer.Option("--detach", help="Submit to the cluster and return.")] = False,
     trust: Annotated[
         list[str] | None,
@@ -74,7 +74,7 @@ def work_command(
     With --detach the runs go on in the cluster alone: `ablations status`, or the same command again, takes in what has
     ended meanwhile, and the same command submits what has to be done again.
     """
-    working = Working(devices, engine, w.engine_settings(engine_set, address), hang_after * 60, notify)
+    working = Working(devices, engine, working.engine_settings(engine_set, address), hang_after * 60, notify)
     if detach and engine == "local":
         raise UserError("--detach is for clusters: on this machine runs end with the process that works on the queue.")
     opened = Store.open(store, state_dir)
@@ -82,40 +82,40 @@ def work_command(
         _trust(opened, study)
     _exit_if_bad(working.start(opened, "submitted" if detach else "empty"))
     if detach:
-        typer.echo(f"submitted; `ablations status {o.where(store, state_dir)}` says how far they are", err=True)
+        typer.echo(f"submitted; `ablations status {where(store, state_dir)}` says how far they are", err=True)
 
 
 def run(
-    study: o.StudyName,
-    profile: o.Profile = None,
-    corpus: o.Corpus = None,
-    rows: o.Rows = None,
-    seeds: o.Seeds = None,
-    sets: o.Set = None,
-    store: o.StoreDir = o.DEFAULT_STORE,
-    state_dir: o.StateDir = None,
-    devices: o.Devices = "auto",
-    devices_per_run: o.DevicesPerRun = "1",
-    priority: o.Priority = 0,
-    stale: o.Stale = "keep",
-    yes: o.Yes = False,
-    hang_after: w.HangAfter = w.DEFAULT_HANG_MIN,
-    notify: w.Notify = None,
-    engine: w.EngineName = "local",
-    engine_set: w.EngineSet = None,
-    address: w.Address = None,
+    study: options.StudyName,
+    profile: options.Profile = None,
+    corpus: options.Corpus = None,
+    rows: options.Rows = None,
+    seeds: options.Seeds = None,
+    sets: options.Set = None,
+    store: options.StoreDir = options.DEFAULT_STORE,
+    state_dir: options.StateDir = None,
+    devices: options.Devices = "auto",
+    devices_per_run: options.DevicesPerRun = "1",
+    priority: options.Priority = 0,
+    stale: options.Stale = "keep",
+    yes: options.Yes = False,
+    hang_after: working.HangAfter = working.DEFAULT_HANG_MIN,
+    notify: working.Notify = None,
+    engine: working.EngineName = "local",
+    engine_set: working.EngineSet = None,
+    address: working.Address = None,
     max_hours: Annotated[
         float | None, typer.Option(metavar="H", min=0.0, help="Refuse to begin what would take longer than this.")
     ] = None,
-    as_json: o.Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Train and evaluate what is missing of a table, then print it."""
-    wide = o.device_count(devices_per_run)
-    chosen = o.choose(study, profile, corpus, rows, seeds, sets, store, state_dir, many=yes)
+    wide = device_count(devices_per_run)
+    chosen = choose(study, profile, corpus, rows, seeds, sets, store, state_dir, many=yes)
     chosen = replace(chosen, devices_per_run=wide, priority=priority)
     here = engine == "local"
     one = as_one(devices) if here else devices
-    working = Working(one, engine, w.engine_settings(engine_set, address), hang_after * 60, notify)
+    working = Working(one, engine, working.engine_settings(engine_set, address), hang_after * 60, notify)
     todo = wanted(chosen.plan, stale)
     if here:
         refuse(chosen, todo, working.slots)
@@ -133,7 +133,7 @@ def run(
     run_chosen(chosen, working, stale, "json" if as_json else "markdown")
 
 
-def run_chosen(chosen: o.Chosen, working: Working | str, stale: str, format_: str, show: bool = True) -> None:
+def run_chosen(chosen: Selected, working: Working | str, stale: str, format_: str, show: bool = True) -> None:
     """plan − valid results → queue → work → report. Exits 1 if a run failed, 130 if interrupted."""
     working = Working(working) if isinstance(working, str) else working
     plan = chosen.plan
@@ -149,7 +149,7 @@ def run_chosen(chosen: o.Chosen, working: Working | str, stale: str, format_: st
     _exit_if_bad(summary)
 
 
-def _queue(chosen: o.Chosen, plan: Plan, runs: list[PlannedRun], stale: str) -> None:
+def _queue(chosen: Selected, plan: Plan, runs: list[PlannedRun], stale: str) -> None:
     for note in filter(None, [*plan.notes, say_trained_again(trained_again(chosen, runs))]):
         typer.echo(f"note: {note}", err=True)
     prepare(chosen, runs, plain_progress)

@@ -12,17 +12,17 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from ablations.cli import options as o
-from ablations.cli.naming import label
+from ablations.cli import options
 from ablations.cli.progress import duration
-from ablations.cli.settling import settle
 from ablations.cli.terminal import unguarded, visible
-from experiments.damage import damaged_events
-from experiments.jobs.forecast import left_s
-from experiments.jobs.job import Row
-from experiments.jobs.queue import Queue
-from experiments.jobs.states import State
-from experiments.store import Store
+from ablations.service.collect_detached import settle
+from ablations.service.queued_runs import label
+from experiments.events.damage import damaged_events
+from experiments.jobs.queue.forecast import left_s
+from experiments.jobs.queue.job import Row
+from experiments.jobs.queue.queue import Queue
+from experiments.jobs.queue.states import State
+from experiments.store.layout import Store
 
 SHOWN = 20  # waiting runs that are listed; of 10,000 the rest is a number
 WATCH_S = 2.0
@@ -33,10 +33,10 @@ def register(app: typer.Typer) -> None:
 
 
 def status(
-    store: o.StoreDir = o.DEFAULT_STORE,
-    state_dir: o.StateDir = None,
+    store: options.StoreDir = options.DEFAULT_STORE,
+    state_dir: options.StateDir = None,
     watch: Annotated[bool, typer.Option("--watch", help="Show it anew every two seconds; Ctrl-C ends it.")] = False,
-    as_json: o.Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Show the queue: waiting with the reason, running with progress, failed with the end of the log."""
     opened = Store.open(store, state_dir, create=False)

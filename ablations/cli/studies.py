@@ -2,7 +2,7 @@
 
 import typer
 
-from ablations.study import builtin_studies, load_study
+from ablations.study.study import builtin_studies, load_study
 
 
 def register(app: typer.Typer) -> None:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ablations.cli import options as o
-from ablations.cli import trained as t
+from ablations.cli import options
 from ablations.cli.terminal import for_data, unguarded
+from ablations.service import choose_run as t
 from experiments.errors import UserError
-from experiments.store import Store
+from experiments.store.layout import Store
 
 if TYPE_CHECKING:
-    from experiments.evaluation.translator import Translation, Translator
+    from experiments.evaluation.trained.translator import Translation, Translator
 
 
 def register(app: typer.Typer) -> None:
@@ -46,13 +46,13 @@ def translate(
     ] = False,
     checkpoint: t.Checkpoint = None,
     precision: t.Precision = "fp32",
-    devices: o.Devices = "auto",
-    profile: o.Profile = None,
-    corpus: o.Corpus = None,
-    sets: o.Set = None,
-    store: o.StoreDir = o.DEFAULT_STORE,
-    state_dir: o.StateDir = None,
-    as_json: o.Json = False,
+    devices: options.Devices = "auto",
+    profile: options.Profile = None,
+    corpus: options.Corpus = None,
+    sets: options.Set = None,
+    store: options.StoreDir = options.DEFAULT_STORE,
+    state_dir: options.StateDir = None,
+    as_json: options.Json = False,
 ) -> None:
     """Translate lines with a trained model, in order, as they come. Empty lines stay empty.
 
@@ -102,13 +102,13 @@ def _load(
         raise UserError("--model names an exported folder, which holds one set of weights: leave --checkpoint out.")
     spec = t.device_spec(devices)
     if model is not None:
-        from experiments.evaluation.translator import Translator
+        from experiments.evaluation.trained.translator import Translator
 
         return Translator.load(model, spec, precision)
     found = t.find_trained(
         Store.open(store, state_dir, create=False), run, study, row, seed, profile=profile, corpus=corpus, sets=sets
     )
-    from experiments.evaluation.translator import Translator
+    from experiments.evaluation.trained.translator import Translator
 
     return Translator.of_run(found.config, found.attempt, spec, precision, checkpoint)
 

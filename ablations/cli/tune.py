@@ -7,25 +7,26 @@ from typing import Annotated
 
 import typer
 
-from ablations.cli import options as o
-from ablations.cli.jobs import enqueue, prepare, wanted
+from ablations.cli import options
 from ablations.cli.progress import Live, plain_progress
 from ablations.cli.report import print_table
 from ablations.cli.run import run_chosen
-from ablations.cli.state import run_states
-from ablations.cli.trials import Trials
-from ablations.messages import number
-from ablations.overrides import setting_names
-from ablations.plan import Plan, plan_study
-from ablations.selectors import Selection, selection
-from ablations.tuning import SETS, notes_of, tune_of, with_tuned
+from ablations.plan.plan import Plan, plan_study
+from ablations.service.enqueue import enqueue, prepare, wanted
+from ablations.service.run_states import run_states
+from ablations.service.selected import Selected, choose
+from ablations.service.trials import Trials
+from ablations.study.messages import number
+from ablations.study.overrides import setting_names
+from ablations.study.selectors import Selection, selection
+from ablations.study.tuning import SETS, notes_of, tune_of, with_tuned
 from experiments.errors import UserError
-from experiments.jobs.background import Background
-from experiments.jobs.coordinator import work
-from experiments.jobs.reporter import Summary, View
-from experiments.jobs.slots import Slot, parse_slots
+from experiments.jobs.coordinator.background import Background
+from experiments.jobs.coordinator.coordinator import work
+from experiments.jobs.coordinator.reporter import Summary, View
+from experiments.jobs.devices.slots import Slot, parse_slots
 from experiments.tasks.load import load_task
-from experiments.tracking import Tracker
+from experiments.tracking.mlflow import Tracker
 
 
 def register(app: typer.Typer) -> None:
@@ -33,15 +34,15 @@ def register(app: typer.Typer) -> None:
 
 
 def tune(
-    study: o.StudyName,
-    profile: o.Profile = None,
-    corpus: o.Corpus = None,
-    rows: o.Rows = None,
-    seeds: o.Seeds = None,
-    sets: o.Set = None,
-    store: o.StoreDir = o.DEFAULT_STORE,
-    state_dir: o.StateDir = None,
-    devices: o.Devices = "auto",
+    study: options.StudyName,
+    profile: options.Profile = None,
+    corpus: options.Corpus = None,
+    rows: options.Rows = None,
+    seeds: options.Seeds = None,
+    sets: options.Set = None,
+    store: options.StoreDir = options.DEFAULT_STORE,
+    state_dir: options.StateDir = None,
+    devices: options.Devices = "auto",
     trials: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Trials of each row; the study's, if unset.")
     ] = None,
@@ -50,15 +51,15 @@ def tune(
     ] = "markdown",
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table to a file.")] = None,
     importances: Annotated[bool, typer.Option(help="Print what each tuned setting accounts for, row by row.")] = False,
-    yes: o.Yes = False,
-    as_json: o.Json = False,
+    yes: options.Yes = False,
+    as_json: options.Json = False,
 ) -> None:
     """Tune each row on the development set as the study's [tune] says, train it at its best, print the table.
 
     A trial is an ordinary run. Interrupted, the same command goes on; finished, it prints the table again.
     """
     slots = parse_slots(devices)
-    chosen = o.choose(study, profile, corpus, rows, seeds, sets, store, state_dir, many=yes)
+    chosen = choose(study, profile, corpus, rows, seeds, sets, store, state_dir, many=yes)
     selected = selection(profile, corpus, rows, seeds, sets or ())
     budget = trials or tune_of(chosen.study, chosen.task).trials
 
@@ -83,7 +84,7 @@ def tune(
         print_table(tuned, format_, out)
 
 
-def _search(chosen: o.Chosen, searching: Trials, slots: list[Slot]) -> None:
+def _search(chosen: Selected, searching: Trials, slots: list[Slot]) -> None:
     """Run trials until every row's budget is spent. Exits 130 if interrupted, 1 if a row had to be given up."""
     prepare(chosen, chosen.plan.runs, plain_progress)
     spent = {row: len(search.trials) - len(search.running) for row, search in searching.searches.items()}
@@ -113,7 +114,7 @@ def _leave_if_incomplete(searching: Trials, summary: Summary) -> None:
         raise typer.Exit(1)
 
 
-def _tuned(chosen: o.Chosen, selected: Selection, searching: Trials) -> o.Chosen:
+def _tuned(chosen: Selected, selected: Selection, searching: Trials) -> Selected:
     """The study with each row at its best, scored on the test sets too, if the task lets sets be chosen."""
     lost = [row for row, search in searching.searches.items() if searching.budget(row) and search.best is None]
     if lost:
@@ -130,7 +131,7 @@ def _tuned(chosen: o.Chosen, selected: Selection, searching: Trials) -> o.Chosen
     def replan() -> Plan:
         return plan_study(study, final, task, store.root, run_states(store, task))
 
-    return o.Chosen(study=study, task=task, store=store, replan=replan, columns=chosen.columns)
+    return Selected(study=study, task=task, store=store, replan=replan, columns=chosen.columns)
 
 
 def _importances(searching: Trials) -> Iterator[str]:

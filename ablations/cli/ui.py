@@ -10,18 +10,19 @@ from typing import Annotated
 
 import typer
 
-from ablations.cli import options as o
-from ablations.cli.jobs import member
+from ablations.cli import options
 from ablations.cli.report import page, table_of
-from ablations.plan import Plan
+from ablations.plan.plan import Plan
+from ablations.service.enqueue import member
+from ablations.service.selected import Selected, choose
 from experiments.errors import UserError
-from experiments.keeper import kept
-from experiments.mlflow_file import HOST, ui_command
-from experiments.store import Store
-from experiments.tracked import TrackedRun, own_evaluations
-from experiments.views import Chart, Published, Table, publish, saved_views
+from experiments.processes.keeper import kept
+from experiments.store.layout import Store
+from experiments.tracking.database import HOST, ui_command
+from experiments.tracking.page import Chart, Published, Table, publish, saved_views
+from experiments.tracking.record import TrackedRun, own_evaluations
 from reports.render.formats import render
-from reports.table import Table as Printed
+from reports.results.table import Table as Printed
 
 LEAVE_S = 10.0  # for MLflow to end on Ctrl-C
 FILES = {"markdown": "table.md", "latex": "table.tex", "csv": "table.csv", "json": "table.json", "setup": "setup.md"}
@@ -33,13 +34,13 @@ def register(app: typer.Typer) -> None:
 
 def ui(
     study: Annotated[str | None, typer.Argument(metavar="[STUDY]", help="Show this table as a comparison.")] = None,
-    profile: o.Profile = None,
-    corpus: o.Corpus = None,
-    rows: o.Rows = None,
-    seeds: o.Seeds = None,
-    sets: o.Set = None,
-    store: o.StoreDir = o.DEFAULT_STORE,
-    state_dir: o.StateDir = None,
+    profile: options.Profile = None,
+    corpus: options.Corpus = None,
+    rows: options.Rows = None,
+    seeds: options.Seeds = None,
+    sets: options.Set = None,
+    store: options.StoreDir = options.DEFAULT_STORE,
+    state_dir: options.StateDir = None,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port on 127.0.0.1.")] = 5000,
     tracking_uri: Annotated[
         str | None,
@@ -53,7 +54,7 @@ def ui(
     if study is None and tracking_uri:
         raise UserError("--tracking-uri sends a table to a server: name the study, `ablations ui STUDY …`.")
     if study is not None:
-        chosen = o.choose(study, profile, corpus, rows, seeds, sets, store, state_dir)
+        chosen = choose(study, profile, corpus, rows, seeds, sets, store, state_dir)
         found = _publish(chosen, tracking_uri or "")
         typer.echo(f"{chosen.study.name} as a comparison: {found.view(server)}")
         typer.echo(f"the same runs as a list: {found.listing(server)}")
@@ -106,16 +107,16 @@ def _listener(port: int) -> str:
 
 
 def _print_views(store: Store, server: str) -> None:
-    from experiments.tracking import Tracker
+    from experiments.tracking.mlflow import Tracker
 
     for name, views in saved_views(Tracker(store)).items():
         for view in views:
             typer.echo(f"{name} as a comparison: {view.view(server)}")
 
 
-def _publish(chosen: o.Chosen, uri: str) -> Published:
+def _publish(chosen: Selected, uri: str) -> Published:
     """Runs that MLflow does not have yet, then the table. Raises UserError where the server cannot be reached."""
-    from experiments.tracking import Tracker
+    from experiments.tracking.mlflow import Tracker
 
     os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # its own seven take four minutes to say no
@@ -162,7 +163,7 @@ def _own_sets(plan: Plan, store: Store) -> set[str]:
     return {e.spec.set for run in plan.runs for e in run.evaluations} - other
 
 
-def _table(chosen: o.Chosen, plan: Plan, table: Printed) -> Table:
+def _table(chosen: Selected, plan: Plan, table: Printed) -> Table:
     from reports.figures.draw import draw
 
     files = {name: render(table, format_).encode() for format_, name in FILES.items()}

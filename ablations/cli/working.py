@@ -8,18 +8,18 @@ import typer
 
 from ablations.cli.progress import Live
 from experiments.errors import UserError
-from experiments.jobs.background import Background
-from experiments.jobs.coordinator import work
+from experiments.jobs.coordinator.background import Background
+from experiments.jobs.coordinator.coordinator import work
+from experiments.jobs.coordinator.loop import Until
+from experiments.jobs.coordinator.notify import Notifier
+from experiments.jobs.coordinator.reporter import Summary
+from experiments.jobs.coordinator.watch import HANG_S
+from experiments.jobs.devices.slots import Slot, parse_cluster_slots, parse_slots
 from experiments.jobs.engines.base import Engine
-from experiments.jobs.loop import Until
-from experiments.jobs.notify import Notifier
-from experiments.jobs.queue import Queue
-from experiments.jobs.reporter import Summary
-from experiments.jobs.slots import Slot, parse_cluster_slots, parse_slots
-from experiments.jobs.watch import HANG_S
-from experiments.store import Store
+from experiments.jobs.queue.queue import Queue
+from experiments.store.layout import Store
 from experiments.tasks.load import load_task
-from experiments.tracking import Tracker
+from experiments.tracking.mlflow import Tracker
 
 EngineName = Annotated[str, typer.Option("--engine", metavar="local|slurm|ray", help="Where runs execute.")]
 EngineSet = Annotated[

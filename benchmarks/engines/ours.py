@@ -1,13 +1,13 @@
-"""This project's search. `batch` 0: a test set through experiments.evaluation.translate, as an evaluation does it."""
+"""This project's search. `batch` 0: a test set through experiments.evaluation.decode.translate, as an evaluation does it."""
 
 import measure
 import torch
 
 from experiments.config import DeviceSpec
-from experiments.data.tokenizer import EOS_ID
+from experiments.data.encoding.tokenizer import EOS_ID
 from experiments.device import Device
-from experiments.evaluation.beam import SearchSettings, beam_search
-from experiments.evaluation.translate import evaluating, pad_sources, translate
+from experiments.evaluation.decode.beam import SearchSettings, beam_search
+from experiments.evaluation.decode.translate import evaluating, pad_sources, translate
 from model.config import ModelConfig
 from model.factory import build_model
 

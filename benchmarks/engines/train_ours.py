@@ -8,11 +8,11 @@ import serve
 import torch
 
 from experiments.config import DeviceSpec, TrainingConfig
-from experiments.data.batch import Batch
+from experiments.data.batches.batch import Batch
 from experiments.device import Device, seed_everything
 from experiments.errors import Preempted
-from experiments.training.group import Group
-from experiments.training.lanes import lanes_for
+from experiments.training.parallel.group import Group
+from experiments.training.parallel.lanes import lanes_for
 from experiments.training.trainer import train
 from model.config import ModelConfig
 from model.factory import build_model

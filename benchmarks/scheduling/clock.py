@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.scheduling.jobs import job
-from experiments.jobs.job import Ending
-from experiments.jobs.ledger import Ledger
-from experiments.jobs.scheduler import place
-from experiments.jobs.slots import Slot
-from experiments.jobs.states import Outcome, State
+from experiments.jobs.coordinator.scheduler import place
+from experiments.jobs.devices.slots import Slot
+from experiments.jobs.queue.job import Ending
+from experiments.jobs.queue.ledger import Ledger
+from experiments.jobs.queue.states import Outcome, State
 
 
 def makespans(folder: Path, tables: int) -> dict[str, float]:

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.scheduling.jobs import job
-from experiments.events import read_events
-from experiments.jobs.job import Ending
-from experiments.jobs.ledger import Ledger
-from experiments.jobs.queue import Queue
-from experiments.jobs.states import Outcome, State
-from experiments.store import Store
+from experiments.events.event_log import read_events
+from experiments.jobs.queue.job import Ending
+from experiments.jobs.queue.ledger import Ledger
+from experiments.jobs.queue.queue import Queue
+from experiments.jobs.queue.states import Outcome, State
+from experiments.store.layout import Store
 
 TINY = """
 name = "tiny"

@@ -1,6 +1,6 @@
 """Jobs of the benchmarks."""
 
-from experiments.jobs.job import Job, Member
+from experiments.jobs.queue.job import Job, Member
 
 
 def job(number: int, cost: float = 1.0) -> Job:

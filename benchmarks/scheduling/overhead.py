@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.scheduling.jobs import job
-from experiments.events import EventWriter
-from experiments.jobs.coordinator import work
+from experiments.events.event_log import EventWriter
+from experiments.jobs.coordinator.coordinator import work
+from experiments.jobs.coordinator.reporter import tracked_run
+from experiments.jobs.devices.slots import Slot
 from experiments.jobs.engines.base import Engine, Exit, Handle, Launch
 from experiments.jobs.engines.local import LocalEngine
-from experiments.jobs.ledger import Ledger
-from experiments.jobs.reporter import tracked_run
-from experiments.jobs.slots import Slot
-from experiments.jobs.states import State
-from experiments.store import Store
+from experiments.jobs.queue.ledger import Ledger
+from experiments.jobs.queue.states import State
+from experiments.store.layout import Store
 
 SLEEP_S = 0.010
 SLEEPER = """
@@ -110,7 +110,7 @@ def crowd(folder: Path, count: int, runs: int, sleep_s: float = 5.0) -> dict[str
 
 def _mlflow(store: Store, runs: int) -> dict[str, float]:
     """What the tracking thread spends, beside the work."""
-    from experiments.tracking import Tracker
+    from experiments.tracking.mlflow import Tracker
 
     began = time.perf_counter()
     tracker = Tracker(store)

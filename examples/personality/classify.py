@@ -13,7 +13,7 @@ import torch
 from answers import answers, augmented, words
 from torch import nn
 
-from experiments.tasks.own import column, task
+from experiments.tasks.own.function import column, task
 
 PADDING, UNKNOWN = 0, 1
 

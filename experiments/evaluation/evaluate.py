@@ -7,12 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.config import EvaluationConfig
-from experiments.data.tokenizer import Tokenizer
+from experiments.data.encoding.tokenizer import Tokenizer
 from experiments.device import Device
-from experiments.evaluation.beam import SearchSettings
-from experiments.evaluation.perplexity import measure_likelihood
-from experiments.evaluation.scoring import SetScores
-from experiments.evaluation.translate import translate
+from experiments.evaluation.decode.beam import SearchSettings
+from experiments.evaluation.decode.translate import translate
+from experiments.evaluation.likelihood import measure_likelihood
+from experiments.evaluation.score.scoring import SetScores
 from model.transformer import Transformer
 
 

@@ -19,9 +19,9 @@ from typing import Any, Self
 
 from experiments.config import DeviceSpec, RunConfig, TaskConfig, flatten
 from experiments.errors import UserError
-from experiments.keeps import Keep
-from experiments.provenance import EVALUATION_CODE, PACKAGES, TRAINING_CODE
-from experiments.tasks.sources import packages
+from experiments.store.keeps import Keep
+from experiments.store.provenance import EVALUATION_CODE, PACKAGES, TRAINING_CODE
+from experiments.tasks.own.sources import packages
 
 Progress = Callable[[str, int, int], None]  # what is being done, how many of how many
 
@@ -58,12 +58,14 @@ class Context:
     folder: Path  # of this attempt: the only place to write
     inputs: Mapping[str, str]  # the task's digests of what training reads
     device: DeviceSpec
-    emit: Callable[..., None]  # emit("metrics", step=…, metrics={…}): one event (experiments/event_kinds.py)
+    emit: Callable[..., None]  # emit("metrics", step=…, metrics={…}): one event (experiments/events/kinds.py)
     should_stop: Callable[[], bool]  # asked every step: save a checkpoint and raise Preempted (experiments/errors.py)
     earlier: Sequence[Path] = ()  # folders of earlier attempts (and of shorter runs), newest first: read only
     pinned: Mapping[str, Any] = field(default_factory=dict)  # what the first attempt resolved: precision, micro_batch …
     code_digest: str = ""  # of the code that trains: a checkpoint of another one is not resumed
-    keeps: Sequence[Keep] = ()  # what evaluations of other rows and studies ask of the training (experiments/keeps.py)
+    keeps: Sequence[
+        Keep
+    ] = ()  # what evaluations of other rows and studies ask of the training (experiments/store/keeps.py)
     rank: int = 0  # of the device.count processes that train together: rank 0 starts, tells and saves
     port: int = 0  # where the other ranks find rank 0
 
@@ -91,7 +93,7 @@ class Task(ABC):
     def with_settings(self, settings: Mapping[str, Any]) -> Self:
         """This task for a study's [base] or for a run's configuration, nested.
 
-        Only a task without a configuration of its own (experiments/tasks/command.py) makes something of them.
+        Only a task without a configuration of its own (experiments/tasks/own/command.py) makes something of them.
         """
         return self
 

@@ -6,13 +6,13 @@ from typing import Any
 from torch import Tensor
 
 from experiments.config import RunConfig
-from experiments.data.batch import Batch, collate
-from experiments.data.batching import BatchPlan, Indices, deal, split
-from experiments.data.encoded import EncodedCorpus
-from experiments.data.shapes import EPOCHS, Shape, Shapes
-from experiments.data.tensors import to_tensors
+from experiments.data.batches.batch import Batch, collate
+from experiments.data.batches.batching import BatchPlan, Indices, deal, split
+from experiments.data.batches.shapes import EPOCHS, Shape, Shapes
+from experiments.data.batches.tensors import to_tensors
+from experiments.data.encoding.encoded import EncodedCorpus
 from experiments.device import Device
-from experiments.evaluation.perplexity import measure_likelihood
+from experiments.evaluation.likelihood import measure_likelihood
 from experiments.tasks.base import Context
 from experiments.tasks.footprint import MICRO_BATCH_TOKENS
 from model.transformer import Transformer

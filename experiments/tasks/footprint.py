@@ -4,8 +4,8 @@ import contextlib
 import functools
 from pathlib import Path
 
-from experiments.allocator import allocates_by_tcmalloc
-from model import count
+from experiments.processes.allocator import allocates_by_tcmalloc
+from model import cost as count
 from model.config import ModelConfig
 
 TYPICAL_LENGTH = 28  # pieces of a sentence where no corpus was measured
@@ -17,7 +17,10 @@ LOGIT_TOKENS = {"cpu": 2 * 512, "cuda": 4 * 8192}
 PROCESS_BYTES = {"cpu": 295e6, "cuda": 700e6}  # torch itself in main memory; a CUDA context and its kernels
 # Of a parameter: itself, its gradient, Adam's two moments in fp32; in main memory the copy that is being saved, too.
 STATE_BYTES = {"cpu": 28, "cuda": 16}
-LANES, LARGEST_IN_LANES = 2, 2**24  # of experiments/training/lanes.py: each holds logits, gradients, narrow weights
+LANES, LARGEST_IN_LANES = (
+    2,
+    2**24,
+)  # of experiments/training/parallel/lanes.py: each holds logits, gradients, narrow weights
 # What the heap holds for an activation's bytes: the backward pass's gradients stand beside them, and blocks of a step's
 # sizes leave gaps that fit no block of the next one's. glibc puts new kernels of bf16 products in between, which keep
 # gaps apart.

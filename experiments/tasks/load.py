@@ -13,12 +13,12 @@ from types import ModuleType
 
 from experiments.errors import UserError
 from experiments.tasks.base import Task
-from experiments.tasks.sources import OURS, sources, sources_of
+from experiments.tasks.own.sources import OURS, sources, sources_of
 
 BUILTIN = {
     "translation": "experiments.tasks.translation:TASK",
     "parsing": "experiments.tasks.parsing:TASK",
-    "command": "experiments.tasks.command:TASK",
+    "command": "experiments.tasks.own.command:TASK",
 }
 
 
@@ -40,7 +40,7 @@ def load_task(name: str, folder: str = "") -> Task:
     if not isinstance(task, Task):
         raise UserError(
             f"The task {name!r}: {module_name} has no {attribute} that is a Task. Make one with "
-            "experiments.tasks.own.task (docs/own-task.md), or as a class (experiments/tasks/base.py)."
+            "experiments.tasks.own.function.task (docs/own-task.md), or as a class (experiments/tasks/base.py)."
         )
     task = copy.copy(task)
     task.folder = Path(folder) if folder else None

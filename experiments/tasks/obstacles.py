@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import ClassVar
 
 from experiments.config import DataConfig, EvaluationConfig, RunConfig, TrainingConfig
-from experiments.data.encoded import EncodedCorpus, encoded_digest, open_encoded
-from experiments.data.pair_corpus import PairCorpus, select_sets
-from experiments.data.prepare import prepare
-from experiments.data.tokenizer import VocabularyTooLarge
+from experiments.data.corpora.pair_corpus import PairCorpus, select_sets
+from experiments.data.encoding.encoded import EncodedCorpus, encoded_digest, open_encoded
+from experiments.data.encoding.prepare import prepare
+from experiments.data.encoding.tokenizer import VocabularyTooLarge
 from experiments.errors import NeedsCorpus, UserError
 
 LOOKED_AT = 200_000  # pairs

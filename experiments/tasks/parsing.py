@@ -9,18 +9,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.data.trees.corpus import TreeCorpus, resolve
-from experiments.data.trees.linear import NO_TAG, Repairs, delinearise
-from experiments.data.trees.tree import Tree, to_text
-from experiments.evaluation.evalb.files import report
-from experiments.evaluation.evalb.rules import COLLINS, Rules, read_rules, rules_of_text
-from experiments.evaluation.evalb.score import SentenceScore, score_sentence, summarise
+from experiments.data.corpora.trees.corpus import TreeCorpus, resolve
+from experiments.data.corpora.trees.linear import NO_TAG, Repairs, delinearise
+from experiments.data.corpora.trees.tree import Tree, to_text
+from experiments.evaluation.score.evalb.files import report
+from experiments.evaluation.score.evalb.rules import COLLINS, Rules, read_rules, rules_of_text
+from experiments.evaluation.score.evalb.score import SentenceScore, score_sentence, summarise
 from experiments.tasks.base import Column, EvaluationSpec
 from experiments.tasks.parsing_config import ParsingConfig
 from experiments.tasks.sequence import EVALUATED_BY, TRAINED_BY, SequenceTask, write_lines
 
 if TYPE_CHECKING:
-    from experiments.evaluation.scoring import SetScores
+    from experiments.evaluation.score.scoring import SetScores
 
 
 _HERE = ("experiments.tasks.parsing", "experiments.tasks.parsing_config")
@@ -82,7 +82,7 @@ def _scores(sentences: Sequence[SentenceScore], repairs: Sequence[Repairs], rule
     """Metrics: EVALB's, the same up to the rules' cut-off length, and what was repaired, in sentences and by kind."""
     import numpy as np
 
-    from experiments.evaluation.scoring import SetScores
+    from experiments.evaluation.score.scoring import SetScores
 
     all_, short = summarise(sentences), summarise(sentences, rules.cutoff_length)
     metrics = all_.metrics() | {f"f1_up_to_{rules.cutoff_length}": short.f1}

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, field_validator
 
 from experiments.config import NOT_IN_RUN_ID, EvaluationConfig, RunConfig, SettingRoles, TrainingConfig
-from experiments.data.trees.settings import TreeData
+from experiments.data.corpora.trees.settings import TreeData
 from model.config import ModelConfig
 
 

@@ -10,22 +10,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.config import RunConfig, lineage
-from experiments.data.encoded import EncodedCorpus, encoded_digest, model_names, open_encoded
-from experiments.data.pair_corpus import PairCorpus, select_sets
-from experiments.data.prepare import prepare
+from experiments.data.corpora.pair_corpus import PairCorpus, select_sets
+from experiments.data.encoding.encoded import EncodedCorpus, encoded_digest, model_names, open_encoded
+from experiments.data.encoding.prepare import prepare
 from experiments.errors import UserError
-from experiments.keeps import BEST, Keep, keeps_of
+from experiments.store.keeps import BEST, Keep, keeps_of
 from experiments.tasks import footprint, obstacles
 from experiments.tasks.base import Context, EvaluationSpec, Progress, Task
 from experiments.tasks.footprint import TYPICAL_LENGTH
-from experiments.training import retention
-from model import count
+from experiments.training.checkpoints import retention
+from model import cost as count
 
 if TYPE_CHECKING:
     from experiments.device import Device
-    from experiments.evaluation.scoring import SetScores
+    from experiments.evaluation.score.scoring import SetScores
     from experiments.tasks.batches import Batches
-    from experiments.training.group import Group
+    from experiments.training.parallel.group import Group
 
 # The code whose change may change a trained number, and a score of given weights; a task adds its own.
 _HERE = ("experiments.tasks.sequence", "experiments.tasks.batches")
@@ -87,7 +87,7 @@ class SequenceTask(Task):
         return per_token * config.training.tokens_per_batch * config.training.train_steps
 
     def _trained_on(self, config: RunConfig, batches: "Batches", steps: int) -> dict[str, Any]:
-        """Tokens and operations of a training, from the pairs that it saw (model/count.py has the formula)."""
+        """Tokens and operations of a training, from the pairs that it saw (model/cost.py has the formula)."""
         seen, source, target = batches.trained_on(steps)
         forward = count.forward_flops(config.model, self.vocab_sizes(config)[0], source, target)
         flops = float((seen * count.TRAINING * forward).sum())
@@ -122,7 +122,7 @@ class SequenceTask(Task):
         ]
 
     def prepare(self, config: RunConfig, store: Path, progress: Progress) -> dict[str, Any]:
-        """Train the tokenizer and encode the corpus, once; see experiments/data/prepare.py for the errors."""
+        """Train the tokenizer and encode the corpus, once; see experiments/data/encoding/prepare.py for the errors."""
         corpus, shared, root = self.corpus(config), config.model.shared_vocabulary, store / "corpora"
         encoded = prepare(corpus, config.data, shared, root, progress, target_symbols=self.target_symbols(config))
         _check_batches(config, encoded)
@@ -136,7 +136,7 @@ class SequenceTask(Task):
 
     def train(self, config: RunConfig, context: Context) -> dict[str, Any]:
         from experiments.device import Device
-        from experiments.training.ranks import joined
+        from experiments.training.parallel.ranks import joined
 
         settings, precision = config.training, context.pinned.get("precision", config.training.precision)
         device = Device.open(context.device, precision, deterministic=settings.deterministic, rank=context.rank)
@@ -146,8 +146,8 @@ class SequenceTask(Task):
     def _train(self, config: RunConfig, context: Context, device: "Device", group: "Group") -> dict[str, Any]:
         from experiments.device import seed_everything
         from experiments.tasks.batches import Batches, dev_perplexity
-        from experiments.training.checkpoint import add_file
-        from experiments.training.lanes import lanes_for
+        from experiments.training.checkpoints.checkpoint import add_file
+        from experiments.training.parallel.lanes import lanes_for
         from experiments.training.trainer import train
         from model.factory import build_model
 
@@ -197,9 +197,9 @@ class SequenceTask(Task):
         import numpy as np
 
         from experiments.device import Device
-        from experiments.evaluation.beam import SearchSettings
+        from experiments.evaluation.decode.beam import SearchSettings
         from experiments.evaluation.evaluate import evaluate_set
-        from experiments.evaluation.trained import load_model, load_tokenizers
+        from experiments.evaluation.trained.trained import load_model, load_tokenizers
 
         settings = evaluation.settings
         device = Device.open(context.device, settings["precision"])
@@ -247,7 +247,7 @@ def spacing_of(evaluation: EvaluationSpec) -> int:
 
 def _check_batches(config: RunConfig, encoded: EncodedCorpus) -> None:
     """A pair that fits no batch is the user's to mend before any run starts."""
-    from experiments.data.batching import BatchPlan
+    from experiments.data.batches.batching import BatchPlan
 
     BatchPlan(encoded.train.source_lengths, encoded.train.target_lengths, config.training.tokens_per_batch, 0)
 

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments.config import RunConfig
-from experiments.data.corpus import Corpus, resolve
+from experiments.data.corpora.parallel import Corpus, resolve
 from experiments.errors import UserError
 from experiments.tasks.base import Column, EvaluationSpec
 from experiments.tasks.sequence import EVALUATED_BY, TRAINED_BY, SequenceTask, write_lines
 
 if TYPE_CHECKING:
-    from experiments.evaluation.scoring import SetScores
+    from experiments.evaluation.score.scoring import SetScores
 
 _HERE = "experiments.tasks.translation"
 PERPLEXITY = "Perplexity: of unsmoothed probabilities, per piece of the vocabulary, end of sentence counted."
@@ -37,7 +37,7 @@ class Translation(SequenceTask):
     ) -> "SetScores":  # fmt: skip
         import numpy as np
 
-        from experiments.evaluation.scoring import score_text
+        from experiments.evaluation.score.scoring import score_text
 
         scores = score_text(outputs, references, _target_language(config))
         write_lines(folder / "translations.txt", outputs)

@@ -10,7 +10,7 @@ from itertools import chain
 
 import torch
 
-from experiments.data.shapes import MOST_SHAPES
+from experiments.data.batches.shapes import MOST_SHAPES
 from experiments.errors import UserError
 from model.transformer import Transformer
 

@@ -5,8 +5,8 @@ Shapes: B batch, S source, T target, N real target tokens, D d_model, W vocabula
 
 from torch import Tensor, nn
 
-from experiments.data.batch import Batch
-from experiments.data.tokenizer import PAD_ID
+from experiments.data.batches.batch import Batch
+from experiments.data.encoding.tokenizer import PAD_ID
 from experiments.device import Device
 from experiments.training.loss import smoothed_loss
 from model.transformer import Transformer

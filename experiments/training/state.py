@@ -10,20 +10,20 @@ import torch
 from torch import Tensor
 
 from experiments.config import TrainingConfig
-from experiments.data.batch import Batch
+from experiments.data.batches.batch import Batch
 from experiments.device import Device, mix
 from experiments.errors import Diverged
-from experiments.keeps import BEST, SPACED, Keep, keeps_of, union
-from experiments.training import checkpoint, retention
+from experiments.store.keeps import BEST, SPACED, Keep, keeps_of, union
+from experiments.training.checkpoints import checkpoint, retention
+from experiments.training.checkpoints.retention import meta_of
+from experiments.training.checkpoints.saver import Saver
 from experiments.training.compiled import compile_layers, eagerly
 from experiments.training.curve import Curve
-from experiments.training.group import Group
-from experiments.training.lanes import Lanes
 from experiments.training.objective import Objective
-from experiments.training.optimizer import make_optimizer, optimizer_tensors, restore_optimizer
-from experiments.training.retention import meta_of
-from experiments.training.saver import Saver
-from model.attention import BEST_KERNEL, Attention
+from experiments.training.optimizers import make_optimizer, optimizer_tensors, restore_optimizer
+from experiments.training.parallel.group import Group
+from experiments.training.parallel.lanes import Lanes
+from model.sublayers.attention import BEST_KERNEL, Attention
 from model.transformer import Transformer
 
 PINNED = ("threads", "precision", "attention_kernel")  # what later attempts are asked to keep

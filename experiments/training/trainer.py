@@ -12,16 +12,16 @@ from typing import Any
 from torch import Tensor
 
 from experiments.config import TrainingConfig
-from experiments.data.batch import Batch
+from experiments.data.batches.batch import Batch
 from experiments.data.prefetch import prefetch
 from experiments.device import Device, naming_nondeterminism, naming_out_of_memory
 from experiments.errors import Preempted
-from experiments.keeps import Keep
+from experiments.store.keeps import Keep
 from experiments.training.compiled import naming_recompiles
-from experiments.training.group import Group
 from experiments.training.heap import Heap
-from experiments.training.optimizer import clip, set_learning_rate
-from experiments.training.schedule import learning_rate
+from experiments.training.optimizers import clip, set_learning_rate
+from experiments.training.parallel.group import Group
+from experiments.training.schedules import learning_rate
 from experiments.training.state import Training
 from model.transformer import Transformer
 
@@ -52,7 +52,7 @@ def train(
     `meta` must hold "lineage" and "code" (a checkpoint of another is not continued) and is kept with every checkpoint.
     `earlier` are attempts' folders whose checkpoints may be used. `evaluate(step)` is called every `eval_steps` with
     the model in eval mode; its "perplexity" decides which checkpoint is the best. `keeps` are what others ask of this
-    training beside its own settings (experiments/keeps.py).
+    training beside its own settings (experiments/store/keeps.py).
 
     Writes `folder/checkpoints/…` and `folder/final`. Raises Preempted after a checkpoint when `should_stop` said so,
     Diverged, OutOfMemory, UserError (a checkpoint of another configuration, a full disk, a kernel that cannot be

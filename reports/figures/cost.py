@@ -5,10 +5,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from experiments.tasks.base import Column
-from reports.cost import counted
 from reports.figures import style
 from reports.render.grid import group_name
-from reports.table import Row, Table
+from reports.results.table import Row, Table
+from reports.table.cost import counted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

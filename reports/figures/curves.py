@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.history import History
-from experiments.store import Store
+from experiments.events.history import History
+from experiments.store.layout import Store
 from reports.figures import panels, style
-from reports.table import Row, Table
+from reports.results.table import Row, Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from experiments.store import Store
+from experiments.store.layout import Store
 from reports.figures import cost, curves, effects, lengths, style
-from reports.results import counts_in, kept_array
-from reports.table import Table
+from reports.results.results import counts_in, kept_array
+from reports.results.table import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.tasks.base import Column
-from reports.bleu import bleu
 from reports.figures import panels, style
-from reports.results import Outcome
-from reports.significance import COUNTED, CountsOf
-from reports.table import Row, Table
+from reports.results.bleu import bleu
+from reports.results.results import Outcome
+from reports.results.table import Row, Table
+from reports.statistics.significance import COUNTED, CountsOf
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from reports.figures import style
 from reports.render.grid import group_name
-from reports.table import Row, Table
+from reports.results.table import Row, Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -5,9 +5,9 @@ import io
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from reports.records import record
 from reports.render.text import plain
-from reports.table import Table
+from reports.results.table import Table
+from reports.table.records import record
 
 # Also the full-width forms, which some spreadsheets read as their ASCII counterparts.
 _FORMULA = tuple("=+-@＝＋－＠")

@@ -3,9 +3,8 @@
 from collections.abc import Callable
 
 from experiments.errors import UserError
-from reports import setup
-from reports.render import csv, html, json, latex, markdown
-from reports.table import Table
+from reports.render import csv, html, json, latex, markdown, setup
+from reports.results.table import Table
 
 RENDERERS: dict[str, Callable[[Table], str]] = {
     "markdown": markdown.render,

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from experiments.tasks.base import Column
-from reports.cited import in_order
-from reports.compare import LOGARITHMIC, change_digits
-from reports.cost import by_time, counted
-from reports.settings import show
-from reports.table import Measure, Row, Table
+from reports.results.comparable import LOGARITHMIC, change_digits
+from reports.results.table import Measure, Row, Table
+from reports.table.cited import in_order
+from reports.table.cost import by_time, counted
+from reports.table.settings import show
 
 STALE = "†"
 MARK = "*"  # of a tested difference

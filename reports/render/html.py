@@ -10,16 +10,16 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape as escape_signs
 
-from ablations.messages import number
-from reports.cost import training_seconds
-from reports.failures import Failure
+from ablations.study.messages import number
 from reports.render.grid import Cell, Grid, Head, Line, fixed, labels_span, lay_out
 from reports.render.latex import MADE_BY
 from reports.render.page_style import CSS
+from reports.render.setup import checklist, paragraph
 from reports.render.text import plain
-from reports.results import fact, text_in
-from reports.setup import checklist, paragraph
-from reports.table import Measure, Row, Table
+from reports.results.failures import Failure
+from reports.results.results import fact, text_in
+from reports.results.table import Measure, Row, Table
+from reports.table.cost import training_seconds
 
 GRID_JSON = "table"
 LONG = 24  # signs
@@ -27,7 +27,7 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri
 
 
 def render(table: Table, figures: Mapping[str, tuple[str, bytes]] | None = None, failed: Sequence[Failure] = ()) -> str:
-    """`figures`: caption and SVG by name (reports/figures); `failed`: reports/failures.py."""
+    """`figures`: caption and SVG by name (reports/figures); `failed`: reports/results/failures.py."""
     grid = lay_out(table)
     title = escape(table.title or table.name)
     parts = [

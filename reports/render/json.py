@@ -1,9 +1,9 @@
-"""JSON: a list with one object per row (see reports/records.py)."""
+"""JSON: a list with one object per row (see reports/table/records.py)."""
 
 import json
 
-from reports.records import record
-from reports.table import Table
+from reports.results.table import Table
+from reports.table.records import record
 
 
 def render(table: Table) -> str:

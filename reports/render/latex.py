@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from reports.render.grid import Cell, Grid, Head, Line, group_name, labels_span, lay_out, settings_of
 from reports.render.latex_text import escape, foreign
 from reports.render.text import plain
-from reports.table import Table
+from reports.results.table import Table
 
 MADE_BY = "made with: ablations report "  # `ablations verify` reads it
 

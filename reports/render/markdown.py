@@ -4,7 +4,7 @@ import re
 
 from reports.render.grid import Cell, Grid, Head, lay_out
 from reports.render.text import plain, width
-from reports.table import Table
+from reports.results.table import Table
 
 # A cell longer than this widens its own line only.
 MAX_PADDED_WIDTH = 60

@@ -11,9 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from experiments.jobs.devices.slots import Slot
 from experiments.jobs.engines.base import Exit, Handle, Launch, child_environment
 from experiments.jobs.engines.local import LocalEngine
-from experiments.jobs.slots import Slot
 
 SLOT = Slot("cpu:0", "cpu", threads=2)
 PATIENCE_S = 120.0  # of a cluster that shares this machine with other work

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from ablations.cli.options import task_of
-from ablations.overrides import nested
-from ablations.study import load_study
+from ablations.service.selected import task_of
+from ablations.study.overrides import nested
+from ablations.study.study import load_study
 from experiments.config import DeviceSpec, TaskConfig, eval_identity, run_identity
 from experiments.errors import Preempted
-from experiments.provenance import code_digest
-from experiments.store import Store
+from experiments.store.layout import Store
+from experiments.store.provenance import code_digest
 from experiments.tasks.base import Context, Task
 from experiments.tasks.load import load_task
 
@@ -63,7 +63,7 @@ def parsing(tmp_path: Path) -> Case:
 OWN = """
 import random
 from dataclasses import dataclass
-from experiments.tasks.own import column, task
+from experiments.tasks.own.function import column, task
 
 @dataclass
 class Settings:

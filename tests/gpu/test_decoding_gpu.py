@@ -5,8 +5,8 @@ import torch
 
 from experiments.config import DeviceSpec
 from experiments.device import Device
-from experiments.evaluation.beam import SearchSettings
-from experiments.evaluation.translate import translate
+from experiments.evaluation.decode.beam import SearchSettings
+from experiments.evaluation.decode.translate import translate
 from model.config import ModelConfig
 from model.factory import build_model
 

@@ -5,13 +5,13 @@ import threading
 import time
 from pathlib import Path
 
-from experiments.events import read_events
-from experiments.jobs.coordinator import work
+from experiments.events.event_log import read_events
+from experiments.jobs.coordinator.coordinator import work
+from experiments.jobs.devices.slots import Slot
 from experiments.jobs.engines.local import LocalEngine
-from experiments.jobs.job import Job, Member
-from experiments.jobs.queue import Queue
-from experiments.jobs.slots import Slot
-from experiments.jobs.states import State
+from experiments.jobs.queue.job import Job, Member
+from experiments.jobs.queue.queue import Queue
+from experiments.jobs.queue.states import State
 
 STUB = Path(__file__).parent.parent / "stub_child.py"
 ROOT = STUB.parent.parent

@@ -16,10 +16,10 @@ from ablations.cli import main as cli
 from ablations.cli import options
 from ablations.cli.report import page, table_of
 from experiments.errors import UserError
-from experiments.redaction import NOTHING, identity, places
-from reports.bundles.read import read_bundle
-from reports.bundles.write import write_bundle
+from experiments.exchange.redaction import NOTHING, identity, places
 from reports.render.formats import RENDERERS, render
+from reports.trust.bundles.read import read_bundle
+from reports.trust.bundles.write import write_bundle
 from tests.small_tables import finish, write_study
 
 KINDS = (

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from experiments.child.run import DISK_FULL, main
 from experiments.errors import DiskFull
-from experiments.jobs.queue import Queue
-from experiments.run import DISK_FULL, main
-from experiments.store import Store
+from experiments.jobs.queue.queue import Queue
+from experiments.store.layout import Store
 
 from .conftest import Cli, command, environment
 from .stub_store import make

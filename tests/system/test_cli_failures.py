@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.store import Store
+from experiments.store.layout import Store
 
 from .conftest import Cli, command, environment
 

@@ -4,8 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from experiments.jobs.queue import Queue
-from experiments.store import Store
+from experiments.jobs.queue.queue import Queue
+from experiments.store.layout import Store
 from tests.chaos import with_stepped_clock
 
 from .stub_store import STUB, assert_whole, events, make, outcomes, wait_for
@@ -13,10 +13,10 @@ from .stub_store import STUB, assert_whole, events, make, outcomes, wait_for
 STEPS_S = [1, -1, 5, -5, 3600, -3600]  # all from where the clock stood when the coordinator began
 COORDINATOR = """
 import sys
-from experiments.jobs.coordinator import work
+from experiments.jobs.coordinator.coordinator import work
 from experiments.jobs.engines.local import LocalEngine
-from experiments.jobs.slots import Slot
-from experiments.store import Store
+from experiments.jobs.devices.slots import Slot
+from experiments.store.layout import Store
 
 work(Store.open(sys.argv[1]), [Slot("cpu:0", "cpu", 1)], engine=LocalEngine(()), child=(sys.executable, sys.argv[2]))
 """

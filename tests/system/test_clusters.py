@@ -3,11 +3,11 @@
 import pytest
 
 from experiments.errors import UserError
-from experiments.jobs.coordinator import work
-from experiments.jobs.queue import Queue
-from experiments.jobs.slots import parse_cluster_slots
-from experiments.jobs.states import State
-from experiments.store import Store
+from experiments.jobs.coordinator.coordinator import work
+from experiments.jobs.devices.slots import parse_cluster_slots
+from experiments.jobs.queue.queue import Queue
+from experiments.jobs.queue.states import State
+from experiments.store.layout import Store
 
 from .stub_store import CHILD, assert_whole, events, make, outcomes, resumed_at, row, wait_for
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from experiments.config import DeviceSpec, RunConfig
-from experiments.data.shapes import MOST_SHAPES
-from experiments.store import Store
+from experiments.data.batches.shapes import MOST_SHAPES
+from experiments.store.layout import Store
 from experiments.tasks.base import Context
 from experiments.tasks.translation import TASK
 from experiments.training import compiled, state

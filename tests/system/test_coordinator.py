@@ -11,13 +11,13 @@ import time
 import psutil
 import pytest
 
-from experiments.damage import content_of, damaged_events
 from experiments.errors import UserError
-from experiments.events import FILE
-from experiments.jobs.ledger import Ledger
-from experiments.jobs.queue import Queue
-from experiments.jobs.states import State
-from experiments.store import Store, read_json
+from experiments.events.damage import content_of, damaged_events
+from experiments.events.event_log import FILE
+from experiments.jobs.queue.ledger import Ledger
+from experiments.jobs.queue.queue import Queue
+from experiments.jobs.queue.states import State
+from experiments.store.layout import Store, read_json
 
 from .stub_store import (
     EVALUATION,
@@ -210,7 +210,7 @@ def with_digest(job, digest):
 
 def test_a_corpus_is_prepared_once_before_its_runs(store, monkeypatch):
     task = StubTask()
-    monkeypatch.setattr("experiments.provenance.code_digest.__wrapped__", lambda modules: "c1", raising=False)
+    monkeypatch.setattr("experiments.store.provenance.code_digest.__wrapped__", lambda modules: "c1", raising=False)
     go(store, *(with_digest(make(i), "c1") for i in range(4)), load_task=lambda name: task)
     assert len(task.prepared) == 1
     for number in range(4):
@@ -238,7 +238,7 @@ def test_a_task_that_cannot_be_loaded_fails_its_runs(store):
 @pytest.mark.parametrize("told", [False, True])
 def test_no_run_goes_on_half_old_half_new_unless_told(store, monkeypatch, told):
     digest = ["old"]
-    monkeypatch.setattr("experiments.jobs.placement.Placement._code_digest", lambda self, task: digest[0])
+    monkeypatch.setattr("experiments.jobs.coordinator.placement.Placement._code_digest", lambda self, task: digest[0])
     go(store, with_digest(make(attempts={"1": {"at": 3, "do": "bug"}}), "old"))
     digest[0] = "new"
     go(store, with_digest(make(resume_across_code=told), "new"))
@@ -264,8 +264,8 @@ def test_a_stale_run_is_trained_anew_when_asked(store, monkeypatch):
 PROGRAM = """
     import sys
     from tests.system.stub_store import *
-    from experiments.jobs.coordinator import work
-    from experiments.store import Store
+    from experiments.jobs.coordinator.coordinator import work
+    from experiments.store.layout import Store
     summary = work(Store.open({store!r}), SLOTS, engine=LocalEngine(()), child=CHILD)
     sys.exit(128 + summary.interrupted if summary.interrupted else 0)
 """

@@ -11,9 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from ablations.cli.main import app
-from experiments.jobs.slots import Slot
-from experiments.jobs.states import State
-from experiments.store import Store, read_json
+from experiments.jobs.devices.slots import Slot
+from experiments.jobs.queue.states import State
+from experiments.store.layout import Store, read_json
 
 from .stub_store import EVALUATION, ROOT, assert_whole, go, make, row, wait_for
 
@@ -99,7 +99,7 @@ def test_damaged_while_their_coordinator_is_gone(store):
     code = textwrap.dedent(f"""
         import sys
         sys.path.insert(0, {str(ROOT)!r})
-        from experiments.store import Store
+        from experiments.store.layout import Store
         from tests.system.stub_store import go, make
         from tests.system.test_damaged_folders import FAULTS, MANY
         go(Store.open(sys.argv[1]), *(make(n, steps=400, step_s=0.03) for n in range(len(FAULTS))), slots=MANY)

@@ -6,10 +6,10 @@ import sqlite3
 import pytest
 
 from experiments.errors import UserError
-from experiments.jobs import trust
-from experiments.jobs.queue import Queue
-from experiments.jobs.states import State
-from experiments.store import Store
+from experiments.jobs.queue import trust
+from experiments.jobs.queue.queue import Queue
+from experiments.jobs.queue.states import State
+from experiments.store.layout import Store
 from tests.system.stub_store import go, make, row
 
 

@@ -7,12 +7,13 @@ import psutil
 import pytest
 
 from experiments.errors import DiskFull
-from experiments.jobs import admission, hardware, neighbours, watch
-from experiments.jobs.notify import Notifier
-from experiments.jobs.queue import Queue
-from experiments.jobs.slots import Slot
-from experiments.jobs.states import State
-from experiments.store import Store, read_json
+from experiments.jobs.coordinator import admission, watch
+from experiments.jobs.coordinator.notify import Notifier
+from experiments.jobs.devices import hardware, neighbours
+from experiments.jobs.devices.slots import Slot
+from experiments.jobs.queue.queue import Queue
+from experiments.jobs.queue.states import State
+from experiments.store.layout import Store, read_json
 
 from .stub_store import assert_whole, events, go, in_thread, make, outcomes, resumed_at, row, wait_for
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.store import Store
+from experiments.store.layout import Store
 from tests.flip_kinds import all_kinds, corpus, others, queue, results
 from tests.flips import Kind, Printing, flip_all, make_store
 

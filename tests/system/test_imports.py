@@ -16,8 +16,8 @@ for name in {ABSENT!r}:
 import experiments.tasks.translation
 import experiments.training.trainer
 import experiments.evaluation.evaluate
-import experiments.data.prepare
-import experiments.data.batching, experiments.data.tensors
+import experiments.data.encoding.prepare
+import experiments.data.batches.batching, experiments.data.batches.tensors
 import model.factory
 import benchmarks.gpu_training, benchmarks.gpu_table3, benchmarks.gpu_decoding
 """

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.events import read_events
+from experiments.events.event_log import read_events
 
 from .conftest import Cli, command, environment
 

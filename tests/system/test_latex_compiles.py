@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from ablations.plan import Plan, plan_study
-from ablations.selectors import selection
-from ablations.study import load_study
+from ablations.plan.plan import Plan, plan_study
+from ablations.study.selectors import selection
+from ablations.study.study import load_study
 from experiments.tasks.load import load_task
-from reports.build import build_table
 from reports.render.formats import render
-from reports.table import Table
+from reports.results.table import Table
+from reports.table.build import build_table
 
 pytestmark = pytest.mark.latex
 NASTY = [

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from experiments.allocator import allocates_by_tcmalloc
-from experiments.jobs.coordinator import work
+from experiments.jobs.coordinator.coordinator import work
+from experiments.jobs.devices.slots import Slot
 from experiments.jobs.engines.local import LocalEngine
-from experiments.jobs.queue import Queue
-from experiments.jobs.slots import Slot
-from experiments.store import Store
+from experiments.jobs.queue.queue import Queue
+from experiments.processes.allocator import allocates_by_tcmalloc
+from experiments.store.layout import Store
 from experiments.tasks.load import load_task
 
 from .conftest import Cli, as_json
@@ -23,7 +23,7 @@ import resource, sys
 from pathlib import Path
 
 import torch._dynamo, sentencepiece, sacrebleu, safetensors.torch
-from experiments.run import main
+from experiments.child.run import main
 
 [now] = [int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmSize")]
 resource.setrlimit(resource.RLIMIT_AS, (now + {room_mb} * 2**20,) * 2)

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from experiments.data.trees.generate import generate
-from experiments.data.trees.tree import to_text
-from experiments.evaluation.evalb.files import score_files
-from experiments.evaluation.evalb.score import summarise
+from experiments.data.corpora.trees.generate import generate
+from experiments.data.corpora.trees.tree import to_text
+from experiments.evaluation.score.evalb.files import score_files
+from experiments.evaluation.score.evalb.score import summarise
 
 from .conftest import Cli, as_json
 

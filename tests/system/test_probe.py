@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.jobs.hardware import available_cores
+from experiments.jobs.devices.hardware import available_cores
 
 from .conftest import Cli, as_json
 

@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from experiments.config import PROBE_ID, RunConfig
-from experiments.events import read_events
-from experiments.store import Store
+from experiments.events.event_log import read_events
+from experiments.store.layout import Store
 from experiments.tasks.translation import TASK
-from experiments.training.checkpoint import load_weights
+from experiments.training.checkpoints.checkpoint import load_weights
 
 from .conftest import environment
 
@@ -49,7 +49,7 @@ def _start(store: Store, name: str, ranks: int, earlier: str = "", **changes: An
     }  # fmt: skip
     (folder / "spec.json").write_text(json.dumps(spec))
     with (folder / "log.txt").open("wb") as log:
-        command = [sys.executable, "-m", "experiments.run", str(folder / "spec.json")]
+        command = [sys.executable, "-m", "experiments.child.run", str(folder / "spec.json")]
         return subprocess.Popen(command, env=environment(), stdout=log, stderr=log, start_new_session=True)
 
 
@@ -119,8 +119,8 @@ def test_a_ranks_own_failure_is_the_runs(tmp_path: Path) -> None:
     (tmp_path / "spec.json").write_text(json.dumps({"task": "nonsense", "config": {}}))
     program = f"""
 import pathlib, time
-from experiments.events import EventWriter
-from experiments.training.ranks import Others
+from experiments.events.event_log import EventWriter
+from experiments.training.parallel.ranks import Others
 folder = pathlib.Path({str(tmp_path)!r})
 others = Others(folder, 2, 1, EventWriter(folder).emit)
 time.sleep(240)  # as in a call that rank 1 would have to answer

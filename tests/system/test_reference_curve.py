@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from experiments.config import DeviceSpec, TrainingConfig
-from experiments.data.batch import Batch
+from experiments.data.batches.batch import Batch
 from experiments.device import Device, mix, seed_everything
 from experiments.training import curve
 from experiments.training.trainer import train

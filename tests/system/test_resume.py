@@ -15,9 +15,9 @@ import pytest
 import torch
 
 from experiments.config import DeviceSpec, TrainingConfig
-from experiments.data.batch import Batch
+from experiments.data.batches.batch import Batch
 from experiments.device import Device, mix, seed_everything
-from experiments.events import EventWriter, read_events
+from experiments.events.event_log import EventWriter, read_events
 from experiments.training import curve
 from experiments.training.trainer import train
 from model.config import ModelConfig

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from ablations.cli.trained import find_trained
+from ablations.service.choose_run import find_trained
 from experiments.config import DeviceSpec
 from experiments.data.builtin.generate import generate
-from experiments.evaluation.beam import SearchSettings
-from experiments.evaluation.translate import translate
-from experiments.evaluation.translator import Translator
-from experiments.store import Store
+from experiments.evaluation.decode.beam import SearchSettings
+from experiments.evaluation.decode.translate import translate
+from experiments.evaluation.trained.translator import Translator
+from experiments.store.layout import Store
 
 from .conftest import Cli
 

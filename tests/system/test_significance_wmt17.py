@@ -14,8 +14,8 @@ import pytest
 from sacrebleu.metrics import BLEU
 from sacrebleu.significance import PairedTest
 
-from reports.bleu import bleu
-from reports.resampling import bootstrap, randomise
+from reports.results.bleu import bleu
+from reports.statistics.resampling import bootstrap, randomise
 
 FOLDER = Path(os.environ.get("ABLATIONS_WMT17", ""))
 pytestmark = [

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 TASK = """
 import math, time
 from dataclasses import dataclass
-from experiments.tasks.own import column, task
+from experiments.tasks.own.function import column, task
 
 @dataclass
 class Settings:

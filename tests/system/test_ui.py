@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from experiments.store import Store
-from experiments.tracking import Tracker
+from experiments.store.layout import Store
+from experiments.tracking.mlflow import Tracker
 
 from .conftest import Cli, command, environment, free_port, serving
 

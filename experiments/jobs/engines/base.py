@@ -28,9 +28,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import experiments
-from experiments.jobs.slots import Slot
+from experiments.jobs.devices.slots import Slot
 
-CHILD = (sys.executable, "-m", "experiments.run")
+CHILD = (sys.executable, "-m", "experiments.child.run")
 _SCRUBBED = ("MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID", "MLFLOW_EXPERIMENT_NAME")
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from experiments.jobs.engines.base import Engine, Exit, Handle, Launch
 from experiments.jobs.engines.remote import LAUNCH, exit_code
-from experiments.store import whole_or_not
+from experiments.store.layout import whole_or_not
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # a queue may be somebody's: no option for scancel
 LOOK_EVERY_S = 1.0

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from experiments.allocator import allocator
 from experiments.jobs.engines.base import Launch, import_path
+from experiments.processes.allocator import allocator
 
 READY_S = 120.0  # the first import of torch from a cold network disk may take its time
 
@@ -28,7 +28,7 @@ class ForkServer:
         environment |= {"PYTHONPATH": os.pathsep.join(import_path()), "PYTHONUNBUFFERED": "1", **allocator()}
         with theirs:
             self._process: subprocess.Popen[bytes] | None = subprocess.Popen(
-                [sys.executable, "-m", "experiments.forkserver", str(theirs.fileno()), *preload],
+                [sys.executable, "-m", "experiments.child.forkserver", str(theirs.fileno()), *preload],
                 env=environment,
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,

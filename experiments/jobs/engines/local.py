@@ -1,8 +1,8 @@
 """Children on this machine: forked from a server that has imported torch, or plain subprocesses.
 
-Importing torch takes seconds of CPU, forking a process that has it milliseconds (experiments/forkserver.py). When the
+Importing torch takes seconds of CPU, forking a process that has it milliseconds (experiments/child/forkserver.py). When the
 server dies its children live on and are watched by process id; new ones start as plain subprocesses. A process is
-known by its id and its start (experiments/process.py), so that a reused id is never signalled.
+known by its id and its start (experiments/processes/identity.py), so that a reused id is never signalled.
 """
 
 import contextlib
@@ -16,10 +16,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from experiments.allocator import allocator
 from experiments.jobs.engines.base import Engine, Exit, Handle, Launch
 from experiments.jobs.engines.forks import ForkServer
-from experiments.process import identify, is_alive
+from experiments.processes.allocator import allocator
+from experiments.processes.identity import identify, is_alive
 
 # an optimizer's first use imports torch._dynamo, which takes as long again as torch itself
 PRELOAD = ("torch", "torch._dynamo", "numpy", "pydantic", "psutil", "sentencepiece", "sacrebleu", "safetensors.torch")

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import ClassVar
 
 from experiments.errors import UserError
+from experiments.jobs.devices.slots import Slot
 from experiments.jobs.engines.base import Handle, Launch, import_path
 from experiments.jobs.engines.cluster import ClusterEngine, user
 from experiments.jobs.engines.remote import run_child
-from experiments.jobs.slots import Slot
 
 ASK_EVERY_S = 2.0
 COMMAND_S = 60.0  # a busy controller may take its time

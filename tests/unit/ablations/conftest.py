@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from ablations.plan import Plan, plan_study
-from ablations.resolve import PlannedRow, resolve
-from ablations.selectors import selection
-from ablations.study import Study, load_study
+from ablations.plan.plan import Plan, plan_study
+from ablations.plan.resolve import PlannedRow, resolve
+from ablations.study.selectors import selection
+from ablations.study.study import Study, load_study
 from experiments.config import RunConfig
 from experiments.errors import UserError
 from experiments.tasks.base import Column, EvaluationSpec, Task

@@ -8,12 +8,12 @@ from typer.testing import CliRunner
 
 from ablations.cli.main import app
 from experiments.errors import UserError
-from experiments.events import EventWriter
-from experiments.jobs.job import Ending, Job, Member
-from experiments.jobs.ledger import Ledger
-from experiments.jobs.pruning import size
-from experiments.jobs.states import Outcome, State
-from experiments.store import Store
+from experiments.events.event_log import EventWriter
+from experiments.jobs.queue.job import Ending, Job, Member
+from experiments.jobs.queue.ledger import Ledger
+from experiments.jobs.queue.states import Outcome, State
+from experiments.store.layout import Store
+from experiments.store.pruning import size
 
 
 def make(number, row, **more):

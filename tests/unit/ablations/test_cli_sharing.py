@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from ablations.cli import sharing
+from ablations.service import sharing
 from experiments.errors import UserError
-from experiments.jobs.calibration import kept
-from experiments.jobs.probe import Measured
-from experiments.store import Store
+from experiments.jobs.attempts.calibration import kept
+from experiments.jobs.attempts.probe import Measured
+from experiments.store.layout import Store
 
 
 def run(row: str, cost: float, seed: int = 1) -> Any:

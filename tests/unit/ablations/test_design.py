@@ -7,8 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from ablations.cli.main import app
-from ablations.design import MANY_ROWS
-from ablations.study import load_study
+from ablations.study.design import MANY_ROWS
+from ablations.study.study import load_study
 from experiments.errors import UserError
 
 BASE = '[[variation]]\nkey = "base"\n'

@@ -2,12 +2,12 @@
 
 import pytest
 
-from ablations.cli.options import device_count
-from ablations.plan import plan_study
-from ablations.selectors import selection
-from ablations.study import load_study
+from ablations.plan.plan import plan_study
+from ablations.service.selected import device_count
+from ablations.study.selectors import selection
+from ablations.study.study import load_study
 from experiments.errors import UserError
-from experiments.jobs.widths import simulate, widths
+from experiments.jobs.devices.devices_per_run import simulate, widths
 from experiments.tasks.translation import TASK
 
 

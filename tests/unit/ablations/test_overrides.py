@@ -2,8 +2,8 @@
 
 import pytest
 
-from ablations.messages import nearest
-from ablations.overrides import dotted, parse_set, setting_names
+from ablations.study.messages import nearest
+from ablations.study.overrides import dotted, parse_set, setting_names
 from experiments.config import RunConfig, flatten
 
 

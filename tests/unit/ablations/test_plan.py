@@ -7,9 +7,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ablations.plan import plan_as_json, plan_study
-from ablations.selectors import Selection
-from ablations.study import Study, load_study
+from ablations.plan.plan import plan_as_json, plan_study
+from ablations.study.selectors import Selection
+from ablations.study.study import Study, load_study
 from experiments.config import run_identity
 
 TABLE3 = load_study("table3")

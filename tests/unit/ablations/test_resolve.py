@@ -3,9 +3,9 @@
 import pytest
 from pydantic import model_validator
 
-from ablations.resolve import resolve
-from ablations.selectors import Selection
-from ablations.study import load_study
+from ablations.plan.resolve import resolve
+from ablations.study.selectors import Selection
+from ablations.study.study import load_study
 from experiments.config import RunConfig, TrainingConfig, difference, flatten
 from experiments.errors import UserError
 

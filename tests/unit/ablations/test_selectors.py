@@ -2,8 +2,8 @@
 
 import pytest
 
-from ablations.selectors import Selection, selection
-from ablations.study import load_study
+from ablations.study.selectors import Selection, selection
+from ablations.study.study import load_study
 
 BASE = '[[variation]]\nkey = "base"\n'
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from ablations.cli.state import run_states
-from experiments.jobs.job import Job
-from experiments.jobs.ledger import Ledger
-from experiments.jobs.states import State
-from experiments.store import Store, write_json
+from ablations.service.run_states import run_states
+from experiments.jobs.queue.job import Job
+from experiments.jobs.queue.ledger import Ledger
+from experiments.jobs.queue.states import State
+from experiments.store.layout import Store, write_json
 from tests.unit.ablations.conftest import FakeTask
 
 RUN, ASKED, OTHER = "a" * 16, "1" * 16, "2" * 16

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from ablations.plan import Plan, plan_study
-from ablations.resolve import PlannedRow, resolve
-from ablations.selectors import selection
-from ablations.study import load_study
+from ablations.plan.plan import Plan, plan_study
+from ablations.plan.resolve import PlannedRow, resolve
+from ablations.study.selectors import selection
+from ablations.study.study import load_study
 from experiments.errors import UserError
 from experiments.tasks.load import load_task
 

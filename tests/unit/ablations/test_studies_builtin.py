@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from ablations.study import builtin_studies, load_study
-from model.count import num_params
+from ablations.study.study import builtin_studies, load_study
+from model.cost import num_params
 
 # Vaswani et al. 2017, Table 3, read again from the paper: key, perplexity, BLEU, params (millions, where printed).
 PRINTED = """
@@ -138,7 +138,7 @@ def test_base_of_controls_is_the_same_run_as_base_of_table3(table3, plan_of):
 
 def test_planning_imports_neither_torch_nor_pandas_nor_mlflow():
     code = (
-        "import sys, ablations.plan, ablations.study; ablations.study.load_study('table3'); "
+        "import sys, ablations.plan.plan, ablations.study.study; ablations.study.study.load_study('table3'); "
         "print(sorted({'torch', 'pandas', 'mlflow', 'numpy'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

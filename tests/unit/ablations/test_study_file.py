@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from ablations.study import load_study
-from ablations.study_file import builtin_names
+from ablations.study.study import load_study
+from ablations.study.study_file import builtin_names
 
 ROW = '[[variation]]\nkey = "base"\n'
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from ablations.resolve import resolve
-from ablations.selectors import selection
-from ablations.tuning import deciding_column, notes_of, space_of, tune_of, with_tuned
-from experiments.search import Search
-from experiments.store import Store
+from ablations.plan.resolve import resolve
+from ablations.study.selectors import selection
+from ablations.study.tuning import deciding_column, notes_of, space_of, tune_of, with_tuned
+from experiments.store.layout import Store
+from experiments.tuning import Search
 
 STUDY = """
 [tune]

@@ -8,10 +8,16 @@ from hypothesis import example, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from experiments.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from experiments.evaluation import candidates
-from experiments.evaluation.candidates import GROUP, MANY_SENTENCES, best_candidates, best_of_logits, next_log_probs
-from experiments.evaluation.finished import Finished, length_penalty
+from experiments.data.encoding.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from experiments.evaluation.decode import candidates
+from experiments.evaluation.decode.candidates import (
+    GROUP,
+    MANY_SENTENCES,
+    best_candidates,
+    best_of_logits,
+    next_log_probs,
+)
+from experiments.evaluation.decode.finished import Finished, length_penalty
 
 NEVER = -math.inf
 

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from experiments.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from experiments.data.encoding.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from experiments.device import Device
-from experiments.evaluation.beam import SearchSettings, beam_search
-from experiments.evaluation.finished import length_penalty
-from experiments.evaluation.hypothesis import Hypothesis
-from experiments.evaluation.perplexity import measure_likelihood
-from experiments.evaluation.translate import CHECK_EVERY, evaluating, pad_sources, translate
+from experiments.evaluation.decode.beam import SearchSettings, beam_search
+from experiments.evaluation.decode.finished import length_penalty
+from experiments.evaluation.decode.hypothesis import Hypothesis
+from experiments.evaluation.decode.translate import CHECK_EVERY, evaluating, pad_sources, translate
+from experiments.evaluation.likelihood import measure_likelihood
 from model.config import ModelConfig
 from model.factory import build_model
 from model.transformer import Transformer

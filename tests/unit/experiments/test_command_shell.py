@@ -12,13 +12,13 @@ import psutil
 import pytest
 
 from experiments.errors import Preempted
-from experiments.tasks.shell import run_command
+from experiments.tasks.own.shell import run_command
 
 RUNNER = """
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from experiments.tasks.shell import run_command
+from experiments.tasks.own.shell import run_command
 run_command(sys.argv[1], {"seed": 1}, Path.cwd(), SimpleNamespace(should_stop=lambda: False))
 """
 

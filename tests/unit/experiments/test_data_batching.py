@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.data import pairs as pairs_module
-from experiments.data.batch import Batch, collate
-from experiments.data.batching import BatchPlan, deal, split
-from experiments.data.pairs import EncodedPairs, SideWriter, piece_dtype
-from experiments.data.tensors import to_tensors
-from experiments.data.tokenizer import BOS_ID, EOS_ID, PAD_ID
+from experiments.data.batches.batch import Batch, collate
+from experiments.data.batches.batching import BatchPlan, deal, split
+from experiments.data.batches.tensors import to_tensors
+from experiments.data.encoding import pairs as pairs_module
+from experiments.data.encoding.pairs import EncodedPairs, SideWriter, piece_dtype
+from experiments.data.encoding.tokenizer import BOS_ID, EOS_ID, PAD_ID
 from experiments.errors import UserError
 
 PINNED = [[[6, 7], [3, 4], [0, 1, 2, 5]], [[3, 4], [0, 1, 2, 5], [6, 7]]]

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from experiments.config import DataConfig
-from experiments.data import corpus as corpus_module
-from experiments.data.corpus import resolve
-from experiments.data.pair_corpus import select_sets
+from experiments.data.corpora import parallel as corpus_module
+from experiments.data.corpora.pair_corpus import select_sets
+from experiments.data.corpora.parallel import resolve
 from experiments.errors import UserError
 
 TEXT = {
@@ -199,7 +199,7 @@ def test_the_builtin_corpus_takes_no_file_names() -> None:
 
 def test_planning_imports_neither_torch_nor_sentencepiece() -> None:
     code = (
-        "import sys, experiments.data.corpus, experiments.data.tokenizer, experiments.data.encoded\n"
+        "import sys, experiments.data.corpora.parallel, experiments.data.encoding.tokenizer, experiments.data.encoding.encoded\n"
         "assert not {'torch', 'sentencepiece'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

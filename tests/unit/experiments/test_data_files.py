@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.data import files
-from experiments.data.files import FileFacts, Fingerprints, inspect, read_lines
+from experiments.data.corpora import files
+from experiments.data.corpora.files import FileFacts, Fingerprints, inspect, read_lines
 from experiments.errors import UserError
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from experiments.data.batching import BatchPlan, deal, split
-from experiments.data.shapes import MOST_SHAPES, Shapes, _parts
+from experiments.data.batches.batching import BatchPlan, deal, split
+from experiments.data.batches.shapes import MOST_SHAPES, Shapes, _parts
 
 
 def lengths(pairs: int = 20000) -> tuple[np.ndarray, np.ndarray]:

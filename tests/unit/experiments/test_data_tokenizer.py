@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.config import DataConfig
-from experiments.data import tokenizer as tokenizer_module
-from experiments.data.tokenizer import (
+from experiments.data.encoding import tokenizer as tokenizer_module
+from experiments.data.encoding.tokenizer import (
     BOS_ID,
     EOS_ID,
     PAD_ID,

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments import provenance
 from experiments.config import RunConfig, defaults, digest
+from experiments.store import provenance
 from experiments.tasks.load import load_task
 from experiments.tasks.parsing_config import ParsingConfig
 

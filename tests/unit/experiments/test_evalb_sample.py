@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.evaluation.evalb.files import report, score_files
-from experiments.evaluation.evalb.rules import COLLINS, read_rules
+from experiments.evaluation.score.evalb.files import report, score_files
+from experiments.evaluation.score.evalb.rules import COLLINS, read_rules
 
 FOLDER = Path(os.environ.get("EVALB_SAMPLE", ""))
 pytestmark = pytest.mark.skipif(

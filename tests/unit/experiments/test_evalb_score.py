@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.data.trees.linear import delinearise
-from experiments.data.trees.tree import Tree, to_text
-from experiments.data.trees.treebank import parse_line
+from experiments.data.corpora.trees.linear import delinearise
+from experiments.data.corpora.trees.tree import Tree, to_text
+from experiments.data.corpora.trees.treebank import parse_line
 from experiments.errors import UserError
-from experiments.evaluation.evalb.files import report, score_files
-from experiments.evaluation.evalb.rules import COLLINS, Rules
-from experiments.evaluation.evalb.score import SentenceScore, Status, score_sentence, summarise
+from experiments.evaluation.score.evalb.files import report, score_files
+from experiments.evaluation.score.evalb.rules import COLLINS, Rules
+from experiments.evaluation.score.evalb.score import SentenceScore, Status, score_sentence, summarise
 from tests.trees import LABELS, quick, trees
 
 # Not st.randoms: that draws floats, which hypothesis refuses once a model has made the processor flush denormals.

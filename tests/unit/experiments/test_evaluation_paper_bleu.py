@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from sacrebleu.metrics import BLEU
 
-from experiments.evaluation.paper_bleu import PaperTokens, available, multi_bleu, paper_bleu, split_compounds
-from experiments.evaluation.scoring import bleu_of_statistics, score_text
+from experiments.evaluation.score.paper_bleu import PaperTokens, available, multi_bleu, paper_bleu, split_compounds
+from experiments.evaluation.score.scoring import bleu_of_statistics, score_text
 
 WMT17 = os.environ.get("ABLATIONS_WMT17")  # a folder with expected-scores.tsv, systems/ and the reference
 

@@ -5,11 +5,11 @@ import math
 import pytest
 import torch
 
-from experiments.data.tokenizer import BOS_ID, EOS_ID
+from experiments.data.encoding.tokenizer import BOS_ID, EOS_ID
 from experiments.device import Device
 from experiments.errors import Preempted, UserError
-from experiments.evaluation import perplexity as module
-from experiments.evaluation.perplexity import Likelihood, measure_likelihood
+from experiments.evaluation import likelihood as module
+from experiments.evaluation.likelihood import Likelihood, measure_likelihood
 from model.config import ModelConfig
 from model.factory import build_model
 from model.transformer import Transformer

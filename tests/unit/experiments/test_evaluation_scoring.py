@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from experiments.evaluation.scoring import STATISTICS, bleu_of_statistics, score_text
+from experiments.evaluation.score.scoring import STATISTICS, bleu_of_statistics, score_text
 
 TRANSLATIONS = ["The cat sat on the mat .", "A dog runs fast through snow.", ""]
 REFERENCES = ["The cat sat on a mat .", "A dog runs through the deep snow.", "Nothing"]

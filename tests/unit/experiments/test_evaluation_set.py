@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from experiments.config import EvaluationConfig
-from experiments.data.tokenizer import Tokenizer, train_tokenizer
+from experiments.data.encoding.tokenizer import Tokenizer, train_tokenizer
 from experiments.device import Device
-from experiments.evaluation.beam import SearchSettings
+from experiments.evaluation.decode.beam import SearchSettings
+from experiments.evaluation.decode.translate import translate
 from experiments.evaluation.evaluate import evaluate_set, search_settings
-from experiments.evaluation.perplexity import measure_likelihood
-from experiments.evaluation.scoring import STATISTICS, score_text
-from experiments.evaluation.translate import translate
+from experiments.evaluation.likelihood import measure_likelihood
+from experiments.evaluation.score.scoring import STATISTICS, score_text
 from model.config import ModelConfig
 from model.factory import build_model
 

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.damage import damaged_events
-from experiments.event_kinds import LAST_STEP
-from experiments.event_lines import LONGEST_LINE, LONGEST_TEXT
-from experiments.events import FILE, EventWriter, Tail, read_events
-from experiments.history import History
-from experiments.store import Store
+from experiments.events.damage import damaged_events
+from experiments.events.event_log import FILE, EventWriter, Tail, read_events
+from experiments.events.history import History
+from experiments.events.kinds import LAST_STEP
+from experiments.events.lines import LONGEST_LINE, LONGEST_TEXT
+from experiments.store.layout import Store
 
 RUN = "a" * 16
 
@@ -225,7 +225,7 @@ def test_a_line_without_an_end_is_one_damaged_line_and_is_not_held_in_memory(tmp
         for _ in range(100):
             file.write(b"x" * (1 << 20))
     code = (
-        "import resource, sys; from pathlib import Path; from experiments.events import Tail; "
+        "import resource, sys; from pathlib import Path; from experiments.events.event_log import Tail; "
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; tail = Tail(Path(sys.argv[1])); "
         "found = len(list(tail.read())); "
         "print(found, tail.damaged, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.jobs import hardware
-from experiments.jobs.admission import TOLERANCE, Admission, resident
+from experiments.jobs.coordinator.admission import TOLERANCE, Admission, resident
+from experiments.jobs.devices import hardware
+from experiments.jobs.devices.slots import Slot
 from experiments.jobs.engines.base import Handle
-from experiments.jobs.job import Waiting
-from experiments.jobs.slots import Slot
+from experiments.jobs.queue.job import Waiting
 
 CPU = Slot("cpu:0", "cpu", room_gb=100.0)
 sizes = st.lists(st.floats(0.1, 40.0), min_size=1, max_size=6)
@@ -91,7 +91,7 @@ def test_it_looks_again_only_while_a_run_waits(monkeypatch):
     assert not admission.due
     admission.admit([(job(0, 5.0), CPU)], [])
     assert admission.waiting and not admission.due
-    monkeypatch.setattr("experiments.jobs.admission.LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr("experiments.jobs.coordinator.admission.LOOK_EVERY_S", 0.0)
     assert admission.due
     free[0] = 9.0
     assert admission.admit([(job(0, 5.0), CPU)], []).pairs and not admission.due

@@ -6,13 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.device import resolve_precision
-from experiments.jobs.calibration import Point, Speed, keep, kept, of_results
+from experiments.jobs.attempts.calibration import Point, Speed, keep, kept, of_results
 from experiments.jobs.engines.remote import environment
-from experiments.store import Store
+from experiments.store.layout import Store
 from experiments.tasks import footprint
 from experiments.tasks.footprint import LOGIT_TOKENS, disk_bytes, memory_bytes
-from experiments.training import lanes, loss
-from model import count
+from experiments.training import loss
+from experiments.training.parallel import lanes
+from model import cost as count
 from model.config import ModelConfig
 
 COSTS = st.floats(1e8, 1e12)

@@ -8,14 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.errors import UserError
-from experiments.jobs import database, hardware
-from experiments.jobs.job import Ending, Job, Waiting
-from experiments.jobs.ledger import Ledger
-from experiments.jobs.neighbours import Neighbours
-from experiments.jobs.scheduler import place
-from experiments.jobs.slots import Slot, join, parse_slots
-from experiments.jobs.states import Outcome, State
-from experiments.jobs.widths import makespan, simulate, widths
+from experiments.jobs.coordinator.scheduler import place
+from experiments.jobs.devices import hardware
+from experiments.jobs.devices.devices_per_run import makespan, simulate, widths
+from experiments.jobs.devices.neighbours import Neighbours
+from experiments.jobs.devices.slots import Slot, join, parse_slots
+from experiments.jobs.queue import database
+from experiments.jobs.queue.job import Ending, Job, Waiting
+from experiments.jobs.queue.ledger import Ledger
+from experiments.jobs.queue.states import Outcome, State
 
 
 def gpus(count, shares=1, room=40.0):

@@ -2,9 +2,9 @@
 
 import pytest
 
-from experiments.jobs.packing import counts, gain, most_worth, shares, worth_sharing
-from experiments.jobs.probe import Measured, _measured
-from experiments.jobs.slots import Slot
+from experiments.jobs.attempts.probe import Measured, _measured
+from experiments.jobs.devices.device_sharing import counts, gain, most_worth, shares, worth_sharing
+from experiments.jobs.devices.slots import Slot
 
 
 @pytest.mark.parametrize(

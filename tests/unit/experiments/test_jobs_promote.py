@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from experiments.jobs.job import Job
-from experiments.jobs.promote import leftover, missing, promote
-from experiments.store import Store, write_json
-from experiments.training.checkpoint import save_final
+from experiments.jobs.attempts.promote import leftover, missing, promote
+from experiments.jobs.queue.job import Job
+from experiments.store.layout import Store, write_json
+from experiments.training.checkpoints.checkpoint import save_final
 
 RUN, E1, E2 = "a" * 16, "1" * 16, "2" * 16
 

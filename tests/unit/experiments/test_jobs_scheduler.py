@@ -5,9 +5,9 @@ import heapq
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.jobs.job import Waiting
-from experiments.jobs.scheduler import place
-from experiments.jobs.slots import Slot
+from experiments.jobs.coordinator.scheduler import place
+from experiments.jobs.devices.slots import Slot
+from experiments.jobs.queue.job import Waiting
 
 kinds = st.sampled_from(["", "cpu", "cuda"])
 jobs = st.lists(st.tuples(st.integers(0, 3), st.floats(0, 1e18), kinds), max_size=12).map(

@@ -5,8 +5,8 @@ import os
 import pytest
 
 from experiments.errors import UserError
-from experiments.jobs import hardware, slots
-from experiments.jobs.slots import parse_slots
+from experiments.jobs.devices import hardware, slots
+from experiments.jobs.devices.slots import parse_slots
 
 GPUS = [("0", "GPU-aaaa", 80.0), ("1", "GPU-bbbb", 80.0), ("2", "GPU-cccc", 40.0)]
 

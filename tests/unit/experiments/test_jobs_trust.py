@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from experiments.jobs import database, trust
-from experiments.jobs.coordinator import work
+from experiments.jobs.coordinator.coordinator import work
+from experiments.jobs.devices.slots import Slot
 from experiments.jobs.engines.local import LocalEngine
-from experiments.jobs.entries import from_text, to_text
-from experiments.jobs.job import Job, Member
-from experiments.jobs.ledger import Ledger
-from experiments.jobs.queue import Queue
-from experiments.jobs.slots import Slot
-from experiments.jobs.states import State
-from experiments.store import Store
+from experiments.jobs.queue import database, trust
+from experiments.jobs.queue.entries import from_text, to_text
+from experiments.jobs.queue.job import Job, Member
+from experiments.jobs.queue.ledger import Ledger
+from experiments.jobs.queue.queue import Queue
+from experiments.jobs.queue.states import State
+from experiments.store.layout import Store
 
 STUB = Path(__file__).parents[2] / "stub_child.py"
 TASKS = ("command", "mine:TASK", "translation")

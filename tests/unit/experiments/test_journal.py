@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from experiments.journal import journal_mode
+from experiments.store.sqlite_mode import journal_mode
 
 
 @pytest.mark.parametrize(

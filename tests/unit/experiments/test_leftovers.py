@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from experiments import locks
-from experiments.leftovers import sweep
-from experiments.store import Store, folder_beside, whole_or_not, write_json
+from experiments.jobs.coordinator.leftovers import sweep
+from experiments.store import locks
+from experiments.store.layout import Store, folder_beside, whole_or_not, write_json
 
 RUN, OTHER = "a" * 16, "b" * 16
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from experiments.store import folder_beside, whole_or_not
+from experiments.store.layout import folder_beside, whole_or_not
 
 root, run = map(Path, sys.argv[1:])
 homes = [(root, ".mlflow-"), (root, ".queue.db."), (root, ".probe-"), (run / "evaluations", ".taking-")]

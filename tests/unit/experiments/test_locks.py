@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from experiments import locks
 from experiments.errors import UserError
-from experiments.process import identify
-from experiments.store import Store
+from experiments.processes.identity import identify
+from experiments.store import locks
+from experiments.store.layout import Store
 
 FORK = multiprocessing.get_context("fork")
 

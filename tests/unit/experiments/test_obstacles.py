@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from ablations.overrides import nested
+from ablations.study.overrides import nested
 from experiments.config import RunConfig, TrainingConfig
 from experiments.data.builtin.generate import generate
-from experiments.data.corpus import resolve
-from experiments.data.prepare import prepare
-from experiments.data.tokenizer import VocabularyTooLarge, train_tokenizer
+from experiments.data.corpora.parallel import resolve
+from experiments.data.encoding.prepare import prepare
+from experiments.data.encoding.tokenizer import VocabularyTooLarge, train_tokenizer
 from experiments.errors import NeedsCorpus, UserError
 from experiments.tasks import obstacles
 from experiments.tasks.parsing import TASK as PARSING
 from experiments.tasks.translation import TASK
-from experiments.training import retention
+from experiments.training.checkpoints import retention
 from tests.small_training import run
 
 SMALL = {"data.vocab_size": 200, "training.tokens_per_batch": 400, "training.train_steps": 6}

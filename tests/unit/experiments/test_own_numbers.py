@@ -9,11 +9,11 @@ import pytest
 
 from experiments.config import DeviceSpec
 from experiments.errors import UserError
-from experiments.event_kinds import LAST_STEP
-from experiments.events import EventWriter, Tail
+from experiments.events.event_log import EventWriter, Tail
+from experiments.events.kinds import LAST_STEP
 from experiments.tasks.base import Context
-from experiments.tasks.own_context import open_context
-from experiments.tasks.shell import read_metrics, run_command
+from experiments.tasks.own.context import open_context
+from experiments.tasks.own.shell import read_metrics, run_command
 
 RESERVED = ["t", "kind", "self", "format", "crc", "metrics", "path", "pid"]
 

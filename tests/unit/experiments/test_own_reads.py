@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from experiments import run
-from experiments.events import read_events
-from experiments.store import Store, read_json, write_json
+from experiments.child import run
+from experiments.events.event_log import read_events
+from experiments.store.layout import Store, read_json, write_json
 from experiments.tasks.load import load_task
 
 TRAINER = """
 from dataclasses import dataclass
 from pathlib import Path
-from experiments.tasks.own import column, task
+from experiments.tasks.own.function import column, task
 
 HERE = Path(__file__).parent
 

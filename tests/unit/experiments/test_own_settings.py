@@ -12,15 +12,15 @@ from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from experiments.config import DeviceSpec, RunConfig, SettingRoles, flatten, lineage, run_identity, total_steps
 from experiments.errors import Diverged, UserError
-from experiments.provenance import code_digest
+from experiments.store.provenance import code_digest
 from experiments.tasks.base import Context
 from experiments.tasks.load import load_task
-from experiments.tasks.own import by_set, column, of_set
-from experiments.tasks.own_context import open_context
-from experiments.tasks.placeholders import filled, refuse_quoted
-from experiments.tasks.settings import config_type_of, restore
-from experiments.tasks.shell import Ended, read_metrics
-from experiments.tasks.sources import sources_of
+from experiments.tasks.own.context import open_context
+from experiments.tasks.own.function import by_set, column, of_set
+from experiments.tasks.own.placeholders import filled, refuse_quoted
+from experiments.tasks.own.settings import config_type_of, restore
+from experiments.tasks.own.shell import Ended, read_metrics
+from experiments.tasks.own.sources import sources_of
 
 
 @dataclass
@@ -129,7 +129,7 @@ def test_names_of_settings_are_not_taken_for_prefixes():
 def project(tmp_path):
     files = {
         "train.py": "import helper\nfrom lib.data import read\nimport numpy\n\ndef f():\n    import late\n",
-        "helper.py": "from experiments.training import loss\nfrom experiments.tasks.own import task\n",
+        "helper.py": "from experiments.training import loss\nfrom experiments.tasks.own.function import task\n",
         "lib/__init__.py": "", "lib/data.py": "from . import words\n", "lib/words.py": "", "lib/other.py": "",
         "late.py": "", "unrelated.py": "", "experiments/readme.md": "",
     }  # fmt: skip
@@ -159,7 +159,7 @@ def test_the_digest_is_of_contents_not_of_places(project, tmp_path_factory):
 
 def test_two_studies_may_call_their_modules_alike(tmp_path):
     text = (
-        "from dataclasses import dataclass\nfrom experiments.tasks.own import column, task\n@dataclass\n"
+        "from dataclasses import dataclass\nfrom experiments.tasks.own.function import column, task\n@dataclass\n"
         "class S:\n    {0}: int = 1\n@task(S, columns=[column('m')])\ndef TASK(settings, context): ...\n"
     )
     for name in ("one", "two"):

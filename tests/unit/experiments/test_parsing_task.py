@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from experiments.config import RunConfig, run_identity
-from experiments.data.trees.treebank import parse_line
+from experiments.data.corpora.trees.treebank import parse_line
 from experiments.errors import UserError
-from experiments.evaluation.evalb.files import score_files
-from experiments.evaluation.evalb.rules import COLLINS
-from experiments.evaluation.evalb.score import Status, score_sentence, summarise
+from experiments.evaluation.score.evalb.files import score_files
+from experiments.evaluation.score.evalb.rules import COLLINS
+from experiments.evaluation.score.evalb.score import Status, score_sentence, summarise
 from experiments.tasks.base import EvaluationSpec
 from experiments.tasks.load import load_task
 from experiments.tasks.parsing import TASK, with_golds_punctuation

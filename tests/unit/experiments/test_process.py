@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments import process
-from experiments.process import identify, is_alive
+from experiments.processes import identity as process
+from experiments.processes.identity import identify, is_alive
 
 
 def test_this_process_lives_and_an_ended_one_does_not_even_before_it_is_waited_for() -> None:

@@ -6,7 +6,7 @@ from importlib import metadata
 
 import pytest
 
-from experiments import provenance
+from experiments.store import provenance
 from experiments.tasks.load import load_task
 
 
@@ -86,7 +86,7 @@ def test_versions_are_those_of_what_the_code_imports(repository):
 def _with_task(folder):
     with (folder / "trainer.py").open("a") as text:
         text.write(
-            "from dataclasses import dataclass\nfrom experiments.tasks.own import column, task\n"
+            "from dataclasses import dataclass\nfrom experiments.tasks.own.function import column, task\n"
             "@dataclass\nclass S:\n    lr: float = 0.1\n"
             "@task(S, columns=[column('a')])\ndef TASK(settings, context):\n    return {'a': 1.0}\n"
         )

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from experiments import run
+from experiments.child import run
 from experiments.config import eval_identity, run_identity
-from experiments.events import read_events
-from experiments.store import Store, write_json
+from experiments.events.event_log import read_events
+from experiments.store.layout import Store, write_json
 from experiments.tasks.load import load_task
 
 TRAINER = """
 from dataclasses import dataclass
-from experiments.tasks.own import column, task
+from experiments.tasks.own.function import column, task
 
 @dataclass
 class Settings:

@@ -2,10 +2,10 @@
 
 import pytest
 
-from experiments import run
+from experiments.child import run
 from experiments.config import RunConfig, eval_identity, run_identity
-from experiments.events import read_events
-from experiments.store import Store, write_json
+from experiments.events.event_log import read_events
+from experiments.store.layout import Store, write_json
 
 INPUTS = {"corpus": "c" * 16}
 DECODING = {"beam_size": 4, "length_penalty": 0.6}

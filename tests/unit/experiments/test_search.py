@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from experiments.search import COMPLETE, FAILED, PRUNED, Range, Search, Space
-from experiments.store import Store
+from experiments.store.layout import Store
+from experiments.tuning import COMPLETE, FAILED, PRUNED, Range, Search, Space
 
 pytestmark = pytest.mark.slow
 

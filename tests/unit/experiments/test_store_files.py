@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from experiments.data.folders import make_folder
 from experiments.errors import UserError
-from experiments.events import EventWriter
+from experiments.events.event_log import EventWriter
+from experiments.jobs.devices.slots import Slot
 from experiments.jobs.engines.base import Launch
 from experiments.jobs.engines.cluster import ClusterEngine
 from experiments.jobs.engines.remote import LAUNCH, Keeper
-from experiments.jobs.queue import Queue
-from experiments.jobs.slots import Slot
-from experiments.store import Store, read_json, whole_or_not, write_json
+from experiments.jobs.queue.queue import Queue
+from experiments.store.layout import Store, read_json, whole_or_not, write_json
+from experiments.store.whole_folder import make_folder
 
 
 def mode(path):

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from experiments.events import EventWriter
-from experiments.history import History
-from experiments.mlflow_file import ui_command
-from experiments.store import Store, write_json
-from experiments.tracked import TrackedRun, final_points
-from experiments.tracking import Tracker, rebuild
+from experiments.events.event_log import EventWriter
+from experiments.events.history import History
+from experiments.store.layout import Store, write_json
+from experiments.tracking.database import ui_command
+from experiments.tracking.mlflow import Tracker, rebuild
+from experiments.tracking.record import TrackedRun, final_points
 
 pytestmark = pytest.mark.slow  # importing MLflow and making its tables takes seconds
 
@@ -202,7 +202,9 @@ def test_the_database_is_in_wal_mode_and_holds_no_path(home, tracker):
 def test_tables_half_made_by_a_killed_process_are_in_nobodys_way(tmp_path, size):
     """MLflow's migrations, begun and killed, can not be gone on with: "table … already exists", for ever."""
     own = Store.open(tmp_path / "store")
-    code = "import pathlib, sys; from experiments.tracking import make_database as m; m(pathlib.Path(sys.argv[1]))"
+    code = (
+        "import pathlib, sys; from experiments.tracking.mlflow import make_database as m; m(pathlib.Path(sys.argv[1]))"
+    )
     process = subprocess.Popen([sys.executable, "-c", code, str(own.mlflow_db)])
 
     def written():

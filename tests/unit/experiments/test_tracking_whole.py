@@ -7,11 +7,11 @@ import time
 
 import pytest
 
-from experiments.events import FILE, EventWriter
-from experiments.jobs.background import Background
-from experiments.store import Store, write_json
-from experiments.tracked import TrackedRun
-from experiments.tracking import POSITION, Tracker, rebuild
+from experiments.events.event_log import FILE, EventWriter
+from experiments.jobs.coordinator.background import Background
+from experiments.store.layout import Store, write_json
+from experiments.tracking.mlflow import POSITION, Tracker, rebuild
+from experiments.tracking.record import TrackedRun
 
 pytestmark = pytest.mark.slow  # importing MLflow and making its tables takes seconds
 

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from experiments.errors import Damaged, UserError
-from experiments.keeps import BEST, SPACED, Keep
-from experiments.store import read_json, write_json
-from experiments.training import checkpoint, retention, tensorfile
-from experiments.training.tensorfile import read_tensors, write_tensors
+from experiments.store.keeps import BEST, SPACED, Keep
+from experiments.store.layout import read_json, write_json
+from experiments.training.checkpoints import checkpoint, retention, tensorfile
+from experiments.training.checkpoints.tensorfile import read_tensors, write_tensors
 
 META = {"lineage": "a", "code": "b", "target_tokens": 7}
 

@@ -8,9 +8,9 @@ import torch
 from experiments.config import DeviceSpec, TrainingConfig
 from experiments.device import Device
 from experiments.training import curve
-from experiments.training.group import Group
-from experiments.training.lanes import LARGEST, Lanes, lanes_for
-from model.dropout import dropout
+from experiments.training.parallel.group import Group
+from experiments.training.parallel.lanes import LARGEST, Lanes, lanes_for
+from model.parts.dropout import dropout
 from tests.small_training import SIZES, losses, pairs, run
 
 PLAIN = SIZES.model_copy(update={"dropout": 0.0})

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from experiments.config import DeviceSpec, TrainingConfig
-from experiments.data.batch import Batch
+from experiments.data.batches.batch import Batch
 from experiments.device import Device
 from experiments.errors import UserError
 from experiments.training import compiled, curve, state

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from experiments.config import TrainingConfig
-from experiments.training.optimizer import (
+from experiments.training.optimizers import (
     clip,
     make_optimizer,
     optimizer_tensors,

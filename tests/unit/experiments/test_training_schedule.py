@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.training.schedule import learning_rate
+from experiments.training.schedules import learning_rate
 
 
 @pytest.mark.parametrize("warmup", [1, 400, 4000])

@@ -10,9 +10,10 @@ from torch.nn import functional as F
 from experiments.config import DeviceSpec, TrainingConfig
 from experiments.device import Device, mix, seed_everything
 from experiments.errors import Diverged, OutOfMemory, UserError
-from experiments.store import read_json, write_json
-from experiments.training import checkpoint, curve, retention
-from experiments.training.schedule import learning_rate
+from experiments.store.layout import read_json, write_json
+from experiments.training import curve
+from experiments.training.checkpoints import checkpoint, retention
+from experiments.training.schedules import learning_rate
 from experiments.training.state import Training
 from experiments.training.trainer import train
 from model.factory import build_model

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from experiments.data import pair_corpus
 from experiments.data.builtin.dice import Dice
-from experiments.data.encoded import encoded_digest
-from experiments.data.prepare import prepare
-from experiments.data.trees import corpus as corpus_module
-from experiments.data.trees.corpus import resolve
-from experiments.data.trees.generate import HELD_OUT, generate, mistaken, recipe_digest
-from experiments.data.trees.linear import Repairs, delinearise, linearise
-from experiments.data.trees.settings import TreeData
-from experiments.data.trees.tree import to_text
+from experiments.data.corpora import pair_corpus
+from experiments.data.corpora.trees import corpus as corpus_module
+from experiments.data.corpora.trees.corpus import resolve
+from experiments.data.corpora.trees.generate import HELD_OUT, generate, mistaken, recipe_digest
+from experiments.data.corpora.trees.linear import Repairs, delinearise, linearise
+from experiments.data.corpora.trees.settings import TreeData
+from experiments.data.corpora.trees.tree import to_text
+from experiments.data.encoding.encoded import encoded_digest
+from experiments.data.encoding.prepare import prepare
 from experiments.errors import UserError
 
 TRAIN = "( (S (NP-SBJ (DT the) (NN dog)) (VP (VBD slept)) (. .)) )\n(TOP (NP (NN rain)))\n"

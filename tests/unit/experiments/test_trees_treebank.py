@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 
-from experiments.data.trees.tree import Bracket, Tree, base_label, cleaned, steps, to_text
-from experiments.data.trees.treebank import BadTree, parse, parse_line, read_trees
+from experiments.data.corpora.trees.tree import Bracket, Tree, base_label, cleaned, steps, to_text
+from experiments.data.corpora.trees.treebank import BadTree, parse, parse_line, read_trees
 from experiments.errors import UserError
 from tests.trees import quick, trees
 

@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
-from model import attention
-from model.attention import KERNELS, CrossAttention, SelfAttention, attend
-from model.masks import blocking_bias
+from model.parts.masks import blocking_bias
+from model.sublayers import attention
+from model.sublayers.attention import KERNELS, CrossAttention, SelfAttention, attend
 from model.transformer import Transformer
 
 

@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from model import stepping
+from model.fast import stepping
 
 VARIANTS = [
     {"norm": norm, "positions": positions}

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from model.dropout import LEVELS, Dropout, dropout
+from model.parts.dropout import LEVELS, Dropout, dropout
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.2, 0.3, 0.5])
@@ -69,7 +69,7 @@ def test_every_knob_acts_in_training_only(small_model, knob, kernel):
 def test_dropout_sits_on_sublayers_and_embeddings_only(small_model, monkeypatch):
     """Base has 1 + 2 N places in the encoder and 1 + 3 N in the decoder; none inside attention or after the ReLU."""
     seen = []
-    monkeypatch.setattr("model.dropout.dropout", lambda x, rate: seen.append(rate) or x)
+    monkeypatch.setattr("model.parts.dropout.dropout", lambda x, rate: seen.append(rate) or x)
     model = small_model().train()
     source = torch.randint(20, (2, 5))
     model(source, None, source)

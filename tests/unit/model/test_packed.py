@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from model.config import ModelConfig
 from model.factory import build_model
-from model.packed import MANY_ROWS, NARROW_FROM, PACK_BESIDE_FROM, PACK_FROM, Projection, packing_works
+from model.fast.packed import MANY_ROWS, NARROW_FROM, PACK_BESIDE_FROM, PACK_FROM, Projection, packing_works
 
 
 @pytest.mark.parametrize("relu", [False, True])

@@ -5,7 +5,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from model.config import ModelConfig
-from model.count import activation_bytes, flops_per_token, forward_flops, num_params
+from model.cost import activation_bytes, flops_per_token, forward_flops, num_params
 from model.factory import build_model
 
 VOCAB_SIZE = 40960  # of tensor2tensor's wmt_ende_bpe32k

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from model.config import ModelConfig
-from model.positional import POSITIONAL, sinusoids
+from model.parts.positions import POSITIONAL, sinusoids
 
 
 def test_sinusoids_are_the_papers_equation():

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from model.positional import sinusoids
+from model.parts.positions import sinusoids
 from tests.torch_layers import torch_decoder_layer, torch_encoder_layer
 
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from ablations.plan import Plan, PlannedEvaluation, PlannedRun
-from ablations.resolve import PlannedRow
-from ablations.study import Study
+from ablations.plan.plan import Plan, PlannedEvaluation, PlannedRun
+from ablations.plan.resolve import PlannedRow
+from ablations.study.study import Study
 from experiments.config import RunConfig
 from experiments.tasks.base import Column, EvaluationSpec
-from reports.build import build_table
-from reports.table import Table
+from reports.results.table import Table
+from reports.table.build import build_table
 from tests.unit.reports import real
 
 COLUMNS = (

@@ -10,15 +10,15 @@ from typing import Any
 from typer.testing import CliRunner
 
 from ablations.cli import options
-from ablations.cli.jobs import enqueue, wanted
 from ablations.cli.main import app
 from ablations.cli.report import table_of
+from ablations.service.enqueue import enqueue, wanted
 from experiments.data.builtin.generate import generate
-from experiments.jobs.coordinator import work
-from experiments.jobs.slots import parse_slots
-from experiments.store import Store
+from experiments.jobs.coordinator.coordinator import work
+from experiments.jobs.devices.slots import parse_slots
+from experiments.store.layout import Store
 from experiments.tasks.load import load_task
-from reports.table import Row, Table
+from reports.results.table import Row, Table
 
 SIZES = "model = {num_layers = 1, d_model = 8, d_ff = 16, num_heads = 2, d_k = 4, d_v = 4}"
 TRANSLATION = f"""

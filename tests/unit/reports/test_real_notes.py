@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 
 from ablations.cli.ui import _table as view
-from experiments import provenance
-from experiments.data.batching import BatchPlan
-from experiments.data.encoded import open_encoded
+from experiments.data.batches.batching import BatchPlan
+from experiments.data.encoding.encoded import open_encoded
+from experiments.store import provenance
 from model.config import ModelConfig
-from model.count import forward_flops
-from reports.cost import by_time, counted, training_seconds
-from reports.explain import as_text, explain
-from reports.failures import failures
+from model.cost import forward_flops
 from reports.render.formats import RENDERERS, render
-from reports.setup import checklist, paragraph
-from reports.verify import verify
+from reports.render.setup import checklist, paragraph
+from reports.results.failures import failures
+from reports.table.cost import by_time, counted, training_seconds
+from reports.trust.explain import as_text, explain
+from reports.trust.verify import verify
 from tests.unit.reports.real import Made, said, write
 
 KINDS = ("translation", "parsing", "own", "command")
@@ -191,7 +191,7 @@ def test_versions_of_what_a_trainer_imports_are_named_and_compared(small, tmp_pa
 KILLED = """
 import os, signal, time
 from dataclasses import dataclass
-from experiments.tasks.own import column, task
+from experiments.tasks.own.function import column, task
 
 @dataclass
 class Settings:

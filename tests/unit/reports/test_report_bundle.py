@@ -9,14 +9,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from ablations.plan_file import plan_from_json, plan_to_json
+from ablations.plan.plan_file import plan_from_json, plan_to_json
 from experiments.errors import UserError
-from experiments.exchange import files_of, runs_in, take_over
-from experiments.redaction import NOTHING
-from experiments.store import Store
-from reports.bundles.archive import Packed, parsed
-from reports.bundles.read import read_bundle
-from reports.bundles.write import write_bundle
+from experiments.exchange.import_runs import files_of, runs_in, take_over
+from experiments.exchange.redaction import NOTHING
+from experiments.store.layout import Store
+from reports.trust.bundles.archive import Packed, parsed
+from reports.trust.bundles.read import read_bundle
+from reports.trust.bundles.write import write_bundle
 
 from_hex = "0123456789abcdef"
 
@@ -123,7 +123,7 @@ def test_what_an_archive_claims_is_read_before_it_is_unpacked(tmp_path, manifest
 
 
 def test_more_than_the_disk_holds_is_said_before(tmp_path, monkeypatch):
-    monkeypatch.setattr("reports.bundles.archive.shutil.disk_usage", lambda _: SimpleNamespace(free=10))
+    monkeypatch.setattr("reports.trust.bundles.archive.shutil.disk_usage", lambda _: SimpleNamespace(free=10))
     path = archive(tmp_path / "b.tar.gz", {"bundle.json": head({NAME: said(b"x" * 11)}), NAME: b"x" * 11})
     with pytest.raises(UserError, match="GB free"):
         unpack(path, tmp_path / "in")

@@ -2,13 +2,13 @@
 
 import pytest
 
-from reports.cost import SUSTAINED, sustained
-from reports.records import record
 from reports.render.formats import RENDERERS
 from reports.render.grid import lay_out
 from reports.render.markdown import render
-from reports.table import Table
-from reports.verify import verify
+from reports.results.table import Table
+from reports.table.cost import SUSTAINED, sustained
+from reports.table.records import record
+from reports.trust.verify import verify
 from tests.unit.reports.conftest import Bench
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from experiments.events import EventWriter
-from experiments.store import Store
+from experiments.events.event_log import EventWriter
+from experiments.store.layout import Store
 from reports.figures import cost, curves, effects, lengths, style
 
 pytestmark = pytest.mark.slow  # matplotlib

@@ -8,7 +8,7 @@ from experiments.errors import UserError
 from reports.render.formats import RENDERERS, render
 from reports.render.grid import fixed, gap, lay_out
 from reports.render.text import width
-from reports.table import Measure
+from reports.results.table import Measure
 
 
 def shown(table, head):

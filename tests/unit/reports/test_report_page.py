@@ -6,8 +6,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from reports.failures import Failure
 from reports.render import html
+from reports.results.failures import Failure
 
 NASTY = [
     "</script><img src=x onerror=alert(1)>", "<!-- x --> <b>", "'\"><svg/onload=alert(1)>", "&lt;b&gt;", "--><script>",

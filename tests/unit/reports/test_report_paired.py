@@ -9,10 +9,10 @@ from scipy import stats
 
 from experiments.errors import UserError
 from experiments.tasks.base import Column
-from reports.build import build_table
-from reports.cases import collect_cases
-from reports.paired import paired_tests, shares_in, shares_of_rows
-from reports.significance import with_tests
+from reports.results.cases import collect_cases
+from reports.statistics.paired import paired_tests, shares_in, shares_of_rows
+from reports.statistics.significance import with_tests
+from reports.table.build import build_table
 
 
 def shares(right, n=200):

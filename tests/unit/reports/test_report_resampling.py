@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from sacrebleu.metrics import BLEU
 from sacrebleu.significance import PairedTest
 
-from reports.bleu import bleu
-from reports.resampling import bootstrap, randomise
-from reports.significance import holm
+from reports.results.bleu import bleu
+from reports.statistics.resampling import bootstrap, randomise
+from reports.statistics.significance import holm
 
 WORDS = ["ein", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun", "zehn", ".", ","]
 

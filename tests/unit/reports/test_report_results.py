@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from reports.results import collect, frames
+from reports.results.results import collect, frames
 
 
 def test_frames_have_a_line_per_run_and_one_per_metric(bench):
@@ -51,6 +51,6 @@ def test_a_score_without_its_training_is_not_measured(bench):
 
 
 def test_reports_start_without_torch_mlflow_or_pandas():
-    code = "import sys, json, reports.build, reports.render.formats; print(json.dumps(sorted(sys.modules)))"
+    code = "import sys, json, reports.table.build, reports.render.formats; print(json.dumps(sorted(sys.modules)))"
     loaded = json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
     assert not {"torch", "mlflow", "pandas", "optuna"} & set(loaded)

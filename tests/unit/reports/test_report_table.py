@@ -5,8 +5,8 @@ import statistics
 
 import pytest
 
-from reports.records import record
-from reports.table import missing_cells
+from reports.results.table import missing_cells
+from reports.table.records import record
 
 
 def column(table, key):

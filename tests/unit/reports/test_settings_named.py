@@ -6,14 +6,14 @@ from typing import Any, get_args, get_origin
 import pytest
 from pydantic import BaseModel
 
-from ablations.plan import plan_study
-from ablations.selectors import Selection
-from ablations.study import Study
+from ablations.plan.plan import plan_study
+from ablations.study.selectors import Selection
+from ablations.study.study import Study
 from experiments.config import TaskConfig, flatten
 from experiments.tasks.load import load_task
-from reports.build import build_table
-from reports.settings import show
-from reports.setup import paragraph
+from reports.render.setup import paragraph
+from reports.table.build import build_table
+from reports.table.settings import show
 from tests.unit.reports.conftest import FakeStore
 
 

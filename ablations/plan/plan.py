@@ -1,0 +1,167 @@
+"""Study × selection → runs with their identities, parameters, cost and state. Trains nothing, imports no torch."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ablations.plan.resolve import PlannedRow, paper_keys, resolve
+from ablations.study.messages import show
+from ablations.study.selectors import Selection
+from ablations.study.study import Study
+from experiments.config import TaskConfig, digest, eval_identity, run_identity
+from experiments.errors import UserError
+from experiments.tasks.base import EvaluationSpec, Task, settings_read
+
+# The state of a run and of the evaluations asked for: missing, waiting, running, finished, failed, stale or damaged.
+StateOf = Callable[[str, list[str]], str]
+
+
+@dataclass(frozen=True)
+class PlannedEvaluation:
+    spec: EvaluationSpec
+    eval_id: str
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One training of one row with one seed, and its evaluations."""
+
+    row: str
+    group: str
+    label: str
+    seed: int
+    config: TaskConfig
+    run_id: str
+    inputs: Mapping[str, str]  # digests of what training reads
+    evaluations: tuple[PlannedEvaluation, ...]
+    num_params: int | None  # None: only the trained model tells
+    cost: float  # floating-point operations of the training, predicted; 0: unknown
+    overrides: Mapping[str, Any]  # what the row changes from base, after scaling, by dotted name
+    paper: Mapping[str, float]
+    state: str
+
+    @property
+    def eval_ids(self) -> list[str]:
+        return [evaluation.eval_id for evaluation in self.evaluations]
+
+
+@dataclass(frozen=True)
+class Plan:
+    study: Study
+    profile: str
+    rows: tuple[PlannedRow, ...]
+    runs: tuple[PlannedRun, ...]  # by row in the study's order, then by seed
+    notes: tuple[str, ...]  # what the reader must know: declared values that were replaced
+    paper_keys: tuple[str, ...]  # names of the published numbers that the task's columns print
+
+
+def plan_study(study: Study, selection: Selection, task: Task, store: Path, state_of: StateOf) -> Plan:
+    """Work the runs out. `store` is the store's folder, `state_of(run_id, eval_ids)` looks a run's state up.
+
+    Raises UserError for the user's mistakes (see `resolve`), also for a corpus that cannot be read.
+    """
+    rows = resolve(study, selection, task)
+    inputs = _Inputs(task, store)
+    runs: list[PlannedRun] = []
+    for row in rows:
+        runs += _runs_of(row, inputs, task, store, state_of)
+    _refuse_same_runs(runs, study)
+    name, profile = study.profile_named(selection.profile)
+    # a profile's notes tell what its own settings lead to: not said of another corpus, or of other settings
+    notes = (*_notes(rows), *(() if selection.forced else profile.notes))
+    return Plan(study, name, tuple(rows), tuple(runs), notes, tuple(paper_keys(task)))
+
+
+class _Inputs:
+    """The task's digests of what training reads, asked for once per corpus: hashing one costs."""
+
+    def __init__(self, task: Task, store: Path) -> None:
+        self._task, self._store = task, store
+        self._known: dict[str, dict[str, str]] = {}
+
+    def of(self, config: TaskConfig) -> dict[str, str]:
+        key = digest(settings_read(config, self._task.inputs_read))
+        if key not in self._known:
+            self._known[key] = self._task.inputs(config, self._store)
+        return self._known[key]
+
+
+def _runs_of(row: PlannedRow, inputs: _Inputs, task: Task, store: Path, state_of: StateOf) -> list[PlannedRun]:
+    """One run per seed; parameters, cost and what is evaluated are the row's."""
+    digests = inputs.of(row.config)
+    specs = task.evaluations(row.config, store)
+    num_params, cost = task.num_params(row.config), task.cost(row.config)
+    runs = []
+    for seed in row.seeds:
+        config = row.config_of(seed)
+        run_id = run_identity(config, digests)
+        evaluations = tuple(
+            PlannedEvaluation(spec, eval_identity(run_id, spec.settings, spec.inputs)) for spec in specs
+        )
+        runs.append(
+            PlannedRun(
+                row=row.variation.key,
+                group=row.variation.group,
+                label=row.variation.label,
+                seed=seed,
+                config=config,
+                run_id=run_id,
+                inputs=digests,
+                evaluations=evaluations,
+                num_params=num_params,
+                cost=cost,
+                overrides=row.overrides,
+                paper=row.variation.paper,
+                state=state_of(run_id, [evaluation.eval_id for evaluation in evaluations]),
+            )
+        )
+    return runs
+
+
+def _refuse_same_runs(runs: list[PlannedRun], study: Study) -> None:
+    """Rows that differ in settings but not in identities (the spacing of checkpoints) would print the same numbers."""
+    seen: dict[tuple[str, ...], PlannedRun] = {}
+    for run in runs:
+        other = seen.setdefault((run.run_id, *run.eval_ids), run)
+        if other.row != run.row:
+            names = ", ".join(dict.fromkeys([*other.overrides, *run.overrides]))
+            raise UserError(
+                f'{study.origin}: the rows "{other.row}" and "{run.row}" are one and the same run (seed {run.seed}): '
+                f"what they change ({names}) changes neither a trained number nor a score here. Leave one of them out."
+            )
+
+
+def _notes(rows: list[PlannedRow]) -> list[str]:
+    """One sentence per replaced setting, with the rows that it concerns."""
+    concerned: dict[tuple[str, str, str], list[str]] = {}
+    for row in rows:
+        for r in row.replaced:
+            concerned.setdefault((r.by, r.name, show(r.value)), []).append(f"{r.row} (declares {show(r.declared)})")
+    return [
+        *(
+            f"{by} sets {name} = {value} in every row, also in {', '.join(k)}."
+            for (by, name, value), k in concerned.items()
+        ),
+        *(f"{', '.join(r.repeated_by)} would be {r.variation.key} again: printed once." for r in rows if r.repeated_by),
+    ]
+
+
+def plan_as_json(plan: Plan) -> list[dict[str, Any]]:
+    """The plan for other programs: one object per run. Published numbers that a row does not print are null."""
+    return [
+        {
+            "row": run.row,
+            "group": run.group,
+            "label": run.label,
+            "seed": run.seed,
+            "run_id": run.run_id,
+            "eval_ids": run.eval_ids,
+            "num_params": run.num_params,
+            "cost": run.cost,
+            "overrides": dict(run.overrides),
+            "paper": {key: run.paper.get(key) for key in plan.paper_keys},
+            "state": run.state,
+        }
+        for run in plan.runs
+    ]

@@ -1,0 +1,85 @@
+"""A plan as JSON and back, so that a table prints without its corpus, its study file and its task's code."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from ablations.plan.plan import Plan, PlannedEvaluation, PlannedRun
+from ablations.plan.resolve import PlannedRow
+from ablations.study.study import Study
+from experiments.tasks.base import EvaluationSpec
+from experiments.tasks.recorded import describe, recorded_type
+
+_OF_RUN = ("row", "seed", "run_id", "num_params", "cost", "state")
+
+
+def plan_to_json(plan: Plan) -> dict[str, Any]:
+    """Everything that reports read of a plan, its states as they are now."""
+    return {
+        "settings": describe(type(plan.rows[0].config)),
+        "study": plan.study.model_dump(mode="json", by_alias=True, exclude={"folder"}),
+        "profile": plan.profile,
+        "notes": list(plan.notes),
+        "paper_keys": list(plan.paper_keys),
+        "rows": [_row(row) for row in plan.rows],
+        "runs": [_run(run) for run in plan.runs],
+    }
+
+
+def _row(row: PlannedRow) -> dict[str, Any]:
+    return {
+        "key": row.variation.key,
+        "config": row.config.model_dump(mode="json"),
+        "seeds": list(row.seeds),
+        "overrides": dict(row.overrides),
+    }
+
+
+def _run(run: PlannedRun) -> dict[str, Any]:
+    evaluations = [
+        {"eval_id": e.eval_id, "set": e.spec.set, "settings": dict(e.spec.settings), "inputs": dict(e.spec.inputs)}
+        for e in run.evaluations
+    ]
+    return {name: getattr(run, name) for name in _OF_RUN} | {
+        "inputs": dict(run.inputs),
+        "evaluations": evaluations,
+    }
+
+
+def plan_from_json(data: Mapping[str, Any]) -> Plan:
+    """The plan again. Raises ValueError (also pydantic's), KeyError or TypeError for what is not one.
+
+    No code is loaded but that of built-in tasks: the settings of others are read as the plan describes them.
+    """
+    study = Study.model_validate_json(json.dumps(data["study"]))
+    config_type = recorded_type(study.task, data.get("settings"), data["rows"][0]["config"])
+    variations = {row.key: row for row in study.variations}
+    rows = {
+        item["key"]: PlannedRow(
+            variations[item["key"]],
+            config_type.model_validate_json(json.dumps(item["config"])),
+            tuple(item["seeds"]),
+            item["overrides"],
+            (),
+        )
+        for item in data["rows"]
+    }
+    runs = tuple(_run_again(item, rows[item["row"]]) for item in data["runs"])
+    return Plan(study, data["profile"], tuple(rows.values()), runs, tuple(data["notes"]), tuple(data["paper_keys"]))
+
+
+def _run_again(item: Mapping[str, Any], row: PlannedRow) -> PlannedRun:
+    evaluations = tuple(
+        PlannedEvaluation(EvaluationSpec(e["set"], e["settings"], e["inputs"]), e["eval_id"])
+        for e in item["evaluations"]
+    )
+    return PlannedRun(
+        **{name: item[name] for name in _OF_RUN},
+        group=row.variation.group,
+        label=row.variation.label,
+        config=row.config_of(item["seed"]),
+        inputs=item["inputs"],
+        evaluations=evaluations,
+        overrides=row.overrides,
+        paper=row.variation.paper,
+    )

@@ -1,0 +1,208 @@
+"""Study × profile × selection → one checked configuration per row, and the proof that rows differ as declared.
+
+What a setting is worth, later before earlier: the configuration's defaults; the study's base; the row's `set`; the
+profile's ratios; the profile's `set`; the row's `fixed` and `by_profile`; the command line's --corpus and --set.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ablations.study.messages import nearest, show
+from ablations.study.overrides import Setting, build, check_names, setting_names
+from ablations.study.scale import check_ratios, scaled
+from ablations.study.selectors import Selection, row_seeds, select_rows
+from ablations.study.study import Profile, Study, Variation
+from experiments.config import TaskConfig, defaults, difference, digest, flatten
+from experiments.errors import UserError
+from experiments.tasks.base import Task
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """A value that a row declares and that the profile or the command line replaces."""
+
+    row: str
+    name: str
+    declared: Any
+    value: Any
+    by: str
+
+
+@dataclass(frozen=True)
+class PlannedRow:
+    """A row as it will run. `config` carries the first seed; the others differ in nothing else."""
+
+    variation: Variation
+    config: TaskConfig
+    seeds: tuple[int, ...]
+    overrides: Mapping[str, Any]  # what the row changes from base, after scaling, by dotted name
+    replaced: tuple[Replaced, ...]
+    repeated_by: tuple[str, ...] = ()  # rows of designs that are this row again, and are left out
+
+    def config_of(self, seed: int) -> TaskConfig:
+        return self.config.model_copy(update={"seed": seed})
+
+
+@dataclass(frozen=True)
+class _Context:
+    study: Study
+    profile_name: str
+    profile: Profile
+    selection: Selection
+    task: Task
+
+    def where(self, row: Variation | None) -> str:
+        name = f'row "{row.key}"' if row else "[base]"
+        return f'{self.study.origin}, {name}, profile "{self.profile_name}"'
+
+
+def resolve(study: Study, selection: Selection, task: Task) -> list[PlannedRow]:
+    """The selected rows in the study's order. Raises UserError for every mistake that needs no corpus to be seen."""
+    name, profile = study.profile_named(selection.profile)
+    rows = select_rows(study, selection.rows)
+    context = _Context(study, name, profile, selection, task)
+    _check_words(context)
+    settled = [(row, *_settle(context, row)) for row in rows]
+    reference = dict(flatten(_settle(context, None)[0]))
+    planned = []
+    for row, config, replaced in settled:
+        changed = _changes(config, reference)
+        _prove(context, row, changed)
+        seeds = tuple(row_seeds(study, row, selection))
+        config = config.model_copy(update={"seed": seeds[0]})
+        planned.append(PlannedRow(row, config, seeds, changed, replaced))
+    planned = _merge_repeats(planned)
+    _refuse_equal(planned, context)
+    _refuse_cancelled(planned, context)
+    return planned
+
+
+def _check_words(context: _Context) -> None:
+    """Every setting that the study or the command line names exists; so do the columns of published numbers."""
+    study, known = context.study, setting_names(context.task.config_type)
+    given = context.task.config_type.setting_roles.given_elsewhere
+    check_names(study.base, known, f"{study.origin}, [base]", given)
+    check_names(study.columns, known, f"{study.origin}, [columns]", given)
+    for name, profile in study.profiles.items():
+        check_names(profile.set, known, f'{study.origin}, profile "{name}"', given)
+    check_ratios(context.profile, known, f'{study.origin}, profile "{context.profile_name}"')
+    for row in study.variations:
+        check_names(row.declared, known, f'{study.origin}, row "{row.key}"', given)
+        for key in row.paper:
+            if key not in paper_keys(context.task):
+                raise UserError(
+                    f'{study.origin}, row "{row.key}": no column of the task {study.task} prints a published '
+                    f"{key!r}. {_or_list(key, paper_keys(context.task))}"
+                )
+    for name, (_, option) in context.selection.forced.items():
+        check_names([name], known, option, given)
+
+
+def paper_keys(task: Task) -> list[str]:
+    """The names of published numbers that the task's columns print, params (in millions) and flops (of training)."""
+    return list(dict.fromkeys([*(c.paper for c in task.columns if c.paper), "params", "flops"]))
+
+
+def _or_list(name: str, options: list[str]) -> str:
+    return f"Nearest: {', '.join(nearest(name, options) or options)}."
+
+
+def _settle(context: _Context, row: Variation | None) -> tuple[TaskConfig, tuple[Replaced, ...]]:
+    """One row's configuration (base's for None), by the order that the head of this file gives."""
+    study, profile, where = context.study, context.profile, context.where(row)
+    by_profile = f'profile "{context.profile_name}"'
+    by_row = f'row "{row.key}"' if row else ""
+    forced = {name: Setting(value, option) for name, (value, option) in context.selection.forced.items()}
+    own = row.last_word(context.profile_name) if row else {}
+    above = _from(profile.set, by_profile) | _from(own, by_row) | forced
+    unset = _from(defaults(context.task.config_type), "the defaults")
+    written = _from(study.base, "[base]") | _from(row.set if row else {}, by_row)
+    known = {name: s for name, s in (unset | written).items() if name not in above}
+    sized = scaled(known, profile, context.profile_name, where)
+    config = build(context.task.config_type, study.task, written | sized | above, where)
+    if row is None:
+        return config, ()
+    meant = {name: (sized.get(name) or Setting(value, by_row)).value for name, value in row.set.items()}
+    meant |= own
+    declared = {**row.set, **own}
+    replaced = [
+        Replaced(row.key, name, declared[name], above[name].value, above[name].source)
+        for name, value in meant.items()
+        if name in above and above[name].value != value
+    ]
+    return config, tuple(replaced)
+
+
+def _from(values: Mapping[str, Any], source: str) -> dict[str, Setting]:
+    return {name: Setting(value, source) for name, value in values.items()}
+
+
+def _changes(config: TaskConfig, reference: Mapping[str, Any]) -> dict[str, Any]:
+    changed = difference(config, reference)
+    changed.pop("seed", None)
+    return changed
+
+
+def _prove(context: _Context, row: Variation, changed: Iterable[str]) -> None:
+    """A row differs from base in what it declares and in nothing else: ratios apply to both sides alike."""
+    undeclared = [name for name in changed if name not in row.declared]
+    if undeclared:
+        raise UserError(
+            f"{context.where(row)}: it differs from base in {', '.join(undeclared)}, which it does not declare. The "
+            f"configuration of the task {context.study.task} derives one setting from another; it must not, or no "
+            "reader of the table knows what a row changes."
+        )
+
+
+def _merge_repeats(rows: list[PlannedRow]) -> list[PlannedRow]:
+    """A design whose values include base's gives base again: it is printed once, where it stands first."""
+    kept: list[PlannedRow] = []
+    first: dict[str, int] = {}  # by settings, the place in `kept`
+    for row in rows:
+        place = first.setdefault(_settings_digest(row.config), len(kept))
+        if place < len(kept) and row.variation.design and not row.variation.seed_offset:
+            kept[place] = replace(kept[place], repeated_by=(*kept[place].repeated_by, row.variation.key))
+        else:
+            kept.append(row)
+    return kept
+
+
+def _settings_digest(config: TaskConfig) -> str:
+    return digest(config.model_dump(mode="json", exclude={"seed"}))
+
+
+def _refuse_equal(rows: list[PlannedRow], context: _Context) -> None:
+    """Two rows with equal settings and a seed in common would print the same runs twice."""
+    seen: dict[tuple[str, int], PlannedRow] = {}
+    for row in rows:
+        settings = _settings_digest(row.config)
+        for seed in row.seeds:
+            other = seen.setdefault((settings, seed), row)
+            if other is not row:
+                raise UserError(_equal(other, row, seed, context))
+
+
+def _equal(first: PlannedRow, second: PlannedRow, seed: int, context: _Context) -> str:
+    return (
+        f'{context.study.origin}: the rows "{first.variation.key}" and "{second.variation.key}" have equal settings '
+        f'under profile "{context.profile_name}" and share seed {seed}: the table would show the same runs twice.'
+        f"{_lost(first)}{_lost(second)} Change one of them, leave one out with --rows, or, if base is to be repeated, "
+        "give one a larger seed_offset."
+    )
+
+
+def _refuse_cancelled(rows: list[PlannedRow], context: _Context) -> None:
+    """A row whose every difference from base is replaced would print base's numbers under its own name."""
+    for row in rows:
+        if row.replaced and not row.overrides:
+            raise UserError(
+                f'{context.study.origin}: the row "{row.variation.key}" comes out equal to base under profile '
+                f'"{context.profile_name}".{_lost(row)} Leave the row out with --rows, or that setting as it is.'
+            )
+
+
+def _lost(row: PlannedRow) -> str:
+    return "".join(
+        f' {r.by} replaces {r.name} = {show(r.declared)} of row "{r.row}" by {show(r.value)}.' for r in row.replaced
+    )

@@ -1,0 +1,166 @@
+"""Which trained run a command line names: by run_id, or by study, row and seed."""
+
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+import typer
+
+from ablations.service.selected import choose, task_of
+from ablations.study.study import Study, load_study
+from experiments.config import CHECKPOINTS, DeviceSpec, PrecisionChoice, RunConfig
+from experiments.errors import UserError
+from experiments.jobs.devices.slots import parse_slots
+from experiments.jobs.queue.job import Row as Queued
+from experiments.jobs.queue.queue import Queue
+from experiments.store.layout import Store, read_json
+
+BEST = "best"
+
+Run = Annotated[str | None, typer.Option("--run", metavar="RUN_ID", help="A trained run, or the beginning of its id.")]
+StudyOption = Annotated[str | None, typer.Option("--study", metavar="STUDY", help="The study that trained it.")]
+Row = Annotated[
+    str | None,
+    typer.Option(
+        "--row", metavar="KEY", help="The study's row, or best: that with the best dev score; its base if unset."
+    ),
+]
+Seed = Annotated[int | None, typer.Option("--seed", metavar="N", help="The row's seed; its first if unset.")]
+
+
+def _checkpoint(value: str | None) -> str | None:
+    if value is not None and not re.fullmatch(CHECKPOINTS, value):
+        raise UserError(f"--checkpoint {value}: write last, best or average:K, such as average:5.")
+    return value
+
+
+def _precision(value: str) -> str:
+    if value not in get_args(PrecisionChoice):
+        raise UserError(f"--precision {value}: write fp32, bf16 or auto.")
+    return value
+
+
+Checkpoint = Annotated[
+    str | None,
+    typer.Option(metavar="last|best|average:K", callback=_checkpoint, help="As the run's evaluation if unset."),
+]
+Precision = Annotated[str, typer.Option(metavar="fp32|bf16|auto", callback=_precision, help="Arithmetic.")]
+
+
+@dataclass(frozen=True)
+class Trained:
+    run_id: str
+    config: RunConfig
+    attempt: Path  # the folder that holds its weights
+    result: dict[str, Any]
+
+
+def find_trained(
+    store: Store,
+    run: str | None,
+    study: str | None,
+    row: str | None,
+    seed: int | None,
+    *,
+    profile: str | None = None,
+    corpus: str | None = None,
+    sets: list[str] | None = None,
+) -> Trained:
+    """The run, its training finished. Raises UserError: not known, not trained, or several fit."""
+    if (run is None) == (study is None):
+        raise UserError("Name the model: --run RUN_ID, or --study STUDY with --row KEY and --seed N.")
+    run_id = _by_id(store, run) if run is not None else _by_row(store, str(study), row, seed, profile, corpus, sets)
+    result, attempt = store.result(run_id), store.weights_folder(run_id)
+    if result is None or attempt is None:
+        raise UserError(f"The run {run_id} is not trained in {store.root}: `ablations run` trains it.")
+    if result["task"] != "translation":
+        raise UserError(f"The run {run_id} is of the task {result['task']}, which translates nothing.")
+    config = RunConfig.model_validate_json(json.dumps(result["config"]))
+    return Trained(run_id, config, attempt, result)
+
+
+def _by_id(store: Store, run: str) -> str:
+    known = sorted(path.parent.name for path in store.runs.glob("*/result.json"))
+    fitting = [run_id for run_id in known if run_id.startswith(run)]
+    if len(fitting) != 1:
+        found = f"{len(fitting)} runs begin so" if fitting else f"there are {len(known)} trained runs"
+        raise UserError(f"--run {run}: {found} in {store.root}: {', '.join((fitting or known)[:8]) or 'none'}.")
+    return fitting[0]
+
+
+def _by_row(
+    store: Store,
+    name: str,
+    row: str | None,
+    seed: int | None,
+    profile: str | None,
+    corpus: str | None,
+    sets: list[str] | None,
+) -> str:
+    study = load_study(name)
+    if row == BEST and BEST not in [variation.key for variation in study.variations]:
+        return _best(store, study, seed, profile)
+    wanted = row or (study.base_row or study.variations[0]).key
+    if corpus is None and not sets:
+        known = _recorded(store, study.name, wanted, seed, profile)
+        if len(known) == 1:
+            return known[0]
+    # Several sizes or corpora, or a queue that was removed: work it out as `plan` does, which reads the corpus.
+    chosen = choose(name, profile, corpus, wanted, None, sets, store.root, store.state_dir)
+    runs = [run for run in chosen.plan.runs if run.row == wanted and seed in (None, run.seed)]
+    if not runs:
+        raise UserError(f"The study {study.name} has no row {wanted!r} with seed {seed}: `ablations plan` lists them.")
+    return runs[0].run_id
+
+
+def _recorded(store: Store, study: str, row: str, seed: int | None, profile: str | None) -> list[str]:
+    """Trained runs that the queue remembers under this name: found without their training data."""
+    named = _queued(store, study, row, profile)
+    first = min((queued.seed for queued in named), default=None)
+    return [q.run_id for q in named if q.seed == (first if seed is None else seed) and store.result(q.run_id)]
+
+
+def _queued(store: Store, study: str, row: str | None, profile: str | None) -> list[Queued]:
+    """The study's runs in the queue, of one row or of all."""
+    if not store.queue_db.exists():
+        return []
+    queue = Queue(store.queue_db, create=False)
+    try:
+        rows = queue.status()
+    finally:
+        queue.close()
+    return [
+        queued
+        for queued in rows
+        if any(m.study == study and row in (None, m.row) and profile in (None, m.profile) for m in queued.members)
+    ]
+
+
+def _best(store: Store, study: Study, seed: int | None, profile: str | None) -> str:
+    """Of the study's trained runs the one with the best score on dev: of the first dev column where more is better."""
+    columns = [column for column in task_of(study).columns if column.set == "dev"]
+    column = next((c for c in columns if c.better == "higher"), *columns[:1])
+    found = {}
+    for queued in _queued(store, study.name, None, profile):
+        records = [read_json(path) or {} for path in store.run_folder(queued.run_id).glob("evaluations/*/result.json")]
+        scores = [r["metrics"].get(column.metric) for r in records if r.get("set") == "dev"]
+        known = [score if column.better == "higher" else -score for score in scores if score is not None]
+        if known and seed in (None, queued.seed) and store.result(queued.run_id):
+            found[queued.run_id] = max(known)
+    if not found:
+        raise UserError(
+            f"No run of {study.name} has a {column.metric} on dev in {store.root}: `ablations run` makes one."
+        )
+    return max(found, key=found.__getitem__)
+
+
+def device_spec(devices: str) -> DeviceSpec:
+    """One device of what --devices names: the first GPU, or all of the processor's threads together."""
+    slots = parse_slots(devices)
+    if slots[0].kind == "cuda":
+        os.environ["CUDA_VISIBLE_DEVICES"] = slots[0].device or ""
+        return DeviceSpec("cuda", slots[0].threads, slots[0].memory_gb)
+    return DeviceSpec("cpu", sum(slot.threads for slot in slots))

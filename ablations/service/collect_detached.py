@@ -1,0 +1,42 @@
+"""Runs that were left to a cluster: what has ended there meanwhile is taken in by any later command."""
+
+import os
+
+from experiments.errors import UserError
+from experiments.jobs.queue.queue import Queue
+from experiments.jobs.queue.states import State
+from experiments.store.layout import Store
+
+DETACHED = ("slurm",)  # of a Ray cluster only `work --engine ray --address …` knows where it is
+
+
+def settle(store: Store) -> None:
+    """Finish what is done, if runs were left to a cluster and nobody works on the store. Starts nothing.
+
+    Silent where that cannot be: on a disk that may only be read, while another command does the same.
+    """
+    if not store.queue_db.exists() or not os.access(store.state_dir, os.W_OK) or store.coordinator():
+        return
+    names = _engines(store)
+    if not names:
+        return
+    from experiments.jobs.coordinator.background import Background
+    from experiments.jobs.coordinator.coordinator import work
+    from experiments.jobs.engines.slurm import SlurmEngine
+    from experiments.tracking.mlflow import Tracker
+
+    try:
+        work(store, [], tracker=Background(lambda: Tracker(store)), until="settled", engine=SlurmEngine(store.root))
+    except UserError:
+        return
+
+
+def _engines(store: Store) -> set[str]:
+    """Which clusters have runs of this store."""
+    queue = Queue(store.queue_db, create=False)
+    try:
+        running = [row.run_id for row in queue.rows(State.RUNNING, 1)]
+        refs = [queue.job(run_id).ref or {} for run_id in running]
+    finally:
+        queue.close()
+    return {str(ref.get("engine")) for ref in refs} & set(DETACHED)

@@ -1,0 +1,172 @@
+"""From planned runs to jobs in the queue: the desired state minus what is valid already."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from ablations.plan.plan import Plan, PlannedRun
+from ablations.service.obstacles import refuse
+from ablations.service.selected import Selected
+from ablations.study.selectors import CORPUS
+from experiments.config import digest, flatten, lineage, total_steps
+from experiments.errors import UserError
+from experiments.jobs.queue.job import Job, Member
+from experiments.jobs.queue.queue import Queue
+from experiments.store.layout import Store, explain_os_errors, read_json, remove_folder, write_json
+from experiments.tasks.base import Progress, Task, settings_read
+
+STALE = ("keep", "rerun")
+
+
+def wanted(plan: Plan, stale: str) -> list[PlannedRun]:
+    """The runs that are not done. Raises UserError for another word than keep or rerun."""
+    if stale not in STALE:
+        raise UserError(f"--stale {stale}: write keep (older results stay, marked) or rerun (train them anew).")
+    done = {"finished"} if stale == "rerun" else {"finished", "stale"}
+    return [run for run in plan.runs if run.state not in done]
+
+
+def prepare(chosen: Selected, runs: Iterable[PlannedRun], progress: Progress) -> None:
+    """Make what the runs read, once per corpus, so that a mistake in it is said before anything is queued.
+
+    Raises UserError for what stands in their way (obstacles.py), before the corpus is made and once it is measured.
+    A store that this call would have made is removed again if it fails: a user's mistake leaves nothing behind.
+    """
+    runs = list(runs)
+    refuse(chosen, runs)
+    existed = chosen.store.root.exists()
+    Store.open(chosen.store.root, chosen.store.state_dir)
+    different = {_prepared_key(chosen.task, run): run for run in runs}  # one of those that one preparation serves
+    try:
+        for run in different.values():
+            chosen.task.prepare(run.config, chosen.store.root, progress)
+            if chosen.task.inputs(run.config, chosen.store.root) != run.inputs:
+                raise UserError(
+                    f"What {run.row} reads was changed since its run was planned a moment ago. Nothing was queued: run "
+                    "the same command again once the files are as they stay."
+                )
+        refuse(chosen, runs)
+    except UserError:
+        if not existed:
+            remove_folder(chosen.store.root)
+        raise
+
+
+def trained_again(chosen: Selected, runs: Iterable[PlannedRun]) -> list[PlannedRun]:
+    """Those whose training is finished and kept too little for an evaluation that is to be made: an average, the best.
+
+    The run is trained once more beside the result that there is, which stays until then.
+    """
+    found = []
+    for run in runs:
+        if run.state == "damaged":  # what is there is not known
+            continue
+        weights = chosen.store.weights_folder(run.run_id)
+        lacking = [e.spec for e in run.evaluations if chosen.store.evaluation(run.run_id, e.eval_id) is None]
+        if weights is not None and not all(chosen.task.serves(run.config, spec, weights) for spec in lacking):
+            found.append(run)
+    return found
+
+
+def say_trained_again(runs: Sequence[PlannedRun]) -> str:
+    """One line for people; "" for none."""
+    if not runs:
+        return ""
+    cost = sum({run.run_id: run.cost for run in runs}.values())
+    rows = ", ".join(dict.fromkeys(run.row for run in runs))
+    return (
+        f"{rows}: trained already, with fewer checkpoints kept than evaluation.checkpoint takes here. The run is "
+        f"trained again{f' ({cost:.1e} FLOP)' if cost else ''}. What was scored stays; if the weights come out other "
+        "than before (on another device), all scores of the run are made anew."
+    )
+
+
+def enqueue(chosen: Selected, plan: Plan, runs: Iterable[PlannedRun], stale: str) -> int:
+    """Put runs into the queue; returns how many were not there."""
+    store = chosen.store
+    jobs = []
+    for run in runs:
+        _keep_config(store, run)
+        jobs.append(_job(chosen, plan, run, stale))
+    queue = Queue(store.queue_db)
+    try:
+        return queue.enqueue(jobs)
+    finally:
+        queue.close()
+
+
+def _prepared_key(task: Task, run: PlannedRun) -> str:
+    return digest(settings_read(run.config, task.prepare_reads))
+
+
+def member(plan: Plan, run: PlannedRun) -> Member:
+    """The place of a run in a plan's table."""
+    corpus = str(dict(flatten(run.config)).get(CORPUS, ""))
+    return Member(plan.study.name, plan.profile, Path(corpus).name, run.row, run.group)
+
+
+def _job(chosen: Selected, plan: Plan, run: PlannedRun, stale: str) -> Job:
+    store = chosen.store
+    result = store.result(run.run_id)
+    retrain = run.state == "stale" and stale == "rerun"
+    return Job(
+        run_id=run.run_id,
+        task=run.config.task,
+        config=run.config.model_dump(mode="json"),
+        folder=str(chosen.study.folder or ""),
+        seed=run.seed,
+        train=result is None or retrain or bool(trained_again(chosen, [run])),
+        evaluations=tuple(
+            {"eval_id": e.eval_id, "set": e.spec.set, "settings": dict(e.spec.settings), "inputs": dict(e.spec.inputs)}
+            for e in run.evaluations
+        ),
+        inputs=run.inputs,
+        prepared_key=_prepared_key(chosen.task, run),
+        steps=total_steps(run.config),
+        num_params=run.num_params,
+        cost=run.cost,
+        memory_gb=chosen.task.memory_bytes(run.config, "cpu") / 1e9,
+        gpu_memory_gb=chosen.task.memory_bytes(run.config, "cuda") / 1e9,
+        devices=chosen.devices_per_run,
+        priority=chosen.priority,
+        members=(member(plan, run),),
+        rerun_after=int(result["attempt"]) if result and retrain else 0,
+        keeps=chosen.task.keeps(run.config),
+        continues=tuple(_shorter(store, run)),
+    )
+
+
+def _shorter(store: Store, run: PlannedRun) -> list[str]:
+    """Runs of the same schedule that train fewer steps, longest first: this one may go on from their checkpoints."""
+    mine, steps = lineage(run.config, run.inputs), total_steps(run.config)
+    if steps is None or not type(run.config).setting_roles.not_in_lineage:
+        return []
+    found = []
+    for path in store.runs.glob("*/config.json"):
+        try:
+            other = read_json(path) or {}
+        except UserError:
+            continue
+        fewer = other.get("steps") or 0
+        if other.get("lineage") == mine and isinstance(fewer, int) and fewer < steps:
+            found.append((fewer, path.parent.name))
+    return [run_id for _, run_id in sorted(found, reverse=True)]
+
+
+def _keep_config(store: Store, run: PlannedRun) -> None:
+    """runs/<run_id>/config.json: what the run is, for whoever finds the folder."""
+    path = store.run_folder(run.run_id) / "config.json"
+    if path.exists():
+        return
+    with explain_os_errors(f"write {path}"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(
+            path,
+            {
+                "run_id": run.run_id,
+                "config": run.config.model_dump(mode="json"),
+                "inputs": dict(run.inputs),
+                "lineage": lineage(run.config, run.inputs),
+                "steps": total_steps(run.config),
+                "evaluations": {e.spec.set: e.eval_id for e in reversed(run.evaluations)},  # the first of each set
+            },
+        )

@@ -1,0 +1,164 @@
+"""What a plan will take: memory, disk, and time on the devices there are, from measurements of this store."""
+
+import statistics
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ablations.cli.progress import duration, plain_progress
+from ablations.plan.plan import PlannedRun
+from ablations.service.enqueue import prepare
+from ablations.service.selected import Selected
+from ablations.study.messages import number
+from ablations.study.overrides import nested
+from experiments.config import flatten, total_steps
+from experiments.errors import UserError
+from experiments.jobs.attempts.calibration import Point, Speed, keep, kept, of_results
+from experiments.jobs.attempts.probe import STEPS, probe
+from experiments.jobs.devices.devices_per_run import simulate, widths
+from experiments.jobs.devices.slots import Slot, by_device
+
+PROBED_S = 120.0  # what measuring may take, beside the cheapest and the costliest row
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Of the runs that are not done. Seconds by run_id; `makespan_s` is None where some could not be told."""
+
+    memory_bytes: dict[str, float]
+    disk_bytes: dict[str, float]
+    seconds: dict[str, float | None]
+    makespan_s: float | None
+    devices: dict[str, int]  # of the runs that take more than one
+    evaluations_known: bool
+
+    @property
+    def total_s(self) -> float:
+        return sum(seconds or 0.0 for seconds in self.seconds.values())
+
+
+def forecast(chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slot]) -> Forecast:
+    """Predict from what was measured in the store on devices like the first of `slots`."""
+    slot, task = slots[0], chosen.task
+    every = {run.run_id: step_cost(run) for run in chosen.plan.runs}
+    steps, evaluations = of_results(chosen.store, every)
+    speed = Speed([*kept(chosen.store), *steps], slot.kind, slot.threads)
+    scoring = Speed(evaluations, slot.kind, slot.threads)
+    unique = {run.run_id: run for run in runs}
+    seconds = {run_id: _seconds(run, speed, scoring) for run_id, run in unique.items()}
+    known = {run_id: value for run_id, value in seconds.items() if value is not None}
+    wide = _widths(unique, slots, chosen.devices_per_run)
+    return Forecast(
+        {run_id: task.memory_bytes(run.config, slot.kind) for run_id, run in unique.items()},
+        {run_id: task.disk_bytes(run.config) for run_id, run in unique.items()},
+        seconds,
+        _makespan(known, wide, len(slots)) if known and len(known) == len(seconds) else None,
+        wide,
+        bool(scoring),
+    )
+
+
+def measure(chosen: Selected, runs: Sequence[PlannedRun], slot: Slot) -> None:
+    """Train a few steps of every row of another cost on one slot, and keep in the store how long they took.
+
+    The cheapest and the costliest first: once they and PROBED_S have passed, the others are told from these.
+    """
+    prepare(chosen, runs, plain_progress)
+    by_cost = {step_cost(run): run for run in runs if run.cost}
+    if not by_cost:
+        raise UserError(f"The task {chosen.study.task} does not predict what its runs cost: nothing can be measured.")
+    costs = sorted(by_cost)
+    order, began = list(dict.fromkeys([costs[0], costs[-1], *costs])), time.monotonic()
+    probes = probe(chosen.store, (short_spec(chosen, by_cost[cost]) for cost in order), slot)
+    for cost, measured in zip(order, probes, strict=True):
+        plain_progress(f"measuring {by_cost[cost].row}", order.index(cost) + 1, len(order))
+        keep(chosen.store, [Point(slot.kind, slot.threads, cost, measured.seconds_per_step)])
+        if cost != costs[0] and time.monotonic() - began > PROBED_S:
+            probes.close()
+            break
+
+
+def refuse_above(
+    max_hours: float, chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slot], here: bool
+) -> str:
+    """Raises UserError if the runs would take longer, all together, than the budget; else what they would take.
+
+    What is not known yet is measured, where the runs are to be trained `here`.
+    """
+    predicted = forecast(chosen, runs, slots)
+    if predicted.makespan_s is None and not here:
+        raise UserError(
+            "--max-hours: nothing like these runs was measured in this store yet. On a machine like the cluster's, "
+            "`ablations plan … --measure` trains a few steps of each row."
+        )
+    if predicted.makespan_s is None:
+        measure(chosen, runs, slots[0])
+        predicted = forecast(chosen, runs, slots)
+    if predicted.makespan_s is None:
+        raise UserError("--max-hours: how long these runs take cannot be predicted, so the budget cannot be kept.")
+    if predicted.makespan_s > max_hours * 3600:
+        longest = max(predicted.seconds.items(), key=lambda item: item[1] or 0.0)
+        row = next(run.row for run in runs if run.run_id == longest[0])
+        whole, alone = duration(predicted.makespan_s), duration(longest[1] or 0.0)
+        raise UserError(
+            f"--max-hours {max_hours:g}: {number(len(predicted.seconds), 'run')} would take about {whole} on "
+            f"{number(len(slots), 'slot')}, "
+            f"the longest ({row}) {alone}. Nothing was started. More --devices, fewer --rows or --seeds, or a smaller "
+            "--profile make it shorter."
+        )
+    return f"about {duration(predicted.makespan_s)}, within the {max_hours:g} h allowed"
+
+
+def _widths(runs: Mapping[str, PlannedRun], slots: Sequence[Slot], per_run: int) -> dict[str, int]:
+    """Devices of the runs that take more than one, as the coordinator will decide by their cost."""
+    devices = len(by_device(slot for slot in slots if per_run or slot.kind == "cuda"))
+    if per_run:
+        return dict.fromkeys(runs, min(per_run, devices)) if per_run > 1 and devices > 1 else {}
+    return widths({run_id: run.cost for run_id, run in runs.items()}, devices) if devices > 1 else {}
+
+
+def _makespan(seconds: Mapping[str, float], wide: Mapping[str, int], slots: int) -> float:
+    return max(simulate(seconds, {**dict.fromkeys(seconds, 1), **wide}, slots).values())
+
+
+def lines(predicted: Forecast, slots: Sequence[Slot], devices: str) -> Iterable[str]:
+    """Totals for people."""
+    memory, disk = list(predicted.memory_bytes.values()), sum(predicted.disk_bytes.values())
+    if any(memory):
+        yield f"memory: up to {max(memory) / 1e9:.1f} GB a run on {slots[0].kind}; disk: {disk / 1e9:.2f} GB"
+    if predicted.makespan_s is None:
+        if predicted.seconds:
+            yield "time: nothing like it was measured here yet; `ablations plan … --measure` trains a few steps"
+        return
+    scored = "" if predicted.evaluations_known else ", evaluation not counted (none was measured yet)"
+    median = statistics.median(value or 0.0 for value in predicted.seconds.values())
+    yield (
+        f"time: {duration(predicted.total_s)} of work (median run {duration(median)}), about "
+        f"{duration(predicted.makespan_s)} on {devices}{scored}"
+    )
+
+
+def _seconds(run: PlannedRun, speed: Speed, scoring: Speed) -> float | None:
+    steps, cost = total_steps(run.config), step_cost(run)
+    if steps is None or (steps and not (speed and cost)):
+        return None
+    evaluating = scoring.seconds(cost) * len(run.evaluations) if scoring else 0.0
+    return (speed.seconds(cost) * steps if steps else 0.0) + evaluating
+
+
+def step_cost(run: PlannedRun) -> float:
+    """Predicted operations of one training step; 0: unknown."""
+    return run.cost / (total_steps(run.config) or 1)
+
+
+def short_spec(chosen: Selected, run: PlannedRun, steps: int = STEPS) -> dict[str, object]:
+    """The run with as few steps as a measurement takes."""
+    settings, name = dict(flatten(run.config)), run.config.setting_roles.steps
+    if not name or name not in settings:
+        raise UserError(f"The task {run.config.task} does not say in a setting how long it trains: it is not measured.")
+    return {
+        "task": run.config.task,
+        "folder": str(chosen.study.folder or ""),
+        "config": nested({**settings, name: steps}),
+        "inputs": dict(run.inputs),
+    }

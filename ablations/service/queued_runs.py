@@ -1,0 +1,58 @@
+"""Which runs of the queue a user means: by run_id, by row, by table, or all."""
+
+from collections.abc import Collection, Iterable, Sequence
+
+from experiments.errors import UserError
+from experiments.jobs.queue.job import Row
+from experiments.jobs.queue.queue import Queue
+from experiments.jobs.queue.states import State
+from experiments.store.layout import Store
+
+HOW = "Write a row (A-h16), a row with its seed (A-h16:2), a study (table3), the beginning of a run_id, or all."
+SHORTEST = 4  # digits of a run_id
+
+
+def chosen(store: Store, names: Sequence[str], states: Collection[State] = tuple(State)) -> list[Row]:
+    """The runs that `names` mean, of those in `states`. Raises UserError for a name that means none."""
+    rows = all_rows(store)
+    if not rows:
+        raise UserError(f"Nothing is queued in {store.root}. Name the store with --store.")
+    found: dict[str, Row] = {}
+    for name in names:
+        meant = [row for row in rows if _means(name, row)]
+        if not meant:
+            known = ", ".join(sorted({member.row for row in rows for member in row.members})[:30])
+            raise UserError(f"{name!r} is no run in {store.root}. {HOW} Rows there: {known}.")
+        found |= {row.run_id: row for row in meant if row.state in states}
+    return list(found.values())
+
+
+def all_rows(store: Store) -> list[Row]:
+    """The queue; empty if there is none."""
+    if not store.queue_db.exists():
+        return []
+    queue = Queue(store.queue_db, create=False)
+    try:
+        return queue.status()
+    finally:
+        queue.close()
+
+
+def label(row: Row) -> str:
+    """ "table3 A-h16 seed 2 (1f2e…)": every table the run stands in."""
+    names = ", ".join(sorted({f"{member.study} {member.row}" for member in row.members})) or "run"
+    return f"{names} seed {row.seed} ({row.run_id})"
+
+
+def labels(rows: Iterable[Row]) -> str:
+    """Several, one a line."""
+    return "".join(f"  {row.state.value:<9} {label(row)}\n" for row in rows)
+
+
+def _means(name: str, row: Row) -> bool:
+    if name == "all" or (len(name) >= SHORTEST and row.run_id.startswith(name)):
+        return True
+    key, colon, seed = name.rpartition(":")
+    if colon and seed.isdigit():
+        return row.seed == int(seed) and any(key == member.row for member in row.members)
+    return any(name in (member.row, member.study) for member in row.members)

@@ -1,0 +1,101 @@
+"""`ablations run --devices cpu:auto` and `cuda:*xauto`: how many runs share a device, by measurement."""
+
+import re
+import statistics
+from collections.abc import Callable, Sequence
+
+import typer
+
+from ablations.cli.progress import plain_progress
+from ablations.plan.plan import PlannedRun
+from ablations.service.enqueue import prepare
+from ablations.service.forecast import short_spec, step_cost
+from ablations.service.selected import Selected
+from experiments.config import digest
+from experiments.errors import UserError
+from experiments.jobs.attempts.calibration import Point, keep, keep_share, kept_share
+from experiments.jobs.attempts.probe import STEPS, probe_together, steps_together
+from experiments.jobs.devices.device_sharing import WORTH, counts, most_worth, shares
+from experiments.jobs.devices.hardware import available_cores
+from experiments.jobs.devices.slots import Slot, parse_slots
+
+MEASURED = re.compile(r"cpu:auto|(cuda:(?:\*|\d+(?:,\d+)*)x)auto")
+
+
+def as_one(devices: str) -> str:
+    """The text with a device for each run where sharing is to be measured."""
+    return _replaced(devices, lambda part: _text(part, 1))
+
+
+def settle(devices: str, chosen: Selected, runs: Sequence[PlannedRun]) -> str:
+    """The text of `--devices` with numbers where it says auto: as many at once as are each time WORTH the fewer.
+
+    Measured is the row in which half of all the table's work is passed, going from its cheapest to its costliest. The
+    answer is kept in the store, so that the same command goes on as it began. `runs` are those not done. Raises
+    UserError if a coordinator works on the store, or if not even one run can be measured.
+    """
+    if not runs:
+        return as_one(devices)
+    run = middle_of_work(chosen.plan.runs)
+    prepare(chosen, [*runs, run], plain_progress)
+    with chosen.store.coordinator_lock():  # what trains beside it would be measured too
+        settled = _replaced(devices, lambda part: _text(part, _count(chosen, run, parse_slots(_text(part, 1))[0])))
+    typer.echo(f"--devices {settled}", err=True)
+    return settled
+
+
+def middle_of_work(runs: Sequence[PlannedRun]) -> PlannedRun:
+    """From the cheapest run to the costliest, the one that passes half of the sum of their costs."""
+    rising = sorted({run.run_id: run for run in runs}.values(), key=lambda run: run.cost)
+    left = sum(run.cost for run in rising) / 2
+    for run in rising:
+        left -= run.cost
+        if left <= 0:
+            break
+    return run
+
+
+def _replaced(devices: str, text: Callable[[re.Match[str]], str]) -> str:
+    parts = [(part, MEASURED.fullmatch(part.strip())) for part in devices.split("+")]
+    return "+".join(text(match) if match else part for part, match in parts)
+
+
+def _text(part: re.Match[str], count: int) -> str:
+    return f"{part[1]}{count}" if part[1] else f"cpu:{count}x{max(1, available_cores() // count)}"
+
+
+def _count(chosen: Selected, run: PlannedRun, slot: Slot) -> int:
+    """Runs at once on a device like `slot`, as was measured in this store or is measured now."""
+    spec = short_spec(chosen, run, 2 * STEPS)
+    alike = {key: value for key, value in spec.items() if key != "config"}
+    settings = {key: value for key, value in run.config.model_dump(mode="json").items() if key != "seed"}
+    key = digest({**alike, "config": settings, "slot": [slot.kind, slot.threads, slot.room_gb]})
+    known = kept_share(chosen.store, key)
+    if known is not None:
+        return known
+    tried = list(counts(slot, chosen.task.memory_bytes(run.config, slot.kind) / 1e9))
+    if len(tried) < 2:
+        typer.echo(f"{slot.unit} is not shared: two runs like {run.row} would not fit", err=True)
+        return 1
+    typer.echo(f"measuring how many runs like {run.row} share {slot.unit} best …", err=True)
+    seconds: dict[int, float] = {}  # of a step, by how many run at once
+
+    def speeds(count: int) -> list[float]:
+        steps = steps_together(seconds[1]) if seconds else 2 * STEPS
+        try:
+            found = probe_together(chosen.store, short_spec(chosen, run, steps), shares(slot, count))
+        except UserError as error:
+            if count == 1:
+                raise UserError(f"{error} So name a number in --devices, as cpu:2x4 or cuda:*x2.") from None
+            typer.echo(f"  {count} at once: {error}", err=True)
+            return [0.0]
+        seconds[count] = statistics.fmean(measured.seconds_per_step for measured in found)
+        each = [1 / measured.seconds_per_step for measured in found]
+        typer.echo(f"  {count} at once: {sum(each):.3g} steps/s", err=True)
+        return each
+
+    count = most_worth(tried, speeds)[-1][0]
+    typer.echo(f"  {count} it is: each number has to gain {WORTH} times over the one before", err=True)
+    keep_share(chosen.store, key, count)
+    keep(chosen.store, [Point(slot.kind, shares(slot, count)[0].threads, step_cost(run), seconds[count])])
+    return count

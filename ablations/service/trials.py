@@ -1,0 +1,146 @@
+"""The trials of a study's rows as ordinary runs: asked for, queued, judged, told. One process: the coordinator's."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from ablations.plan.plan import Plan, PlannedRun, plan_study
+from ablations.service.enqueue import enqueue
+from ablations.service.run_states import run_states
+from ablations.service.selected import Selected
+from ablations.study.overrides import setting_names
+from ablations.study.selectors import Selection, select_rows
+from ablations.study.study import Study
+from ablations.study.tuning import SETS, about, deciding_column, space_of, tune_of, with_tuned
+from experiments.events.history import History
+from experiments.jobs.coordinator.reporter import View
+from experiments.jobs.queue.job import Row
+from experiments.jobs.queue.queue import Queue
+from experiments.jobs.queue.states import State
+from experiments.tuning import COMPLETE, FAILED, PRUNED, Search, Trial
+
+# A run that ends like this says something of its settings; other failures say something of the program or the machine.
+TELLING = ("diverged", "out_of_memory")
+
+
+class Trials:
+    """`refill` and `watch` are called by the coordinator; `searches` says what there is and what was found."""
+
+    def __init__(
+        self, chosen: Selected, selected: Selection, trials: int, slots: int, when_complete: Callable[[], None]
+    ) -> None:
+        self._when_complete, self._told_complete = when_complete, False
+        self._chosen, self._selected = chosen, selected
+        study, task = chosen.study, chosen.task
+        self.tune, self.column, self.trials = tune_of(study, task), deciding_column(study, task), trials
+        self.searches: dict[str, Search] = {}
+        for row in select_rows(study, selected.rows):
+            space = space_of(study, row, selected, task)
+            run = self._plan(study, row.key).runs[0]
+            self.searches[row.key] = Search(chosen.store, space, about(run.config, run.inputs, space))
+        self._at_once = max(1, -(-slots // len(self.searches)))  # in flight for a row
+        self._runs: dict[tuple[str, int], PlannedRun] = {}  # of trials that this process has queued
+        self._curves: dict[str, tuple[History, dict[int, float]]] = {}
+        self.given_up: dict[str, str] = {}  # row → why
+
+    def budget(self, row: str) -> int:
+        return self.trials if self.searches[row].space.ranges else 0
+
+    @property
+    def complete(self) -> bool:
+        return all(len(s.trials) >= self.budget(row) and not s.running for row, s in self.searches.items())
+
+    def refill(self) -> None:
+        """Tell what has ended, and keep `_at_once` trials of each row in the queue until its budget is spent."""
+        queued = self._queued()
+        for row, search in self.searches.items():
+            for trial in search.running:
+                self._start(row, trial)
+                self._settle(row, trial, queued)
+            while (
+                row not in self.given_up
+                and len(search.trials) < self.budget(row)
+                and len(search.running) < self._at_once
+            ):
+                trial = search.ask()
+                self._start(row, trial)
+                self._settle(row, trial, {})
+        if self.complete and not self._told_complete:
+            self._told_complete = True
+            self._when_complete()
+
+    def watch(self, view: View) -> None:
+        """Ask the pruner about running trials that have a new point on their curve."""
+        if self.tune.pruner == "none":
+            return
+        running = {live.run_id for live in view.running}
+        for (row, number), run in self._runs.items():
+            search = self.searches[row]
+            if run.run_id not in running or search.trials[number].state != "running":
+                continue
+            history, curve = self._curves.setdefault(run.run_id, (History(self._chosen.store, run.run_id), {}))
+            new = {point.step: point.value for point in history.read() if point.name == search.space.curve}
+            curve |= new
+            if new and search.should_prune(number, curve):
+                search.tell(number, PRUNED, curve=curve)
+                self._cancel(run.run_id)
+
+    def best(self) -> dict[str, Mapping[str, Any]]:
+        return {row: search.best.params for row, search in self.searches.items() if search.best is not None}
+
+    def _start(self, row: str, trial: Trial) -> None:
+        """Queue a trial's run, once in this process: also one that an earlier process had begun."""
+        if (row, trial.number) in self._runs:
+            return
+        study = with_tuned(self._chosen.study, {row: trial.params})
+        plan = self._plan(study.model_copy(update={"name": f"{study.name}-tuning"}), row)
+        run = replace(plan.runs[0], row=f"{row}.trial{trial.number + 1}")
+        self._runs[row, trial.number] = run
+        self.searches[row].started(trial.number, run.run_id)
+        if run.state not in ("finished", "stale"):
+            enqueue(self._chosen, plan, [run], "keep")
+
+    def _plan(self, study: Study, row: str) -> Plan:
+        sets = {SETS: [self.tune.set]} if SETS in setting_names(self._chosen.task.config_type) else {}
+        selected = replace(self._selected, rows=(row,), seeds=1, overrides={**sets, **self._selected.overrides})
+        store, task = self._chosen.store, self._chosen.task
+        return plan_study(study, selected, task, store.root, run_states(store, task))
+
+    def _settle(self, row: str, trial: Trial, queued: Mapping[str, Row]) -> None:
+        """Tell a trial whose run has ended."""
+        run, search, store = self._runs[row, trial.number], self.searches[row], self._chosen.store
+        eval_id = next(e.eval_id for e in run.evaluations if e.spec.set == self.tune.set)
+        scored = store.evaluation(run.run_id, eval_id) if store.result(run.run_id) else None
+        if scored is not None:
+            value = scored["metrics"].get(self.column.metric)
+            search.tell(trial.number, COMPLETE if value is not None else FAILED, value, self._curve(search, run))
+            return
+        known = queued.get(run.run_id)
+        if known is None or not known.state.ended or known.state is State.FINISHED:
+            return
+        if known.error_class in TELLING:
+            search.tell(trial.number, FAILED)
+        else:
+            self.given_up[row] = known.error.splitlines()[0] if known.error else "it was cancelled"
+
+    def _curve(self, search: Search, run: PlannedRun) -> dict[int, float]:
+        if self.tune.pruner == "none":
+            return {}
+        points = History(self._chosen.store, run.run_id).read()
+        return {point.step: point.value for point in points if point.name == search.space.curve}
+
+    def _queued(self) -> dict[str, Row]:
+        """Only what this process has queued counts: an old failure is tried again."""
+        mine = {run.run_id for run in self._runs.values()}
+        queue = Queue(self._chosen.store.queue_db)
+        try:
+            return {row.run_id: row for row in queue.status() if row.run_id in mine}
+        finally:
+            queue.close()
+
+    def _cancel(self, run_id: str) -> None:
+        queue = Queue(self._chosen.store.queue_db)
+        try:
+            queue.cancel([run_id])
+        finally:
+            queue.close()

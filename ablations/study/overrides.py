@@ -1,0 +1,152 @@
+"""Settings by dotted name: {"model.d_k": 16}. From TOML's nested tables, from `--set`, into a checked configuration."""
+
+import json
+import math
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from ablations.study.messages import plain, show, suggestion
+from experiments.config import GIVEN_ELSEWHERE, TaskConfig, flatten
+from experiments.errors import UserError
+
+Overrides = dict[str, Any]
+Config = TypeVar("Config", bound=TaskConfig)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A value and who set it, in words: 'row "A-h1"'."""
+
+    value: Any
+    source: str
+
+
+def dotted(table: Any) -> Overrides:
+    """Nested or already dotted settings as one level, in the order written. Raises ValueError.
+
+    `{model.d_k = 16}` and `{"model.d_k" = 16}` are the same; giving both is an error, and so is nan or inf
+    (no setting has a use for them, and identities are canonical JSON).
+    """
+    if not isinstance(table, Mapping):
+        raise ValueError("a table of settings is wanted, such as {model.d_k = 16}")
+    settings: Overrides = {}
+    for name, value in flatten(table):
+        if name in settings:
+            raise ValueError(f"{name} is given twice")
+        if any(isinstance(v, float) and not math.isfinite(v) for v in _leaves(value)):
+            raise ValueError(f"{name} = {show(value)}: a finite number is wanted")
+        settings[name] = value
+    return settings
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, list | tuple):
+        for item in value:
+            yield from _leaves(item)
+    else:
+        yield value
+
+
+def parse_set(items: Iterable[str]) -> Overrides:
+    """The command line's `--set key=value` …: values are TOML, bare words are text, the last of a key wins."""
+    settings: Overrides = {}
+    for item in items:
+        name, equals, text = item.partition("=")
+        name = name.strip()
+        if not equals or not name or not text.strip():
+            raise UserError(f"--set {item.strip()}: write key=value, for example --set model.num_heads=4.")
+        try:
+            settings |= dotted({name: _parse_value(text.strip())})
+        except ValueError as error:
+            raise UserError(f"--set {item}: {error}.") from None
+    return settings
+
+
+def _parse_value(text: str) -> Any:
+    try:
+        parsed = tomllib.loads(f"v = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    except RecursionError:
+        raise ValueError("its value is nested too deeply") from None
+    return parsed["v"] if len(parsed) == 1 else text  # a line break in the text would start another key
+
+
+def setting_names(config_type: type[TaskConfig]) -> list[str]:
+    """Every setting a row may set, by dotted name, in the configuration's order."""
+    given = config_type.setting_roles.given_elsewhere
+    return [name for name in _names(config_type) if name not in given]
+
+
+def _names(config_type: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    for name, field in config_type.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from _names(kind, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}"
+
+
+def check_names(
+    settings: Iterable[str], known: Iterable[str], where: str, given: Mapping[str, str] = GIVEN_ELSEWHERE
+) -> None:
+    """Raises UserError for the first name that is no setting, listing the nearest; `given` says who else gives it."""
+    known = list(known)
+    names = set(known)
+    for name in settings:
+        if name in names:
+            continue
+        if name in given:
+            raise UserError(f"{where}: {name} is not set like this: {given[name]}.")
+        inside = [k for k in known if k.startswith(f"{name}.")]
+        if inside:
+            raise UserError(f"{where}: {name} is a group of settings, set one of them: {', '.join(inside)}.")
+        raise UserError(f"{where}: there is no setting {name}. {suggestion(name, known, 'settings')}")
+
+
+def build(config_type: type[Config], task: str, settings: Mapping[str, Setting], where: str) -> Config:
+    """The checked configuration; names must be known. Raises UserError saying which value is wrong and who set it."""
+    values = nested({name: setting.value for name, setting in settings.items()}) | {"task": task}
+    try:
+        # as JSON, like the child: there a list may stand for a tuple and text for a path, and still no "1" for a 1
+        return config_type.model_validate_json(json.dumps(values, default=str))
+    except ValidationError as error:
+        found = "; ".join(_explain(e, settings) for e in error.errors())
+        raise UserError(f"{where}: {found}. Correct it in the study file, or with --set.") from None
+
+
+def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """{"model.d_k": 16} → {"model": {"d_k": 16}}."""
+    table: dict[str, Any] = {}
+    for name, value in settings.items():
+        *path, last = name.split(".")
+        node = table
+        for part in path:
+            node = node.setdefault(part, {})
+        node[last] = value
+    return table
+
+
+def _explain(error: Any, settings: Mapping[str, Setting]) -> str:
+    name = _setting_of(error["loc"], settings)
+    if name is not None:
+        return f"{name} = {show(settings[name].value)} (set by {settings[name].source}): {plain(error)}"
+    finding = plain(error)  # of a whole section: add who set the values that it speaks of
+    words = set(re.findall(r"\w+", finding))
+    section = ".".join(str(part) for part in error["loc"])
+    involved = [n for n in settings if n.startswith(section) and n.rpartition(".")[2] in words]
+    return "; ".join([finding, *(f"{n} was set by {settings[n].source}" for n in involved)])
+
+
+def _setting_of(location: tuple[int | str, ...], settings: Mapping[str, Setting]) -> str | None:
+    """The setting an error is about: pydantic's location may go deeper, into an item of a list."""
+    for length in range(len(location), 0, -1):
+        name = ".".join(str(part) for part in location[:length])
+        if name in settings:
+            return name
+    return None

@@ -1,0 +1,92 @@
+"""Pieces of a study file: the kinds of text and number in it, and what it declares beside rows and profiles."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat, model_validator
+
+from ablations.study.overrides import Overrides, dotted
+from experiments.tasks.base import Column
+from experiments.tasks.own.function import column
+
+
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("it holds a control character or a line break; labels are one line of printable text")
+    return text
+
+
+# Keys become labels, tags of MLflow and words on a command line (--rows a,b); never a path.
+Key = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=64)]
+Text = Annotated[str, AfterValidator(_printable)]
+Settings = Annotated[Overrides, BeforeValidator(dotted)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class Part(BaseModel):
+    """A piece of a study file: frozen, typed strictly, unknown names refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Metric(Part):
+    """A column of the table, of a task that leaves its columns to the study (or instead of the task's own)."""
+
+    name: Annotated[str, Field(min_length=1)] = Field(description="the metric as the trainer returns it")
+    set: Key = Field("test", description="the set that it is measured on")
+    head: Text = Field("", description="printed over the column; the name and the set, if unset")
+    better: Literal["higher", "lower"] = "higher"
+    digits: int = Field(2, ge=0, le=12, description="after the point")
+    key: Annotated[str, Field(pattern=r"^(\w[\w.-]*)?$")] = Field(
+        "", description="in JSON, CSV and `paper`: name_set, if unset"
+    )
+
+    @property
+    def column(self) -> Column:
+        return column(self.name, self.head, set=self.set, better=self.better, digits=self.digits, key=self.key)
+
+
+class Interval(Part):
+    """Where a tuned setting is looked for: {low = 0.1, high = 10, log = true}, or a list of values."""
+
+    low: int | FiniteFloat = 0
+    high: int | FiniteFloat = 0
+    log: bool = Field(False, description="evenly over the logarithm")
+    step: FiniteFloat | None = Field(None, gt=0)
+    choices: tuple[bool | int | FiniteFloat | str, ...] = Field((), strict=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _list_of_choices(cls, data: Any) -> Any:
+        return {"choices": data} if isinstance(data, list) else data
+
+    @model_validator(mode="after")
+    def _something_between(self) -> Self:
+        if not self.choices and not self.low < self.high:
+            raise ValueError("low and high are wanted, low below high; or a list of values")
+        if self.log and (self.low <= 0 or self.step is not None):
+            raise ValueError("log = true wants low above 0, and no step")
+        return self
+
+
+def _ranges(table: Any) -> Any:
+    """{model: {dropout: […]}} → {"model.dropout": […]}: a list or a table with `low` is a range."""
+    found: dict[str, Any] = {}
+    for name, value in table.items() if isinstance(table, dict) else ():
+        if isinstance(value, dict) and not {"low", "high", "choices"} & set(value):
+            found |= {f"{name}.{inner}": given for inner, given in _ranges(value).items()}
+        else:
+            found[name] = value
+    return found if isinstance(table, dict) else table
+
+
+class Tune(Part):
+    """What `ablations tune` looks for, for each row alike."""
+
+    trials: Count = Field(description="for each row: the same budget")
+    ranges: Annotated[dict[str, Interval], BeforeValidator(_ranges)] = Field(alias="range")
+    metric: str = Field("", description="what decides; the first column of the set, if unset")
+    set: Key = Field("dev", description="measured on; never a test set")
+    test: tuple[Key, ...] = Field(("test",), strict=False, description="sets that the table of the tuned rows adds")
+    sampler: str = "tpe"
+    pruner: str = "none"
+    seed: int = Field(0, ge=0)

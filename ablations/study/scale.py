@@ -1,0 +1,49 @@
+"""A profile's ratios: the paper's sizes times a number, heads and rates left alone."""
+
+from collections.abc import Collection, Mapping
+from fractions import Fraction
+
+from ablations.study.messages import show
+from ablations.study.overrides import Setting
+from ablations.study.study import Profile
+from experiments.errors import UserError
+
+# Which settings each ratio multiplies. The one place that says so.
+SCALED = {
+    "width": ("model.d_model", "model.d_ff", "model.d_k", "model.d_v"),
+    "depth": ("model.num_layers",),
+    "steps": ("training.train_steps", "training.warmup_steps"),
+}
+
+
+def check_ratios(profile: Profile, known: Collection[str], where: str) -> None:
+    """Raises UserError for a ratio that has nothing to multiply: a user's own task may name its sizes otherwise."""
+    for kind, names in SCALED.items():
+        if getattr(profile.scale, kind) != 1 and not any(name in known for name in names):
+            raise UserError(
+                f"{where}: scale.{kind} has nothing to multiply, because the task has none of the settings "
+                f"{', '.join(names)}. Give the sizes in the profile's `set` instead."
+            )
+
+
+def scaled(settings: Mapping[str, Setting], profile: Profile, name: str, where: str) -> dict[str, Setting]:
+    """The settings that the profile `name` multiplies, multiplied; what is no whole number is left to the later check.
+
+    Raises UserError for a result that is not a whole number of at least 1 (a declared 0 stays 0).
+    """
+    result: dict[str, Setting] = {}
+    for kind, names in SCALED.items():
+        ratio = Fraction(str(getattr(profile.scale, kind)))  # 0.1 as written: 10 × 0.1 is 1, not nearly
+        for key in names if ratio != 1 else ():
+            old = settings.get(key)
+            if old is None or isinstance(old.value, bool) or not isinstance(old.value, int):
+                continue
+            new = old.value * ratio
+            if new.denominator != 1 or (new < 1 <= old.value):
+                raise UserError(
+                    f"{where}: {key} = {show(old.value)} (set by {old.source}) times {kind} = {float(ratio):g} is "
+                    f"{float(new):g}, and a whole number of at least 1 is wanted. Change scale.{kind} of the profile, "
+                    f"or let its `set` give {key}."
+                )
+            result[key] = Setting(int(new), f'{old.source}, scaled by profile "{name}"')
+    return result

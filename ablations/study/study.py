@@ -1,0 +1,190 @@
+"""A study: which table a paper will print, as data. `load_study` reads a built-in one by name, or a user's by path."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import BeforeValidator, Field, FiniteFloat, model_validator
+
+from ablations.study.messages import suggestion
+from ablations.study.overrides import Overrides, dotted
+from ablations.study.parts import Count, Key, Metric, Part, Settings, Text, Tune
+from ablations.study.study_file import builtin_names, read_study
+from experiments.errors import UserError
+
+
+class Scale(Part):
+    """Ratios to the sizes that base and rows declare (which settings: ablations/study/scale.py)."""
+
+    width: FiniteFloat = Field(1.0, gt=0, description="of d_model, d_ff, d_k, d_v; heads and rates stay")
+    depth: FiniteFloat = Field(1.0, gt=0, description="of num_layers")
+    steps: FiniteFloat = Field(1.0, gt=0, description="of train_steps and warmup_steps")
+
+
+class Profile(Part):
+    """A size of the whole table."""
+
+    description: Text = ""
+    scale: Scale = Scale()
+    set: Settings = Field({}, description="after scaling, in every row; replaces what a row's `set` says")
+    notes: tuple[Text, ...] = Field(
+        (), strict=False, description="printed under the table in this profile, without --corpus and --set"
+    )
+
+
+class Variation(Part):
+    """A row: base plus `set` (at the paper's sizes: profiles scale and replace it) plus `fixed` (in every profile)."""
+
+    key: Key
+    group: Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?$", max_length=64)] = ""
+    label: Text = Field("", description="printed instead of the settings, such as a row's description in words")
+    set: Settings = Field({})
+    fixed: Settings = Field({})
+    tuned: Settings = Field({}, description="found by tuning: as `fixed`, and no difference from base in kind")
+    by_profile: dict[Key, Settings] = Field({}, description="in one profile only, in place of what the others say")
+    paper: dict[str, FiniteFloat] = Field(
+        {}, description="published numbers: perplexity, bleu, params (millions), flops (of training)"
+    )
+    seeds: Count | None = Field(None, description="of this row, where it differs from the study's")
+    seed_offset: int = Field(0, ge=0, description="the row's seeds are offset + 1 … offset + N")
+    note: Text = Field("", description="a footnote to the row")
+    design: Text = Field("", description="the entry that stood for this row among others (ablations/study/design.py)")
+
+    @property
+    def declared(self) -> Overrides:
+        """Everything in which this row may differ from base."""
+        parts = (*self.by_profile.values(), self.set, self.fixed, self.tuned)
+        return {name: value for part in parts for name, value in part.items()}
+
+    def last_word(self, profile: str) -> Overrides:
+        """What a profile cannot replace."""
+        return {**self.fixed, **self.tuned, **self.by_profile.get(profile, {})}
+
+    @property
+    def is_base(self) -> bool:
+        return not (self.set or self.fixed or self.by_profile or self.seed_offset)
+
+    @model_validator(mode="after")
+    def _declared_once(self) -> Self:
+        parts = {"set": self.set, "fixed": self.fixed, "tuned": self.tuned}
+        for name in self.declared:
+            places = [f"`{part}`" for part, settings in parts.items() if name in settings]
+            if len(places) > 1:
+                raise ValueError(f"{name} is in both {' and '.join(places)}; keep one")
+        return self
+
+
+class Cited(Part):
+    """A published result of somebody else's system, a row of the printed table. Nothing of it is run."""
+
+    label: Text
+    group: Text = Field("", description="such as the training data that it used: those of one group stand together")
+    values: dict[str, FiniteFloat] = Field(description="by the names that `paper` uses: perplexity, bleu, params, …")
+    note: Text = ""
+
+
+class Study(Part):
+    """A table. Attributes differ from the file's words where one entry stands for many: [profile.x], [[variation]]."""
+
+    name: Key
+    title: Text
+    task: Annotated[str, Field(min_length=1)] = "translation"
+    command: str = Field("", description="the trainer as a shell command; the task is then `command`")
+    default_profile: str = Field("", description="the first one declared, if unset")
+    seeds: Count = 1
+    base: Settings = Field({})
+    profiles: dict[Key, Profile] = Field({}, alias="profile")
+    variations: tuple[Variation, ...] = Field((), alias="variation", strict=False)
+    metrics: tuple[Metric, ...] = Field((), alias="metric", strict=False, description="the task's own, if none")
+    columns: Annotated[dict[str, Text], BeforeValidator(dotted)] = Field(
+        {}, description="settings that the table prints as columns, with their heads; all that rows set, if unset"
+    )
+    tune: Tune | None = Field(None, description="how `ablations tune` brings every row to its best")
+    cited: tuple[Cited, ...] = Field((), strict=False, description="other systems' published results")
+    sustained_flops: dict[str, FiniteFloat] = Field(
+        {}, description="operations a second that a device sustains, by a part of its name: for the cost by time"
+    )
+    notes: tuple[Text, ...] = Field((), strict=False, description="printed under the table")
+    origin: str = Field("", description="where it was read from, for messages")
+    folder: Path | None = Field(None, description="where it lies; None for a built-in study")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _profile_and_task(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        profiles = data.get("profile") or {"exact": {"description": "Sizes and steps as the study writes them."}}
+        if not isinstance(profiles, dict):
+            return data
+        task = {"task": "command"} if data.get("command") and "task" not in data else {}
+        return {
+            **data, **task, "profile": profiles,
+            "default_profile": data.get("default_profile") or next(iter(profiles)),
+        }  # fmt: skip
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if not self.variations:
+            raise ValueError('the study has no rows: add at least one [[variation]] with key = "…"')
+        twice = _repeated(row.key for row in self.variations)
+        if twice:
+            raise ValueError(f"the row {twice} is there twice; every row needs a key of its own")
+        if self.command and self.task != "command":
+            raise ValueError(f'it has a command, and task = "{self.task}"; keep one of them')
+        twice = _repeated(metric.column.key for metric in self.metrics)
+        if twice:
+            raise ValueError(f"two [[metric]] have the key {twice}; give one of them another key")
+        if self.default_profile not in self.profiles:
+            raise ValueError(
+                f'default_profile = "{self.default_profile}" is not declared. '
+                f"{suggestion(self.default_profile, self.profiles, 'profiles')}"
+            )
+        for row in self.variations:
+            for name in row.by_profile:
+                if name not in self.profiles:
+                    near = suggestion(name, self.profiles, "profiles").rstrip(".")
+                    raise ValueError(f'row "{row.key}", by_profile.{name}: there is no such profile. {near}')
+        return self
+
+    @property
+    def base_row(self) -> Variation | None:
+        """The row that is base itself, if the table prints it: changes are counted from it."""
+        return next((row for row in self.variations if row.is_base), None)
+
+    @property
+    def factors(self) -> dict[str, str]:
+        """Settings that the table prints as columns, with their heads."""
+        names = dict.fromkeys(name for row in self.variations for name in row.declared)
+        return self.columns or {name: name.rpartition(".")[2] for name in names}
+
+    def profile_named(self, name: str | None) -> tuple[str, Profile]:
+        """A profile with its name; the default one for None. Raises UserError listing the nearest."""
+        chosen = self.default_profile if name is None else name
+        if chosen not in self.profiles:
+            raise UserError(
+                f"{self.origin}: the study {self.name} has no profile {chosen!r}. "
+                f"{suggestion(chosen, self.profiles, 'profiles')}"
+            )
+        return chosen, self.profiles[chosen]
+
+
+def _repeated(keys: Iterable[str]) -> str | None:
+    seen: set[str] = set()
+    for key in keys:
+        if key in seen:
+            return key
+        seen.add(key)
+    return None
+
+
+def builtin_studies() -> list[str]:
+    """Names of the studies that come with the program."""
+    return builtin_names()
+
+
+def load_study(name_or_path: str, many: bool = False) -> Study:
+    """A built-in study by name, or the user's own by path (`*.toml`). Raises UserError.
+
+    A design of over 10,000 rows is refused unless `many`: the user said so, or they are only read.
+    """
+    return read_study(name_or_path, Study, many)

@@ -1,0 +1,194 @@
+"""Reading a study file: finding it, TOML with its line and column, `extends`, and findings in plain words."""
+
+import importlib.resources
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from ablations.study.design import expand
+from ablations.study.messages import plain, show, suggestion
+from experiments.errors import UserError
+
+Model = TypeVar("Model", bound=BaseModel)
+
+# What `extends` takes over from another study: how it runs, not what it prints.
+_INHERITED = ("task", "command", "default_profile", "seeds", "base", "profile", "metric", "tune")
+_OURS = ("origin", "folder")  # fields of Study that the reader fills in
+_LONGEST_CHAIN = 8
+_BUILTIN = importlib.resources.files("ablations") / "studies"
+_DEEPEST = 50
+
+
+def builtin_names() -> list[str]:
+    """Names of the studies that come with the program (ablations/studies)."""
+    found = _BUILTIN.iterdir()
+    return sorted(entry.name.removesuffix(".toml") for entry in found if entry.name.endswith(".toml"))
+
+
+def read_study(name_or_path: str, model: type[Model], many: bool = False) -> Model:
+    """Find, read and validate a study. Raises UserError: what is wrong, in which file, what to do.
+
+    Over design.MANY_ROWS rows are refused unless `many`.
+    """
+    table, origin, folder = _read(name_or_path, Path(), _LONGEST_CHAIN)
+    table = expand(table, origin, many)
+    for name in _OURS:
+        if name in table:
+            raise UserError(f"{origin}: there is nothing called {name} in a study; take it out.")
+    try:
+        return model.model_validate({**table, "origin": origin, "folder": folder})
+    except ValidationError as error:
+        found = "; ".join(dict.fromkeys(_explain(e, table, model) for e in error.errors()))
+        raise UserError(f"{origin}: {found}.") from None
+
+
+def _read(name_or_path: str, relative_to: Path, chain: int) -> tuple[dict[str, Any], str, Path | None]:
+    """The file's table (with what it extends), how messages call it, and its folder."""
+    text, origin, folder = _find(name_or_path, relative_to)
+    table = _parse(text, origin)
+    parent = table.pop("extends", None)
+    if parent is None:
+        return table, origin, folder
+    if not isinstance(parent, str):
+        raise UserError(f"{origin}: extends = {show(parent)}: the name or path of a study is wanted, in quotes.")
+    if chain == 0:
+        raise UserError(f"{origin}: its `extends` leads in a circle, or through more than {_LONGEST_CHAIN} files.")
+    inherited, _, _ = _read(parent, folder or Path(), chain - 1)
+    return _inherit(inherited, table), origin, folder
+
+
+def _inherit(parent: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, Any]:
+    """The child's entries over the parent's; base and profiles merge entry by entry."""
+    merged = {name: parent[name] for name in _INHERITED if name in parent} | dict(table)
+    for name in ("base", "profile"):
+        ours, theirs = table.get(name), parent.get(name)
+        if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
+            merged[name] = _merge(theirs, ours) if name == "base" else {**theirs, **ours}
+    return merged
+
+
+def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        old = merged.get(key)
+        both = isinstance(old, Mapping) and isinstance(value, Mapping)
+        merged[key] = _merge(old, value) if both else value  # type: ignore[arg-type]
+    return merged
+
+
+def _find(name_or_path: str, relative_to: Path) -> tuple[str, str, Path | None]:
+    """The text of a study, how messages call it, and its folder (None for a built-in one)."""
+    if name_or_path in builtin_names():
+        entry = _BUILTIN / f"{name_or_path}.toml"
+        return entry.read_text(encoding="utf-8"), f"{name_or_path}.toml (built-in)", None
+    path = relative_to / name_or_path
+    if path.suffix != ".toml":
+        raise UserError(_unknown(name_or_path, path))
+    if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe would be waited for
+        raise UserError(f"The study file {path} is no regular file. {_choose()}")
+    try:
+        # utf-8-sig: some editors put a byte order mark in front, which TOML does not know
+        return path.read_bytes().decode("utf-8-sig"), str(path), path.absolute().parent
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise UserError(f"{path}, line {line}: this is not UTF-8 text. Save the file as UTF-8.") from None
+    except FileNotFoundError:
+        hint = f" The built-in study is called {path.stem}." if path.stem in builtin_names() else ""
+        raise UserError(f"There is no study file {path}.{hint} {_choose()}") from None
+    except OSError as error:
+        raise UserError(f"The study file {path} cannot be read: {error.strerror}. {_choose()}") from None
+
+
+def _unknown(name: str, path: Path) -> str:
+    if path.with_name(f"{path.name}.toml").is_file():
+        return f"There is no built-in study {name!r}, but a file {path}.toml: write its name with the ending."
+    return f"There is no study {name!r}. {suggestion(name, builtin_names(), 'studies')} {_choose()}"
+
+
+def _choose() -> str:
+    return f"Name a built-in study ({', '.join(builtin_names())}) or the path of a .toml file."
+
+
+def _parse(text: str, origin: str) -> dict[str, Any]:
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(_syntax(str(error), text, origin)) from None
+    except RecursionError:
+        raise UserError(_too_deep(origin)) from None
+    if _depth(table) > _DEEPEST:
+        raise UserError(_too_deep(origin))
+    if not table:
+        raise UserError(f"{origin}: the file is empty. A study has a name, a title and at least one [[variation]].")
+    return table
+
+
+def _depth(table: dict[str, Any]) -> int:
+    """How many levels of tables and lists lie in one another; _DEEPEST + 1 for more than are allowed."""
+    level: list[Any] = [table]
+    depth = 0
+    while level and depth <= _DEEPEST:
+        inner = [v for at in level for v in (at.values() if isinstance(at, dict) else at)]
+        level, depth = [v for v in inner if isinstance(v, dict | list)], depth + 1
+    return depth
+
+
+def _too_deep(origin: str) -> str:
+    return f"{origin}: tables or lists lie more than {_DEEPEST} deep in one another. A study needs a handful of levels."
+
+
+def _syntax(message: str, text: str, origin: str) -> str:
+    """tomllib names the place at the message's end: "… (at line 3, column 5)" or "(at end of document)"."""
+    what, _, place = message.rpartition(" (at ")
+    numbers = re.fullmatch(r"line (\d+), column (\d+)\)", place)
+    lines = text.rstrip("\n").split("\n")
+    line, column = (int(n) for n in numbers.groups()) if numbers else (len(lines), len(lines[-1]) + 1)
+    return f"{origin}, line {line}, column {column}: this is not TOML: {what or message}. Correct that line."
+
+
+def _explain(error: Any, table: Mapping[str, Any], model: type[BaseModel]) -> str:
+    """One finding: where in the file (row by key, profile by name), which value, what is wanted."""
+    location: tuple[int | str, ...] = error["loc"]
+    if error["type"] == "extra_forbidden":
+        place = _place(location[:-1], table)
+        known = _fields(location[:-1], model)
+        return f"{place}there is nothing called {location[-1]}. {suggestion(str(location[-1]), known, 'names')[:-1]}"
+    place = _place(location[:-1], table)
+    if not location:
+        return plain(error)
+    if error["type"] in {"missing", "value_error", "model_type", "dict_type"} or isinstance(location[-1], int):
+        return f"{_place(location, table)}{plain(error)}"
+    return f"{place}{location[-1]} = {show(error['input'])}: {plain(error)}"
+
+
+def _place(location: tuple[int | str, ...], table: Mapping[str, Any]) -> str:
+    """('variation', 3, 'set') → 'row "A-h4", set: '."""
+    words = [str(part) for part in location]
+    if len(location) >= 2 and location[0] == "variation" and isinstance(location[1], int):
+        row = table["variation"][location[1]]
+        key = row.get("key") if isinstance(row, Mapping) else None
+        words[:2] = [f'row "{key}"' if isinstance(key, str) else f"[[variation]] number {location[1] + 1}"]
+    elif len(location) >= 2 and location[0] == "metric" and isinstance(location[1], int):
+        words[:2] = [f"[[metric]] number {location[1] + 1}"]
+    elif len(location) >= 2 and location[0] == "profile":
+        words[:2] = [f'profile "{location[1]}"']
+    return f"{', '.join(words)}: " if words else ""
+
+
+def _fields(location: tuple[int | str, ...], model: type[BaseModel]) -> list[str]:
+    """The names that are allowed at a place, as the file writes them."""
+    for part in location:
+        field = next((f for n, f in model.model_fields.items() if part in (n, f.alias)), None)
+        model = _model_in(field.annotation) or model if field else model  # a row's number or a profile's name: stay
+    return [f.alias or name for name, f in model.model_fields.items() if name not in _OURS]
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """tuple[Variation, ...] → Variation."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for a in get_args(annotation) if (found := _model_in(a))), None)

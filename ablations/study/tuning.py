@@ -1,0 +1,111 @@
+"""A study's [tune]: what is searched for each row, and the study with what was found. Trains nothing."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ablations.study.messages import number, suggestion
+from ablations.study.overrides import check_names, setting_names
+from ablations.study.parts import Tune
+from ablations.study.selectors import Selection
+from ablations.study.study import Study, Variation
+from experiments.config import flatten
+from experiments.errors import UserError
+from experiments.tasks.base import Column, Task
+from experiments.tuning import Range, Search, Space
+from experiments.tuning import check_names as check_methods
+
+SETS = "evaluation.sets"  # the setting that says which sets are scored, where a task has it
+
+
+def tune_of(study: Study, task: Task) -> Tune:
+    """The study's [tune], checked. Raises UserError."""
+    tune = study.tune
+    if tune is None:
+        raise UserError(
+            f"{study.origin}: the study has no [tune]. Say how many trials each row gets and in which ranges: "
+            "[tune] trials = 8, [tune.range] training.learning_rate_scale = {low = 0.3, high = 3, log = true}."
+        )
+    where = f"{study.origin}, [tune]"
+    check_methods(tune.sampler, tune.pruner)
+    check_names(
+        tune.ranges, setting_names(task.config_type), f"{where} range", task.config_type.setting_roles.given_elsewhere
+    )
+    if not tune.ranges:
+        raise UserError(f"{where}: it has no ranges, so there is nothing to tune.")
+    if tune.set.startswith("test"):
+        raise UserError(
+            f'{where}: set = "{tune.set}": settings that are chosen on a test set make its numbers say nothing. Tune '
+            "on a development set; the table prints the tuned rows on the test sets."
+        )
+    return tune
+
+
+def deciding_column(study: Study, task: Task) -> Column:
+    """The column whose number decides, and in which direction. Raises UserError."""
+    tune = tune_of(study, task)
+    there = [column for column in task.columns if column.set == tune.set]
+    for column in there:
+        if not tune.metric or column.metric == tune.metric:
+            return column
+    names = [f"{column.metric} on {column.set}" for column in task.columns if column.set != "*"]
+    wanted = f"{tune.metric or 'a metric'} on {tune.set}"
+    raise UserError(
+        f"{study.origin}, [tune]: no column prints {wanted}, so it is not known whether more or less of it is better. "
+        f"{suggestion(wanted, names, 'columns')}"
+    )
+
+
+def space_of(study: Study, row: Variation, chosen: Selection, task: Task) -> Space:
+    """What is searched for a row: not what the row itself declares (its factor), nor what the command line sets."""
+    tune, column = tune_of(study, task), deciding_column(study, task)
+    taken = {**row.declared, **chosen.forced}
+    ranges = {
+        name: Range(given.low, given.high, given.log, given.step, given.choices)
+        for name, given in tune.ranges.items()
+        if name not in taken
+    }
+    return Space(ranges, column.metric, tune.set, column.better == "lower", tune.sampler, tune.pruner, tune.seed)
+
+
+def with_tuned(study: Study, found: Mapping[str, Mapping[str, Any]], notes: Sequence[str] = ()) -> Study:
+    """The study with the settings found for its rows."""
+    rows = tuple(row.model_copy(update={"tuned": dict(found.get(row.key, row.tuned))}) for row in study.variations)
+    return study.model_copy(update={"variations": rows, "notes": (*study.notes, *notes)})
+
+
+def notes_of(searches: Mapping[str, Search], trials: int, column: Column) -> list[str]:
+    """What was tuned, on what, with which budget, and what came of it."""
+    some = next(iter(searches.values())).space
+    ranges = {name: given for search in searches.values() for name, given in search.space.ranges.items()}
+    looked = "; ".join(f"{name} {given}" for name, given in ranges.items())
+    better = "lowest" if some.minimize else "highest"
+    pruner = "" if some.pruner == "none" else f", pruned by {some.pruner}"
+    notes = [
+        f"Tuned: each row had {number(trials, 'trial')} ({some.sampler}{pruner}, seed 1), and the settings with the "
+        f"{better} {column.metric} on {some.set} were kept; no other set was looked at. Searched: {looked}."
+    ]
+    return notes + [_found(row, search, column) for row, search in searches.items()]
+
+
+def _found(row: str, search: Search, column: Column) -> str:
+    ended = {state: search.counted(state) for state in ("pruned", "failed") if search.counted(state)}
+    others = "".join(f", {number} {state}" for state, number in ended.items())
+    own = "" if len(search.space.ranges) else " (nothing to tune: it declares every searched setting)"
+    best = search.best
+    if best is None:
+        return f"{row}: {number(len(search.trials), 'trial')}{others}{own}."
+    settings = ", ".join(f"{name.rpartition('.')[2]} = {_short(value)}" for name, value in best.params.items())
+    return (
+        f"{row}: best of {number(len(search.trials), 'trial')}{others}: number {best.number + 1}, "
+        f"{column.metric} {best.value:.{column.digits + 1}f} on {search.space.set} with {settings}."
+    )
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def about(config: Any, inputs: Mapping[str, str], space: Space) -> dict[str, Any]:
+    """What decides a row's trials beside the space: its settings but the tuned ones and the sets, and the data."""
+    settings = {k: v for k, v in flatten(config) if k not in space.ranges and k != SETS}
+    return {"settings": settings, "inputs": dict(inputs)}

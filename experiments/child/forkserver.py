@@ -1,0 +1,169 @@
+"""A process that imports torch once and forks: children start in milliseconds instead of seconds.
+
+    python -m experiments.child.forkserver FD MODULE…
+
+Over the socket FD it says {ready} once all is imported, reads one JSON object a line, {argv, environment, log}, and
+answers {pid} or {error}; when a child ends it says {pid, code}. It ends when the socket closes; its children go on.
+
+It only imports, and never computes: after one parallel operation of torch a forked child hangs, because the threads of
+the pool are not copied. Children set their own number of threads. It imports no module of ours but this one, so that a
+child always runs the code that is on disk when it starts.
+"""
+
+import atexit
+import contextlib
+import gc
+import importlib
+import json
+import os
+import runpy
+import selectors
+import signal
+import socket
+import sys
+import threading
+import traceback
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Serve until the socket closes. A forked child ends in here, with its program."""
+    for name in arguments[1:]:
+        with contextlib.suppress(ImportError), warnings.catch_warnings(action="ignore"):
+            importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # a child's garbage collection then leaves the shared pages alone
+    connection = socket.socket(fileno=int(arguments[0]))
+    _say(connection, {"ready": True})
+    program = serve(connection)
+    if program is not None:
+        finish(run(program))
+
+
+def serve(connection: socket.socket) -> list[str] | None:
+    """Answer requests. Returns None when the socket closes and, in a child, the program to run."""
+    # the handler does nothing: what wakes the loop is the byte written for every signal
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    woken, wake = socket.socketpair()
+    for end in (woken, wake, connection):
+        end.setblocking(False)
+    signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
+    selector = selectors.DefaultSelector()
+    selector.register(connection, selectors.EVENT_READ)
+    selector.register(woken, selectors.EVENT_READ)
+    buffer = b""
+    while True:
+        for key, _ in selector.select():
+            data = _receive(key.fileobj)
+            if key.fileobj is woken:
+                _reap(connection)
+                continue
+            if data is None:
+                continue
+            if not data:
+                return None
+            *lines, buffer = (buffer + data).split(b"\n")
+            for line in lines:
+                request = json.loads(line)
+                if _fork(connection, request):
+                    signal.set_wakeup_fd(-1)
+                    selector.close()
+                    for end in (woken, wake, connection):
+                        end.close()
+                    become(request)
+                    return list(request["argv"])
+
+
+def _receive(source: Any) -> bytes | None:
+    """What is there to read: None for nothing yet, b"" when the other end has closed."""
+    try:
+        return bytes(source.recv(1 << 20))
+    except BlockingIOError:
+        return None
+    except OSError:
+        return b""
+
+
+def _fork(connection: socket.socket, request: dict[str, Any]) -> bool:
+    """True in the child."""
+    try:
+        pid = os.fork()
+    except OSError as error:
+        _say(connection, {"error": str(error)})
+        return False
+    if pid == 0:
+        return True
+    _say(connection, {"pid": pid})
+    return False
+
+
+def _reap(connection: socket.socket) -> None:
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        _say(connection, {"pid": pid, "code": os.waitstatus_to_exitcode(status)})
+
+
+def _say(connection: socket.socket, message: dict[str, Any]) -> None:
+    connection.setblocking(True)
+    with contextlib.suppress(OSError):  # the coordinator is gone: the next read says so
+        connection.sendall(json.dumps(message).encode() + b"\n")
+    connection.setblocking(False)
+
+
+def become(request: dict[str, Any]) -> None:
+    """Make the forked process look as if it had been started by itself."""
+    os.setsid()
+    for number in (signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+
+
+def run(argv: list[str]) -> int:
+    """Run `-m MODULE argument…` or `SCRIPT argument…` as the interpreter's own command line would; the exit code."""
+    try:
+        if argv[0] == "-m":
+            sys.argv = argv[1:]
+            runpy.run_module(argv[1], run_name="__main__", alter_sys=True)
+        else:
+            sys.argv = argv
+            sys.path[0] = str(Path(argv[0]).absolute().parent)
+            runpy.run_path(argv[0], run_name="__main__")
+    except SystemExit as leave:
+        if leave.code is None or isinstance(leave.code, int):
+            return leave.code or 0
+        print(leave.code, file=sys.stderr)
+        return 1
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def finish(code: int) -> NoReturn:
+    """End as the interpreter would, but without taking torch's modules apart, which takes a second or more."""
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+    atexit._run_exitfuncs()  # as multiprocessing does in its forked children
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    os._exit(code & 0xFF)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

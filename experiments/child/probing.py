@@ -1,0 +1,44 @@
+"""The child of `ablations probe`: a run's child, with the device's own speed measured, or under torch's profiler.
+
+    python -m experiments.child.probing SPEC           as experiments.child.run; the spec may name a `trace`, a file to be written
+
+Adds the event "probed": matrix_flops, operations per second of a large matrix product in the run's precision.
+"""
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from experiments.child import run
+from experiments.config import DeviceSpec
+from experiments.events.event_log import EventWriter
+from experiments.store.layout import read_json
+
+
+def main(spec_path: Path) -> int:
+    """Returns the exit code of the run."""
+    spec = read_json(spec_path) or {}
+    with _profile(spec["trace"]) if "trace" in spec else contextlib.nullcontext():
+        code = run.main(spec_path)
+    result = read_json(spec_path.parent / "result.json") or {}
+    if code == run.FINISHED and "precision" in result and "trace" not in spec:
+        from experiments.device import Device
+
+        device = Device.open(DeviceSpec(**spec["device"]), result["precision"])
+        EventWriter(spec_path.parent).emit("probed", matrix_flops=device.matrix_flops())
+    return code
+
+
+@contextlib.contextmanager
+def _profile(path: str) -> Iterator[None]:
+    """Write what ran on the processor and the GPU as a Chrome trace (https://ui.perfetto.dev opens it)."""
+    from torch.profiler import profile
+
+    with profile() as profiler:
+        yield
+    profiler.export_chrome_trace(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]).absolute()))

@@ -1,0 +1,299 @@
+"""The child process: one attempt at one run. Trains, evaluates, reports by events; `python -m experiments.child.run SPEC`.
+
+SPEC is a JSON file in the attempt's folder, written by the coordinator:
+
+    store, run_id, attempt, task, config       what to run
+    folder       where the study lies, if it is a file: a user's own task is found there
+    members      [study, profile, corpus, row, group]: where it stands in tables, told again in the events
+    inputs       digests of what training reads
+    train                                      false: the weights are there, only evaluations are asked for
+    evaluations  [{eval_id, set, settings, inputs}]
+    device       {kind, threads, memory_gb}
+    earlier      folders of attempts whose checkpoints may be used, newest first, relative to the store
+    pinned       what the first attempt resolved (precision, micro-batch …), so that a resume is exact
+    keeps        what evaluations of other rows and studies ask of the training (experiments/store/keeps.py)
+    keeps        what evaluations of other rows and studies ask of the training (experiments/store/keeps.py)
+    coordinator  {pid, start_ticks, boot_id}    when it is gone, the child saves a checkpoint and ends
+
+Where several devices train a run together, each has a process of its own: the child is rank 0, and starts the others as
+`python -m experiments.child.run SPEC RANK PORT` (experiments/training/parallel/ranks.py).
+
+Exit codes: 0 finished, 3 preempted after a checkpoint, 1 failed (the last event says why), 4 the disk is full.
+"""
+
+import errno
+import faulthandler
+import json
+import logging
+import os
+import resource
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from experiments.child.stopping import StopRequest
+from experiments.config import PROBE_ID, DeviceSpec, TaskConfig, eval_identity, run_identity
+from experiments.errors import Damaged, DiskFull, Diverged, OutOfMemory, Preempted, UserError
+from experiments.events.event_log import EventWriter
+from experiments.events.training_time import training_time
+from experiments.store import provenance
+from experiments.store.keeps import union
+from experiments.store.layout import Store, read_json, write_json
+from experiments.store.sealed import describe_file
+from experiments.tasks.base import Context, EvaluationSpec, Task
+from experiments.tasks.load import load_task
+
+FINISHED, FAILED, PREEMPTED, DISK_FULL = 0, 1, 3, 4
+log = logging.getLogger("experiments.child.run")
+
+
+def main(spec_path: Path, rank: int = 0, port: int = 0) -> int:
+    """Run one attempt; returns the exit code. Never raises: what went wrong is the attempt's last event."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
+    faulthandler.enable()  # a crash in native code leaves its stack in the log
+    folder = spec_path.parent
+    try:
+        events = EventWriter(folder / "ranks" / str(rank) if rank else folder)
+    except OSError as error:
+        log.exception("no event can be written")
+        return DISK_FULL if _failure_class(error) == "disk_full" else FAILED
+    try:
+        spec = read_json(spec_path) or {}
+        stop = StopRequest(None if rank else spec.get("coordinator"))
+        cap_memory(DeviceSpec(**spec["device"]))
+        task = load_task(spec["task"], spec.get("folder", "")).with_settings(spec["config"])
+        if rank:
+            _other_rank(spec, task, folder, rank, port)
+        else:
+            _announce(events, spec, task)
+            _attempt(spec, task, folder, events, stop)
+        events.emit("finished")
+    except Preempted as outcome:
+        events.emit("preempted", step=outcome.step)
+        return PREEMPTED
+    except Exception as error:
+        log.exception("failed")
+        return _say_failed(error, events)
+    return FINISHED
+
+
+def cap_memory(device: DeviceSpec) -> None:
+    """Have allocations fail beyond what a run on the processor is given: it then goes on with smaller micro-batches.
+
+    Counted is what a process may write to and shares with nobody; a GPU's cap is torch's (experiments/device.py).
+    """
+    if device.kind != "cpu" or device.memory_gb is None:
+        return
+    share, (_, hard) = int(device.memory_gb * 1e9 / device.count), resource.getrlimit(resource.RLIMIT_DATA)
+    if sys.platform != "linux":
+        log.warning("memory_gb = %g is not enforced: that takes Linux", device.memory_gb)
+    elif hard == resource.RLIM_INFINITY or share <= hard:
+        resource.setrlimit(resource.RLIMIT_DATA, (share, hard))
+
+
+def _say_failed(error: Exception, events: EventWriter) -> int:
+    cls = _failure_class(error)
+    try:
+        events.emit("failed", cls=cls, message=str(error), traceback=traceback.format_exc())
+    except OSError:  # nothing can be written any more: the exit code says it
+        log.exception("the failure could not be told")
+        return DISK_FULL
+    return DISK_FULL if cls == "disk_full" else FAILED
+
+
+def _failure_class(error: Exception) -> str:
+    if isinstance(error, OutOfMemory | MemoryError) or _torch_ran_out(error):
+        return "out_of_memory"
+    if isinstance(error, DiskFull) or (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)):
+        return "disk_full"
+    if isinstance(error, Diverged):
+        return "diverged"
+    return "user_error" if isinstance(error, UserError) else "bug"
+
+
+def _torch_ran_out(error: Exception) -> bool:
+    """Whether an allocation of torch's failed, where a task has imported it."""
+    device = sys.modules.get("experiments.device")
+    return device is not None and device.is_out_of_memory(error)
+
+
+def _announce(events: EventWriter, spec: dict[str, Any], task: Task) -> None:
+    events.emit(
+        "started",
+        attempt=spec["attempt"],
+        pid=os.getpid(),
+        members=spec.get("members", []),
+        device=spec["device"],
+        code_digest=provenance.code_digest(task.training_code),
+        revision=provenance.revision_of(task.training_code, task.folder).facts(),
+        tool=provenance.tool(),
+        versions=provenance.versions(task.packages()),
+        **provenance.host(),
+    )
+
+
+def _other_rank(spec: dict[str, Any], task: Task, folder: Path, rank: int, port: int) -> None:
+    """Take part in a training. Rank 0 tells events, and says when to stop; this process ends with it."""
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    store = Store.open(spec["store"], create=False)
+    context = _context(spec, task, store, folder, lambda kind, **fields: None, lambda: False)
+    task.train(_config(spec, task), replace(context, rank=rank, port=port))
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(FAILED)
+
+
+def _config(spec: dict[str, Any], task: Task) -> Any:
+    return task.config_type.model_validate_json(json.dumps(spec["config"]))
+
+
+def _context(
+    spec: dict[str, Any],
+    task: Task,
+    store: Store,
+    folder: Path,
+    emit: Callable[..., None],
+    should_stop: Callable[[], bool],
+) -> Context:
+    return Context(
+        store=store.root,
+        run_id=spec["run_id"],
+        folder=folder,
+        inputs=spec["inputs"],
+        device=DeviceSpec(**spec["device"]),
+        emit=emit,
+        should_stop=should_stop,
+        earlier=[store.root / path for path in spec.get("earlier", ())],
+        pinned=spec.get("pinned", {}),
+        keeps=union(spec.get("keeps", ())),
+        code_digest=provenance.code_digest(task.training_code),
+    )
+
+
+def _attempt(spec: dict[str, Any], task: Task, folder: Path, events: EventWriter, stop: StopRequest) -> None:
+    store = Store.open(spec["store"], create=False)
+    config = _config(spec, task)
+    _check_identities(spec, config)
+    pinned = dict(spec.get("pinned", {}))
+
+    def emit(kind: str, **fields: Any) -> None:
+        pinned.update(fields if kind == "pinned" else {})
+        events.emit(kind, **fields)
+
+    context = _context(spec, task, store, folder, emit, stop)
+    weights = folder
+    if spec["train"]:
+        began = time.monotonic()
+        facts = task.train(config, context)
+        _write_result(spec, task, context, {"pinned": pinned, **facts}, time.monotonic() - began)
+        events.emit("trained", step=facts.get("step"))
+    else:
+        found = store.weights_folder(spec["run_id"])
+        if found is None:
+            raise RuntimeError(f"run {spec['run_id']} has no weights to evaluate")
+        weights = found
+    _evaluate_all(spec["evaluations"], config, task, weights, context, events)
+
+
+def _evaluate_all(
+    items: Sequence[dict[str, Any]], config: Any, task: Task, weights: Path, context: Context, events: EventWriter
+) -> None:
+    """One that cannot be made keeps no other from being made; the first such error is raised at the end."""
+    failed: Exception | None = None
+    for item in items:
+        if context.should_stop():
+            raise Preempted(None)
+        try:
+            _evaluate(item, config, task, weights, context, events)
+        except Preempted:
+            raise
+        except Exception as error:
+            if _failure_class(error) in ("out_of_memory", "disk_full"):
+                raise
+            log.exception("the evaluation %s of %s failed", item["eval_id"], item["set"])
+            failed = failed or error
+    if failed is not None:
+        raise failed
+
+
+def _check_identities(spec: dict[str, Any], config: TaskConfig) -> None:
+    """Raises Damaged where settings are not those that a run or an evaluation is named by: a table would print lies."""
+    if spec["run_id"] == PROBE_ID:
+        return
+    named = {spec["run_id"]: run_identity(config, spec["inputs"])}
+    for item in spec["evaluations"]:
+        named[item["eval_id"]] = eval_identity(spec["run_id"], item["settings"], item["inputs"])
+    for identity, made in named.items():
+        if identity != made:
+            raise Damaged(
+                f"The settings of {identity} make {made}: they are not those that it is named by. The queue was "
+                "damaged, or the trainer's settings were changed since this was queued. `ablations run` queues anew "
+                "what the study asks for."
+            )
+
+
+def _write_result(spec: dict[str, Any], task: Task, context: Context, facts: dict[str, Any], seconds: float) -> None:
+    revision = provenance.revision_of(task.training_code, task.folder)
+    if revision.diff:
+        (context.folder / "uncommitted.diff").write_text(revision.diff, encoding="utf-8")
+    store = Store.open(context.store, create=False)
+    result = {
+        **facts,  # first: a trainer's own names take nobody else's place
+        "run_id": spec["run_id"],
+        "attempt": spec["attempt"],
+        "task": spec["task"],
+        "config": spec["config"],
+        "inputs": dict(spec["inputs"]),
+        "wall_s": round(seconds, 3),  # of this attempt
+        **training_time(store, spec["run_id"], spec["attempt"], seconds),
+        "devices": context.device.count,
+        "device_share": context.device.share,
+        "code_digest": provenance.code_digest(task.training_code),
+        "revision": revision.facts(),
+        "tool": provenance.tool(),
+        **provenance.host(),
+        "versions": _versions(task, facts),
+    }
+    write_json(context.folder / "result.json", result)
+
+
+def _versions(task: Task, facts: Mapping[str, Any]) -> dict[str, str]:
+    """Of the packages that the numbers depend on; a task may know more of its own (CUDA's)."""
+    own = facts.get("versions")
+    return {**provenance.versions(task.packages()), **(own if isinstance(own, dict) else {})}
+
+
+def _evaluate(
+    item: dict[str, Any], config: Any, task: Task, weights: Path, context: Context, events: EventWriter
+) -> None:
+    target = context.folder / "evaluations" / item["eval_id"]
+    target.mkdir(parents=True, exist_ok=True)
+    spec = EvaluationSpec(item["set"], item["settings"], item["inputs"])
+    began = time.monotonic()
+    outcome = task.evaluate(config, spec, weights, target, context)
+    result = {
+        **outcome,
+        "eval_id": item["eval_id"],
+        "run_id": context.run_id,
+        "set": spec.set,
+        "settings": dict(spec.settings),
+        "inputs": dict(spec.inputs),
+        "wall_s": round(time.monotonic() - began, 3),
+        "code_digest": provenance.code_digest(task.evaluation_code),
+        "versions": _versions(task, outcome),
+        "files": {path.name: describe_file(path) for path in sorted(target.iterdir()) if path.is_file()},
+    }
+    write_json(target / "result.json", result)
+    events.emit("evaluated", eval_id=item["eval_id"], set=spec.set, metrics=outcome["metrics"])
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]).absolute(), *map(int, sys.argv[2:4])))

@@ -1,0 +1,51 @@
+"""When a child is asked to end: by a signal, or by its coordinator's end."""
+
+import contextlib
+import logging
+import os
+import signal
+import threading
+import time
+from typing import Any
+
+from experiments.processes.identity import is_alive
+
+WATCH_EVERY_S = 0.5
+TWICE_S = 1.0  # a cluster may deliver one request to stop twice within that time
+log = logging.getLogger(__name__)
+
+
+class StopRequest:
+    """Set by SIGTERM or SIGINT, or when the coordinator is gone; a second signal ends the process at once.
+
+    A cluster's coordinator may be on another machine, and may leave: there the spec names none.
+    """
+
+    def __init__(self, coordinator: dict[str, Any] | None) -> None:
+        self._event = threading.Event()
+        self._signalled_at = 0.0
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._signalled)
+        if coordinator:
+            threading.Thread(target=self._watch, args=(coordinator,), daemon=True).start()
+
+    def __call__(self) -> bool:
+        return self._event.is_set()
+
+    def _signalled(self, number: int, _frame: object) -> None:
+        if self._signalled_at and time.monotonic() - self._signalled_at > TWICE_S:
+            os._exit(128 + number)
+        self._signalled_at = self._signalled_at or time.monotonic()
+        self._event.set()
+
+    def _watch(self, coordinator: dict[str, Any]) -> None:
+        while not _has_ended(coordinator):
+            time.sleep(WATCH_EVERY_S)
+        log.warning("the coordinator is gone: ending after a checkpoint")
+        self._event.set()
+
+
+def _has_ended(process: dict[str, Any]) -> bool:
+    with contextlib.suppress(OSError):  # too many open files, say: asked again in a moment
+        return not is_alive(process)
+    return False

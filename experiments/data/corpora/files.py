@@ -1,0 +1,187 @@
+"""Text files, plain or .gz: their lines, and a checked fingerprint of their content. Imports no torch.
+
+A line ends at "\\n" and nowhere else (`str.splitlines` breaks on U+2028, U+0085 and six more, which real text
+holds). One "\\r" before the "\\n" belongs to the line end and is taken off; a byte order mark at the start too.
+"""
+
+import codecs
+import contextlib
+import gzip
+import hashlib
+import io
+import os
+import time
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from experiments.errors import Damaged, UserError
+from experiments.store.layout import read_json, write_json
+
+BLOCK = 1 << 20  # bytes read at once
+RECENT_S = 2.0  # a file changed this lately may change again within its time stamp's grain: not remembered
+
+
+@dataclass(frozen=True)
+class FilePair:
+    """Two files whose lines belong together, by number."""
+
+    source: Path
+    target: Path
+
+
+@dataclass(frozen=True)
+class FileFacts:
+    """What one pass over a file says: the SHA-256 of its (unpacked) bytes, its lines."""
+
+    sha256: str
+    lines: int
+
+
+def read_lines(path: Path, sha256: str = "") -> Iterator[str]:
+    """The lines without their ends, one at a time.
+
+    Raises UserError for a file that cannot be read and, after the last line, for one whose content does not have the
+    hash `sha256` (of the bytes that gave these lines, unpacked); "" compares nothing.
+    """
+    with _explained(path), _open_bytes(path) as file:
+        hashed = _Hashed(file)
+        source = cast(BinaryIO, io.BufferedReader(hashed, BLOCK)) if sha256 else file
+        for number, line in enumerate(io.TextIOWrapper(source, encoding="utf-8", newline="\n")):
+            text = line.removesuffix("\n").removesuffix("\r")
+            yield text if number else text.removeprefix("\ufeff")
+        if sha256 and hashed.sha256.hexdigest() != sha256:
+            _seen.pop(str(path.absolute()), None)
+            raise UserError(
+                f"{path} was changed after it was hashed and before it was read: its content is not the one that "
+                "names these runs. Nothing of it was kept. Run the same command again once the file is as it stays."
+            )
+
+
+class _Hashed(io.RawIOBase):
+    """A binary file whose bytes are hashed as they are read."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self.sha256 = file, hashlib.sha256()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        block = self._file.read(len(buffer))
+        self.sha256.update(block)
+        buffer[: len(block)] = block
+        return len(block)
+
+
+def inspect(path: Path) -> FileFacts:
+    """Hash, count and check a file in one pass of bounded memory.
+
+    Raises UserError if it cannot be read, is empty, or is not UTF-8 (with the line's number).
+    """
+    content = hashlib.sha256()
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    newlines = 0
+    last = b""
+    with _explained(path), _open_bytes(path) as file:
+        while block := file.read(BLOCK):
+            _check_utf8(path, decoder, block, newlines)
+            content.update(block)
+            newlines += block.count(b"\n")
+            last = block[-1:]
+    _check_utf8(path, decoder, b"", newlines)
+    if not last:
+        raise UserError(f"{path} is empty. Put one sentence on each line, or leave the file out.")
+    return FileFacts(content.hexdigest(), newlines + (last != b"\n"))
+
+
+def _open_bytes(path: Path) -> BinaryIO:
+    return cast(BinaryIO, gzip.open(path, "rb")) if path.suffix == ".gz" else path.open("rb")
+
+
+def _check_utf8(path: Path, decoder: codecs.IncrementalDecoder, block: bytes, lines_before: int) -> None:
+    """Decode a block; an empty block is the file's end."""
+    try:
+        decoder.decode(block, final=not block)
+    except UnicodeDecodeError as error:
+        # What the decoder kept of the block before is a cut character: no newline is in it.
+        line = lines_before + error.object[: error.start].count(b"\n") + 1
+        byte = error.object[error.start]
+        raise UserError(
+            f"{path}, line {line}: not UTF-8 (byte 0x{byte:02x}). Convert the file, for instance with "
+            f"`iconv -f latin1 -t utf-8`, if it is Latin-1."
+        ) from None
+
+
+@contextlib.contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Turn what can be wrong with a user's file into a UserError."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist.") from None
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise UserError(f"{path} cannot be unpacked ({error}): it is cut off or not gzip. Copy it again.") from None
+    except UnicodeDecodeError:
+        inspect(path)  # says which line
+        raise
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}. Check its permissions.") from None
+
+
+_seen: dict[str, tuple[list[int], FileFacts]] = {}  # by this process: path → stamp, facts
+
+
+def _stamp(status: os.stat_result) -> list[int]:
+    """Changes with the content, also where a copy keeps size and time (`cp -p`, rsync)."""
+    return [status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns]
+
+
+class Fingerprints:
+    """FileFacts remembered by path and stamp, so that a second look at a corpus costs nothing.
+
+    The memory is one JSON file in `folder`; without a folder, or one that cannot be written, nothing is kept.
+    Paths enter it hashed: a store holds no absolute path. What is `pinned` is not looked at again.
+    """
+
+    def __init__(self, folder: Path | None, pinned: Mapping[Path, FileFacts] | None = None) -> None:
+        self._path = folder / "fingerprints.json" if folder else None
+        self._pinned = pinned or {}
+        self._known = self._load()
+        self._fresh = False
+
+    def facts(self, path: Path) -> FileFacts:
+        """`inspect(path)`, remembered."""
+        if path in self._pinned:
+            return self._pinned[path]
+        try:
+            status = path.stat()
+        except OSError:
+            return inspect(path)  # which explains what is wrong
+        stamp, name = _stamp(status), str(path.absolute())
+        if name in _seen and _seen[name][0] == stamp:
+            return _seen[name][1]
+        key = hashlib.sha256(name.encode()).hexdigest()[:32]
+        if (entry := self._known.get(key)) and entry["stamp"] == stamp:
+            facts = FileFacts(**entry["facts"])
+        else:
+            facts = inspect(path)
+            if time.time() - max(status.st_mtime, status.st_ctime) > RECENT_S:
+                self._known[key] = {"stamp": stamp, "facts": asdict(facts)}
+                self._fresh = True
+        _seen[name] = (stamp, facts)
+        return facts
+
+    def save(self) -> None:
+        """Keep what was learnt; a writer at the same time loses nothing but time."""
+        if self._fresh and self._path and self._path.parent.is_dir():
+            with contextlib.suppress(OSError):
+                write_json(self._path, self._known)
+
+    def _load(self) -> dict[str, dict[str, Any]]:
+        if self._path:
+            with contextlib.suppress(OSError, Damaged):  # then the files are read once more
+                return read_json(self._path) or {}
+        return {}

@@ -1,0 +1,199 @@
+"""A corpus of trees: a sentence's words on one side, its tree as a line of symbols on the other. Imports no torch.
+
+    train.mrg  dev.mrg  test*.mrg        or folders: train/  dev/  test*/, with everything below them
+
+Endings: .mrg, .ptb, .parse, .tree or .trees, each plain or .gz. `data.train` and the like name others: 02 … 21, 22 and
+23 in a folder with the sections of the Wall Street Journal. Several names are joined; each for test is a set.
+"""
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Self
+
+from experiments.config import digest
+from experiments.data.corpora.files import FileFacts, Fingerprints
+from experiments.data.corpora.trees import generate
+from experiments.data.corpora.trees.linear import linearise
+from experiments.data.corpora.trees.settings import TreeData
+from experiments.data.corpora.trees.tree import Tree, cleaned
+from experiments.data.corpora.trees.treebank import read_trees
+from experiments.errors import Damaged, UserError
+from experiments.store.layout import read_json, write_json
+
+ENDINGS = (".mrg", ".ptb", ".parse", ".tree", ".trees")
+_DEV_NAMES = ("dev", "val", "valid")
+_EXTRA = "extra"  # what the built-in corpus calls its further training trees
+
+Files = tuple[Path, ...]
+
+
+@dataclass(frozen=True)
+class TreeCorpus:
+    """`train` includes what `data.train_extra` names; `builtin` and `extra` are numbers of generated trees."""
+
+    name: str
+    train: Files = ()
+    dev: Files = ()
+    tests: Mapping[str, Files] = field(default_factory=dict)
+    builtin: int = 0
+    extra: int = 0
+    source: str = "words"
+    target: str = "trees"
+    facts: Mapping[Path, FileFacts] = field(default_factory=dict)  # of the files, once `pinned`
+
+    @property
+    def sets(self) -> tuple[str, ...]:
+        return ("dev", *self.tests)
+
+    def read_trees(self, set_name: str) -> Iterator[Tree]:
+        """The trees as they are learnt: without root, empty words and function tags."""
+        if self.builtin:
+            yield from generate.generate(set_name, self.builtin)
+            if set_name == "train":
+                yield from generate.generate(_EXTRA, self.extra)
+            return
+        for path in self._files(set_name):
+            sha256 = self.facts[path].sha256 if path in self.facts else ""
+            yield from map(cleaned, read_trees(path, sha256))
+
+    def read_pairs(self, set_name: str) -> Iterator[tuple[str, str]]:
+        """(words, symbols), each with spaces between them. Raises UserError for a file that holds no trees."""
+        for number, tree in enumerate(self.read_trees(set_name), start=1):
+            try:
+                symbols = linearise(tree)
+            except ValueError as error:
+                raise UserError(f"{self.name}, {set_name}: tree {number}: {error}. Rename it in the file.") from None
+            yield " ".join(tree.words), " ".join(symbols)
+
+    def pinned(self, cache_dir: Path | None = None) -> Self:
+        """This corpus with the content that its files have now: reading other content from them raises UserError."""
+        if self.builtin:
+            return self
+        fingerprints = Fingerprints(cache_dir, self.facts)
+        facts = {path: fingerprints.facts(path) for name in ("train", *self.sets) for path in self._files(name)}
+        fingerprints.save()
+        return replace(self, facts=facts)
+
+    def check(self, cache_dir: Path | None = None) -> dict[str, int]:
+        """Read every tree once (what was read before, by its content, is not read again); trees by set."""
+        if self.builtin:
+            return {"train": self.builtin + self.extra, **generate.HELD_OUT}
+        counts = _Counts(cache_dir, self.facts)
+        found = {name: sum(map(counts.of, self._files(name))) for name in ("train", *self.sets)}
+        counts.save()
+        return found
+
+    def training_digest(self, cache_dir: Path | None = None) -> str:
+        return digest({"trees": {name: self._content(name, cache_dir) for name in ("train", "dev")}})
+
+    def set_digest(self, set_name: str, cache_dir: Path | None = None) -> str:
+        return digest({"trees": self._content(set_name, cache_dir)})
+
+    def _files(self, set_name: str) -> Files:
+        return {"train": self.train, "dev": self.dev}.get(set_name) or self.tests[set_name]
+
+    def _content(self, set_name: str, cache_dir: Path | None) -> list[str]:
+        if self.builtin:
+            return [generate.recipe_digest(self.builtin, self.extra), set_name]
+        fingerprints = Fingerprints(cache_dir, self.facts)
+        content = [fingerprints.facts(path).sha256 for path in self._files(set_name)]
+        fingerprints.save()
+        return content
+
+
+class _Counts:
+    """Trees of a file, by its content's hash, remembered: a treebank takes seconds to read."""
+
+    def __init__(self, cache_dir: Path | None, pinned: Mapping[Path, FileFacts]) -> None:
+        self._path = cache_dir / "trees.json" if cache_dir else None
+        self._fingerprints = Fingerprints(cache_dir, pinned)
+        self._known: dict[str, int] = {}
+        if self._path:
+            with contextlib.suppress(OSError, Damaged):  # then the treebanks are read once more
+                self._known = read_json(self._path) or {}
+
+    def of(self, path: Path) -> int:
+        content = self._fingerprints.facts(path).sha256
+        if content not in self._known:
+            self._known[content] = sum(1 for _ in read_trees(path, content))
+        if not self._known[content]:
+            raise UserError(f"{path} holds no tree. Leave the file out, or put trees in it: (S (NP …) (VP …)).")
+        return self._known[content]
+
+    def save(self) -> None:
+        self._fingerprints.save()
+        if self._path and self._path.parent.is_dir():
+            with contextlib.suppress(OSError):
+                write_json(self._path, self._known)
+
+
+def resolve(data: TreeData) -> TreeCorpus:
+    """The corpus that a configuration names; looks at the names of files only. Raises UserError for what is missing."""
+    if data.source or data.target:
+        raise UserError("data.source and data.target name languages; a corpus of trees has none. Leave them out.")
+    return _builtin(data) if data.corpus == "builtin" else _folder(Path(data.corpus), data)
+
+
+def _builtin(data: TreeData) -> TreeCorpus:
+    if data.train or data.dev or data.test not in ((), ("test",)) or data.train_extra not in ((), (_EXTRA,)):
+        raise UserError(
+            "data.train, data.dev, data.test and data.train_extra name files of a folder; the built-in trees have the "
+            f'sets "dev" and "test", and "{_EXTRA}" for data.train_extra. Leave the others out, or name a folder as '
+            "data.corpus."
+        )
+    extra = data.builtin_extra if data.train_extra else 0
+    return TreeCorpus("builtin", tests={"test": ()}, builtin=data.builtin_pairs, extra=extra)
+
+
+def _folder(folder: Path, data: TreeData) -> TreeCorpus:
+    if not folder.is_dir():
+        what = "is a file" if folder.exists() else "does not exist"
+        raise UserError(
+            f'The corpus folder {folder} {what}. data.corpus (--corpus) is "builtin" or a folder with train and dev '
+            f"trees: files such as train{ENDINGS[0]}, or folders of such files."
+        )
+    dev = data.dev or (next((name for name in _DEV_NAMES if _find(folder, name)), "dev"),)
+    return TreeCorpus(
+        folder.resolve().name,
+        train=_all(folder, data.train or ("train",), "data.train") + _all(folder, data.train_extra, "data.train_extra"),
+        dev=_all(folder, dev, "data.dev"),
+        tests={Path(name).name: _all(folder, (name,), "data.test") for name in data.test or _test_names(folder)},
+    )
+
+
+def _all(folder: Path, names: Sequence[str], setting: str) -> Files:
+    found: list[Path] = []
+    for name in names:
+        files = _find(folder, name)
+        if not files:
+            there = ", ".join(sorted(path.name for path in folder.iterdir())[:24]) or "nothing"
+            raise UserError(
+                f"{folder} has no {name}{{{','.join(ENDINGS)}}} (plain or .gz) and no folder {name} with such files. "
+                f"There is: {there}. Name others with {setting}."
+            )
+        found += files
+    return tuple(found)
+
+
+def _find(folder: Path, name: str) -> list[Path]:
+    """The file of a name, or all files of trees below the folder of that name, in the order of their paths."""
+    place = folder / name
+    if place.is_dir():
+        return sorted(path for path in place.rglob("*") if _stem(path) is not None and path.is_file())
+    if not place.parent.is_dir():
+        return []
+    return sorted(path for path in place.parent.iterdir() if _stem(path) == place.name and path.is_file())
+
+
+def _stem(path: Path) -> str | None:
+    """The name without its ending; None if it is no file of trees."""
+    name = path.name.removesuffix(".gz")
+    ending = next((ending for ending in ENDINGS if name.endswith(ending)), None)
+    return name.removesuffix(ending) if ending else None
+
+
+def _test_names(folder: Path) -> list[str]:
+    names = {path.name if path.is_dir() else _stem(path) for path in sorted(folder.glob("test*"))}
+    return sorted(name for name in names if name and _find(folder, name))

@@ -1,0 +1,179 @@
+"""An encoded corpus in the store: tokenizer, pieces, facts. Imports no torch; prepare.py makes it.
+
+<root>/<digest>/facts.json                     what was read, kept, dropped; rates; sums of the tokenizers
+               /tokenizer.model                or source.model and target.model where vocabularies are separate
+               /train/                         pairs.py says how pieces are laid out
+               /sets/<name>-<set digest>/      an evaluated set: pieces, source.txt, target.txt, facts.json
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from experiments.config import DataConfig, digest
+from experiments.data.encoding.pairs import SIDES, EncodedPairs, piece_dtype
+from experiments.data.encoding.tokenizer import Tokenizer, tokenizer_settings
+from experiments.errors import Damaged, UserError
+from experiments.store.layout import read_json
+from experiments.store.sealed import check_file
+
+FORMAT = 1  # of the folder; another one is another digest
+
+
+def encoded_digest(training_digest: str, data: DataConfig, shared: bool, target_symbols: int = 0) -> str:
+    """The name of an encoded corpus: the corpus, how text becomes pieces, what is dropped, the format."""
+    return digest(
+        {
+            "format": FORMAT,
+            "corpus": training_digest,
+            "tokenizer": tokenizer_settings(data, shared, target_symbols),
+            "max_pieces": data.max_pieces,
+        }
+    )
+
+
+def model_names(shared: bool) -> tuple[str, str]:
+    """The tokenizer files of source and target."""
+    return ("tokenizer.model", "tokenizer.model") if shared else ("source.model", "target.model")
+
+
+@dataclass(frozen=True)
+class EncodedSet:
+    """An evaluated set: every pair of it, in order, as text and as pieces."""
+
+    name: str
+    digest: str
+    source: tuple[str, ...]  # text
+    target: tuple[str, ...]  # the reference text
+    pairs: EncodedPairs
+    facts: dict[str, Any]
+
+
+class EncodedCorpus:
+    """What a run reads of its corpus."""
+
+    def __init__(self, folder: Path, facts: dict[str, Any]) -> None:
+        self.folder = folder
+        self._files = facts.get("files", {})  # sizes and hashes; none in a folder of an earlier version
+        self.facts = {name: value for name, value in facts.items() if name != "files"}
+        self.digest = folder.name
+        self.shared = bool(facts["shared"])
+
+    @cached_property
+    def train(self) -> EncodedPairs:
+        """Its files are hashed once, here. Raises Damaged."""
+        self._check(self.folder, self._files)
+        return EncodedPairs(self.folder / "train", self._dtypes)
+
+    @cached_property
+    def tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
+        """Of source and target; one object where the vocabulary is shared. Checked against the facts."""
+        names = model_names(self.shared)
+        source = self._tokenizer(names[0])
+        return source, source if self.shared else self._tokenizer(names[1])
+
+    def tokenizer_model(self, name: str) -> bytes:
+        """The file of a tokenizer, as it encoded this corpus. Raises Damaged."""
+        path = self.folder / name
+        try:
+            model = path.read_bytes()
+        except OSError as error:
+            raise Damaged(f"{path} cannot be read ({error.strerror}). {self._redo}") from None
+        if hashlib.sha256(model).hexdigest() != self.facts["tokenizer"]["sha256"][name]:
+            raise Damaged(
+                f"{path} is not the tokenizer that encoded this corpus: it was changed or damaged. {self._redo}"
+            )
+        return model
+
+    def longest(self, name: str, set_digest: str = "") -> int:
+        """Pieces of the longest line of either side of "train" or of a prepared set, EOS counted.
+
+        From the offsets alone: no piece is read, and nothing hashed.
+        """
+        folder = self.folder / ("train" if name == "train" else f"sets/{name}-{set_digest}")
+        pairs = EncodedPairs(folder, self._dtypes)
+        return max(int(lengths.max(initial=0)) for lengths in (pairs.source_lengths, pairs.target_lengths))
+
+    def set_digests(self, name: str) -> list[str]:
+        """Digests of the prepared sets of this name: one, unless its files changed."""
+        places = (self.folder / "sets").glob(f"{name}-{'[0-9a-f]' * 16}")
+        return sorted(place.name.removeprefix(f"{name}-") for place in places)
+
+    def set(self, name: str, set_digest: str | None = None) -> EncodedSet:
+        """A prepared set. The digest may be left out while there is one set of the name.
+
+        Raises UserError if it was not prepared.
+        """
+        there = self.set_digests(name)
+        if set_digest is None and len(there) > 1:
+            raise ValueError(f"several sets were called {name}: say which of the digests {', '.join(there)}")
+        if (set_digest or (there or [""])[0]) not in there:
+            raise UserError(
+                f'The set "{name}" is not prepared in {self.folder}, or its files have changed since. '
+                "`ablations run` or `evaluate` prepares it."
+            )
+        chosen = set_digest or there[0]
+        folder = self.folder / "sets" / f"{name}-{chosen}"
+        facts = read_json(folder / "facts.json") or {}
+        self._check(folder, facts.pop("files", {}))
+        source, target = (_read_text(folder / f"{side}.txt") for side in SIDES)
+        pairs = EncodedPairs(folder, self._dtypes)
+        if not len(source) == len(target) == len(pairs):
+            raise Damaged(f"{folder} is damaged: text and pieces differ in number. {self._redo}")
+        return EncodedSet(name, chosen, source, target, pairs, facts)
+
+    @property
+    def _dtypes(self) -> tuple[Any, Any]:
+        sizes = self.facts["vocab_size"]
+        return piece_dtype(sizes["source"]), piece_dtype(sizes["target"])
+
+    def _tokenizer(self, name: str) -> Tokenizer:
+        return Tokenizer(self.tokenizer_model(name))
+
+    def _check(self, folder: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
+        """Raises Damaged unless the files are what was written; each is hashed once by a process."""
+        for name, written in files.items():
+            try:
+                seen = _version(folder / name)
+                if seen not in _checked:
+                    check_file(folder / name, written)
+                    _checked.add(seen)
+            except Damaged as damage:
+                raise Damaged(f"The encoded corpus in {folder} is damaged: {damage}. {self._redo}") from None
+
+    @property
+    def _redo(self) -> str:
+        return f"Delete {self.folder}: the next run makes it anew."
+
+
+_checked: set[tuple[object, ...]] = set()  # by this process: versions of files that are what was written
+
+
+def _version(path: Path) -> tuple[object, ...]:
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise Damaged(f"{path.name} cannot be read: {error.strerror}") from error
+    return str(path), status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def open_encoded(root: Path, digest: str) -> EncodedCorpus:
+    """Open what `prepare` made. Raises UserError if it is not there or not whole."""
+    folder = root / digest
+    facts = read_json(folder / "facts.json")
+    if facts is None:
+        raise UserError(f"There is no encoded corpus {folder}. `ablations run` prepares it.")
+    if facts.get("digest", digest) != digest:
+        raise Damaged(
+            f"{folder} holds another encoded corpus, {facts['digest']}. Delete it: the next run makes it anew."
+        )
+    return EncodedCorpus(folder, facts)
+
+
+def _read_text(path: Path) -> tuple[str, ...]:
+    # newline="\n": lines may hold "\r" and other characters that Python would take for line ends
+    with path.open(encoding="utf-8", newline="\n") as file:
+        return tuple(line.removesuffix("\n") for line in file)

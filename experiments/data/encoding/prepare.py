@@ -1,0 +1,190 @@
+"""Make an encoded corpus: train the tokenizer, encode once, keep it in the store. Imports no torch.
+
+Everything is a stream, so that millions of pairs need no more memory than the tokenizer's sample. Encoding runs on
+SentencePiece's own threads: no process is forked, started or fed.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, TypeVar
+
+from experiments.config import DataConfig
+from experiments.data.corpora.duplicates import seen_in_train
+from experiments.data.corpora.pair_corpus import PairCorpus
+from experiments.data.encoding.encoded import EncodedCorpus, encoded_digest, model_names, open_encoded
+from experiments.data.encoding.encoder import CHUNK, Encoder, Pair
+from experiments.data.encoding.pairs import SIDES
+from experiments.data.encoding.tokenizer import (
+    SAMPLE_PAIRS,
+    Tokenizer,
+    in_sample,
+    tokenizer_settings,
+    train_tokenizer,
+)
+from experiments.errors import UserError
+from experiments.store.layout import explain_os_errors, write_json
+from experiments.store.sealed import describe_file
+from experiments.store.whole_folder import locked, make_folder
+
+HELD_PAIRS = 200_000  # a training set up to this size is read once and held (some 60 MB); a larger one is streamed
+
+Progress = Callable[[str, int, int], None]  # what is being done, how many of how many
+Item = TypeVar("Item")
+
+
+def prepare(
+    corpus: PairCorpus,
+    data: DataConfig,
+    shared: bool,
+    root: Path,
+    progress: Progress,
+    workers: int | None = None,
+    target_symbols: int = 0,
+) -> EncodedCorpus:
+    """The encoded corpus under `root` (a store's corpora), made where it is missing; test sets are added as they come.
+
+    `shared`: one vocabulary for both sides. `workers`: threads; every core this process may use if unset.
+    `target_symbols`: the target is a line of symbols, of which this many at most are learnt; 0: it is text.
+    Raises UserError for a corpus that cannot be read, is changed meanwhile or does not give `data.vocab_size` pieces,
+    and for a full or read-only disk. May be interrupted, and called twice at once.
+    """
+    corpus = corpus.pinned(root)
+    counts = corpus.check(root)
+    name = encoded_digest(corpus.training_digest(root), data, shared, target_symbols)
+    threads = workers or len(os.sched_getaffinity(0))
+    work = _Work(corpus, data, shared, target_symbols, counts, progress, threads)
+    with explain_os_errors(f"prepare the corpus {corpus.name} under {root}"):
+        root.mkdir(parents=True, exist_ok=True)
+        if not (root / name).is_dir():
+            with locked(root, name):
+                make_folder(root / name, name, lambda folder: work.make_train(folder, name))
+        encoded = open_encoded(root, name)
+        digests = {each: corpus.set_digest(each, root) for each in corpus.sets}
+        if any(digest not in encoded.set_digests(each) for each, digest in digests.items()):
+            with locked(root, name):
+                work.make_sets(encoded, digests)
+    return encoded
+
+
+class _Work:
+    """The steps of making, and what they share."""
+
+    def __init__(
+        self,
+        corpus: PairCorpus,
+        data: DataConfig,
+        shared: bool,
+        target_symbols: int,
+        counts: dict[str, int],
+        progress: Progress,
+        threads: int,
+    ) -> None:
+        self.corpus, self.data, self.shared, self.target_symbols = corpus, data, shared, target_symbols
+        self.counts, self.progress, self.threads = counts, progress, threads
+        self._held: list[Pair] | None = None  # train, where it is small: read (or generated) once for all steps
+
+    def make_train(self, folder: Path, name: str) -> None:
+        """The tokenizers, train/ and facts.json, which names the corpus's digest and those of its files."""
+        started = time.monotonic()
+        sampled = self._train_tokenizers(folder)
+        trained = time.monotonic()
+        models = tuple(Tokenizer.load(folder / name) for name in model_names(self.shared))
+        (folder / "train").mkdir()
+        encoder = Encoder(folder / "train", models, self.threads, self.data.max_pieces)
+        encoder.add(self._train_pairs("encoding"))
+        encoder.close()
+        if not encoder.kept:
+            raise UserError(
+                f"No training pair of {self.corpus.name} is left: {encoder.dropped_empty:,} have an empty side, "
+                f"{encoder.dropped_long:,} a side of more than data.max_pieces = {self.data.max_pieces} pieces. "
+                "Check the files, or raise data.max_pieces."
+            )
+        seconds = max(time.monotonic() - trained, 1e-9)
+        facts = {
+            "digest": name,
+            "files": _described(folder / "train", "train/"),
+            "corpus": {"name": self.corpus.name, "source": self.corpus.source, "target": self.corpus.target},
+            "shared": self.shared,
+            "vocab_size": {side: model.vocab_size for side, model in zip(SIDES, models, strict=True)},
+            "tokenizer": {
+                "settings": tokenizer_settings(self.data, self.shared, self.target_symbols),
+                "sha256": {name: model.sha256 for name, model in zip(model_names(self.shared), models, strict=True)},
+                "sentencepiece": version("sentencepiece"),
+                "trained_on_pairs": sampled,
+                "seconds": round(trained - started, 3),
+            },
+            "max_pieces": self.data.max_pieces,
+            "train": encoder.facts(),
+            "encoding": {
+                "seconds": round(seconds, 3),
+                "pairs_per_s": round(encoder.pairs / seconds, 1),
+                "threads": self.threads,
+            },
+        }
+        write_json(folder / "facts.json", facts)
+
+    def make_sets(self, encoded: EncodedCorpus, digests: dict[str, str]) -> None:
+        """Those of sets/<name>-<digest> that are missing. Nothing of an evaluated set is dropped."""
+        missing = {each: digest for each, digest in digests.items() if digest not in encoded.set_digests(each)}
+        texts = {each: list(self.corpus.read_pairs(each)) for each in missing}
+        seen = seen_in_train(self._train_pairs("looking for duplicates"), texts) if missing else {}
+        for name, digest in missing.items():
+            pairs = texts[name]
+
+            def make(folder: Path, name: str = name, pairs: list[Pair] = pairs) -> None:
+                encoder = Encoder(folder, encoded.tokenizers, self.threads)
+                encoder.add(pairs)
+                encoder.close()
+                for side, lines in zip(SIDES, zip(*pairs, strict=True), strict=True):
+                    with (folder / f"{side}.txt").open("w", encoding="utf-8", newline="\n") as file:
+                        file.writelines(f"{line}\n" for line in lines)
+                files = _described(folder)
+                facts = {"name": name, **encoder.facts(), "seen_in_train": seen[name], "files": files}
+                write_json(folder / "facts.json", facts)
+
+            make_folder(encoded.folder / "sets" / f"{name}-{digest}", encoded.digest, make)
+
+    def _train_tokenizers(self, folder: Path) -> int:
+        """Train on train alone; returns how many pairs of it were read."""
+        pairs = self.counts["train"]
+        sampled = min(pairs, SAMPLE_PAIRS)
+        doing = "training the tokenizer"
+        names = model_names(self.shared)
+        sides = {names[0]: (0, 1)} if self.shared else {names[0]: (0,), names[1]: (1,)}
+        for model, columns in sides.items():
+            lines = (
+                pair[side]
+                for index, pair in enumerate(self._train_pairs(doing))
+                if in_sample(index, pairs)
+                for side in columns
+            )
+            what = "the training text" if self.shared else f"the {SIDES[columns[0]]} side of the training text"
+            symbols = self.target_symbols if columns == (1,) else 0
+            size = symbols or self.data.vocab_size
+            train_tokenizer(lines, size, folder / model, f"{what} of {self.corpus.name}", symbols=bool(symbols))
+        return sampled
+
+    def _train_pairs(self, doing: str) -> Iterator[Pair]:
+        total = self.counts["train"]
+        if self._held is None and total <= HELD_PAIRS:
+            self._held = list(self.corpus.read_pairs("train"))
+        pairs = self._held if self._held is not None else self.corpus.read_pairs("train")
+        return _reported(pairs, doing, total, self.progress)
+
+
+def _described(folder: Path, prefix: str = "") -> dict[str, dict[str, Any]]:
+    """Size and hash of each file of a folder, by name."""
+    return {f"{prefix}{path.name}": describe_file(path) for path in sorted(folder.iterdir())}
+
+
+def _reported(items: Iterable[Item], doing: str, total: int, progress: Progress) -> Iterator[Item]:
+    """The items; every CHUNK of them, and the end, is reported."""
+    done = 0
+    for done, item in enumerate(items, start=1):
+        yield item
+        if done % CHUNK == 0:
+            progress(doing, done, total)
+    progress(doing, done, total)

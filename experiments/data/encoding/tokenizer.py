@@ -1,0 +1,147 @@
+"""Text to pieces and back: a SentencePiece BPE of our own settings, trained on the training set only.
+
+Identity normalisation and kept spaces: what comes out of `decode(encode(text))` is the text, character by character.
+The exceptions, by SentencePiece's design: "▁" (U+2581, its sign for a space) comes back as a space, and characters
+that the training set does not hold come back as " ⁇ "; U+0000, U+001F and "▅" (U+2585) are never learnt.
+Imports neither torch nor, until a model is trained or loaded, sentencepiece.
+"""
+
+import hashlib
+import io
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from experiments.config import DataConfig
+from experiments.errors import UserError
+from experiments.store.layout import write_bytes
+
+PAD_ID = 0
+BOS_ID = 1
+EOS_ID = 2
+UNK_ID = 3
+
+SAMPLE_PAIRS = 1_000_000  # a larger training set is sampled at even distances: memory stays bounded
+
+_SETTINGS: dict[str, Any] = {
+    "model_type": "bpe",
+    "normalization_rule_name": "identity",  # the default, nmt_nfkc, rewrites text
+    "remove_extra_whitespaces": False,
+    "byte_fallback": False,
+    "character_coverage": 1.0,
+    "max_sentence_length": 1 << 20,  # bytes; longer lines would be skipped in silence (the default is 4,192)
+    "num_threads": 1,  # the model is a function of the text alone
+    "pad_id": PAD_ID,
+    "bos_id": BOS_ID,
+    "eos_id": EOS_ID,
+    "unk_id": UNK_ID,
+}
+# Every word a piece of its own, up to the size; rarer ones are unknown. For lines of symbols, such as a tree's.
+_SYMBOLS: dict[str, Any] = {"model_type": "word", "hard_vocab_limit": False}
+_ERRORS_ONLY = 2  # SentencePiece's minloglevel: its progress does not belong on a user's terminal
+
+
+class VocabularyTooLarge(UserError):  # noqa: N818 - what is wrong
+    """The text does not allow so many pieces."""
+
+
+def tokenizer_settings(data: DataConfig, shared: bool, target_symbols: int = 0) -> dict[str, Any]:
+    """What, with the training text, determines the pieces: for identities."""
+    settings = {**_SETTINGS, "vocab_size": data.vocab_size, "shared": shared, "sample_pairs": SAMPLE_PAIRS}
+    return {**settings, "target": {**_SYMBOLS, "vocab_size": target_symbols}} if target_symbols else settings
+
+
+def in_sample(index: int, pairs: int) -> bool:
+    """Whether the tokenizer is trained on pair `index` of `pairs`: all up to SAMPLE_PAIRS, else so many, evenly."""
+    return pairs <= SAMPLE_PAIRS or (index + 1) * SAMPLE_PAIRS // pairs > index * SAMPLE_PAIRS // pairs
+
+
+def train_tokenizer(lines: Iterable[str], vocab_size: int, path: Path, what: str, *, symbols: bool = False) -> None:
+    """Train on `lines` and write the model to `path`; the same lines give the same bytes.
+
+    `symbols`: words are the pieces, at most `vocab_size` of them. Raises UserError if the text does not allow
+    `vocab_size` pieces; `what` names the text in it.
+    """
+    import sentencepiece
+
+    model = io.BytesIO()
+    raised: list[BaseException] = []  # by `lines`: SentencePiece would make a RuntimeError of it
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=_watched(lines, raised), model_writer=model, vocab_size=vocab_size,
+            minloglevel=_ERRORS_ONLY, **_SETTINGS | (_SYMBOLS if symbols else {}),
+        )  # fmt: skip
+    except RuntimeError as error:
+        if raised:
+            raise raised[0] from None
+        raise _explained(str(error), vocab_size, what) from error
+    write_bytes(path, model.getvalue())
+
+
+def _watched(lines: Iterable[str], raised: list[BaseException]) -> Iterator[str]:
+    try:
+        yield from lines
+    except BaseException as error:
+        raised.append(error)
+        raise
+
+
+def _explained(message: str, vocab_size: int, what: str) -> Exception:
+    if found := re.search(r"Vocabulary size too high .*<= (\d+)", message):
+        return VocabularyTooLarge(
+            f"data.vocab_size = {vocab_size} is more than {what} allows: merging every pair of pieces gives "
+            f"{found[1]}. Set data.vocab_size to {found[1]} or less, or take more text."
+        )
+    if found := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
+        return UserError(
+            f"data.vocab_size = {vocab_size} is too few for {what}: its characters and the four special symbols "
+            f"alone are {found[1]} pieces. Set data.vocab_size to more than {found[1]}."
+        )
+    if "!sentences_.empty()" in message:
+        return UserError(f"{what} holds no text to learn pieces from: every line is empty.")
+    return RuntimeError(f"SentencePiece failed on {what}: {message}")
+
+
+class Tokenizer:
+    """A trained model. Pieces are ids in [0, vocab_size); `encode` adds neither BOS nor EOS."""
+
+    def __init__(self, model: bytes) -> None:
+        import sentencepiece
+
+        self._model = sentencepiece.SentencePieceProcessor()
+        self._model.LoadFromSerializedProto(model)
+        self.sha256 = hashlib.sha256(model).hexdigest()
+
+    @classmethod
+    def load(cls, path: Path) -> "Tokenizer":
+        """Raises UserError if the file is missing or is no SentencePiece model."""
+        try:
+            return cls(path.read_bytes())
+        except (OSError, RuntimeError) as error:
+            raise UserError(f"The tokenizer {path} cannot be read ({error}). Restore it from its run.") from None
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self._model.GetPieceSize())
+
+    def encode(self, text: str) -> list[int]:
+        return cast("list[int]", self._model.Encode(text))
+
+    def encode_batch(self, texts: Sequence[str], threads: int = 1) -> list[list[int]]:
+        """Encode many lines, in order; the threads are SentencePiece's own."""
+        return cast("list[list[int]]", self._model.Encode(list(texts), num_threads=threads))
+
+    @property
+    def vocabulary(self) -> list[str]:
+        """Every piece as it stands in a text, without the sign for the space before it."""
+        return [piece.removeprefix("\u2581") for piece in self.pieces(range(self.vocab_size))]
+
+    def decode(self, pieces: Sequence[int]) -> str:
+        """Text; PAD, BOS and EOS vanish, UNK is " ⁇ ", and so is what a larger model says beyond the vocabulary."""
+        size = self.vocab_size
+        return cast(str, self._model.Decode([piece if piece < size else UNK_ID for piece in map(int, pieces)]))
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """The pieces' own text, "▁" for a space: for figures."""
+        return [str(self._model.IdToPiece(int(piece))) for piece in ids]

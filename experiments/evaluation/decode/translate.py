@@ -1,0 +1,227 @@
+"""Sources in, hypotheses out, in the same order: sorting, packing into batches, padding.
+
+Shapes: B sentences, S source.
+"""
+
+import math
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from experiments.data.encoding.tokenizer import EOS_ID, PAD_ID
+from experiments.device import Device
+from experiments.errors import Preempted, UserError
+from experiments.evaluation.decode.beam import SearchSettings, beam_search
+from experiments.evaluation.decode.hypothesis import Hypothesis
+from model.config import ModelConfig
+from model.transformer import Transformer
+
+# Places in the key/value cache of one batch: sentences × beam × longest output. Base holds 24 KB in each in fp32, so
+# 0.4 and 3.2 GB; more gained a processor nothing in a measurement with small models.
+BATCH_SLOTS = {"cpu": 2**14, "cuda": 2**17}
+LEAST_SLOTS = 2**11  # below it, smaller batches cost more than idle workers
+CHECK_EVERY = {"cpu": 1, "cuda": 8}  # steps between asking which sentences have ended
+
+Progress = Callable[[int, int], None]  # sentences done, of how many
+
+
+def translate(
+    model: Transformer,
+    sources: Sequence[Sequence[int]],
+    settings: SearchSettings,
+    device: Device,
+    *,
+    max_batch_slots: int | None = None,
+    progress: Progress | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> list[list[Hypothesis]]:
+    """For each source (pieces without EOS, which is added here) its hypotheses, best first, in the input's order.
+
+    An empty source gives one empty hypothesis and is not shown to the model. The result does not depend on
+    `max_batch_slots` or on what else is translated: exactly in float64, up to ties of scores in fp32.
+    Raises UserError, with the line number, for a source that the model's position table cannot hold, and Preempted
+    when `should_stop` says so.
+    """
+    limits = [
+        _limit(model.config, check_length(model.config, source, line, "source"), settings)
+        for line, source in enumerate(sources, start=1)
+    ]
+    results: list[list[Hypothesis]] = [[Hypothesis(ids=(), score=0.0, log_prob=0.0)] for _ in sources]
+    workers = 1 if device.is_cuda else device.threads
+    slots = max_batch_slots or BATCH_SLOTS[device.torch_device.type]
+    told = _Told(progress, sum(len(source) == 0 for source in sources), len(sources))
+
+    def decode(batch: list[int]) -> None:
+        ended = 0
+
+        def after_check(now: int) -> None:
+            nonlocal ended
+            if should_stop is not None and should_stop():
+                raise Preempted
+            told.more(now - ended)
+            ended = now
+
+        with evaluating(model), device.autocast():
+            source_BS, mask_BS = pad_sources([sources[i] for i in batch], device)
+            found = beam_search(
+                model,
+                source_BS,
+                mask_BS,
+                [limits[i] for i in batch],
+                settings,
+                CHECK_EVERY[device.torch_device.type],
+                after_check,
+            )
+        for i, hypotheses in zip(batch, found, strict=True):
+            results[i] = hypotheses
+
+    batches = list(_pack(sources, limits, settings.beam_size, slots, workers))
+    with evaluating(model):
+        in_parallel(decode, batches, workers)
+    return results
+
+
+def in_parallel(work: Callable[[list[int]], None], batches: Sequence[list[int]], workers: int) -> None:
+    """Batches side by side, each with one thread of the processor; one after the other where there is one worker.
+
+    A search's operations are small: two of them on a thread each get more done than one on two threads, and torch
+    lets other Python threads run meanwhile. The first error ends all.
+    """
+    if workers == 1 or len(batches) == 1:
+        for batch in batches:
+            work(batch)
+        return
+    failed = threading.Event()
+
+    def one(batch: list[int]) -> None:
+        if failed.is_set():
+            return
+        try:
+            work(batch)
+        except BaseException:
+            failed.set()
+            raise
+
+    try:
+        with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            try:
+                for done in [pool.submit(one, batch) for batch in batches]:
+                    done.result()
+            except BaseException:  # also Ctrl-C, which only this thread is told of: the pool waits for what has begun
+                failed.set()
+                raise
+    finally:
+        torch.set_num_threads(workers)
+
+
+class _Told:
+    """Tells `progress` each percentage once, from whichever thread reaches it."""
+
+    def __init__(self, progress: Progress | None, done: int, total: int) -> None:
+        self._progress, self._done, self._total = progress, done, total
+        self._told = -1
+        self._lock = threading.Lock()
+
+    def more(self, ended: int) -> None:
+        if self._progress is None:
+            return
+        with self._lock:
+            self._done += ended
+            if self._done * 100 >= (self._told + 1) * self._total:
+                self._told = self._done * 100 // self._total
+                self._progress(self._done, self._total)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Inference mode, with dropout off; a model that was training goes back to it."""
+    training = [module for module in model.modules() if module.training]
+    for module in training:
+        module.training = False
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+class Sized(Protocol):
+    def __len__(self) -> int: ...
+
+
+def by_length(items: Sequence[Sized]) -> list[int]:
+    """Indices, longest first (what does not fit in memory fails at once); equal lengths in the input's order."""
+    return sorted(range(len(items)), key=lambda i: -len(items[i]))
+
+
+def pad(rows: Sequence[Sequence[int]], device: Device) -> tuple[Tensor, Tensor]:
+    """(B, S) ids padded on the right, and the mask that is True on the real ones."""
+    lengths = [len(row) for row in rows]
+    longest = max(lengths)
+    ids_BS = torch.tensor([[*row, *[PAD_ID] * (longest - len(row))] for row in rows])
+    real_BS = torch.arange(longest) < torch.tensor(lengths)[:, None]
+    return device.move(ids_BS), device.move(real_BS)
+
+
+def pad_sources(rows: Sequence[Sequence[int]], device: Device) -> tuple[Tensor, Tensor | None]:
+    """Sources with EOS added, padded, and their mask; None where nothing is padded, which the model does quicker."""
+    ids_BS, real_BS = pad([[*row, EOS_ID] for row in rows], device)
+    equal = all(len(row) == len(rows[0]) for row in rows)
+    return ids_BS, None if equal else real_BS
+
+
+def check_length(config: ModelConfig, ids: Sequence[int], line: int, side: str) -> int:
+    """The length with EOS. Raises UserError where a learned position table is too short for it."""
+    length = len(ids) + 1
+    if config.positions == "learned" and length > config.max_length:
+        raise UserError(
+            f"Line {line} of the {side} has {length} pieces (EOS counted), and the model learned positions for "
+            f"{config.max_length}: split or drop the line, or train with a larger model.max_length."
+        )
+    return length
+
+
+def _limit(config: ModelConfig, length: int, settings: SearchSettings) -> int:
+    """The longest output: the source's length + max_extra_length, EOS counted in both, as far as positions reach."""
+    limit = length + settings.max_extra_length
+    return min(limit, config.max_length) if config.positions == "learned" else limit
+
+
+def _pack(
+    sources: Sequence[Sequence[int]], limits: Sequence[int], beam_size: int, slots: int, workers: int
+) -> Iterator[list[int]]:
+    """Batches of similar length: at most `slots` places in the key/value cache, at least one sentence.
+
+    Where several workers take them, they are also cut at equal shares of the places needed, as many for each worker:
+    of four for two, the longest and the shortest sentences make one worker's, and none waits long for another.
+    """
+    order = [i for i in by_length(sources) if len(sources[i])]
+    needed = beam_size * sum(limits[i] for i in order)
+    shares = _shares(needed, slots, workers)
+    batch: list[int] = []
+    longest = share = before = 0
+    for i in order:
+        longest = max(longest, limits[i])
+        middle = before + beam_size * limits[i] / 2
+        its_share = int(middle * shares / needed)
+        if batch and (its_share != share or (len(batch) + 1) * beam_size * longest > slots):
+            yield batch
+            batch, longest = [], limits[i]
+        batch.append(i)
+        share = its_share
+        before += beam_size * limits[i]
+    if batch:
+        yield batch
+
+
+def _shares(needed: int, slots: int, workers: int) -> int:
+    """Two for each worker, or more where they would not fit; fewer where batches would be too small to pay."""
+    if workers == 1:
+        return 1
+    return min(workers * max(2, math.ceil(needed / (slots * workers))), math.ceil(needed / LEAST_SLOTS))

@@ -1,0 +1,60 @@
+"""Corpus scores of detokenised text by sacrebleu, each with its signature, and what significance tests need."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from sacrebleu.metrics import BLEU, CHRF
+
+from experiments.evaluation.score import paper_bleu
+
+# The columns of `SetScores.statistics`: one row per sentence, sums over rows give corpus BLEU.
+STATISTICS = (
+    "sys_len", "ref_len", "correct_1", "correct_2", "correct_3", "correct_4",
+    "total_1", "total_2", "total_3", "total_4",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SetScores:
+    """`metrics` and `signatures` by metric name; `statistics`: counts per sentence (BLEU's are STATISTICS)."""
+
+    metrics: dict[str, float]
+    signatures: dict[str, str]
+    statistics: NDArray[np.int64]
+
+
+def score_text(translations: Sequence[str], references: Sequence[str], language: str = "en") -> SetScores:
+    """BLEU (13a tokens, cased), chrF and the paper's BLEU of `translations` against one reference each, 0 to 100.
+
+    `language` is the target's: the paper's BLEU tokenizes by it, and is left out where sacremoses is not installed.
+    """
+    if len(translations) != len(references) or not references:
+        raise ValueError(f"{len(translations)} translations and {len(references)} references: need as many, and one")
+    bleu, chrf = BLEU(tokenize="13a"), CHRF()
+    # effective_order leaves the counts alone; without it sacrebleu logs a warning per sentence
+    counter = BLEU(tokenize="13a", effective_order=True)
+    counts = [counter.sentence_score(t, [r]) for t, r in zip(translations, references, strict=True)]
+    metrics = {
+        "bleu": float(bleu.corpus_score(translations, [references]).score),
+        "chrf": float(chrf.corpus_score(translations, [references]).score),
+    }
+    signatures = {"bleu": str(bleu.get_signature()), "chrf": str(chrf.get_signature())}
+    if paper_bleu.available():
+        metrics["bleu_paper"] = paper_bleu.paper_bleu(translations, references, language)
+        signatures["bleu_paper"] = paper_bleu.signature(language)
+    return SetScores(
+        metrics=metrics,
+        signatures=signatures,
+        statistics=np.array([[c.sys_len, c.ref_len, *c.counts, *c.totals] for c in counts], dtype=np.int64),
+    )
+
+
+def bleu_of_statistics(statistics: NDArray[np.int64]) -> float:
+    """Corpus BLEU of the sentences whose rows are given: the same number as `score_text` prints for them."""
+    sys_len, ref_len, *counts = (int(n) for n in statistics.sum(axis=0))
+    score = BLEU.compute_bleu(
+        correct=counts[:4], total=counts[4:], sys_len=sys_len, ref_len=ref_len, smooth_method="exp"
+    )
+    return float(score.score)

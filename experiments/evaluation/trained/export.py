@@ -1,0 +1,78 @@
+"""A trained model in one folder, for use elsewhere.
+
+config.json                     the run's configuration, its identity and what trained it
+final/model.safetensors         weights; meta.json beside them holds their hash
+final/tokenizer.model           or source.model and target.model: SentencePiece
+README.md                       how to use it
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from experiments.config import DeviceSpec, RunConfig
+from experiments.data.encoding.encoded import model_names
+from experiments.device import Device
+from experiments.errors import UserError
+from experiments.evaluation.trained.trained import load_model, load_tokenizers, spacing
+from experiments.evaluation.trained.translator import FORMAT
+from experiments.store.layout import explain_os_errors, write_json
+from experiments.training.checkpoints import checkpoint
+from model.cost import num_params
+
+_README = """# {title}
+
+A Transformer of {params:.1f} million parameters, {steps:,} steps of training, checkpoint: {choice}.
+
+Translate on the command line:
+
+    ablations translate --model {name} < input.txt > output.txt
+
+and in Python:
+
+    from experiments.evaluation.trained.translator import Translator
+    translator = Translator.load("{name}")
+    print(translator.translate(["A sentence."]))
+
+`final/model.safetensors` holds the weights (fp32), `config.json` every setting, `{tokenizers}` the SentencePiece
+vocabulary. Run {run_id}, seed {seed}, commit {commit}.
+"""
+
+
+def export(
+    config: RunConfig, attempt: Path, folder: Path, *, run_id: str, choice: str, facts: Mapping[str, Any]
+) -> None:
+    """Write the model of an attempt to `folder`, new or empty. Raises UserError."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder} is there and not empty: name a new folder.")
+    device = Device.open(DeviceSpec(), "fp32")
+    model = load_model(config, choice, spacing(config, choice), attempt, device)
+    load_tokenizers(config, attempt)  # checks them
+    tokenizers = list(dict.fromkeys(model_names(config.model.shared_vocabulary)))
+    with explain_os_errors(f"write {folder}"):
+        folder.mkdir(parents=True, exist_ok=True)
+        checkpoint.save_weights(folder / "final", checkpoint.model_tensors(model), {"run_id": run_id})
+        for name in tokenizers:
+            checkpoint.add_file(folder / "final", name, (attempt / "final" / name).read_bytes())
+        write_json(
+            folder / "config.json",
+            {
+                "format": FORMAT,
+                "run_id": run_id,
+                "config": config.model_dump(mode="json"),
+                "checkpoint": choice,
+                **facts,
+            },
+        )
+        text = _README.format(
+            title=folder.name,
+            name=folder.name,
+            params=num_params(config.model, config.data.vocab_size) / 1e6,
+            steps=config.training.train_steps,
+            choice=choice,
+            tokenizers=", ".join(f"final/{name}" for name in tokenizers),
+            run_id=run_id,
+            seed=config.seed,
+            commit=facts.get("commit") or "unknown",
+        )
+        (folder / "README.md").write_text(text, encoding="utf-8")

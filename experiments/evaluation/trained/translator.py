@@ -1,0 +1,131 @@
+"""A trained model as a translator: text in, text out, in the input's order, with bounded memory.
+
+from experiments.evaluation.trained.translator import Translator
+translator = Translator.load("exported")
+print(translator.translate(["Ein Hund rennt.", ""]))
+"""
+
+import itertools
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from experiments.config import DeviceSpec, RunConfig
+from experiments.data.encoding.tokenizer import Tokenizer
+from experiments.device import Device
+from experiments.errors import UserError
+from experiments.evaluation.decode.beam import SearchSettings
+from experiments.evaluation.decode.translate import translate
+from experiments.evaluation.evaluate import search_settings
+from experiments.evaluation.trained.trained import load_model, load_tokenizers, spacing
+from experiments.store.layout import read_json
+from model.transformer import Transformer
+
+FORMAT = "transformer-ablations model 1"
+WINDOWS = (64, 256, 1024, 4096)  # lines held at once: few at first, so that output begins early
+MAX_PIECES = 1024  # of a source line; a longer one is hardly a sentence, and attention costs its square
+
+
+@dataclass(frozen=True)
+class Translation:
+    """One of a line's n best. `log_prob` is log P(text | line), `score` that over the length penalty."""
+
+    text: str
+    score: float
+    log_prob: float
+    finished: bool  # False: it ran into the length limit
+
+
+class Translator:
+    """Translates lines of text. `settings` are the run's own unless others are given to a call."""
+
+    def __init__(
+        self, model: Transformer, tokenizers: tuple[Tokenizer, Tokenizer], device: Device, settings: SearchSettings
+    ) -> None:
+        self.model, self.device, self.settings = model, device, settings
+        self.source_tokenizer, self.target_tokenizer = tokenizers
+
+    @classmethod
+    def of_run(
+        cls, config: RunConfig, attempt: Path, spec: DeviceSpec, precision: str = "fp32", choice: str | None = None
+    ) -> "Translator":
+        """From the folder of the attempt that trained; `choice` of checkpoint is the configuration's if unset."""
+        device = Device.open(spec, precision)
+        choice = choice or config.evaluation.checkpoint
+        model = load_model(config, choice, spacing(config, choice), attempt, device).eval()
+        return cls(model, load_tokenizers(config, attempt), device, search_settings(config.evaluation))
+
+    @classmethod
+    def load(cls, folder: Path | str, spec: DeviceSpec | None = None, precision: str = "fp32") -> "Translator":
+        """From a folder that `ablations export` made. Raises UserError if it is none, or damaged."""
+        attempt = Path(folder)
+        return cls.of_run(exported_config(attempt), attempt, spec or DeviceSpec(), precision, "last")
+
+    def translate(self, lines: Iterable[str], settings: SearchSettings | None = None) -> list[str]:
+        """The best translation of each line; an empty line stays empty."""
+        return [best[0].text for best in self.stream(lines, settings)]
+
+    def stream(
+        self,
+        lines: Iterable[str],
+        settings: SearchSettings | None = None,
+        *,
+        windows: Sequence[int] = WINDOWS,
+        max_pieces: int = MAX_PIECES,
+        over_long: Callable[[int, int], None] | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> Iterator[list[Translation]]:
+        """The n best of each line, best first, in the input's order; no more than the last window is held.
+
+        A line of more than `max_pieces` is told to `over_long` (its number from 1, its pieces) and comes out empty;
+        without `over_long` it raises UserError. `progress` is told how many lines have been translated.
+        """
+        remaining, sizes, first = iter(lines), itertools.chain(windows, itertools.repeat(windows[-1])), 1
+        for size in sizes:
+            window = list(itertools.islice(remaining, size))
+            if not window:
+                return
+            sources = self._encode(window, first, max_pieces, over_long)
+
+            def told(done: int, _total: int, before: int = first - 1) -> None:
+                if progress is not None:
+                    progress(before + done)
+
+            found = translate(self.model, sources, settings or self.settings, self.device, progress=told)
+            for hypotheses in found:
+                yield [
+                    Translation(self.target_tokenizer.decode(h.ids), h.score, h.log_prob, h.finished)
+                    for h in hypotheses
+                ]
+            first += len(window)
+
+    def _encode(
+        self, window: Sequence[str], first: int, max_pieces: int, over_long: Callable[[int, int], None] | None
+    ) -> list[list[int]]:
+        sources = self.source_tokenizer.encode_batch(window, self.device.threads)
+        if self.model.config.positions == "learned":
+            max_pieces = min(max_pieces, self.model.config.max_length - 1)
+        for number, source in enumerate(sources):
+            if len(source) <= max_pieces:
+                continue
+            if over_long is None:
+                raise UserError(
+                    f"Line {first + number} has {len(source)} pieces, more than {max_pieces}: split it into sentences."
+                )
+            over_long(first + number, len(source))
+            sources[number] = []
+        return sources
+
+
+def exported_config(folder: Path) -> RunConfig:
+    """What `config.json` of an exported model says. Raises UserError."""
+    try:
+        found = read_json(folder / "config.json")
+    except OSError as error:
+        raise UserError(f"{folder} is no exported model: config.json cannot be read ({error}).") from None
+    if found is None:
+        raise UserError(f"{folder} is no exported model: it has no config.json.")
+    if found.get("format") != FORMAT:
+        raise UserError(f"{folder} is no model that this version exported: its format is {found.get('format')!r}.")
+    return RunConfig.model_validate_json(json.dumps(found["config"]))

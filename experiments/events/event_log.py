@@ -1,0 +1,135 @@
+"""A run's events: one JSON object a line, appended by the child, tailed by the coordinator. The truth of a run.
+
+What the kinds of events hold: event_kinds.py. When a line is damaged: event_lines.py. The times are Unix seconds whose
+differences are durations (clock.py).
+"""
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from experiments.events import clock
+from experiments.events.lines import FORMAT, LONGEST_LINE, LineError, decode, encode, format_of
+
+FILE = "events.jsonl"
+NOT_FSYNCED = ("metrics", "progress")
+PROGRESS_EVERY_S = 1.0
+
+
+class EventWriter:
+    """Appends events to `<folder>/events.jsonl`: one write call a line, so that a kill tears at most the last."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = os.open(folder / FILE, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+        size = os.fstat(self._file).st_size
+        self._head = {} if size else {"format": FORMAT}
+        self._torn = size > 0 and os.pread(self._file, 1, size - 1) != b"\n"  # by a writer that was killed
+        self._progress_at = 0.0
+        self._turn = threading.Lock()  # a checkpoint is told by the thread that wrote it
+
+    def emit(self, kind: str, /, **fields: Any) -> None:
+        """Append an event. Raises ValueError for fields that its kind does not have (event_lines.py)."""
+        if kind == "progress":
+            if time.monotonic() - self._progress_at < PROGRESS_EVERY_S:
+                return
+            self._progress_at = time.monotonic()
+        with self._turn:
+            self._append(encode({**fields, **self._head, "t": round(clock.now(), 3), "kind": kind}))
+            self._head = {}
+        if kind not in NOT_FSYNCED:  # what a restart relies on must survive a power cut
+            os.fsync(self._file)
+
+    def _append(self, line: bytes) -> None:
+        """One write; on a disk that is nearly full it may be cut short: then OSError, and nothing of it stays."""
+        line = b"\n" + line if self._torn else line
+        written = 0
+        try:
+            while written < len(line):
+                written += os.write(self._file, line[written:])
+        except OSError:
+            if written:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._file, os.fstat(self._file).st_size - written)
+            raise
+        self._torn = False
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+class Tail:
+    """Reads a growing event file: each call goes on where the last one stopped.
+
+    `offset` is where the next event begins, in bytes; `damaged` counts the lines passed over on the way. A line that
+    is still being written, or was torn by a kill, is left for the next call.
+    """
+
+    def __init__(self, folder: Path, offset: int = 0) -> None:
+        self.path = folder / FILE
+        self.offset, self.damaged = offset, 0
+        self._format: int | None = None
+        self._within_too_long = False
+
+    def damage(self, root: Path) -> str:
+        """A line for people on what was passed over; empty if nothing was."""
+        lines = "1 damaged line was" if self.damaged == 1 else f"{self.damaged} damaged lines were"
+        return f"{lines} skipped in {os.path.relpath(self.path, root)}" if self.damaged else ""
+
+    def read(self, until: int | None = None) -> Iterator[dict[str, Any]]:
+        """The complete events since the last call, oldest first, in bounded memory; those that begin before `until`."""
+        try:
+            file = open(self.path, "rb", opener=_without_waiting)  # noqa: SIM115
+        except FileNotFoundError:
+            return
+        except OSError:  # a folder, somebody else's file: nothing in it can be read
+            self.damaged = max(1, self.damaged)
+            return
+        with file:
+            if not file.seekable():  # a pipe
+                return
+            self._format = self._format or _format(file)
+            file.seek(self.offset)
+            while (until is None or self.offset < until) and (line := self._line(file)):
+                try:
+                    event = decode(line, self._format or FORMAT) if line.strip() else None
+                except LineError:
+                    self.damaged += 1
+                    continue
+                if event is not None:
+                    yield event
+
+    def _line(self, file: IO[bytes]) -> bytes:
+        """The next complete line, at most LONGEST_LINE of it; empty where the file ends."""
+        while True:
+            line = file.readline(LONGEST_LINE)
+            whole = line.endswith(b"\n")
+            if not whole and len(line) < LONGEST_LINE and not self._within_too_long:
+                return b""
+            self.offset += len(line)
+            if whole and not self._within_too_long:
+                return line
+            if not line:
+                return b""
+            self.damaged += not self._within_too_long
+            self._within_too_long = not whole
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _format(file: IO[bytes]) -> int | None:
+    """By the first line that can be read."""
+    while (line := file.readline(LONGEST_LINE)).endswith(b"\n"):
+        if (found := format_of(line)) is not None:
+            return found
+    return None
+
+
+def read_events(folder: Path) -> list[dict[str, Any]]:
+    """All complete events of an attempt; empty if it never started."""
+    return list(Tail(folder).read())

@@ -1,0 +1,128 @@
+"""One line of an event file: its checksum, and what makes it damaged.
+
+Format 2: the file's first event has "format": 2, and every line ends with "crc", 8 hex digits of CRC-32 over the
+line's canonical JSON (sorted keys, no blanks) without it. Format 1 has neither, and the numbers of a "metrics" event
+stand beside "t" and "kind" instead of under "metrics".
+"""
+
+import json
+import math
+import re
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import from_json
+
+from experiments.events.kinds import EVENT
+
+FORMAT = 2
+LONGEST_LINE = 4 << 20  # bytes; a longer one is damaged, and is never held in memory as a whole
+LONGEST_TEXT = 200_000  # characters of a text in an event; the middle of a longer one is left out
+_CRC = re.compile(rb',"crc":"([0-9a-f]{8})"\}\n?\Z')
+_CRC_LENGTH = len(b',"crc":"01234567"}\n')
+
+
+class LineError(ValueError):
+    """A line that is no event."""
+
+
+class _UnknownKindError(LineError):
+    pass
+
+
+def encode(event: Mapping[str, Any]) -> bytes:
+    """The line of an event, with its checksum and newline. Raises LineError for what `decode` would refuse."""
+    plain = _plain(event)
+    line = _canonical(plain)
+    _checked(from_json(line))
+    line = b'%s,"crc":"%08x"}\n' % (line[:-1], zlib.crc32(line))
+    if len(line) > LONGEST_LINE:
+        raise LineError(f"an event of {len(line):,} bytes; the longest may have {LONGEST_LINE:,}")
+    return line
+
+
+def decode(line: bytes, format_: int) -> dict[str, Any] | None:
+    """The event of a line of a file of this format; None for a kind of a later version. Raises LineError."""
+    try:
+        event = from_json(line, allow_inf_nan=False, cache_strings="keys")
+        if not isinstance(event, dict):
+            raise LineError("not an object")
+        if format_ >= FORMAT or isinstance(event.get("crc"), str):
+            _check_crc(line, event)
+        elif event.get("kind") == "metrics":
+            event = _nested(event)
+        return _checked(event)
+    except _UnknownKindError:
+        if format_ >= FORMAT:
+            return None
+        raise
+    except ValueError as error:  # bad UTF-8, NaN, a lone surrogate, nesting beyond 200 too
+        raise LineError(str(error)) from None
+
+
+def format_of(line: bytes) -> int | None:
+    """Of the file in which this is the first line that can be read; None if it cannot."""
+    try:
+        event = from_json(line)
+    except ValueError:
+        return None
+    if not isinstance(event, dict):
+        return None
+    return FORMAT if "format" in event or isinstance(event.get("crc"), str) else 1
+
+
+def _check_crc(line: bytes, event: dict[str, Any]) -> None:
+    crc = event.pop("crc", None)
+    found = _CRC.match(line, max(0, len(line) - _CRC_LENGTH))
+    if found is not None and zlib.crc32(b"}", zlib.crc32(line[: found.start()])) == int(found[1], 16):
+        return
+    if crc != f"{zlib.crc32(_canonical(event)):08x}":
+        raise LineError("the checksum is wrong" if crc else "there is no checksum")
+
+
+def _checked(event: Any) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = EVENT.validate_python(event)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        later = first["type"] == "union_tag_invalid" and isinstance(event["kind"], str)
+        raise (_UnknownKindError if later else LineError)(
+            f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        ) from None
+    if found["kind"] == "metrics":
+        found["metrics"] = {name: float(value) for name, value in found["metrics"].items()}
+    elif found["kind"] == "progress":
+        found |= {name: float(found[name]) for name in ("done", "total") if name in found}
+    return found
+
+
+def _nested(event: Mapping[str, Any]) -> dict[str, Any]:
+    """A "metrics" event of format 1, as format 2 has it; text and flags among its numbers are left out."""
+    kept = {name: event[name] for name in ("t", "kind", "step") if name in event}
+    values = {name: value for name, value in event.items() if name not in kept}
+    return {**kept, "metrics": {name: value for name, value in values.items() if _is_number(value)}}
+
+
+def _is_number(value: Any) -> bool:
+    return (isinstance(value, int | float) and not isinstance(value, bool)) or value in ("nan", "inf", "-inf")
+
+
+def _canonical(value: Mapping[str, Any]) -> bytes:
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return text.encode(errors="replace")  # a file name that is no Unicode is told with question marks
+
+
+def _plain(value: Any) -> Any:
+    """JSON knows no NaN or infinity: they are written as strings, so that every line stays valid JSON."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, str) and len(value) > LONGEST_TEXT:
+        half = LONGEST_TEXT // 2
+        return f"{value[:half]}\n… {len(value) - 2 * half:,} characters left out …\n{value[-half:]}"
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    return value

@@ -1,0 +1,129 @@
+"""Finished runs from one store into another: identities decide what is the same. Imports no torch."""
+
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from experiments.errors import UserError
+from experiments.exchange.redaction import ANYONE
+from experiments.store.layout import Store, explain_os_errors, folder_beside, fsync_folder, read_json, write_json
+
+# Of an attempt; weights only where they are asked for. Checkpoints, optimizer state and specs stay behind.
+KEPT = ("events.jsonl", "log.txt", "result.json", "uncommitted.diff")
+WEIGHTS = "final"
+
+
+class Taken(NamedTuple):
+    """What became of one run: "taken", "had" (the same training was there), "other" (there, with other numbers)."""
+
+    run_id: str
+    how: str
+    evaluations: int = 0  # taken
+
+
+def files_of(store: Store, run_id: str, eval_ids: Iterable[str] | None = None, weights: bool = False) -> list[Path]:
+    """The files that make up a finished run, relative to the store, sorted; empty for one that is not finished.
+
+    `eval_ids`: which evaluations; all if None.
+    """
+    result = store.result(run_id)
+    if result is None:
+        return []
+    home, attempt = store.run_folder(run_id), store.attempt_folder(run_id, int(result["attempt"]))
+    evaluations = home / "evaluations"
+    ids = _folders(evaluations) if eval_ids is None else list(eval_ids)
+    found = [home / "config.json", home / "result.json", *(attempt / name for name in KEPT)]
+    for eval_id in ids:
+        found += (evaluations / eval_id).glob("*")
+    if weights:
+        found += (attempt / WEIGHTS).glob("*")
+    return sorted(path.relative_to(store.root) for path in found if _is_inside(path, store))
+
+
+def _is_inside(path: Path, store: Store) -> bool:
+    """Whether it is a file, and of this store. Raises UserError for one that a link brings in from outside.
+
+    A store that somebody made may link to any file of its reader's; it would be packed, or copied, as a result.
+    """
+    if not path.is_file():
+        return False
+    if not path.resolve().is_relative_to(store.root.resolve()):
+        raise UserError(
+            f"{path} is, or lies behind, a link that leads out of the store {store.root}. Its files are not given away "
+            "or taken over: put a copy in the place of the link, if it is meant to be there."
+        )
+    return True
+
+
+def take_over(source: Store, target: Store, run_ids: Iterable[str]) -> Iterator[Taken]:
+    """Copy what `target` lacks. Hold the target's coordinator lock: nobody else may write its results meanwhile."""
+    for run_id in run_ids:
+        theirs, ours = source.result(run_id), target.result(run_id)
+        if theirs is None:
+            continue
+        if ours is not None and _training(ours) != _training(theirs):
+            yield Taken(run_id, "other")
+            continue
+        with explain_os_errors(f"write to the store {target.root}"):
+            attempt = int(ours["attempt"]) if ours else _copy_training(source, target, run_id, theirs)
+            count = sum(
+                _copy_evaluation(source, target, run_id, eval_id, attempt)
+                for eval_id in _folders(source.run_folder(run_id) / "evaluations")
+            )
+            if ours is None:  # last: from now on the run counts
+                write_json(target.run_folder(run_id) / "result.json", {**theirs, "attempt": attempt})
+        yield Taken(run_id, "taken" if ours is None else "had", count)
+
+
+def _training(result: Mapping[str, Any]) -> dict[str, Any]:
+    """What two results of one training have in common: not the attempt's number, nor what a bundle leaves out.
+
+    The settings are left to the run_id, since a corpus may lie elsewhere.
+    """
+    numbers = {name: value for name, value in result.items() if name not in ("attempt", "config")}
+    return ANYONE.without_fields(numbers)
+
+
+def _copy_training(source: Store, target: Store, run_id: str, result: Mapping[str, Any]) -> int:
+    origin = source.attempt_folder(run_id, int(result["attempt"]))
+    number, folder = target.new_attempt(run_id)
+    for name in KEPT:
+        if _is_inside(origin / name, source):
+            shutil.copyfile(origin / name, folder / name)
+    for path in (origin / WEIGHTS).rglob("*"):
+        if _is_inside(path, source):
+            place = folder / WEIGHTS / path.relative_to(origin / WEIGHTS)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, place)
+    write_json(folder / "result.json", {**result, "attempt": number})
+    config = source.run_folder(run_id) / "config.json"
+    if _is_inside(config, source) and not (target.run_folder(run_id) / "config.json").exists():
+        shutil.copyfile(config, target.run_folder(run_id) / "config.json")
+    return number
+
+
+def _copy_evaluation(source: Store, target: Store, run_id: str, eval_id: str, attempt: int) -> bool:
+    made, place = source.evaluation(run_id, eval_id), target.evaluation_folder(run_id, eval_id)
+    if made is None or place.exists():
+        return False
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with folder_beside(place.parent, ".taking-") as beside:
+        for path in source.evaluation_folder(run_id, eval_id).iterdir():
+            if _is_inside(path, source):
+                shutil.copyfile(path, beside / path.name)
+        write_json(beside / "result.json", {**made, "attempt": attempt, "weights_attempt": attempt})
+        beside.rename(place)
+    fsync_folder(place.parent)
+    return True
+
+
+def runs_in(store: Store) -> list[str]:
+    """Identities of the runs that a store has a folder of."""
+    return [name for name in _folders(store.runs) if read_json(store.runs / name / "result.json") is not None]
+
+
+def _folders(folder: Path) -> list[str]:
+    if not folder.is_dir():
+        return []
+    return sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))

@@ -1,0 +1,104 @@
+"""How fast this store's runs have gone, and how long others will take: from results, and from short probes.
+
+Two numbers describe a device: what a step costs whatever its size, and what a floating-point operation costs. Both
+are fitted to what was measured on the same kind of device with as many threads.
+"""
+
+import statistics
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from experiments.store.layout import Store, read_json, write_json
+
+FILE = "measured.json"
+SAME = 1e-3  # relative difference of cost within which a measurement is of the same model
+
+
+@dataclass(frozen=True)
+class Point:
+    """Something that was measured: a training's steps, or one evaluation (a "step" then is all of it)."""
+
+    kind: str
+    threads: int
+    cost: float  # predicted operations of a training step of that model
+    seconds: float  # of a step, or of the evaluation
+
+
+def of_results(store: Store, cost_of: Mapping[str, float]) -> tuple[list[Point], list[Point]]:
+    """(steps, evaluations) of the runs that `cost_of` names with the cost of a step."""
+    steps, evaluations = [], []
+    for run_id, cost in cost_of.items():
+        result = store.result(run_id)
+        if not result or "device_kind" not in result or not cost:
+            continue
+        where = (str(result["device_kind"]), int(result["threads"]))
+        trained = int(result.get("step", 0)) - int(result.get("resumed_from") or 0)
+        if trained > 0 and result.get("seconds"):
+            steps.append(Point(*where, cost, float(result["seconds"]) / trained))
+        home = store.run_folder(run_id) / "evaluations"
+        for path in home.glob("*/result.json"):
+            made = read_json(path)
+            if made and made.get("wall_s"):
+                evaluations.append(Point(*where, cost, float(made["wall_s"])))
+    return steps, evaluations
+
+
+def kept(store: Store) -> list[Point]:
+    """What probes have measured in this store."""
+    return [Point(**point) for point in _kept(store).get("steps", [])]
+
+
+def keep(store: Store, points: Iterable[Point]) -> None:
+    """Add a probe's measurements; those of the same model and device are replaced."""
+    new = {(p.kind, p.threads, p.cost): p for p in [*kept(store), *points]}
+    write_json(store.root / FILE, {**_kept(store), "steps": [asdict(point) for point in new.values()]})
+
+
+def kept_share(store: Store, key: str) -> int | None:
+    """How many runs share a device best, as was measured in this store for what `key` stands for."""
+    count: int | None = _kept(store).get("shares", {}).get(key)
+    return count
+
+
+def keep_share(store: Store, key: str, count: int) -> None:
+    kept = _kept(store)
+    write_json(store.root / FILE, {**kept, "shares": {**kept.get("shares", {}), key: count}})
+
+
+def _kept(store: Store) -> dict[str, Any]:
+    return read_json(store.root / FILE) or {}
+
+
+class Speed:
+    """Seconds of a step on one kind of device, as a function of its cost."""
+
+    def __init__(self, points: Iterable[Point], kind: str, threads: int) -> None:
+        self._points = [(p.cost, p.seconds) for p in points if (p.kind, p.threads) == (kind, threads)]
+        self._fixed, self._per_operation = _fit(self._points) if self._points else (0.0, 0.0)
+
+    def __bool__(self) -> bool:
+        return bool(self._points)
+
+    def seconds(self, cost: float) -> float:
+        """Of one step: as measured for a model of that cost, else from the fit."""
+        same = [seconds for known, seconds in self._points if abs(known - cost) <= SAME * cost]
+        return statistics.median(same) if same else self._fixed + self._per_operation * cost
+
+
+def _fit(points: list[tuple[float, float]]) -> tuple[float, float]:
+    """(a, b) of seconds = a + b·cost with neither negative, by least squares of relative errors."""
+    rows = [(1 / seconds, cost / seconds) for cost, seconds in points]  # a·u + b·v = 1
+    uu, uv, vv, u, v = (sum(values) for values in zip(*_products(rows), strict=True))
+    determinant = uu * vv - uv * uv
+    if determinant > 1e-9 * uu * vv:
+        a, b = (u * vv - v * uv) / determinant, (v * uu - u * uv) / determinant
+        if a >= 0 and b >= 0:
+            return a, b
+        if b < 0:
+            return u / uu, 0.0
+    return 0.0, v / vv
+
+
+def _products(rows: Iterable[tuple[float, float]]) -> Iterator[tuple[float, float, float, float, float]]:
+    return ((u * u, u * v, v * v, u, v) for u, v in rows)

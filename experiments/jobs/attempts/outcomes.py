@@ -1,0 +1,155 @@
+"""What an attempt's events (record.py) mean for its job: a pure function.
+
+`decide` turns them into an `Ending`. An attempt that ended without finishing goes on from its checkpoint as long as it
+moves forward: three in a row that reached no more than one new step fail the job.
+"""
+
+import signal
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from experiments.jobs.attempts.progress import Record
+from experiments.jobs.attempts.promote import TRAINING
+from experiments.jobs.queue.job import Claimed, Ending
+from experiments.jobs.queue.states import Outcome, State
+
+MAX_STALLS = 3
+LONG_S = 600.0  # an attempt that trained for so long has moved forward by one step, too: it may be an epoch
+MAX_HANGS = 2  # one retry
+MIN_MICRO_BATCH = 64  # tokens: below this, memory is not the micro-batch's
+PREEMPTED, DISK_FULL, FAILED_CODES = 3, 4, range(1, 128)
+OUTCOMES = {
+    "out_of_memory": Outcome.OUT_OF_MEMORY,
+    "disk_full": Outcome.DISK_FULL,
+    "diverged": Outcome.DIVERGED,
+    "user_error": Outcome.USER_ERROR,
+    "bug": Outcome.BUG,
+}
+
+
+def decide(
+    claimed: Claimed,
+    record: Record,
+    code: int | None,
+    missing: Sequence[str],
+    *,
+    expected: Collection[str],
+    asked: str = "",
+    log_tail: str = "",
+) -> Ending:
+    """What becomes of a job whose attempt has ended and whose finished parts are in place.
+
+    `missing` names the parts still wanted, `expected` those that this attempt was to make (more may have been asked for
+    while it ran); `code` is the child's exit code (negative: a signal; None: unknown), `asked` is "cancel", "stop" or
+    "hung" when the coordinator had ended it, `log_tail` goes into messages.
+    """
+    best, ahead = _mark(claimed, record)
+    pinned = {**claimed.pinned, **record.pinned}
+    if not missing:
+        return Ending(State.FINISHED, Outcome.FINISHED, pinned=pinned, best=best)
+    if asked == "cancel":
+        return Ending(State.CANCELLED, Outcome.CANCELLED, detail="cancelled on request", pinned=pinned, best=best)
+    if record.failure is not None and record.failure.get("cls") != "disk_full":
+        training = TRAINING in expected and not record.parts
+        return _failed(claimed, record.failure, pinned, best, log_tail, training)
+    if record.failure is not None or code == DISK_FULL:
+        detail = str((record.failure or {}).get("message") or "There is no space left on the disk of the store.")
+        return Ending(State.WAITING, Outcome.DISK_FULL, detail=detail, pinned=pinned, best=best, alone=claimed.alone)
+    if asked == "hung":
+        return _hung(claimed, pinned, best, log_tail)
+    if code == 0:
+        return _incomplete([part for part in missing if part in expected], pinned, best, log_tail)
+    if code in FAILED_CODES and code != PREEMPTED and not record.preempted:
+        error = f"The child process ended with exit code {code} and did not say why.{_tail(log_tail)}"
+        return Ending(State.FAILED, Outcome.BUG, error=error, pinned=pinned, best=best)
+    outcome = Outcome.PREEMPTED if record.preempted or code == PREEMPTED else Outcome.KILLED
+    how = "stopped after a checkpoint" if outcome is Outcome.PREEMPTED else _killed_by(code)
+    stalls = 0 if ahead else claimed.stalls + (asked != "stop")
+    if stalls >= MAX_STALLS:
+        error = (
+            f"Ended {stalls} times in a row without a checkpoint more than one step further; the last time it was "
+            f"{how}. On a CPU the kernel's out-of-memory killer looks like SIGKILL: a smaller "
+            "training.tokens_per_batch or fewer slots may help."
+            f"{_tail(log_tail)}"
+        )
+        return Ending(State.FAILED, outcome, error=error, pinned=pinned, best=best, stalls=stalls)
+    return Ending(
+        State.WAITING,
+        outcome,
+        detail=f"goes on: was {how}",
+        pinned=pinned,
+        best=best,
+        stalls=stalls,
+        alone=claimed.alone,
+    )
+
+
+def _hung(claimed: Claimed, pinned: dict[str, Any], best: int, log_tail: str) -> Ending:
+    """Stopped after no sign of life; tried once more, since a lost network disk or GPU may be back."""
+    hangs, why = claimed.hangs + 1, "hung: no step for too long"
+    if hangs >= MAX_HANGS:
+        error = f"Hung {hangs} times: no step for so long that it was stopped (--hang-after).{_tail(log_tail)}"
+        return Ending(State.FAILED, Outcome.HUNG, error=error, detail=why, pinned=pinned, best=best)
+    detail = f"goes on: {why}"
+    return Ending(
+        State.WAITING, Outcome.HUNG, detail=detail, pinned=pinned, best=best, hangs=hangs, alone=claimed.alone
+    )
+
+
+def _mark(claimed: Claimed, record: Record) -> tuple[int, bool]:
+    """The best progress so far, and whether this attempt has moved it: checkpointed steps, then completed parts.
+
+    A child that is asked to end saves the step that it is at, so that one new step says little: attempts that are all
+    ended at once, whatever ends them, would go on for ever.
+    """
+    reached = max(claimed.best, record.saved_step) + record.parts
+    gained = reached - claimed.best
+    return reached, record.parts > 0 or gained > 1 or (gained == 1 and record.lasted_s >= LONG_S)
+
+
+def _failed(
+    claimed: Claimed, failure: Mapping[str, Any], pinned: dict[str, Any], best: int, log_tail: str, training: bool
+) -> Ending:
+    outcome = OUTCOMES.get(str(failure.get("cls")), Outcome.BUG)
+    message = str(failure.get("message", "")) or "no message"
+    if outcome is Outcome.OUT_OF_MEMORY:
+        tokens = _micro_batch(claimed, failure, pinned) if training else None  # evaluations have none
+        if tokens is not None and tokens // 2 >= MIN_MICRO_BATCH:
+            half = tokens // 2
+            detail = f"goes on: out of memory with micro-batches of {tokens} tokens, now {half}"
+            smaller = {**pinned, "micro_batch_tokens": half}
+            return Ending(State.WAITING, outcome, detail=detail, pinned=smaller, best=best, alone=claimed.alone)
+        if not claimed.alone:
+            detail = "goes on: out of memory, now with a device to itself"
+            return Ending(State.WAITING, outcome, detail=detail, pinned=pinned, best=best, alone=True)
+        told = f", and the micro-batch of {tokens} tokens cannot be made smaller" if tokens is not None else ""
+        message = f"Out of memory{told}. {message}"
+    tail = "" if outcome is Outcome.USER_ERROR else _tail(log_tail)
+    return Ending(State.FAILED, outcome, error=f"{message}{tail}", pinned=pinned, best=best)
+
+
+def _micro_batch(claimed: Claimed, failure: Mapping[str, Any], pinned: Mapping[str, Any]) -> int | None:
+    """Tokens of a micro-batch when memory ran out: what the child said, what was pinned, or the whole batch."""
+    training = claimed.job.config.get("training")
+    training = training if isinstance(training, Mapping) else {}  # of another task, which may mean anything by it
+    known = failure.get("micro_batch_tokens") or pinned.get("micro_batch_tokens") or training.get("tokens_per_batch")
+    return int(known) if known else None
+
+
+def _incomplete(lost: Sequence[str], pinned: dict[str, Any], best: int, log_tail: str) -> Ending:
+    if not lost:  # more was asked for while it ran: another attempt does the rest
+        return Ending(State.WAITING, Outcome.FINISHED, detail="goes on: more was asked for", pinned=pinned, best=best)
+    error = f"The child process ended well but left no {', '.join(lost)}.{_tail(log_tail)}"
+    return Ending(State.FAILED, Outcome.BUG, error=error, pinned=pinned, best=best)
+
+
+def _killed_by(code: int | None) -> str:
+    number = -code if code is not None and code < 0 else (code - 128 if code is not None else 0)
+    try:
+        return f"killed by {signal.Signals(number).name}"
+    except ValueError:
+        return "gone without a word"
+
+
+def _tail(log_tail: str) -> str:
+    return f"\n{log_tail}" if log_tail else ""

@@ -1,0 +1,141 @@
+"""From an attempt's folder to the run's: the one place where a result becomes valid.
+
+A child writes only into its attempt's folder; what is whole there (`result.json`, an evaluation's folder with a
+`result.json`) is taken over by renames. Every step can be repeated: a coordinator that died in between leaves the
+rest to the next one. Files whose JSON is torn or damaged count as not written.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from experiments.errors import Damaged
+from experiments.jobs.queue.job import Job
+from experiments.store.layout import Store, fsync_folder, read_json, remove_folder, write_json
+
+RESULT = "result.json"
+_ASKED = ("eval_id", "set", "settings", "inputs")  # of an evaluation, as a job has them
+TRAINING = "training"  # the part's name, beside the eval_ids
+
+
+class Promoted(NamedTuple):
+    parts: list[str]
+    replaced: list[dict[str, Any]]  # evaluations (eval_id, set, settings, inputs) of weights that count no more
+
+
+def promote(store: Store, run_id: str, attempt: int, rerun_after: int = 0) -> Promoted:
+    """Take over what attempt `attempt` has completed. A result of a later attempt stays.
+
+    Scores of an earlier result are scores of this one too where the weights are equal, bit for bit; results of attempts
+    up to `rerun_after` are stale, and their scores with them.
+    """
+    folder = store.attempt_folder(run_id, attempt)
+    trained, result = _whole(folder / RESULT), store.result(run_id)
+    parts, replaced = [], []
+    if trained is not None and (result is None or int(result["attempt"]) < attempt):
+        before = int(result["attempt"]) if result else 0
+        if before <= rerun_after or not _same_weights(store, run_id, before, attempt):
+            scores = [_demote(store, run_id, eval_id) for eval_id in _evaluations(store.run_folder(run_id))]
+            replaced = [score for score in scores if score]
+        result = trained
+        _put(folder / RESULT, store.run_folder(run_id) / RESULT, result)
+        parts.append(TRAINING)
+    if result is None or (trained is not None and int(result["attempt"]) != attempt):
+        return Promoted(parts, replaced)  # it came too late: its scores are of weights that do not count
+    for eval_id in _evaluations(folder):
+        if _take_evaluation(store, run_id, attempt, eval_id, int(result["attempt"])):
+            parts.append(eval_id)
+    return Promoted(parts, replaced)
+
+
+def _same_weights(store: Store, run_id: str, one: int, other: int) -> bool:
+    """By the hashes that were written with them; tasks that keep none are trained anew only if stale."""
+    finals = (store.attempt_folder(run_id, attempt) / "final" / "meta.json" for attempt in (one, other))
+    files = [(_whole(path) or {}).get("files") for path in finals]
+    return bool(files[0]) and files[0] == files[1]
+
+
+def _put(made: Path, place: Path, result: dict[str, Any]) -> None:
+    """The child's own file under a second name: its bytes are on the disk already, so that nobody waits for it again.
+
+    A power cut may take the name away; `leftover` gives it back. Where a disk knows no hard links it is written anew.
+    """
+    temporary = place.with_name(f".{place.name}.link")
+    temporary.unlink(missing_ok=True)
+    try:
+        temporary.hardlink_to(made)
+    except OSError:
+        write_json(place, result)
+    else:
+        temporary.replace(place)
+
+
+def _take_evaluation(store: Store, run_id: str, attempt: int, eval_id: str, weights: int) -> bool:
+    source = store.attempt_folder(run_id, attempt) / "evaluations" / eval_id
+    target = store.evaluation_folder(run_id, eval_id)
+    made = _whole(source / RESULT)
+    if made is None or _whole(target / RESULT) is not None:  # the first one counts
+        return False
+    if made.get("weights_attempt", weights) != weights:  # demoted here, or made of weights since replaced
+        return False
+    store.write_json(source / RESULT, {**made, "attempt": attempt, "weights_attempt": weights})
+    target.parent.mkdir(exist_ok=True)
+    _sync(source)
+    remove_folder(target)  # where its record is gone
+    source.rename(target)
+    fsync_folder(target.parent)
+    return True
+
+
+def _sync(folder: Path) -> None:
+    for path in filter(Path.is_file, folder.rglob("*")):
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+    fsync_folder(folder)
+
+
+def _demote(store: Store, run_id: str, eval_id: str) -> dict[str, Any] | None:
+    """Back to the folder of the attempt that made it: kept, and out of every table. What it was, None if damaged."""
+    made = _whole(store.evaluation_folder(run_id, eval_id) / RESULT)
+    if made is None:
+        return None  # the first new one takes its place
+    home = store.attempt_folder(run_id, int(made["attempt"])) / "evaluations"
+    home.mkdir(parents=True, exist_ok=True)
+    if (home / eval_id).exists():
+        remove_folder(home / eval_id)
+    store.evaluation_folder(run_id, eval_id).rename(home / eval_id)
+    return {name: made[name] for name in _ASKED} if all(name in made for name in _ASKED) else None
+
+
+def missing(store: Store, job: Job) -> list[str]:
+    """The parts that a job still wants: TRAINING, eval_ids."""
+    result = store.result(job.run_id)
+    if result is None or int(result["attempt"]) <= job.rerun_after:
+        return [TRAINING] * job.train + [item["eval_id"] for item in job.evaluations]
+    return [item["eval_id"] for item in job.evaluations if store.evaluation(job.run_id, item["eval_id"]) is None]
+
+
+def leftover(store: Store, job: Job, code_digest: str) -> Promoted:
+    """Take over an earlier attempt that trained to the end, with today's code, and was not taken over yet.
+
+    So that a lost queue costs no training. Attempts up to `job.rerun_after` are stale.
+    """
+    for attempt in reversed(store.attempts(job.run_id)):
+        trained = _whole(store.attempt_folder(job.run_id, attempt) / RESULT)
+        if attempt > job.rerun_after and trained and trained.get("code_digest", "") == code_digest:
+            return promote(store, job.run_id, attempt, job.rerun_after)
+    return Promoted([], [])
+
+
+def _evaluations(folder: Path) -> Iterator[str]:
+    home = folder / "evaluations"
+    names = [p.name for p in home.iterdir() if p.is_dir()] if home.is_dir() else []
+    return iter(sorted(names))
+
+
+def _whole(path: Path) -> dict[str, Any] | None:
+    try:
+        return read_json(path)
+    except Damaged:
+        return None

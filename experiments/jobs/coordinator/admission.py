@@ -1,0 +1,125 @@
+"""Which runs main memory admits now: by what each is predicted to hold, and by what is free at this moment.
+
+Slots share memory with each other and with everything else on the machine, so their equal shares (Slot.room_gb) say
+only what fits an idle one. A run starts when its prediction fits into what is free, less what the runs that are under
+way will still take. GB are 1e9 bytes.
+
+ - A run that will fit once runs of ours have ended waits for them, and so do those behind it: smaller ones would
+   otherwise be served for ever.
+ - A run that waits for memory of other programs lets smaller ones pass.
+ - Where no run of ours is under way, a prediction may be wrong by TOLERANCE, in the run's favour. One that exceeds even
+   so all memory there is, is refused: waiting would not help it.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import psutil
+
+from experiments.jobs.attempts.attempt import Live
+from experiments.jobs.devices import hardware
+from experiments.jobs.devices.slots import Slot
+from experiments.jobs.queue.job import Waiting
+
+LOOK_EVERY_S = 5.0  # while a run waits for memory
+TOLERANCE = 1.25  # predictions were within it of what was measured (benchmarks/memory.py)
+
+
+@dataclass
+class Admitted:
+    """What becomes of runs that have slots. `waiting` and `refused` give the reason by run_id."""
+
+    pairs: list[tuple[Waiting, Slot]] = field(default_factory=list)
+    waiting: dict[str, str] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+
+
+class Admission:
+    """`due` says whether runs wait for memory and it is time to look again."""
+
+    def __init__(
+        self,
+        free_gb: Callable[[], float] | None = None,
+        total_gb: Callable[[], float] | None = None,
+        resident_gb: Callable[[Live], float] | None = None,
+    ) -> None:
+        self._free_gb = free_gb or hardware.free_memory_gb
+        self._total_gb = total_gb or hardware.memory_gb
+        self._resident_gb = resident_gb or resident
+        self._looked_at = 0.0
+        self.waiting: dict[str, str] = {}
+
+    @property
+    def due(self) -> bool:
+        return bool(self.waiting) and time.monotonic() - self._looked_at >= LOOK_EVERY_S
+
+    def admit(self, pairs: Iterable[tuple[Waiting, Slot]], lives: Iterable[Live]) -> Admitted:
+        """Sort runs that have slots, in the order in which they are to start, by whether they may."""
+        pairs = list(pairs)
+        self._looked_at = time.monotonic()
+        if not any(_needs_gb(job, slot) for job, slot in pairs):
+            self.waiting = {}
+            return Admitted(pairs)
+        running = [live for live in lives if live.slot.kind == "cpu"]
+        held = [self._resident_gb(live) for live in running]
+        growth = sum(max(0.0, _predicted_gb(live) - now) for live, now in zip(running, held, strict=True))
+        found, free, total, ours = Admitted(), self._free_gb() - growth, self._total_gb(), sum(held) + growth
+        queueing = False  # whether a run waits for ours to end: nothing passes it
+        for job, slot in pairs:
+            need = _needs_gb(job, slot)
+            least = need / TOLERANCE
+            if not need:
+                found.pairs.append((job, slot))
+            elif least > total:
+                found.refused[job.run_id] = _too_large(need, total)
+            elif not queueing and (need <= free or (not ours and least <= free)):
+                found.pairs.append((job, slot))
+                free, ours = free - need, ours + need
+            else:
+                found.waiting[job.run_id] = _why(need, max(0.0, free), ours)
+                queueing = queueing or least <= free + ours
+        self.waiting = found.waiting
+        return found
+
+
+def resident(live: Live) -> float:
+    """Main memory that an attempt's processes on this machine hold; 0 where they cannot be seen."""
+    pid = live.handle.ref.get("pid") if live.handle is not None else None
+    if not isinstance(pid, int):
+        return 0.0
+    try:
+        child = psutil.Process(pid)
+        family: Sequence[psutil.Process] = [child, *child.children(recursive=True)]
+    except psutil.Error:
+        return 0.0
+    return sum(map(_resident_bytes, family)) / 1e9
+
+
+def _resident_bytes(process: psutil.Process) -> int:
+    try:
+        return int(process.memory_info().rss)
+    except psutil.Error:
+        return 0
+
+
+def _needs_gb(job: Waiting, slot: Slot) -> float:
+    """Main memory that a run is predicted to hold on this machine; 0: unknown, or of a cluster's machine."""
+    return job.memory_gb * slot.count if slot.kind == "cpu" and slot.room_gb is not None else 0.0
+
+
+def _predicted_gb(live: Live) -> float:
+    return live.claimed.job.memory_gb * live.slot.count
+
+
+def _why(need: float, free: float, ours: float) -> str:
+    held = f"; runs under way take {ours:.1f} GB" if ours else ", the rest is held by other programs"
+    return f"waits for memory: needs about {need:.1f} GB, {free:.1f} GB is free{held}"
+
+
+def _too_large(need: float, total: float) -> str:
+    return (
+        f"The training is predicted to need {need:.1f} GB of main memory, and this machine, or its container, has "
+        f"{total:.1f} GB. A smaller training.tokens_per_batch (below 4,096) or a smaller model needs less; or run it "
+        "on a machine with more memory. Nothing was started."
+    )

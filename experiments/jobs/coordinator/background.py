@@ -1,0 +1,131 @@
+"""The tracking store, written beside the work: a thread takes the latest word on each run and passes it on.
+
+Importing MLflow takes two seconds and each commit some milliseconds; neither holds up the coordinator. Nothing here
+can lose a run: an error is logged once, the run goes on, and what could not be written is written by the next sync, by
+the next coordinator, or by `ablations rebuild`.
+"""
+
+import contextlib
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+from experiments.tracking.record import RUNNING, TrackedRun
+
+INTERVAL_S = 10.0
+PATIENCE_S = 120.0  # at the end, with a database that another process has locked
+AGAIN_S = 1.0
+log = logging.getLogger(__name__)
+
+
+class Writer(Protocol):
+    def sync(self, run: TrackedRun) -> None: ...
+
+
+class Background:
+    """`make_writer` is called in the thread, at the first run."""
+
+    def __init__(
+        self, make_writer: Callable[[], Writer], interval_s: float = INTERVAL_S, patience_s: float = PATIENCE_S
+    ) -> None:
+        self._make_writer, self._interval_s, self._patience_s = make_writer, interval_s, patience_s
+        self._news: queue.SimpleQueue[TrackedRun | None] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._runs: dict[str, TrackedRun] = {}  # the thread's: runs still to be written, by run_id
+        self._fresh: set[str] = set()  # of these, those whose end has just been told
+        self._written: set[str] = set()  # at the last try
+        self._complained = self._locked = False
+        self._thread = threading.Thread(target=self._work, daemon=True, name="tracking")
+
+    def track(self, run: TrackedRun) -> None:
+        """A run has started, gone on or ended. Its curve is followed until it is no longer RUNNING."""
+        if not self._thread.is_alive():
+            self._thread.start()
+        self._news.put(run)
+
+    def synced(self) -> list[str]:
+        """run_ids whose end has been written since the last call."""
+        done = []
+        while not self._done.empty():
+            done.append(self._done.get())
+        return done
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Write what is left, and end."""
+        if self._thread.is_alive():
+            self._news.put(None)
+            self._thread.join(timeout_s)
+
+    def _work(self) -> None:
+        writer: Writer | None = None
+        due, closing = 0.0, False
+        while not closing:
+            closing = self._collect(due)
+            all_due = closing or time.monotonic() >= due
+            runs = [run for run in self._runs.values() if all_due or run.run_id in self._fresh]
+            if all_due:
+                due = time.monotonic() + self._interval_s
+            self._fresh.clear()
+            writer = self._write_all(writer, runs)
+        self._wait_for_lock(writer)
+
+    def _wait_for_lock(self, writer: Writer | None) -> None:
+        """The last try, repeated for a while if the database was locked; says what is not written then."""
+        left = {run_id: run for run_id, run in self._runs.items() if run_id not in self._written}
+        if left and self._locked:
+            log.warning("MLflow's database is locked by another process; waiting for it at most %g s", self._patience_s)
+        until = time.monotonic() + self._patience_s
+        while left and self._locked and time.monotonic() < until:
+            time.sleep(AGAIN_S)
+            writer = self._write_all(writer, list(left.values()))
+            left = {run_id: run for run_id, run in left.items() if run_id not in self._written}
+        if left:
+            log.warning(
+                "Runs that are not in MLflow as they are now: %d. The next `ablations work`, or `ablations rebuild`, "
+                "writes them.",
+                len(left),
+            )
+
+    def _write_all(self, writer: Writer | None, runs: Sequence[TrackedRun]) -> Writer | None:
+        self._written, self._locked = set(), False
+        with self._forgiving():
+            if runs and writer is None:
+                writer = self._make_writer()
+        if writer is not None:
+            for run in runs:
+                self._write(writer, run)
+        return writer
+
+    def _collect(self, due: float) -> bool:
+        """Wait for news until `due`, and take all there is; whether to close."""
+        wait = max(0.0, due - time.monotonic()) if self._runs else None
+        with contextlib.suppress(queue.Empty):
+            news = self._news.get(timeout=wait)
+            while news is not None:
+                self._runs[news.run_id] = news
+                if news.status != RUNNING:
+                    self._fresh.add(news.run_id)
+                news = self._news.get_nowait()
+            return True
+        return False
+
+    def _write(self, writer: Writer, run: TrackedRun) -> None:
+        with self._forgiving():
+            writer.sync(run)
+            self._written.add(run.run_id)
+            if run.status != RUNNING:
+                del self._runs[run.run_id]
+                self._done.put(run.run_id)
+
+    @contextlib.contextmanager
+    def _forgiving(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self._locked = self._locked or "locked" in str(error)
+            if not self._complained:
+                self._complained = True
+                log.warning("MLflow could not be written; the runs go on and can be rebuilt: %s", error, exc_info=True)

@@ -1,0 +1,70 @@
+"""The coordinator: the one process that owns a store's work.
+
+It takes jobs from the queue, starts a child for each on a free slot, reads the children's events, moves what they
+have completed into place, and decides what becomes of what they have not. It can die at any moment: the next one
+takes up what it left (`_recover`).
+"""
+
+import contextlib
+from collections.abc import Callable, Sequence
+
+from experiments.jobs.coordinator import leftovers
+from experiments.jobs.coordinator.background import Background
+from experiments.jobs.coordinator.interrupts import Interrupts
+from experiments.jobs.coordinator.loop import Coordinator, Until
+from experiments.jobs.coordinator.notify import Notifier
+from experiments.jobs.coordinator.placement import Placement
+from experiments.jobs.coordinator.preparation import LoadTask
+from experiments.jobs.coordinator.reporter import Reporter, Summary, View
+from experiments.jobs.coordinator.watch import HANG_S
+from experiments.jobs.devices.slots import Slot
+from experiments.jobs.engines.base import CHILD, Engine
+from experiments.jobs.engines.local import LocalEngine
+from experiments.jobs.queue.ledger import Ledger
+from experiments.jobs.queue.states import State
+from experiments.store.layout import Store, explain_os_errors
+
+
+def work(
+    store: Store,
+    slots: Sequence[Slot],
+    load_task: LoadTask | None = None,
+    tracker: Background | None = None,
+    on_progress: Callable[[View], None] | None = None,
+    *,
+    until: Until = "empty",
+    engine: Engine | None = None,
+    child: Sequence[str] = CHILD,
+    refill: Callable[[], None] | None = None,
+    hang_s: float = HANG_S,
+    notifier: Notifier | None = None,
+) -> Summary:
+    """Work on a store's queue until it is empty, or as `until` says, or until SIGINT or SIGTERM.
+
+    The first signal asks the children to save a checkpoint and waits for them; the second kills them. Without
+    `load_task` nothing is prepared and code is not compared. A child without an event for `hang_s` is stopped.
+    `refill` is called at the beginning and whenever a job has ended, in this process and under its lock: it may
+    queue more (a tuner's next trial). Raises UserError if another coordinator holds the store, DiskFull when there is
+    no room left: the work stays queued.
+    """
+    with store.coordinator_lock(), contextlib.ExitStack() as stack:
+        ledger = stack.enter_context(contextlib.closing(Ledger(store.queue_db)))
+        ledger.check()
+        leftovers.sweep(store, running=ledger.in_state(State.RUNNING))
+        engine = stack.enter_context(contextlib.closing(engine or LocalEngine()))
+        interrupts = stack.enter_context(Interrupts())
+        reporter = Reporter(ledger, tracker, on_progress, notifier)
+        placement = Placement(store, ledger, slots, engine, child, load_task, reporter)
+        try:
+            with explain_os_errors(f"work on the store {store.root}"):
+                Coordinator(store, ledger, slots, engine, placement, reporter, interrupts, hang_s, refill).run(until)
+        finally:
+            if tracker is not None:
+                with contextlib.suppress(KeyboardInterrupt):  # in a hurry: the next coordinator tells the rest
+                    tracker.close()
+            if notifier is not None:
+                with contextlib.suppress(KeyboardInterrupt):
+                    notifier.close()
+        reporter.note_tracked()
+        reporter.summary.interrupted = interrupts.number
+        return reporter.summary

@@ -1,0 +1,67 @@
+"""What a process that was killed has left half made: temporary files and folders. Swept by the next coordinator.
+
+Who makes one holds a lock on it (store.py). What was made since the coordinator began is left alone all the same: its
+maker may not have come to lock it yet.
+"""
+
+import contextlib
+import fcntl
+import os
+import re
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from experiments.store import locks
+from experiments.store.layout import Store, remove_folder
+
+# of this version and of former ones, whose random part tempfile made
+_RANDOM = r"(?:[0-9a-f]{16}|[a-z0-9_]{8})"
+_NAME = re.compile(rf"\.?(?:mlflow|taking|probe)-{_RANDOM}|\..+\.(?:json|jsonl|toml|db|npy|txt|diff)\.{_RANDOM}")
+_INSIDE = ("", "evaluations", "evaluations/*", "attempts/*")
+
+
+def sweep(store: Store, running: Collection[str]) -> int:
+    """Remove them, but for those of `running` runs, whose children may be on another machine; returns how many.
+
+    Call it under the coordinator's lock.
+    """
+    count = 0
+    for folder in _places(store, running):
+        began = _began(store, folder)
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                if _NAME.fullmatch(entry.name) and not entry.is_symlink():
+                    count += _remove(Path(entry.path), began)
+    return count
+
+
+def _places(store: Store, running: Collection[str]) -> Iterator[Path]:
+    yield from dict.fromkeys((store.root, store.state_dir))
+    for run in store.runs.glob("[0-9a-f]*"):
+        if run.name not in running:
+            for inside in _INSIDE:
+                yield from run.glob(inside) if inside else (run,)
+
+
+def _began(store: Store, folder: Path) -> float:
+    """When this coordinator did, by the clock of the folder's disk."""
+    home = store.root if folder.is_relative_to(store.root) else store.state_dir
+    return (home / locks.FILE).stat().st_mtime
+
+
+def _remove(path: Path, before: float) -> bool:
+    """Whether it was removed: no, if it is new or a living process has it locked."""
+    with contextlib.suppress(OSError):
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            if os.fstat(handle).st_mtime >= before:
+                return False
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if path.is_dir():
+                remove_folder(path)
+            else:
+                path.unlink()
+            return True
+        finally:
+            os.close(handle)
+    return False

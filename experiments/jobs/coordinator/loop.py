@@ -1,0 +1,197 @@
+"""The coordinator's loop: requests, placing, watching, and what becomes of what has ended."""
+
+import logging
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from experiments.errors import Damaged, DiskFull
+from experiments.events.damage import content_of
+from experiments.jobs.attempts import attempt as attempts
+from experiments.jobs.attempts import outcomes
+from experiments.jobs.attempts.attempt import Live
+from experiments.jobs.attempts.promote import missing, promote
+from experiments.jobs.coordinator import own_harm
+from experiments.jobs.coordinator.interrupts import Interrupts
+from experiments.jobs.coordinator.placement import Placement
+from experiments.jobs.coordinator.reporter import Reporter
+from experiments.jobs.coordinator.watch import Watch
+from experiments.jobs.devices.slots import Slot
+from experiments.jobs.engines.base import Engine, Exit
+from experiments.jobs.queue.job import Claimed, Ending
+from experiments.jobs.queue.ledger import Ledger
+from experiments.jobs.queue.states import Outcome, State
+from experiments.store.layout import Store
+
+POLL_S, IDLE_S = 0.05, 0.2  # how long a loop waits for a child's end at most; without a child, for requests
+log = logging.getLogger(__name__)
+
+# When to end: with an empty queue; never; once all is submitted that may be (a cluster works on alone); once what has
+# ended meanwhile is taken in, with nothing new started.
+Until = Literal["empty", "stopped", "submitted", "settled"]
+
+
+class Coordinator:
+    def __init__(
+        self,
+        store: Store,
+        ledger: Ledger,
+        slots: Sequence[Slot],
+        engine: Engine,
+        placement: Placement,
+        reporter: Reporter,
+        interrupts: Interrupts,
+        hang_s: float,
+        refill: Callable[[], None] | None = None,
+    ) -> None:
+        self._store, self._ledger, self._slots, self._engine = store, ledger, slots, engine
+        self._placement, self._reporter, self._interrupts = placement, reporter, interrupts
+        self._watch = Watch(engine, hang_s)
+        self._refill, self._refilled_at = refill, -1  # jobs ended by then
+        self._seen_version = -1
+        self._draining = False
+        self._disk_full = ""  # what a child said that could not write any more
+
+    def run(self, until: Until) -> None:
+        try:
+            for name in ("drain", "devices"):  # said to a former coordinator, or by it
+                self._ledger.note(name)
+            self._ledger.release_held()
+            self._recover()
+            if until == "settled":
+                self._take_requests()
+                self._collect()
+            else:
+                self._ask_for_more()
+            while not self._over(until):
+                self._take_requests()
+                if not (self._interrupts.number or self._draining or self._disk_full):
+                    self._watch.live |= {live.run_id: live for live in self._placement.place(self._watch.live.values())}
+                self._engine.wait(POLL_S if self._watch.live else IDLE_S)
+                self._collect()
+                self._ask_for_more()
+                self._show()
+        except KeyboardInterrupt:
+            self._leave_at_once()
+        except BaseException:  # the queue cannot be written, or a bug: the children save what they have
+            self._watch.ask(self._watch.live.values(), "stop")
+            raise
+        self._show(now=True)
+        if self._disk_full:
+            raise DiskFull(f"{self._disk_full} Nothing new was started; the same command goes on once there is room.")
+
+    def _ask_for_more(self) -> None:
+        summary = self._reporter.summary
+        ended = summary.finished + summary.failed + summary.cancelled
+        stopping = self._interrupts.number or self._draining or self._disk_full
+        if self._refill is not None and ended != self._refilled_at and not stopping:
+            self._refilled_at = ended
+            self._refill()
+
+    def _over(self, until: Until) -> bool:
+        if until == "settled":
+            return True
+        working = self._placement.preparation.current or self._placement.look
+        if until == "submitted" and not working and not self._interrupts.number:
+            return True
+        if self._watch.live:
+            return False
+        if self._interrupts.number or self._draining or self._disk_full:
+            return True
+        return until == "empty" and not self._placement.preparation.current and not self._ledger.waiting(1)
+
+    def _take_requests(self) -> None:
+        version = self._ledger.data_version()
+        if version != self._seen_version:
+            self._seen_version, self._placement.look = version, True
+            self._draining = "drain" in self._ledger.notes()
+            cancelled = self._ledger.in_state(State.RUNNING, request="cancel")
+            self._watch.ask([self._watch.live[r] for r in cancelled if r in self._watch.live], "cancel")
+        if self._interrupts.number or self._disk_full:
+            self._watch.ask(self._watch.live.values(), "stop")
+
+    def _collect(self) -> None:
+        for live, ended in self._watch.ended():
+            self._finish(live, ended)
+        self._placement.collect()
+
+    def _finish(self, live: Live, ended: Exit) -> None:
+        """Move what the attempt has completed into place, and decide what becomes of its job."""
+        content = content_of(live.folder)  # before it is read: what is written later is not known
+        live.listen()
+        now = self._now(live)
+        try:
+            ending = self._ending(live, ended)
+        except Exception as error:
+            ending = own_harm.failed(error, live.run_id)
+        self._ledger.end(live.run_id, live.number, ending, (live.record.first_step, live.record.step))
+        self._ledger.events_read(live.run_id, live.number, content, live.tail.damaged)
+        self._watch.live.pop(live.run_id, None)
+        self._placement.look = True
+        self._reporter.ended(now, ending.state, ending.error)
+        if ending.outcome is Outcome.DISK_FULL:
+            self._disk_full = ending.detail
+        if ending.detail or ending.error:
+            log.info("%s attempt %d: %s", live.run_id, live.number, ending.detail or ending.error)
+
+    def _now(self, live: Live) -> Claimed:
+        """The job as it is now: more may have been asked for since it was claimed."""
+        try:
+            return self._ledger.job(live.run_id)
+        except Damaged:
+            return live.claimed
+
+    def _ending(self, live: Live, ended: Exit) -> Ending:
+        job = self._now(live).job
+        replaced = promote(self._store, live.run_id, live.number, job.rerun_after).replaced
+        self._ledger.score_again(job, replaced)
+        job = self._now(live).job
+        return outcomes.decide(
+            replace(live.claimed, job=job),
+            live.record,
+            ended.code,
+            missing(self._store, job),
+            expected=live.expected,
+            asked=live.asked,
+            log_tail=attempts.log_tail(self._store, live.folder),
+        )
+
+    def _recover(self) -> None:
+        """Take up what another coordinator has left: finish what is done, stop orphans, let the rest wait again.
+
+        On a cluster what still runs goes on: it does not depend on a coordinator.
+        """
+        for run_id in self._ledger.in_state(State.RUNNING):
+            try:
+                claimed = self._ledger.job(run_id)
+            except Damaged as damage:  # a child of it ends by itself: its coordinator is gone
+                self._ledger.end_damaged(run_id, str(damage))
+                self._reporter.summary.failed += 1
+                continue
+            live = attempts.adopt(self._store, self._engine, claimed, self._slots)
+            self._watch.live[run_id] = live
+            live.listen()
+            if live.handle is None:
+                live.asked = "" if self._engine.outlives else "stop"  # its coordinator's end does not count against it
+                self._finish(live, Exit(None))
+            elif not self._engine.outlives:
+                self._watch.ask([live], "stop")
+        self._reporter.catch_up()
+
+    def _leave_at_once(self) -> None:
+        for live in self._watch.live.values():
+            live.asked = live.asked or "stop"
+            if live.handle is not None:
+                self._engine.kill(live.handle)
+        for live in list(self._watch.live.values()):
+            self._finish(live, Exit(-signal.SIGKILL))
+
+    def _show(self, now: bool = False) -> None:
+        preparation = self._placement.preparation
+        self._reporter.show(
+            tuple(self._watch.live.values()),
+            (preparation.current, self._placement.doing),
+            stopping=bool(self._interrupts.number or self._disk_full),
+            now=now,
+        )

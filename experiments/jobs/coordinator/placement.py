@@ -1,0 +1,196 @@
+"""From waiting jobs to started children: the coordinator's half that places."""
+
+from collections.abc import Collection, Sequence
+
+from experiments.errors import Damaged, UserError
+from experiments.jobs.attempts import attempt as attempts
+from experiments.jobs.attempts.attempt import Live, Plan
+from experiments.jobs.attempts.promote import TRAINING, leftover, missing
+from experiments.jobs.coordinator import own_harm
+from experiments.jobs.coordinator.admission import Admission
+from experiments.jobs.coordinator.preparation import LoadTask, Preparation, serves, task_of
+from experiments.jobs.coordinator.reporter import Reporter
+from experiments.jobs.coordinator.scheduler import place
+from experiments.jobs.devices.devices_per_run import widths
+from experiments.jobs.devices.neighbours import Neighbours
+from experiments.jobs.devices.slots import Slot, by_device, join
+from experiments.jobs.engines.base import Engine
+from experiments.jobs.queue import trust
+from experiments.jobs.queue.job import Claimed, Job, Waiting
+from experiments.jobs.queue.ledger import Ledger
+from experiments.jobs.queue.states import Outcome, State
+from experiments.store import provenance
+from experiments.store.layout import Store
+
+LOOKAHEAD = 64  # jobs beyond the free slots that one placement looks at
+
+
+class Placement:
+    """`look` says whether placing might find something new: set it when a job, a slot or a corpus has changed."""
+
+    def __init__(
+        self,
+        store: Store,
+        ledger: Ledger,
+        slots: Sequence[Slot],
+        engine: Engine,
+        child: Sequence[str],
+        load_task: LoadTask | None,
+        reporter: Reporter,
+    ) -> None:
+        self._store, self._ledger, self._slots, self._engine, self._child = store, ledger, slots, engine, child
+        self._load_task, self._reporter = load_task, reporter
+        self.preparation = Preparation(load_task, store.root)
+        self._neighbours = Neighbours()
+        self._memory = Admission()
+        self._alone: dict[str, str] = {}  # slots that are left alone, and why
+        self.look = True
+
+    @property
+    def doing(self) -> str:
+        """What the coordinator does beside its runs, or why it starts none; "" for nothing to be told."""
+        return self.preparation.doing or next(iter(self._memory.waiting.values()), "")
+
+    def place(self, lives: Collection[Live]) -> list[Live]:
+        """Start what can be started on slots that none of `lives`, the attempts under way, holds."""
+        leased = {name for live in lives for name in live.slot.parts}
+        if (self._alone and self._neighbours.due) or self._memory.due:
+            self.look = True
+        if not self.look or len(leased) >= len(self._slots):
+            return []
+        self.look = False
+        self._leave_alone(leased)
+        free = [slot for slot in self._slots if slot.name not in leased and slot.name not in self._alone]
+        if not free:
+            return []
+        self._decide_widths()
+        unready = [self.preparation.current] if self.preparation.current else []
+        candidates = self._ledger.waiting(len(free) + LOOKAHEAD, without=unready)
+        ready = [job for job in candidates if self._prepared(job)]
+        pairs = [(job, join(lease, together=job.devices > 1)) for job, lease in place(ready, free, self._slots)]
+        pairs = self._admit(pairs, lives)
+        return self._start([plan for job, slot in pairs if (plan := self._begin(job, slot))])
+
+    def _admit(self, pairs: list[tuple[Waiting, Slot]], lives: Collection[Live]) -> list[tuple[Waiting, Slot]]:
+        """Those for which there is memory now; the others' reasons are kept for `status`."""
+        before = dict.fromkeys(self._memory.waiting, "")
+        found = self._memory.admit(pairs, lives)
+        self._ledger.explain(before | found.waiting)
+        for run_id, error in found.refused.items():
+            self._end_waiting(run_id, State.FAILED, error, Outcome.USER_ERROR)
+        return found.pairs
+
+    def collect(self) -> None:
+        """Take in the end of a preparation."""
+        done = self.preparation.collect()
+        if done is None:
+            return
+        inputs_key, error_class, message = done
+        self.look = True
+        self._ledger.explain_waiting(inputs_key, "")
+        if error_class:
+            for run_id in self._ledger.in_state(State.WAITING, inputs_key=inputs_key):
+                self._end_waiting(run_id, State.FAILED, message, error_class)
+
+    def _leave_alone(self, leased: Collection[str]) -> None:
+        alone = self._neighbours.left_alone(self._slots, leased)
+        if alone != self._alone:
+            self._alone = alone
+            lines = dict.fromkeys(f"{name.partition('/')[0]} is left alone: {why}" for name, why in alone.items())
+            self._ledger.note("devices", "\n".join(lines))
+
+    def _decide_widths(self) -> None:
+        """Say how many GPUs each run takes that left it open: once, since a run that goes on keeps its number."""
+        if self._ledger.left_open():
+            devices = len(by_device(slot for slot in self._slots if slot.kind == "cuda"))
+            costs, known = self._ledger.widths()
+            self._ledger.decide(widths(costs, devices, known) if devices > 1 else {})
+
+    def _prepared(self, waiting: Waiting) -> bool:
+        if self.preparation.ready(waiting.inputs_key):
+            return True
+        claimed = self._job(waiting.run_id)
+        if claimed and self._allowed(claimed) and self.preparation.start(claimed.job):
+            self._ledger.explain_waiting(waiting.inputs_key, self.preparation.doing)
+        return False
+
+    def _allowed(self, claimed: Claimed) -> bool:
+        """Whether this user wants what the job executes; if not, it is held and says so."""
+        if claimed.signed or not trust.executes(claimed.job):
+            return True
+        self._ledger.hold(claimed.job.run_id, trust.why_held(claimed.job))
+        self.look = True
+        return False
+
+    def _begin(self, waiting: Waiting, slot: Slot) -> Plan | None:
+        """Claim the job and say how its attempt is to be started; None if there is nothing to start."""
+        run_id, claimed = waiting.run_id, self._job(waiting.run_id)
+        if claimed is None or not self._allowed(claimed):
+            return None
+        try:
+            code_digest = self._code_digest(claimed.job)
+        except UserError as error:
+            self._end_waiting(run_id, State.FAILED, str(error), Outcome.USER_ERROR)
+            return None
+        try:
+            if TRAINING in missing(self._store, claimed.job):
+                taken = leftover(self._store, claimed.job, code_digest)
+                self._ledger.score_again(claimed.job, taken.replaced)
+                claimed = self._ledger.job(run_id) if taken.replaced else claimed
+            parts = self._parts(claimed.job)
+            attempt = self._store.new_attempt(run_id) if parts else None
+        except Exception as error:
+            self._end_waiting(run_id, State.FAILED, (ending := own_harm.failed(error, run_id)).error, ending.outcome)
+            return None
+        if attempt is None:
+            self._end_waiting(run_id, State.FINISHED)
+            return None
+        if not self._ledger.claim(run_id, attempt[0], slot.name, slot.kind):
+            attempt[1].rmdir()  # cancelled since we looked
+            return None
+        try:
+            return attempts.plan(self._store, self._engine, self._child, claimed, attempt, slot, parts, code_digest)
+        except Exception as error:
+            ending = own_harm.failed(error, run_id)
+            self._ledger.end(run_id, attempt[0], ending)
+            self._reporter.ended(claimed, ending.state, ending.error)
+            return None
+
+    def _parts(self, job: Job) -> list[str]:
+        """What an attempt is to make; the training too, where the weights that are there cannot serve an evaluation."""
+        parts, weights = missing(self._store, job), self._store.weights_folder(job.run_id)
+        if self._load_task is None or weights is None or not parts or TRAINING in parts:
+            return parts
+        lacking = [item for item in job.evaluations if item["eval_id"] in parts]
+        return parts if serves(task_of(job, self._load_task), job, lacking, weights) else [TRAINING, *parts]
+
+    def _start(self, plans: Sequence[Plan]) -> list[Live]:
+        lives = attempts.start(self._engine, plans)
+        for live in lives:
+            ref = live.handle.ref if live.handle is not None else {}
+            self._ledger.started(live.run_id, live.number, ref, live.claimed.pinned, live.claimed.best)
+            self._reporter.track(live.claimed, State.RUNNING)
+        return lives
+
+    def _code_digest(self, job: Job) -> str:
+        """Of the code on disk now, past the cache: it may be edited while this process runs; a child reads it anew."""
+        if self._load_task is None:
+            return ""
+        return provenance.code_digest.__wrapped__(task_of(job, self._load_task).training_code)
+
+    def _end_waiting(self, run_id: str, state: State, error: str = "", error_class: str = "") -> None:
+        claimed = self._job(run_id)
+        if claimed is not None:
+            self._ledger.end_waiting([run_id], state, error, error_class)
+            self._reporter.ended(claimed, state, error)
+            self.look = True
+
+    def _job(self, run_id: str) -> Claimed | None:
+        """A job in full. One whose entry is damaged fails alone."""
+        try:
+            return self._ledger.job(run_id)
+        except Damaged as damage:
+            self._ledger.end_damaged(run_id, str(damage))
+            self._reporter.summary.failed += 1
+            self.look = True
+            return None

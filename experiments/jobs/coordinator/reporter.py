@@ -1,0 +1,117 @@
+"""What the coordinator tells: progress to the queue and the terminal, runs to the tracking store."""
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from experiments.errors import Damaged
+from experiments.jobs.attempts.attempt import Live
+from experiments.jobs.coordinator.background import Background
+from experiments.jobs.coordinator.notify import Notifier
+from experiments.jobs.queue.forecast import left_s
+from experiments.jobs.queue.job import Claimed, Job
+from experiments.jobs.queue.ledger import Ledger
+from experiments.jobs.queue.states import State
+from experiments.tracking.record import TrackedRun
+
+PROGRESS_S = 0.5
+STATUS = {
+    State.RUNNING: "RUNNING",
+    State.FINISHED: "FINISHED",
+    State.FAILED: "FAILED",
+    State.CANCELLED: "KILLED",
+    State.WAITING: "KILLED",  # stopped on the way; RUNNING again when it goes on
+}
+
+
+@dataclass
+class Summary:
+    """What a coordinator has done. `interrupted` is the signal that ended it, 0 for none."""
+
+    finished: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    interrupted: int = 0
+
+
+@dataclass(frozen=True)
+class View:
+    """What `on_progress` is shown, about twice a second."""
+
+    counts: dict[State, int]
+    running: Sequence[Live]
+    preparing: str  # what is being made before runs can start; "" for nothing
+    stopping: bool
+    left_s: float | None = None  # of all that runs and waits, predicted
+
+
+def tracked_run(job: Job, state: State, error: str = "") -> TrackedRun:
+    """A job as the tracking store knows it."""
+    return TrackedRun(
+        run_id=job.run_id,
+        status=STATUS[state],
+        task=job.task,
+        config=job.config,
+        seed=job.seed,
+        inputs=job.inputs,
+        num_params=job.num_params,
+        members=job.members,
+        error=error,
+    )
+
+
+class Reporter:
+    def __init__(
+        self,
+        ledger: Ledger,
+        tracker: Background | None,
+        on_progress: Callable[[View], None] | None,
+        notifier: Notifier | None = None,
+    ) -> None:
+        self._ledger, self._tracker, self._on_progress, self._notifier = ledger, tracker, on_progress, notifier
+        self._shown_at = 0.0
+        self.summary = Summary()
+
+    def ended(self, claimed: Claimed, state: State, error: str = "") -> None:
+        """A job has come to an end, or waits again."""
+        if state.ended:
+            setattr(self.summary, state.value, getattr(self.summary, state.value) + 1)
+            if self._notifier is not None:
+                self._notifier.ended(claimed.job, state, error, self._ledger.unfinished)
+        self.track(claimed, state, error)
+
+    def track(self, claimed: Claimed, state: State, error: str = "") -> None:
+        if self._tracker is not None:
+            self._tracker.track(tracked_run(claimed.job, state, error))
+
+    def catch_up(self) -> None:
+        """Hand over what an earlier coordinator could not tell the tracking store any more."""
+        if self._tracker is not None:
+            for state in (State.FINISHED, State.FAILED, State.CANCELLED):
+                for run_id, error in self._ledger.untracked(state):
+                    with contextlib.suppress(Damaged):  # what is known of it is in its folder
+                        self.track(self._ledger.job(run_id), state, error)
+
+    def show(self, live: Sequence[Live], preparing: tuple[str, str], *, stopping: bool, now: bool = False) -> None:
+        """Write and show progress, at most every PROGRESS_S. `preparing`: inputs_key and what is being done."""
+        if not now and time.monotonic() - self._shown_at < PROGRESS_S:
+            return
+        self._shown_at = time.monotonic()
+        if live:
+            self._ledger.progress(_progress(one) for one in live)
+        if preparing[0]:
+            self._ledger.explain_waiting(*preparing)
+        self.note_tracked()
+        if self._on_progress is not None:
+            self._on_progress(View(self._ledger.counts(), live, preparing[1], stopping, left_s(self._ledger)))
+
+    def note_tracked(self) -> None:
+        done = self._tracker.synced() if self._tracker is not None else []
+        if done:
+            self._ledger.tracked(done)
+
+
+def _progress(live: Live) -> tuple[str, int | None, str, float | None]:
+    record = live.record
+    return live.run_id, record.step, record.doing, record.left_s(live.claimed.job.total_steps)

@@ -1,0 +1,102 @@
+"""Which waiting job goes on which free slots: pure functions, so that they can be tested and simulated.
+
+Usually a job takes one slot. It takes several of one device when it needs more memory than one has, all of a device
+when it ran out of memory beside others, and several devices when they are to train it together.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from experiments.jobs.devices.slots import Slot, by_device
+from experiments.jobs.queue.job import Waiting
+
+Lease = tuple[Slot, ...]
+
+
+class Choice(NamedTuple):
+    """What a job takes now, or what is kept free for it until there is enough."""
+
+    lease: Lease = ()
+    kept: Lease = ()
+
+
+def place(waiting: Iterable[Waiting], free: Sequence[Slot], slots: Sequence[Slot]) -> list[tuple[Waiting, Lease]]:
+    """Pairs of job and slots; a job and a slot stand in at most one. `slots` are all there are, free or not.
+
+    Higher priority first, then the longest by predicted cost: the last to finish then are short ones, and the
+    makespan stays within max(longest, total / slots) plus one short job. Ties keep the order of `waiting`. A run that
+    has begun on one kind of device keeps to it, where the coordinator has any slot of that kind. A job that needs
+    several slots keeps those that are free until it has all: smaller ones behind it would else be served for ever.
+    """
+    kinds = {slot.kind for slot in slots}
+    left, placed = list(free), []
+    for job in sorted(waiting, key=lambda job: (-job.priority, -job.cost)):
+        if not left:
+            break
+        bound = job.kind in kinds
+        usable, there = ([s for s in some if not bound or s.kind == job.kind] for some in (left, slots))
+        choice = _several(job.devices, usable, there) if job.devices > 1 else _one(job, usable, there)
+        taken = {slot.name for slot in choice.lease + choice.kept}
+        left = [slot for slot in left if slot.name not in taken] if taken else left
+        if choice.lease:
+            placed.append((job, choice.lease))
+    return placed
+
+
+def _one(job: Waiting, usable: Sequence[Slot], there: Sequence[Slot]) -> Choice:
+    """One slot with room for the job, or as many of one device as have it together."""
+    if not job.alone:
+        if not (job.memory_gb or job.gpu_memory_gb):
+            return Choice(tuple(usable[:1]))
+        fitting = [slot for slot in usable if _fits(job, slot)]
+        if fitting:  # the tightest: room is kept for those who need it
+            return Choice((min(fitting, key=lambda slot: slot.room_gb or math.inf),))
+        if any(_fits(job, slot) for slot in there):
+            return Choice()
+    owned, free = _by_memory(there), _by_memory(usable)
+    needs = {device: _shares(job, shares) for device, shares in owned.items()}
+    enough = [device for device in free if len(free[device]) >= needs[device]]
+    if not enough:
+        device = max(free, key=lambda d: len(free[d]) / needs[d], default="")
+        return Choice(kept=tuple(free.get(device, ())))
+    roomiest = max(_room(owned[device], needs[device]) for device in owned)
+    suited = [d for d in enough if _room(owned[d], needs[d]) >= min(job.needs_gb(owned[d][0].kind), roomiest)]
+    if not suited:
+        return Choice()
+    device = min(suited, key=lambda d: len(free[d]) - needs[d])
+    return Choice(tuple(free[device][: needs[device]]))
+
+
+def _several(count: int, usable: Sequence[Slot], there: Sequence[Slot]) -> Choice:
+    """Whole devices of one kind that no other run shares, GPUs if there are any; at most as many as there are."""
+    kind = "cuda" if any(slot.kind == "cuda" for slot in there) else "cpu"
+    owned, free = (by_device(slot for slot in some if slot.kind == kind) for some in (there, usable))
+    whole = [shares for device, shares in free.items() if len(shares) == len(owned[device])]
+    if len(whole) < min(count, len(owned)):
+        return Choice(kept=tuple(slot for shares in whole for slot in shares))
+    return Choice(tuple(slot for shares in whole[:count] for slot in shares))
+
+
+def _fits(job: Waiting, slot: Slot) -> bool:
+    return slot.room_gb is None or job.needs_gb(slot.kind) <= slot.room_gb
+
+
+def _shares(job: Waiting, shares: Sequence[Slot]) -> int:
+    """How many slots of a device a job needs; all of them where even that is too little."""
+    room, needed = shares[0].room_gb, job.needs_gb(shares[0].kind)
+    if job.alone:
+        return len(shares)
+    return 1 if room is None else min(len(shares), max(1, math.ceil(needed / room)))
+
+
+def _room(shares: Sequence[Slot], count: int) -> float:
+    return math.inf if shares[0].room_gb is None else shares[0].room_gb * count
+
+
+def _by_memory(slots: Iterable[Slot]) -> dict[str, list[Slot]]:
+    """Slots that share one memory."""
+    found: dict[str, list[Slot]] = {}
+    for slot in slots:
+        found.setdefault(slot.unit, []).append(slot)
+    return found

@@ -1,0 +1,36 @@
+"""GPUs that somebody else uses are left alone, as long as they do.
+
+Asked of nvidia-smi, and only for GPUs on which no run of ours is: in a container the process ids that nvidia-smi
+shows are not those that we see, so that our own could not be told from others'.
+"""
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from experiments.jobs.devices.hardware import gpus_in_use
+from experiments.jobs.devices.slots import Slot
+
+ASK_EVERY_S = 10.0
+
+
+class Neighbours:
+    """`left_alone` says which slots must not be used now, and why. One that the user named is his to use."""
+
+    def __init__(self, ask: Callable[[], Mapping[str, str]] = gpus_in_use) -> None:
+        self._ask = ask
+        self._asked_at: float | None = None
+        self._in_use: Mapping[str, str] = {}
+
+    @property
+    def due(self) -> bool:
+        return self._asked_at is None or time.monotonic() - self._asked_at >= ASK_EVERY_S
+
+    def left_alone(self, slots: Sequence[Slot], leased: Collection[str]) -> dict[str, str]:
+        """Names of free slots whose GPU somebody else uses → by whom."""
+        ours = {slot.unit for slot in slots if slot.name in leased}
+        free = [slot for slot in slots if slot.kind == "cuda" and not slot.named and slot.unit not in ours]
+        if not free:
+            return {}
+        if self.due:
+            self._in_use, self._asked_at = self._ask(), time.monotonic()
+        return {slot.name: self._in_use[slot.device] for slot in free if slot.device and slot.device in self._in_use}

@@ -1,0 +1,172 @@
+"""Slots: leases on named devices, written as text.
+
+    cpu:2        two slots of one thread       cuda:0,2     one slot on each of these GPUs
+    cpu:2x4      two slots of four threads     cuda:*       one on every GPU
+    auto         every GPU, else every core    cuda:*x3     three on every GPU, each with a third of its memory
+    cpu:auto, cuda:*xauto                      as many on each as is fastest, measured (`ablations run`)
+
+Several are joined by "+": `cuda:*+cpu:2`. GPU numbers count the visible ones, as torch does: an inherited
+CUDA_VISIBLE_DEVICES is a limit. Imports no torch: GPUs are asked of nvidia-smi.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from experiments.errors import UserError
+from experiments.jobs.devices.hardware import Gpu, available_cores, memory_gb, visible_gpus
+
+GRAMMAR = (
+    'Write cpu:N, cpu:NxT (N slots of T threads), cuda:0,2, cuda:*, cuda:*x3 (three a GPU) or auto; join with "+". '
+    "`ablations run` also takes cpu:auto and cuda:*xauto: it measures how many share a device best."
+)
+CLUSTER_GRAMMAR = (
+    "On a cluster write cpu:N or cpu:NxT (N runs at once, of T threads each), cuda:N or cuda:NxT (with a GPU each)."
+)
+USABLE = 0.94  # of a device's memory: the rest goes to the system, or to the processes' CUDA contexts
+CLUSTER_THREADS = {"cpu": 1, "cuda": 4}
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A lease that one run holds at a time."""
+
+    name: str  # "cpu:0", "cuda:2", "cuda:2/1" (the second slot on GPU 2); joined by "+" where a run takes several
+    kind: str  # "cpu" or "cuda"
+    threads: int = 1  # of each process
+    device: str | None = ""  # what CUDA_VISIBLE_DEVICES is set to: an index, a UUID; "": none; None: a cluster sets it
+    memory_gb: float | None = None  # cap: set where a GPU is shared
+    room_gb: float | None = None  # memory that a run may need here; None: not known
+    named: bool = False  # the user named this device by number
+    count: int = 1  # devices, with a process on each
+    share: float = 1.0  # of each device
+
+    @property
+    def unit(self) -> str:
+        """Equal for slots that share a device: "cuda:2", "cpu"; on a cluster, "cpu.7", none do."""
+        return self.name.partition("/" if self.kind == "cuda" else ":")[0]
+
+    @property
+    def cores(self) -> int:
+        """Processors that a run on it keeps busy."""
+        return self.threads * self.count
+
+    def told(self, threads: int) -> dict[str, Any]:
+        """What a child is told of its devices: the fields of experiments.config.DeviceSpec."""
+        given = {"kind": self.kind, "threads": threads, "memory_gb": self.memory_gb}
+        return {**given, "count": self.count, "share": self.share}
+
+    @property
+    def parts(self) -> list[str]:
+        """Names of the slots that were joined into this one."""
+        return self.name.split("+")
+
+
+def join(slots: Sequence[Slot], *, together: bool = False) -> Slot:
+    """The lease of one run on several slots: of one device that they share, or of devices that train it `together`."""
+    first = slots[0]
+    if len(slots) == 1:
+        return first
+    devices = list(dict.fromkeys(slot.device for slot in slots))
+    count = len(by_device(slots)) if together else 1
+    caps = [slot.memory_gb for slot in slots]
+    return replace(
+        first,
+        name="+".join(slot.name for slot in slots),
+        # numbers depend on the threads: on the CPU a run that takes two slots' memory computes as it would on one
+        threads=first.threads if first.kind == "cpu" else sum(slot.threads for slot in slots) // count,
+        device=first.device if first.device is None else ",".join(str(device) for device in devices),
+        memory_gb=None if count > 1 or None in caps else round(sum(cap for cap in caps if cap), 2),
+        room_gb=sum(slot.room_gb or 0 for slot in slots) or None,
+        count=count,
+        share=first.share if first.kind == "cpu" else sum(slot.share for slot in slots) / count,
+    )
+
+
+def by_device(slots: Iterable[Slot]) -> dict[str, list[Slot]]:
+    """What a process of its own can train on: a GPU with all its shares, a slot of the CPU."""
+    found: dict[str, list[Slot]] = {}
+    for slot in slots:
+        found.setdefault(slot.unit if slot.kind == "cuda" else slot.name, []).append(slot)
+    return found
+
+
+def parse_slots(text: str, environ: Mapping[str, str] | None = None) -> list[Slot]:
+    """The slots that `text` names. Raises UserError for other text, and for devices that are not there."""
+    environ = os.environ if environ is None else environ
+    slots: list[Slot] = []
+    for part in text.split("+"):
+        slots += _parse_part(part.strip(), text, environ)
+    if len({slot.name for slot in slots}) < len(slots):
+        raise UserError(f"--devices {text}: a device is named twice. Share a GPU with cuda:0x2. {GRAMMAR}")
+    return slots
+
+
+def parse_cluster_slots(text: str) -> list[Slot]:
+    """How many runs a cluster is given at once, and what each takes. The cluster chooses the devices."""
+    match = re.fullmatch(r"(cpu|cuda):(\d+)(?:x(\d+))?", text.strip())
+    if not match or not int(match[2]) or match[3] == "0":
+        raise UserError(f"--devices {text}: {CLUSTER_GRAMMAR}")
+    kind, threads = match[1], int(match[3] or CLUSTER_THREADS[match[1]])
+    device = None if kind == "cuda" else ""
+    return [Slot(f"{kind}.{i}", kind, threads, device) for i in range(int(match[2]))]
+
+
+def _parse_part(part: str, text: str, environ: Mapping[str, str]) -> list[Slot]:
+    if part == "auto":
+        gpus = visible_gpus(environ)
+        return _cuda(list(enumerate(gpus)), 1, named=False) if gpus else _cpu(available_cores(), 1)
+    if match := re.fullmatch(r"cpu:(\d+)(?:x(\d+))?", part):
+        count, threads = int(match[1]), int(match[2] or 1)
+        if count < 1 or threads < 1:
+            raise UserError(f"--devices {text}: {part} has no slot or no thread. {GRAMMAR}")
+        return _cpu(count, threads)
+    if match := re.fullmatch(r"cuda:(\*|\d+(?:,\d+)*)(?:x(\d+))?", part):
+        share = int(match[2] or 1)
+        if share < 1:
+            raise UserError(f"--devices {text}: {part} has no slot. {GRAMMAR}")
+        return _cuda(_chosen(match[1], text, visible_gpus(environ)), share, named=match[1] != "*")
+    if part.endswith("auto"):
+        raise UserError(
+            f"--devices {text}: how many runs share a device is measured by `ablations run`, where it is written "
+            f"cpu:auto or cuda:*xauto ({part} is not that). Elsewhere name a number; `ablations probe … --together N` "
+            f"tells what N at once gain. {GRAMMAR}"
+        )
+    raise UserError(f"--devices {text}: {part!r} is not understood. {GRAMMAR}")
+
+
+def _chosen(names: str, text: str, gpus: Sequence[Gpu]) -> list[tuple[int, Gpu]]:
+    if not gpus:
+        raise UserError(
+            f"--devices {text}: no GPU is visible (nvidia-smi lists none, or CUDA_VISIBLE_DEVICES is empty). "
+            f"Use cpu:{available_cores()}, or auto for whatever there is."
+        )
+    if names == "*":
+        return list(enumerate(gpus))
+    wanted = [int(name) for name in names.split(",")]
+    missing = [index for index in wanted if index >= len(gpus)]
+    if missing:
+        raise UserError(
+            f"--devices {text}: there is no GPU {missing[0]}; {len(gpus)} visible, numbered from 0"
+            f"{' within CUDA_VISIBLE_DEVICES' if 'CUDA_VISIBLE_DEVICES' in os.environ else ''}. {GRAMMAR}"
+        )
+    return [(index, gpus[index]) for index in wanted]
+
+
+def _cpu(count: int, threads: int) -> list[Slot]:
+    room = round(memory_gb() * USABLE / count, 2)
+    return [Slot(f"cpu:{i}", "cpu", threads, room_gb=room) for i in range(count)]
+
+
+def _cuda(chosen: Sequence[tuple[int, Gpu]], share: int, *, named: bool) -> list[Slot]:
+    threads = max(1, available_cores() // (len(chosen) * share))
+    slots = []
+    for index, gpu in chosen:
+        for place in range(share):
+            name = f"cuda:{index}" if share == 1 else f"cuda:{index}/{place}"
+            room = round(gpu.memory_gb * USABLE / share, 2) if gpu.memory_gb else None
+            cap = room if share > 1 else None
+            slots.append(Slot(name, "cuda", threads, gpu.device, cap, room, named, share=1 / share))
+    return slots

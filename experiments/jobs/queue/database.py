@@ -1,0 +1,217 @@
+"""Opening the queue's SQLite file: version, journal, and SQLite's errors as paragraphs for people."""
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+from experiments.errors import DiskFull, UserError
+from experiments.store.layout import explain_os_errors, folder_beside, name_new
+from experiments.store.sqlite_mode import journal_mode
+
+VERSION = 5
+APPLICATION = 0x41424C51  # "ABLQ": this file is a queue of ours
+BUSY_TIMEOUT_S = 30.0
+REBUILD = "A queue holds no results: it can be deleted and is rebuilt by `ablations queue`."
+
+SCHEMA = """
+CREATE TABLE jobs (
+    run_id TEXT PRIMARY KEY, spec TEXT NOT NULL, state TEXT NOT NULL, seed INTEGER NOT NULL,
+    priority INTEGER NOT NULL, cost REAL NOT NULL, inputs_key TEXT NOT NULL, kind TEXT NOT NULL DEFAULT '',
+    pinned TEXT NOT NULL DEFAULT '{}', attempt INTEGER NOT NULL DEFAULT 0, best INTEGER NOT NULL DEFAULT 0,
+    stalls INTEGER NOT NULL DEFAULT 0, step INTEGER, total INTEGER, doing TEXT NOT NULL DEFAULT '',
+    slot TEXT NOT NULL DEFAULT '', error TEXT NOT NULL DEFAULT '', error_class TEXT NOT NULL DEFAULT '',
+    request TEXT NOT NULL DEFAULT '', tracked INTEGER NOT NULL DEFAULT 0,
+    queued REAL NOT NULL, started REAL, ended REAL,
+    memory_gb REAL NOT NULL DEFAULT 0, devices INTEGER NOT NULL DEFAULT 1, alone INTEGER NOT NULL DEFAULT 0,
+    hangs INTEGER NOT NULL DEFAULT 0, left_s REAL, gpu_memory_gb REAL NOT NULL DEFAULT 0,
+    signature TEXT NOT NULL DEFAULT '', held TEXT NOT NULL DEFAULT ''
+) WITHOUT ROWID;
+CREATE INDEX by_turn ON jobs (state, priority DESC, cost DESC, queued, run_id);
+CREATE TABLE members (
+    run_id TEXT NOT NULL, study TEXT NOT NULL, profile TEXT NOT NULL, corpus TEXT NOT NULL, row TEXT NOT NULL,
+    grp TEXT NOT NULL, PRIMARY KEY (run_id, study, profile, corpus, row)
+) WITHOUT ROWID;
+CREATE TABLE attempts (
+    run_id TEXT NOT NULL, number INTEGER NOT NULL, slot TEXT NOT NULL, ref TEXT NOT NULL DEFAULT '',
+    started REAL NOT NULL, ended REAL, outcome TEXT NOT NULL DEFAULT '', detail TEXT NOT NULL DEFAULT '',
+    first_step INTEGER, last_step INTEGER, events TEXT NOT NULL DEFAULT '', PRIMARY KEY (run_id, number)
+) WITHOUT ROWID;
+CREATE TABLE notes (name TEXT PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID;
+"""
+UPGRADES = {  # from a version to the next
+    1: """
+ALTER TABLE jobs ADD COLUMN memory_gb REAL NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN devices INTEGER NOT NULL DEFAULT 1;
+ALTER TABLE jobs ADD COLUMN alone INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN hangs INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN left_s REAL;
+CREATE TABLE notes (name TEXT PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID;
+""",
+    2: "ALTER TABLE jobs ADD COLUMN gpu_memory_gb REAL NOT NULL DEFAULT 0",
+    3: """
+ALTER TABLE jobs ADD COLUMN signature TEXT NOT NULL DEFAULT '';
+ALTER TABLE jobs ADD COLUMN held TEXT NOT NULL DEFAULT '';
+""",
+    4: "ALTER TABLE attempts ADD COLUMN events TEXT NOT NULL DEFAULT ''",
+}
+
+
+def connect(path: Path, *, create: bool) -> sqlite3.Connection:
+    """A connection in autocommit mode. With `create=False` a missing file reads as an empty queue.
+
+    Raises UserError for a file that is no queue, a newer one, or one that cannot be opened.
+    """
+    with explain(path):
+        if not path.exists():
+            if not create:
+                return _empty()
+            if path.parent.is_dir():
+                with explain_os_errors(f"make the queue {path}"):
+                    _make(path)
+        writable = create or os.access(path.parent, os.W_OK)
+        connection = _open(path, writable)
+        try:
+            version = _version(connection, path)
+            if version < VERSION:
+                connection = connection if writable else _copy(connection)
+                _upgrade(connection, path)
+            connection.execute("PRAGMA trusted_schema=OFF")  # the file may be somebody else's
+            # a power cut may cost the last commits, never the file: the queue can be rebuilt from studies and results
+            connection.execute("PRAGMA synchronous=NORMAL")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def _empty() -> sqlite3.Connection:
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    connection.executescript(SCHEMA)
+    return connection
+
+
+def _open(path: Path, writable: bool) -> sqlite3.Connection:
+    if writable:
+        return sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
+    # a store on a read-only disk can be looked at: with its journal if that is there, else as the file stands
+    connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None)
+    try:
+        connection.execute("SELECT count(*) FROM sqlite_master")
+    except sqlite3.OperationalError:
+        connection.close()
+        connection = sqlite3.connect(f"{path.as_uri()}?immutable=1", uri=True, isolation_level=None)
+    return connection
+
+
+def _copy(connection: sqlite3.Connection) -> sqlite3.Connection:
+    """The queue in memory, where it may be brought up to date: an older one on a disk that may only be read."""
+    with contextlib.closing(connection):
+        copy = sqlite3.connect(":memory:", isolation_level=None)
+        connection.backup(copy)
+        return copy
+
+
+def _make(path: Path) -> None:
+    """An empty queue, made beside and then given its name: nobody ever sees one half made."""
+    with folder_beside(path.parent, f".{path.name}.") as folder:
+        aside = folder / path.name
+        with contextlib.closing(sqlite3.connect(aside, isolation_level=None)) as connection:
+            connection.execute(f"PRAGMA journal_mode={journal_mode(path.parent)}")
+            with immediate(connection):
+                for statement in filter(str.strip, SCHEMA.split(";")):
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA application_id={APPLICATION}")
+                connection.execute(f"PRAGMA user_version={VERSION}")
+        name_new(aside, path)
+
+
+def _upgrade(connection: sqlite3.Connection, path: Path) -> None:
+    with immediate(connection):
+        for version in range(_version(connection, path), VERSION):  # another process may have been first
+            for statement in filter(str.strip, UPGRADES[version].split(";")):
+                connection.execute(statement)
+        connection.execute(f"PRAGMA user_version={VERSION}")
+
+
+def _version(connection: sqlite3.Connection, path: Path) -> int:
+    """The schema's. Raises UserError for a file that is no queue."""
+    tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    application = connection.execute("PRAGMA application_id").fetchone()[0]
+    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    if tables == 0:
+        raise UserError(f"The queue {path} is damaged: it is empty. Move it away. {REBUILD}")
+    if application != APPLICATION:
+        raise UserError(
+            f"{path} is a database, but not a queue of this program. Move it away, or name another folder with "
+            "--store or --state-dir."
+        )
+    if version > VERSION:
+        raise UserError(
+            f"The queue {path} was written by a newer version of this program (queue version {version}; this program "
+            f"knows {VERSION}). Use that version, or delete the file: a queue is rebuilt by `ablations queue`."
+        )
+    return version
+
+
+@contextlib.contextmanager
+def immediate(connection: sqlite3.Connection) -> Iterator[None]:
+    """A transaction that takes the write lock at once, so that what it read cannot change under it."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        if connection.in_transaction:  # SQLite has rolled back by itself when the disk is full
+            connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+@contextlib.contextmanager
+def explain(path: Path) -> Iterator[None]:
+    """Turn SQLite's errors that a user can mend into one paragraph; others pass."""
+    try:
+        yield
+    except UnicodeDecodeError as error:  # SQLite quotes the damaged part of a schema
+        raise UserError(_advice("malformed", path)) from error
+    except sqlite3.Error as error:
+        message = _meant(str(error), path)
+        advice = _advice(message, path)
+        if advice is None:
+            raise
+        raise (DiskFull if "disk is full" in message else UserError)(advice) from error
+
+
+def _meant(message: str, path: Path) -> str:
+    """SQLite's message, or what is behind one that says only that a file beside the queue could not be made."""
+    if "unable to open" in message and path.parent.is_dir() and not path.is_dir():
+        if path.exists() and not os.access(path.parent, os.W_OK):
+            return "readonly database"
+        disk = os.statvfs(path.parent)
+        if disk.f_files and not disk.f_favail:
+            return "database or disk is full"  # of inodes
+    return message
+
+
+# SQLite's words for damage that it did not recognise as such; a bug of ours would not meet users
+_DAMAGE = ("no such table", "no such column", "not decode", "unsupported file format")
+
+
+def _advice(message: str, path: Path) -> str | None:
+    known = {
+        "disk is full": f"There is no space left, or no inode (`df -i`), for the queue {path}. Free some, or name "
+        "another place with --state-dir. Nothing that was finished is lost.",
+        "readonly database": f"The queue {path} cannot be written: it or its disk is read-only. Check the owner and "
+        "mode, or name another place with --state-dir.",
+        "unable to open": f"The queue {path} cannot be opened. Check that its folder exists and that you may write in "
+        "it, or name another place with --state-dir.",
+        "disk I/O error": f"The disk failed while reading or writing the queue {path}. Check the disk and its space, "
+        f"or name another place with --state-dir. {REBUILD}",
+        "not a database": f"{path} is not a queue: it is no SQLite file. Move it away. {REBUILD}",
+        **dict.fromkeys(_DAMAGE, f"The queue {path} is damaged. Move it away. {REBUILD}"),
+        "malformed": f"The queue {path} is damaged. Move it away. {REBUILD}",
+        "is locked": f"The queue {path} stayed locked for {BUSY_TIMEOUT_S:.0f} s by another process. Try again; if it "
+        "lies on a network disk, name a local place with --state-dir.",
+    }
+    return next((text for part, text in known.items() if part in message), None)

@@ -1,0 +1,150 @@
+"""The queue: jobs in SQLite, safe for any number of processes at once.
+
+Every change is one BEGIN IMMEDIATE transaction. `enqueue`, `cancel` and `retry` may come from any process at any
+time; claiming and finishing are the coordinator's (ledger.py). The queue is disposable: results are in the store,
+and `ablations queue` fills it again.
+"""
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from experiments.errors import Damaged
+from experiments.events import clock
+from experiments.jobs.queue import database, trust
+from experiments.jobs.queue.entries import from_text, job_from, to_text
+from experiments.jobs.queue.job import Job, merge
+from experiments.jobs.queue.reading import Reading
+from experiments.jobs.queue.states import State
+from experiments.store.keeps import union
+
+
+class Queue(Reading):
+    """The requests that any process may make."""
+
+    def enqueue(self, jobs: Iterable[Job], now: float | None = None) -> int:
+        """Add jobs; returns how many were not already waiting or running. A run is in the queue once.
+
+        Asked again while it waits or runs: the wishes are joined. Asked again after its end: it waits again.
+        """
+        now = clock.now() if now is None else now
+        with self._change():
+            return sum(self._enqueue(job, now) for job in jobs)
+
+    def cancel(self, run_ids: Iterable[str]) -> int:
+        """Cancel what waits at once, what runs through the coordinator; returns how many it concerns."""
+        count = 0
+        with self._change():
+            for run_id in run_ids:
+                done = self._db.execute(
+                    "UPDATE jobs SET state='cancelled', doing='', tracked=0, ended=? "
+                    "WHERE run_id=? AND state='waiting'",
+                    (clock.now(), run_id),
+                ).rowcount
+                done += self._db.execute(
+                    "UPDATE jobs SET request='cancel' WHERE run_id=? AND state='running'", (run_id,)
+                ).rowcount
+                count += done
+        return count
+
+    def retry(self, run_ids: Iterable[str]) -> int:
+        """Let failed and cancelled jobs wait again, with their checkpoints; returns how many."""
+        with self._change():
+            return sum(
+                self._db.execute(
+                    "UPDATE jobs SET state='waiting', stalls=0, hangs=0, error='', error_class='', doing='', "
+                    "request='', queued=?, ended=NULL WHERE run_id=? AND state IN ('failed', 'cancelled')",
+                    (clock.now(), run_id),
+                ).rowcount
+                for run_id in run_ids
+            )
+
+    def trust(self, study: str) -> list[Job]:
+        """Sign the jobs of a study that execute code and are not this user's, so that they may run; returns them."""
+        with self._change():
+            rows = self._db.execute(
+                "SELECT run_id, spec, signature FROM jobs WHERE run_id IN (SELECT run_id FROM members WHERE study=?)",
+                (study,),
+            ).fetchall()
+            found = []
+            for run_id, spec, signature in rows:
+                job = job_from(spec, run_id)
+                if trust.executes(job) and not trust.signed(spec, signature):
+                    self._db.execute("UPDATE jobs SET signature=?, held='' WHERE run_id=?", (trust.sign(spec), run_id))
+                    found.append(job)
+        return found
+
+    def drain(self) -> None:
+        """Ask the coordinator to finish what runs and to start nothing more. The next one begins as usual."""
+        with self._change():
+            self._db.execute("INSERT OR REPLACE INTO notes VALUES ('drain', 'starts nothing more, as was asked')")
+
+    def forget(self, run_ids: Iterable[str]) -> None:
+        """Take ended jobs out of the queue."""
+        with self._change():
+            for run_id in run_ids:
+                ended = "run_id=? AND run_id NOT IN (SELECT run_id FROM jobs WHERE state IN ('waiting', 'running'))"
+                for table in ("members", "attempts", "jobs"):
+                    self._db.execute(f"DELETE FROM {table} WHERE {ended}", (run_id,))
+
+    @contextlib.contextmanager
+    def _change(self) -> Iterator[None]:
+        with database.explain(self.path), database.immediate(self._db):
+            yield
+
+    def _sound_entry(self, run_id: str) -> tuple[str, str, str] | None:
+        """(spec, state, signature) of a run; a damaged entry is removed, so that it is written anew.
+
+        Raises Damaged while it runs.
+        """
+        row: tuple[str, str, str, str] | None = self._db.execute(
+            "SELECT spec, state, signature, pinned FROM jobs WHERE run_id=?", (run_id,)
+        ).fetchone()
+        if row is None:
+            return None
+        try:
+            job_from(row[0], run_id)
+            from_text(row[3], run_id)
+            State(row[1])
+        except (Damaged, ValueError):
+            if row[1] == State.RUNNING:
+                raise
+            self._db.execute("DELETE FROM jobs WHERE run_id=?", (run_id,))
+            return None
+        spec, state, signature, _ = row
+        return spec, state, signature
+
+    def _enqueue(self, job: Job, now: float) -> bool:
+        row = self._sound_entry(job.run_id)
+        self._db.executemany(
+            "INSERT OR REPLACE INTO members VALUES (?, ?, ?, ?, ?, ?)",
+            [(job.run_id, m.study, m.profile, m.corpus, m.row, m.group) for m in job.members],
+        )
+        again = row is not None and State(row[1]) in (State.WAITING, State.RUNNING)
+        mine = row is not None and (trust.signed(row[0], row[2]) or not trust.executes(job))
+        if row is not None and again and mine:  # of others' wishes nothing is signed
+            job = merge(job_from(row[0], job.run_id), job)
+        elif row is not None and not again:  # trained anew, it still serves who asked before
+            job = replace(job, keeps=union(job_from(row[0], job.run_id).keeps, job.keeps))
+        wanted = (job.seed, job.priority, job.cost, job.inputs_key, job.total_steps)
+        spec = to_text(job.to_json())
+        values = (spec, *wanted, job.memory_gb, job.gpu_memory_gb, job.devices, trust.sign(spec))
+        if again:
+            names = (
+                "spec=?, seed=?, priority=?, cost=?, inputs_key=?, total=?, memory_gb=?, gpu_memory_gb=?, devices=?, "
+            )
+            names += "signature=?, held=''"
+            self._db.execute(f"UPDATE jobs SET {names} WHERE run_id=?", (*values, job.run_id))
+            return False
+        self._db.execute(
+            "INSERT INTO jobs (run_id, state, queued, spec, seed, priority, cost, inputs_key, total, memory_gb, "
+            "gpu_memory_gb, devices, signature) VALUES (?, 'waiting', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
+            "ON CONFLICT (run_id) DO UPDATE SET state='waiting', queued=excluded.queued, "
+            "spec=excluded.spec, seed=excluded.seed, priority=excluded.priority, "
+            "cost=excluded.cost, inputs_key=excluded.inputs_key, total=excluded.total, memory_gb=excluded.memory_gb, "
+            "gpu_memory_gb=excluded.gpu_memory_gb, devices=excluded.devices, "
+            "signature=excluded.signature, held='', alone=0, hangs=0, left_s=NULL, stalls=0, "
+            "error='', error_class='', doing='', request='', tracked=0, started=NULL, ended=NULL",
+            (job.run_id, now, *values),
+        )
+        return True

@@ -1,0 +1,165 @@
+"""Looking at the queue: reads of the SQLite file that take no lock and change nothing."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from experiments.errors import Damaged
+from experiments.jobs.queue import database, trust
+from experiments.jobs.queue.entries import damaged, from_text, job_from
+from experiments.jobs.queue.job import Claimed, Member, Row
+from experiments.jobs.queue.states import State
+
+_ROW = (
+    "run_id, state, seed, priority, cost, attempt, step, total, doing, slot, error, error_class, queued, started, "
+    "ended, left_s, held"
+)
+_NONE = type(None)
+_TYPES: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("run_id", "state", "doing", "slot", "error", "error_class", "held"), (str,)),
+    **dict.fromkeys(("seed", "priority", "attempt"), (int,)),
+    **dict.fromkeys(("step", "total"), (int, _NONE)),
+    **dict.fromkeys(("cost", "queued"), (int, float)),
+    **dict.fromkeys(("started", "ended", "left_s"), (int, float, _NONE)),
+}
+
+
+class Reading:
+    """One connection; not to be shared between threads or across a fork."""
+
+    def __init__(self, path: Path, *, create: bool = True) -> None:
+        self.path = path
+        self._db = database.connect(path, create=create)
+
+    def close(self) -> None:
+        self._db.close()
+
+    def status(self) -> list[Row]:
+        """Every job, in the order in which they were queued."""
+        members = self._members()
+        with database.explain(self.path):
+            rows = self._db.execute(f"SELECT {_ROW} FROM jobs ORDER BY queued, run_id").fetchall()
+        return [_row(self.path, values, members.get(values[0], ())) for values in rows]
+
+    def rows(self, state: State, limit: int) -> list[Row]:
+        """The first jobs of a state, in turn: for queues too long to be shown."""
+        with database.explain(self.path):
+            rows = self._db.execute(
+                f"SELECT {_ROW} FROM jobs WHERE state=? ORDER BY priority DESC, cost DESC, queued, run_id LIMIT ?",
+                (state, limit),
+            ).fetchall()
+        return [_row(self.path, values, self._members(values[0]).get(values[0], ())) for values in rows]
+
+    def asked_of_failed(self) -> dict[str, set[str]]:
+        """By failed run, the eval_ids that were asked of it; a damaged entry tells none."""
+        with database.explain(self.path):
+            rows = self._db.execute("SELECT run_id, spec FROM jobs WHERE state='failed'").fetchall()
+        found = {}
+        for run_id, spec in rows:
+            with contextlib.suppress(Damaged):
+                found[run_id] = {item["eval_id"] for item in job_from(spec, run_id).evaluations}
+        return found
+
+    def speed(self) -> float | None:
+        """Predicted cost that a slot has worked off a second, over all runs finished at the first attempt."""
+        with database.explain(self.path):
+            cost, seconds = self._db.execute(
+                "SELECT sum(j.cost), sum(max(a.ended - a.started, 0)) FROM jobs j JOIN attempts a "
+                "ON a.run_id = j.run_id AND a.number = j.attempt "
+                "WHERE j.state='finished' AND j.attempt=1 AND j.cost > 0"
+            ).fetchone()
+        return cost / seconds if cost and seconds else None
+
+    def running_left(self) -> list[float]:
+        """Seconds of training that each running job still has; 0 where that is not known."""
+        with database.explain(self.path):
+            rows = self._db.execute("SELECT COALESCE(left_s, 0) FROM jobs WHERE state='running'").fetchall()
+        return [row[0] for row in rows]
+
+    def waiting_costs(self) -> list[float]:
+        with database.explain(self.path):
+            rows = self._db.execute(
+                "SELECT cost FROM jobs WHERE state='waiting' AND held='' ORDER BY cost DESC"
+            ).fetchall()
+        return [row[0] for row in rows]
+
+    def devices_wanted(self) -> int:
+        """By all that wait or run, at the same time."""
+        with database.explain(self.path):
+            row = self._db.execute(
+                "SELECT COALESCE(sum(max(1, devices)), 0) FROM jobs WHERE state IN ('waiting', 'running')"
+            ).fetchone()
+        return int(row[0])
+
+    def held(self) -> list[str]:
+        """Why runs are held, each reason once."""
+        with database.explain(self.path):
+            rows = self._db.execute("SELECT DISTINCT held FROM jobs WHERE state='waiting' AND held<>'' ORDER BY held")
+            return [row[0] for row in rows]
+
+    def notes(self) -> dict[str, str]:
+        """What the coordinator has to say, by name."""
+        with database.explain(self.path):
+            return dict(self._db.execute("SELECT name, text FROM notes").fetchall())
+
+    def counts(self) -> dict[State, int]:
+        with database.explain(self.path):
+            found = dict(self._db.execute("SELECT state, count(*) FROM jobs GROUP BY state").fetchall())
+        return {state: found.get(state, 0) for state in State}
+
+    def history(self, run_id: str) -> list[dict[str, Any]]:
+        """A run's attempts, oldest first: number, slot, started, ended, outcome, detail, first_step, last_step."""
+        names = "number, slot, started, ended, outcome, detail, first_step, last_step"
+        with database.explain(self.path):
+            rows = self._db.execute(f"SELECT {names} FROM attempts WHERE run_id=? ORDER BY number", (run_id,))
+            return [dict(zip(names.split(", "), row, strict=True)) for row in rows]
+
+    def damaged_lines(self) -> dict[tuple[str, int], tuple[str, int]]:
+        """By run and attempt: content of the events' file, and how many of its lines are damaged."""
+        with database.explain(self.path):
+            rows = self._db.execute("SELECT run_id, number, events FROM attempts WHERE events != ''").fetchall()
+        told = {(run_id, number): text.rpartition(" ") for run_id, number, text in rows}
+        return {place: (content, int(count)) for place, (content, _, count) in told.items() if count.isdigit()}
+
+    def job(self, run_id: str) -> Claimed:
+        """A job in full. Raises KeyError if it is not in the queue, Damaged if its entry is not what was written."""
+        with database.explain(self.path):
+            row = self._db.execute(
+                "SELECT spec, j.attempt, pinned, best, stalls, a.ref, j.slot, alone, hangs, signature FROM jobs j "
+                "LEFT JOIN attempts a "
+                "ON a.run_id = j.run_id AND a.number = j.attempt WHERE j.run_id=?",
+                (run_id,),
+            ).fetchone()
+        if row is None:
+            raise KeyError(run_id)
+        spec, attempt, pinned, best, stalls, ref, slot, alone, hangs, signature = row
+        job = job_from(spec, run_id, self._members(run_id).get(run_id, ()))
+        if attempt and ref is None:
+            raise damaged(run_id, "its last attempt is not there")
+        left = from_text(ref, run_id) if ref else None
+        if not all(isinstance(number, int) for number in (attempt, best, stalls, alone, hangs)):
+            raise damaged(run_id, "a number of its attempts is none")
+        signed = trust.signed(spec, signature)
+        return Claimed(job, attempt, from_text(pinned, run_id), best, stalls, left, slot, bool(alone), hangs, signed)
+
+    def _members(self, run_id: str | None = None) -> dict[str, tuple[Member, ...]]:
+        where, values = (" WHERE run_id=?", (run_id,)) if run_id else ("", ())
+        found: dict[str, tuple[Member, ...]] = {}
+        with database.explain(self.path):
+            rows: Iterator[Any] = self._db.execute(f"SELECT * FROM members{where}", values)
+            for key, study, profile, corpus, row, group in rows:
+                found[key] = (*found.get(key, ()), Member(study, profile, corpus, row, group))
+        return found
+
+
+def _row(path: Path, values: tuple[Any, ...], members: tuple[Member, ...]) -> Row:
+    named = dict(zip(_ROW.split(", "), values, strict=True))
+    wrong = [name for name, value in named.items() if not isinstance(value, _TYPES[name])]
+    if wrong or named["state"] not in set(State):
+        raise Damaged(
+            f"The queue {path} is damaged ({' and '.join(wrong or ['state'])} of an entry). Move it away. A queue "
+            "holds no results: it is rebuilt by `ablations queue`."
+        )
+    named["state"] = State(named["state"])
+    return Row(**named, members=members)

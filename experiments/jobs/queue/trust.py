@@ -1,0 +1,99 @@
+"""Whose commands a queue may run: a store may come from somebody else, and its queue names commands and modules.
+
+Whoever queues a job signs it with a key of their own, which lies outside every store (`key_file`). A coordinator runs a
+job that executes a user's code only if its own user's key has signed it; others are held until `ablations work --trust
+STUDY` signs them. So a signature goes with a queue that is moved, holds on every machine that shares the home folder,
+and is worth nothing to another user. Built-in tasks execute none of a queue's text: their jobs need no signature.
+"""
+
+import functools
+import hmac
+import logging
+import os
+import secrets
+from pathlib import Path
+
+from experiments.jobs.queue.job import Job
+from experiments.store.layout import whole_or_not
+from experiments.tasks.load import BUILTIN
+
+_KEY_BYTES = 32
+log = logging.getLogger(__name__)
+
+
+def key_file() -> Path:
+    """The user's key: $XDG_STATE_HOME/ablations/queue.key, else below ~/.local/state."""
+    state = os.environ.get("XDG_STATE_HOME") or Path("~/.local/state").expanduser()
+    return Path(state) / "ablations" / "queue.key"
+
+
+def sign(spec: str) -> str:
+    """The signature of a job's text in the queue."""
+    return hmac.new(_key(), spec.encode(), "sha256").hexdigest()
+
+
+def signed(spec: str, signature: str) -> bool:
+    """Whether this user has queued exactly this text."""
+    return hmac.compare_digest(sign(spec).encode(), str(signature).encode())
+
+
+def executes(job: Job) -> str:
+    """The user's code that a job executes, in words; "" for a built-in task, which executes none."""
+    if job.task == "command":
+        return f"the command {str(job.config.get('command', ''))!r} in {job.folder or 'this folder'}"
+    return "" if job.task in BUILTIN else f"the task {job.task} from {job.folder or 'the installed packages'}"
+
+
+def why_held(job: Job) -> str:
+    """For `status`: what the job would execute, and how it is allowed."""
+    study = job.members[0].study if job.members else job.run_id
+    return (
+        f"held: it executes {executes(job)}, which you have not queued here. `ablations work --trust {study}` allows it"
+    )
+
+
+def _key() -> bytes:
+    return _key_in(key_file())
+
+
+@functools.cache
+def _key_in(path: Path) -> bytes:
+    try:
+        key = _read(path) or _make(path)
+    except OSError as error:
+        log.warning(
+            "%s cannot be kept (%s): own commands that are queued now run in this process only; others take "
+            "`ablations work --trust STUDY`",
+            path,
+            error.strerror,
+        )
+        return secrets.token_bytes(_KEY_BYTES)
+    return key
+
+
+def _read(path: Path) -> bytes:
+    """The key; empty if there is none, or a torn one."""
+    try:
+        key = path.read_bytes()
+    except FileNotFoundError:
+        return b""
+    return key if len(key) == _KEY_BYTES else b""
+
+
+def _make(path: Path) -> bytes:
+    """Make a key. Of two processes that do so at once the first decides."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+    try:
+        with whole_or_not(draft, private=True) as file:
+            file.write(secrets.token_bytes(_KEY_BYTES))
+        try:
+            path.hardlink_to(draft)
+        except FileExistsError:
+            if not _read(path):  # torn
+                draft.replace(path)
+        except OSError:  # a disk without hard links
+            draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+    return _read(path)

@@ -1,0 +1,153 @@
+"""One coordinator at a time: a lock in the store, and one in the state folder, where that is another.
+
+An flock: the kernel lets go when the holder dies, however it dies. Some network disks have none, or one that other
+machines do not see; there the holder's name in the file decides, which it takes out when it ends.
+"""
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import random
+import socket
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from experiments.errors import UserError
+from experiments.processes.identity import identify, is_alive
+
+FILE = "coordinator.lock"
+PATIENCE_S = 1.0  # who asks for the holder (`holder`) has the lock for some microseconds
+SETTLE_S = 1.0  # two that wrote their names into the same file at once see by then whose stayed
+_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
+_TAKEN = (errno.EWOULDBLOCK, errno.EACCES)
+_LOCAL = {"nolock", "local_lock=all", "local_lock=flock", "localflock", "nobrl"}  # of NFS, Lustre, SMB: mount options
+
+
+def holder(folders: Iterable[Path]) -> str:
+    """Who holds one of the folders at this moment: "process 4711 on host"; "" for nobody."""
+    for folder in _distinct(folders):
+        try:
+            file = os.open(folder / FILE, os.O_RDONLY)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            taken, seen_by_all = False, not _locks_are_local(folder)
+        except OSError as error:
+            taken, seen_by_all = error.errno in _TAKEN, False
+        finally:
+            os.close(file)
+        if taken or (not seen_by_all and _lives(_identity(folder))):
+            return _name(folder)
+    return ""
+
+
+@contextlib.contextmanager
+def hold(folders: Iterable[Path]) -> Iterator[None]:
+    """Hold the folders until the end. Raises UserError naming the other holder."""
+    with contextlib.ExitStack() as stack:
+        for folder in _distinct(folders):
+            stack.enter_context(_hold(folder))
+        yield
+
+
+@contextlib.contextmanager
+def _hold(folder: Path) -> Iterator[None]:
+    file = os.open(folder / FILE, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        seen_by_all = _lock(file, folder)
+        mine = {**identify(os.getpid()), "host": socket.gethostname()}
+        if not seen_by_all:
+            _refuse_named(folder)
+        _write(file, f"process {os.getpid()} on {mine['host']}\n{json.dumps(mine)}\n")
+        if not seen_by_all:
+            time.sleep(SETTLE_S)
+            if _identity(folder) != mine:
+                raise _held(folder)
+        try:
+            yield
+        finally:
+            os.ftruncate(file, 0)
+    finally:
+        os.close(file)
+
+
+def _distinct(folders: Iterable[Path]) -> Iterable[Path]:
+    """Each once: a process that asks twice for one lock would wait for itself."""
+    return dict.fromkeys(folder.resolve() for folder in folders)
+
+
+def _lock(file: int, folder: Path) -> bool:
+    """Lock the file; whether the lock binds other machines too. Raises UserError if somebody else has it."""
+    until = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in _NO_LOCKS:
+                return False
+            if error.errno not in _TAKEN:
+                raise
+            if time.monotonic() > until:
+                raise _held(folder) from None
+            time.sleep(random.uniform(0.005, 0.02))
+        else:
+            return not _locks_are_local(folder)
+
+
+def _refuse_named(folder: Path) -> None:
+    """Where no lock tells: the name that is left in the file is somebody's who works, or who was killed."""
+    if not _lives(_identity(folder)):
+        return
+    advice = f" This disk has no locks that other machines see: if that process was killed, delete {folder / FILE}."
+    raise _held(folder, advice)
+
+
+def _held(folder: Path, more: str = "") -> UserError:
+    return UserError(
+        f"{folder} is already worked on by {_name(folder)}. One coordinator at a time owns a store, whatever its "
+        "--state-dir: wait for it or stop it; `ablations queue` adds runs at any time, `ablations status` watches."
+        f"{more}"
+    )
+
+
+def _write(file: int, text: str) -> None:
+    os.ftruncate(file, 0)
+    os.pwrite(file, text.encode(), 0)
+    os.fsync(file)
+
+
+def _lines(folder: Path) -> list[str]:
+    try:
+        return (folder / FILE).read_bytes()[:1000].decode(errors="replace").splitlines()
+    except OSError:
+        return []
+
+
+def _name(folder: Path) -> str:
+    return next(iter(_lines(folder)), "") or "another process"
+
+
+def _identity(folder: Path) -> Mapping[str, Any] | None:
+    """What the holder left about itself; None if there is nothing."""
+    with contextlib.suppress(ValueError):
+        for line in _lines(folder)[1:]:
+            found = json.loads(line)
+            return found if isinstance(found, dict) and "pid" in found else None
+    return None
+
+
+def _lives(identity: Mapping[str, Any] | None) -> bool:
+    """Whether a process may live: one of another machine is not to be seen from here."""
+    return identity is not None and (identity.get("host") != socket.gethostname() or is_alive(identity))
+
+
+def _locks_are_local(folder: Path) -> bool:
+    from experiments.store.sqlite_mode import mount_of  # psutil: not on a bare GPU box
+
+    mount = mount_of(folder)
+    return mount is not None and bool(_LOCAL & set(mount.opts.split(",")))

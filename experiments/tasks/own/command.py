@@ -1,0 +1,150 @@
+"""A trainer that is a shell command: `command = "python train.py --lr {lr}"` in the study. Imports no torch.
+
+The settings are what the study's [base] declares, with their types; a row may set those. `{name}` in the command
+stands for a setting, quoted for the shell (so `'{name}'` is refused). Beside the settings:
+
+    {seed}      also in the environment as ABLATIONS_SEED
+    {folder}    kept with the results, and there again with what it held when a killed run goes on
+    {metrics}   a file for the metrics, if they are not printed: JSON, or CSV with a head and one line
+    {settings}  a JSON file with all settings by dotted name
+    {device} {threads}
+
+Metrics are the last JSON object printed on a line of its own, or a CSV head and line at the end of the output, unless
+{metrics} names a file. A JSON object with "step" is a point of the training curve. The command runs in the study's
+folder; SIGTERM is passed on to it.
+"""
+
+import copy
+import shlex
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import create_model
+
+from experiments.config import GIVEN_ELSEWHERE, Section, SettingRoles, TaskConfig, flatten
+from experiments.errors import UserError
+from experiments.store.layout import write_json
+from experiments.tasks.base import Context
+from experiments.tasks.own.context import close_context, keep_metrics, open_context
+from experiments.tasks.own.function import OwnTask, by_set
+from experiments.tasks.own.placeholders import PLACEHOLDER, refuse_quoted
+from experiments.tasks.own.shell import read_metrics, run_command
+from experiments.tasks.own.sources import sources_of
+
+GIVEN = ("seed", "folder", "metrics", "settings", "device", "threads")
+ROLES = SettingRoles(given_elsewhere={**GIVEN_ELSEWHERE, "command": "the study's own `command` gives it"})
+
+
+class CommandConfig(TaskConfig):
+    """Made anew for each study: its settings are those of [base]."""
+
+    setting_roles = ROLES
+    task: str = "command"
+    command: str = ""
+
+
+class CommandTask(OwnTask):
+    def __init__(self) -> None:
+        super().__init__(_not_called, CommandConfig)
+        self.name = "command"
+
+    def with_settings(self, settings: Mapping[str, Any]) -> Self:
+        """Settings and command of a study, or of a run's configuration. Raises UserError for what does not fit."""
+        declared = {name: value for name, value in settings.items() if name not in GIVEN_ELSEWHERE}
+        changed = copy.copy(self)
+        changed.config_type = _config_type(declared)
+        command = str(declared.get("command", ""))
+        _check(command, changed.config_type)
+        changed.training_code = changed.evaluation_code = _code(command, self.folder)
+        refuse_quoted(command)
+        return changed
+
+    def packages(self) -> None:
+        """Not known: the command may have a Python, or a language, of its own."""
+
+    def train(self, config: Any, context: Context) -> dict[str, Any]:
+        own = open_context(context, config.seed)
+        _take_over(context, own.folder)
+        settings = {name: value for name, value in flatten(config) if name not in ("task", "command")}
+        files = {"settings": own.folder / "settings.json", "metrics": own.folder / "metrics.out"}
+        write_json(files["settings"], settings, sealed=False)
+        files["metrics"].unlink(missing_ok=True)
+        given = settings | files | {"folder": own.folder, "device": own.device, "threads": own.threads}
+        ended = run_command(config.command, given, self.folder or Path.cwd(), context)
+        wrote = files["metrics"] if "metrics" in PLACEHOLDER.findall(config.command) else None
+        found = read_metrics(ended, wrote, config.command)
+        keep_metrics(own.folder, by_set(found))
+        return close_context(own, context)
+
+
+def _not_called(*_: Any) -> Mapping[str, Any]:
+    raise AssertionError("a command is run, not called")
+
+
+def _config_type(declared: Mapping[str, Any]) -> type[TaskConfig]:
+    return create_model("Command", __base__=CommandConfig, __module__=__name__, **_fields(declared))
+
+
+def _fields(declared: Mapping[str, Any]) -> dict[str, Any]:
+    """Types from the values in [base]: a whole number there may become a fraction in a row."""
+    fields: dict[str, Any] = {}
+    for name, value in declared.items():
+        if isinstance(value, Mapping):
+            kind = create_model(name, __base__=Section, __module__=__name__, **_fields(value))
+            fields[name] = (kind, kind())
+        elif isinstance(value, bool) or not isinstance(value, int):
+            fields[name] = (type(value) if not isinstance(value, list | tuple) else list[Any], value)
+        else:
+            fields[name] = (int | float, value)
+    return fields
+
+
+def _check(command: str, config_type: type[TaskConfig]) -> None:
+    if not command.strip():
+        raise UserError('The study has no command: write command = "python train.py --lr {lr}" at its head.')
+    settings = [name for name, _ in flatten(config_type()) if name not in ("task", "seed", "command")]
+    used = PLACEHOLDER.findall(command)
+    for name in used:
+        if name not in settings and name not in GIVEN:
+            raise UserError(
+                f"The command has {{{name}}}, and [base] declares no such setting. Settings: "
+                f"{', '.join(settings) or 'none'}. Always there: {', '.join(GIVEN)}."
+            )
+    if "settings" not in used:
+        for name in settings:
+            if name not in used:
+                raise UserError(
+                    f"The setting {name} of [base] is not in the command, so changing it would change nothing. Write "
+                    f"{{{name}}} where the trainer takes it, or {{settings}} for a JSON file with all of them."
+                )
+
+
+def _code(command: str, folder: Path | None) -> tuple[str, ...]:
+    """The files in the study's folder that the command names; a Python script with what it imports from there."""
+    if folder is None:
+        return ()
+    found: dict[str, None] = {}
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise UserError(f"The command is not one that a shell reads: {error}: {command}") from None
+    for word in words:
+        path = folder / word
+        if path.is_file() and path.suffix == ".py":
+            found |= dict.fromkeys(sources_of(path.resolve(), path.resolve().parent))
+        elif path.is_file():
+            found[str(path.resolve())] = None
+    return tuple(name for name in found if name.startswith("/"))
+
+
+def _take_over(context: Context, folder: Path) -> None:
+    """What the last attempt had in its folder, so that the command finds its checkpoints where it left them."""
+    for earlier in context.earlier:
+        if (earlier / folder.name).is_dir():
+            shutil.copytree(earlier / folder.name, folder, dirs_exist_ok=True)
+            return
+
+
+TASK = CommandTask()

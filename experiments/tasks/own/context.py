@@ -1,0 +1,209 @@
+"""What a user's trainer is given: seed, device, log, a folder to keep things in, checkpoints, a way to stop."""
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from experiments.errors import Damaged, Preempted, UserError
+from experiments.events.kinds import LAST_STEP
+from experiments.store.layout import fsync_folder, read_json, remove_folder, write_bytes, write_json
+from experiments.store.sealed import check_file, describe_file
+from experiments.tasks.base import Context
+
+FINAL, EXAMPLES, CHECKPOINTS = "final", "examples", "checkpoints"
+KEPT = 2  # checkpoints
+
+
+@dataclass
+class RunContext:
+    """One run of a user's trainer.
+
+    A trainer that saves its state now and then can be killed and goes on from there:
+
+        start = 0
+        if context.resume:
+            start = load(context.resume / "state.pt")
+        for step in range(start, settings.steps):
+            …
+            context.log(step + 1, loss=loss)
+            if (step + 1) % 100 == 0 or context.should_stop():
+                with context.checkpoint(step + 1) as folder:
+                    save(folder / "state.pt")
+    """
+
+    seed: int
+    device: str  # "cpu" or "cuda": one GPU is visible, the one that the run has leased
+    threads: int
+    folder: Path  # kept with the results: weights, pictures
+    resume: Path | None  # the newest complete checkpoint of this run, None at the first start
+    _context: Context
+    _facts: dict[str, Any] = field(default_factory=dict)
+
+    def log(self, /, step: int, **metrics: float) -> None:
+        """A point of the training curve; MLflow shows it, and a pruner reads `<set>_<metric>` here."""
+        values = {name: _number(name, value) for name, value in metrics.items()}
+        self._context.emit("metrics", step=_step("log", step), metrics=values)
+
+    def progress(self, what: str, done: float, total: float) -> None:
+        """Work that has no steps, for the progress line."""
+        self._context.emit("progress", what=str(what), done=_number("done", done), total=_number("total", total))
+
+    def should_stop(self) -> bool:
+        """Whether the run is asked to end: save a checkpoint, which then ends it."""
+        return self._context.should_stop()
+
+    @contextlib.contextmanager
+    def checkpoint(self, step: int) -> Iterator[Path]:
+        """A new folder to save the state in. Complete once the block ends; a kill within it leaves the former one.
+
+        Ends the run after it (raises Preempted) if it was asked to stop.
+        """
+        step = _step("checkpoint", step)
+        home = self._context.folder / CHECKPOINTS
+        path, aside = home / f"step-{step:08d}", home / f".step-{step:08d}.partial"
+        remove_folder(aside)
+        aside.mkdir(parents=True)
+        yield aside
+        _make_durable(aside)
+        write_json(_description(path), {"step": step, "files": _described(aside)})
+        remove_folder(path)
+        aside.rename(path)
+        fsync_folder(home)
+        self._context.emit("checkpoint", step=step, path=f"{CHECKPOINTS}/{path.name}")
+        for old in checkpoints(self._context.folder)[:-KEPT]:
+            gone = old.rename(old.with_name(f".{old.name}.partial"))  # half gone, it must not look like a checkpoint
+            remove_folder(gone)
+            _description(old).unlink(missing_ok=True)
+        if self.should_stop():
+            raise Preempted(step)
+
+    def examples(self, set_: str, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Outputs for single examples of a set, in a fixed order: `ablations cases` prints them side by side.
+
+        An entry named like a metric is the example's share in it (1 or 0 for accuracy): tests of whether two rows
+        differ pair these.
+        """
+        home = self.folder / EXAMPLES
+        home.mkdir(exist_ok=True)
+        lines = [json.dumps(_plain(row), ensure_ascii=False) for row in rows]
+        write_bytes(home / f"{_set_name(set_)}.jsonl", "".join(f"{line}\n" for line in lines).encode())
+
+    def facts(self, /, **facts: Any) -> None:
+        """Things to record with the run; `num_params` is printed by the table."""
+        self._facts |= _plain(facts)
+
+
+def open_context(context: Context, seed: int) -> RunContext:
+    """The user's half of a child's context; takes the device as the slot says."""
+    final = context.folder / FINAL
+    final.mkdir(exist_ok=True)
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(context.device.threads)
+    if context.device.kind == "cuda" and context.device.memory_gb is not None:
+        from experiments.device import Device
+
+        Device.open(context.device)  # caps the memory, where a GPU is shared
+    newest = _newest(context)
+    if newest is not None:
+        step, path = int(newest.name.removeprefix("step-")), "/".join(newest.parts[-3:])
+        context.emit("resumed", step=step, path=path, run=newest.parents[3].name)
+    return RunContext(seed, context.device.kind, context.device.threads, final, newest, context)
+
+
+def close_context(own: RunContext, context: Context) -> dict[str, Any]:
+    """Drop the checkpoints, which nobody needs any more, and give the facts."""
+    remove_folder(context.folder / CHECKPOINTS)
+    _make_durable(own.folder)
+    facts = {"device_kind": own.device, "threads": own.threads, "device": _device_name(own), **own._facts}
+    return {**facts, "example_files": _described(own.folder / EXAMPLES)}
+
+
+def _newest(context: Context) -> Path | None:
+    """The newest checkpoint whose files are what was saved; others are reported and skipped."""
+    found = [path for folder in (context.folder, *context.earlier) for path in checkpoints(folder)]
+    for path in sorted(found, key=lambda path: path.name, reverse=True):
+        try:
+            described = read_json(_description(path))  # None: of an earlier version
+            for name, written in described["files"].items() if described else ():
+                check_file(path / name, written)
+        except Damaged as damage:
+            context.emit("checkpoint_skipped", path="/".join(path.parts[-3:]), reason=str(damage))
+        else:
+            return path
+    return None
+
+
+def _description(path: Path) -> Path:
+    """Beside a checkpoint, whose folder is the user's: its files with their hashes."""
+    return path.with_name(f".{path.name}.json")
+
+
+def _described(folder: Path) -> dict[str, Any]:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): describe_file(path) for path in files}
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """The complete ones of an attempt, oldest first."""
+    return sorted((folder / CHECKPOINTS).glob("step-*"))
+
+
+def keep_metrics(folder: Path, metrics: Mapping[str, Mapping[str, float]]) -> None:
+    write_json(folder / "metrics.json", metrics)
+
+
+def _make_durable(folder: Path) -> None:
+    for path in sorted(folder.rglob("*"), reverse=True):
+        if path.is_dir():
+            fsync_folder(path)
+        elif path.is_file():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+    fsync_folder(folder)
+
+
+def _device_name(own: RunContext) -> str:
+    torch = sys.modules.get("torch")
+    if own.device == "cuda" and torch is not None:
+        return str(torch.cuda.get_device_name(0))
+    name = str(torch.cpu.get_capabilities().get("cpu_name") or "") if torch is not None else ""
+    return f"{name or 'processor'} ({own.threads} thread{'s' if own.threads > 1 else ''})"
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise UserError(f"log: {name} = {str(value)[:100]!r} is not a number.") from None
+
+
+def _step(what: str, value: Any) -> int:
+    try:
+        step = int(value)
+    except (TypeError, ValueError, OverflowError):
+        step = -1
+    if not 0 <= step <= LAST_STEP:
+        raise UserError(f"{what}: the step {str(value)[:100]!r} is no integer from 0 to {LAST_STEP:,}.")
+    return step
+
+
+def _set_name(name: str) -> str:
+    if not name or not all(c.isalnum() or c in "._-" for c in name) or name.startswith("."):
+        raise UserError(f"A set is named by letters, digits, '.', '_' and '-': {name!r} is not.")
+    return name
+
+
+def _plain(value: Any) -> Any:
+    """JSON types from what trainers have: numpy's and torch's scalars, tuples, paths."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    return _plain(value.item()) if hasattr(value, "item") else str(value)

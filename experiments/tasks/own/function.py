@@ -1,0 +1,226 @@
+"""A user's own trainer as a task: any callable `run(settings, context) → metrics`. Imports no torch.
+
+    @dataclass
+    class Settings:
+        learning_rate: float = 0.1
+
+    @task(Settings, columns=[column("accuracy", "Accuracy", better="higher", digits=1)])
+    def TASK(settings, context):
+        …
+        return {"accuracy": 93.2}
+
+`run` trains and scores in one go: {metric: number}, or {set: {metric: number}} where the columns name several sets.
+What it returns is kept with the run, and an evaluation reads it there, so that a study may print another of the
+numbers later without training again. See docs/own-task.md.
+"""
+
+import contextlib
+import hashlib
+import math
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments.config import SettingRoles, TaskConfig, total_steps
+from experiments.errors import Diverged, UserError
+from experiments.store.layout import read_json
+from experiments.store.sealed import check_file
+from experiments.tasks.base import Column, Context, EvaluationSpec, Progress, Task
+from experiments.tasks.own.context import EXAMPLES, FINAL, RunContext, close_context, keep_metrics, open_context
+from experiments.tasks.own.settings import config_type_of, restore
+
+Run = Callable[[Any, RunContext], Mapping[str, Any]]
+Metrics = dict[str, dict[str, float]]
+
+
+def column(
+    metric: str,
+    header: str = "",
+    *,
+    set: str = "test",  # noqa: A002 - the word of the table
+    better: str = "higher",
+    digits: int = 2,
+    key: str = "",
+) -> Column:
+    """A column of the table. `key` is its name in JSON, CSV and among published numbers: metric_set if left out."""
+    if better not in ("higher", "lower"):
+        raise UserError(f'The column {metric}: better is "higher" or "lower", not {better!r}.')
+    key = key or f"{metric}_{set}"
+    return Column(key, set, metric, header or f"{metric} ({set})", better, digits, paper=key)
+
+
+def task(
+    settings_type: type,
+    *,
+    columns: Sequence[Column] = (),
+    steps: str = "",
+    continues: bool = False,
+    reads: Callable[[Any], Iterable[Path | str]] | None = None,
+    num_params: Callable[[Any], int] | None = None,
+    cost: Callable[[Any], float] | None = None,
+) -> Callable[[Run], "OwnTask"]:
+    """Make a task of `run(settings, context)`.
+
+    `settings_type` is a dataclass or a pydantic model in which everything has a default. `columns` may be left to the
+    study ([[metric]]). `steps` names the setting that counts the training's steps; with `continues` a run of more
+    steps goes on from the checkpoints of a shorter one (only if nothing else depends on the number: no decay that
+    ends with it). `reads` gives the data files of the settings: other content is another run. `num_params` and `cost`
+    (floating-point operations) are for `plan`.
+    """
+    roles = SettingRoles(steps=steps, not_in_lineage=(steps,) if steps and continues else ())
+    config_type = config_type_of(settings_type, roles)
+    return lambda run: OwnTask(run, config_type, columns, reads, num_params, cost)
+
+
+class OwnTask(Task):
+    training_code: tuple[str, ...] = ()  # load_task adds the user's files
+    evaluation_code: tuple[str, ...] = ()
+    prepare_reads = ()
+
+    def __init__(
+        self,
+        run: Run,
+        config_type: type[TaskConfig],
+        columns: Sequence[Column] = (),
+        reads: Callable[[Any], Iterable[Path | str]] | None = None,
+        num_params: Callable[[Any], int] | None = None,
+        cost: Callable[[Any], float] | None = None,
+    ) -> None:
+        self.name = f"{run.__module__}:{getattr(run, '__qualname__', 'run')}"
+        self.config_type, self.columns = config_type, tuple(columns)
+        self._run, self._reads, self._num_params, self._cost = run, reads, num_params, cost
+        self._home = Path(getattr(sys.modules.get(run.__module__), "__file__", None) or ".").absolute().parent
+
+    def inputs(self, config: Any, store: Path) -> dict[str, str]:
+        """The content of the files that `reads` names, by file name; relative ones lie beside the module."""
+        return {name: _digest(path) for name, path in self._files(config).items()}
+
+    def _files(self, config: Any) -> dict[str, Path]:
+        paths = [self._home / path for path in self._reads(restore(config))] if self._reads else []
+        return {f"{number}-{path.name}": path for number, path in enumerate(paths)}
+
+    def _refuse_changed(self, config: Any, context: Context, when: str) -> None:
+        """Raises UserError if the files that `reads` names, or their content, are not those of the plan."""
+        files = self._files(config)
+        now = {name: _digest(path) for name, path in files.items()}
+        changed = [name for name in {**context.inputs, **now} if now.get(name) != context.inputs.get(name)]
+        if changed:
+            raise UserError(
+                f"{', '.join(str(files.get(name, name)) for name in changed)} changed {when}. The run is named by the "
+                "content from before, so nothing of it is kept. `ablations run` plans it anew with the content of now."
+            )
+
+    def evaluations(self, config: Any, store: Path) -> list[EvaluationSpec]:
+        """One per set that a column names; its settings are the metrics that the trainer thereby promises."""
+        if not self.columns:
+            raise UserError(
+                f"The task {self.name} has no columns: declare them in the study ([[metric]] with a name), or in "
+                "task(columns=[…])."
+            )
+        promised: dict[str, set[str]] = {}
+        for one in self.columns:
+            promised.setdefault(one.set, set()).add(one.metric)
+        several = len(promised) > 1  # then a number without a set would be anybody's
+        return [
+            EvaluationSpec(name, {"metrics": ", ".join(sorted(f"{name}.{m}" if several else m for m in metrics))}, {})
+            for name, metrics in promised.items()
+        ]
+
+    def num_params(self, config: Any) -> int | None:
+        return self._num_params(restore(config)) if self._num_params else None
+
+    def cost(self, config: Any) -> float:
+        return float(self._cost(restore(config))) if self._cost else 0.0
+
+    def prepare(self, config: Any, store: Path, progress: Progress) -> dict[str, Any]:
+        return {}
+
+    def train(self, config: Any, context: Context) -> dict[str, Any]:
+        self._refuse_changed(config, context, "after the run was planned")
+        own = open_context(context, config.seed)
+        with _naming_out_of_memory():
+            returned = self._run(restore(config), own)
+        self._refuse_changed(config, context, "while the run trained")
+        keep_metrics(own.folder, by_set(returned))
+        return {"step": total_steps(config), **close_context(own, context)}
+
+    def evaluate(
+        self, config: Any, evaluation: EvaluationSpec, weights: Path, folder: Path, context: Context
+    ) -> dict[str, Any]:
+        promised = [name for name in str(evaluation.settings["metrics"]).split(", ") if name]
+        kept: Any = read_json(weights / FINAL / "metrics.json") or {}
+        metrics = of_set(kept, evaluation.set, promised)
+        outputs = weights / FINAL / EXAMPLES / f"{evaluation.set}.jsonl"
+        facts = {}
+        if outputs.is_file():
+            trained = read_json(weights / "result.json") or {}
+            if written := trained.get("example_files", {}).get(outputs.name):  # none recorded by earlier versions
+                check_file(outputs, written)
+            shutil.copyfile(outputs, folder / "examples.jsonl")
+            facts["examples"] = outputs.read_bytes().count(b"\n")
+        return {"metrics": metrics, **facts}
+
+
+def by_set(returned: Any) -> Metrics:
+    """What a trainer returned as {set: {metric: number}}; "" is the set of numbers given without one."""
+    if not isinstance(returned, Mapping):
+        raise UserError(
+            f"The trainer returned {_kind(returned)}: a mapping of metrics to numbers is wanted, such as "
+            '{"accuracy": 93.2}, or one of those per set: {"dev": {…}, "test": {…}}.'
+        )
+    found: Metrics = {}
+    for name, value in returned.items():
+        if isinstance(value, Mapping):
+            found.setdefault(str(name), {}).update({str(k): _number(f"{name}.{k}", v) for k, v in value.items()})
+        else:
+            found.setdefault("", {})[str(name)] = _number(str(name), value)
+    return found
+
+
+def of_set(kept: Metrics, set_: str, promised: Sequence[str]) -> dict[str, float]:
+    """The metrics of one set, `promised` as in `evaluations`: "dev.accuracy", or "accuracy" if there is one set only.
+
+    Raises UserError for a promised one that is not there, Diverged for one that is NaN.
+    """
+    alone = not any(name.startswith(f"{set_}.") for name in promised)
+    found = {**(kept.get("", {}) if alone else {}), **kept.get(set_, {})}
+    for name in (name.removeprefix(f"{set_}.") for name in promised):
+        if name not in found:
+            there = [f"{s}.{m}" if s else m for s, metrics in kept.items() for m in metrics]
+            raise UserError(
+                f"The table prints {name} of the set {set_}, and the trainer did not return it. It returned "
+                f"{', '.join(there) or 'nothing'}. Return it, or correct the name of the column."
+            )
+        if not math.isfinite(found[name]):
+            raise Diverged(f"The trainer returned {name} = {found[name]} for the set {set_}: no table can print that.")
+    return {name: value for name, value in found.items() if math.isfinite(value)}
+
+
+def _number(name: str, value: Any) -> float:
+    with contextlib.suppress(TypeError, ValueError):
+        if not isinstance(value, str | bytes | bool):
+            return float(value)
+    raise UserError(f"The trainer returned {name} = {value!r}, {_kind(value)}: a number is wanted.")
+
+
+def _kind(value: Any) -> str:
+    return "nothing" if value is None else f"a value of type {type(value).__name__}"
+
+
+def _digest(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+    except OSError as error:
+        raise UserError(f"The trainer reads {path}, and it cannot be read: {error.strerror}.") from None
+
+
+def _naming_out_of_memory() -> Any:
+    """Only where torch is loaded: importing it would cost seconds."""
+    if "torch" not in sys.modules:
+        return contextlib.nullcontext()
+    from experiments.device import naming_out_of_memory
+
+    return naming_out_of_memory()

@@ -1,0 +1,152 @@
+"""Running a trainer that is a shell command, and finding the metrics in what it printed or wrote."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from experiments.errors import Preempted, UserError
+from experiments.events.kinds import LAST_STEP
+from experiments.processes.keeper import Kept, kept
+from experiments.tasks.base import Context
+from experiments.tasks.own.placeholders import filled
+
+LINES_KEPT = 200  # of the output's end, where metrics are looked for
+STOP_EVERY_S = 0.2
+MOST = sys.float_info.max
+Metrics = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A command that ended well: the last lines it printed, and whether it had been asked to stop."""
+
+    lines: Sequence[str]
+    stopped: bool
+
+
+def run_command(command: str, values: Mapping[str, Any], cwd: Path, context: Context) -> Ended:
+    """Run `command` with its placeholders filled, to the end. Its output goes to the log; nothing of it is left.
+
+    Raises Preempted if it was asked to stop and did, RuntimeError for any other exit code than 0.
+    """
+    environment = {**os.environ, "ABLATIONS_SEED": str(values["seed"]), "PYTHONUNBUFFERED": "1"}
+    environment.pop("PYTHONPATH", None)  # the way to this program's packages, not the trainer's business
+    text, variables = filled(command, values)
+    stopped = threading.Event()
+    lines: deque[str] = deque(maxlen=LINES_KEPT)
+    with kept(
+        ["/bin/sh", "-c", text], cwd=cwd, env=environment | variables, text=True, errors="replace",
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+    ) as shell:  # fmt: skip
+        threading.Thread(target=_pass_on, args=(shell, context, stopped), daemon=True).start()
+        assert shell.process.stdout is not None
+        for line in shell.process.stdout:
+            sys.stdout.write(line)
+            lines.append(line.rstrip("\n"))
+            _tell(line, context)
+        code = shell.process.wait()
+    sys.stdout.flush()
+    if code != 0 and stopped.is_set():
+        raise Preempted(None)
+    if code != 0:
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        raise RuntimeError(f"the command ended with {how}: {command}")
+    return Ended(tuple(lines), stopped.is_set())
+
+
+def _pass_on(shell: Kept, context: Context, stopped: threading.Event) -> None:
+    """SIGTERM to the shell and what it has started, once the run is asked to end."""
+    while shell.process.poll() is None:
+        if context.should_stop():
+            stopped.set()
+            shell.terminate()
+            return
+        stopped.wait(STOP_EVERY_S)
+
+
+def _tell(line: str, context: Context) -> None:
+    """A printed {"step": 10, "loss": 2.3} is a point of the curve; with "checkpoint": true, one was saved there."""
+    point = _json_object(line)
+    if point is None or type(point.get("step")) is not int or not 0 <= point["step"] <= LAST_STEP:
+        return
+    numbers = {name: value for name, value in _metrics(point).items() if not isinstance(value, Mapping)}
+    if numbers:
+        context.emit("metrics", step=point["step"], metrics=numbers)
+    if point.get("checkpoint") is True:
+        context.emit("checkpoint", step=point["step"], path="final")
+
+
+def read_metrics(ended: Ended, file: Path | None, command: str) -> Metrics:
+    """From `file` if the command was given one, else from what it printed last. Raises UserError if there are none."""
+    if file is None:
+        found, place = _printed([line for line in ended.lines if line.strip()]), "at the end of its output"
+    else:
+        found, place = _written(file), "in the file that it was given for them"
+    if found:
+        return found
+    if ended.stopped:
+        raise Preempted(None)  # it saved its state and ended well, before there was anything to tell
+    raise UserError(
+        f"The command ended well, and there are no metrics {place}: a JSON object is wanted, such as "
+        f'{{"accuracy": 93.2}}, or a CSV head and line. The command: {command}'
+    )
+
+
+def _printed(lines: Sequence[str]) -> Metrics | None:
+    """The last JSON object that is no point of the curve, else the last two lines as CSV."""
+    for line in reversed(lines):
+        found = _json_object(line)
+        if found is not None and "step" not in found:
+            return _metrics(found)
+    return _csv(lines[-2], lines[-1]) if len(lines) > 1 else None
+
+
+def _written(file: Path) -> Metrics | None:
+    """A JSON object, or CSV: the head, and the last line."""
+    if not file.is_file():
+        return None
+    text = file.read_text(encoding="utf-8", errors="replace").strip()
+    found, lines = _json_object(text), text.splitlines()
+    if found is not None:
+        return _metrics(found)
+    return _csv(lines[0], lines[-1]) if len(lines) > 1 else None
+
+
+def _json_object(text: str) -> dict[str, Any] | None:
+    if not text.lstrip().startswith("{"):
+        return None
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _metrics(found: Mapping[str, Any]) -> Metrics:
+    """Numbers, and numbers by set; text, flags and integers beyond a float's range are no metrics."""
+    wanted = {name: value for name, value in found.items() if name not in ("step", "checkpoint")}
+    return {n: v for n, v in wanted.items() if isinstance(v, Mapping | float) or (type(v) is int and abs(v) < MOST)}
+
+
+def _csv(head: str, line: str) -> Metrics | None:
+    """Names and numbers; other cells (a date, a name) are left out. None if the two lines do not belong together."""
+    names, values = next(csv.reader([head])), next(csv.reader([line]))
+    if len(names) != len(values) or any(_is_number(name) for name in names):
+        return None
+    return {n.strip(): float(v) for n, v in zip(names, values, strict=True) if _is_number(v)} or None
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

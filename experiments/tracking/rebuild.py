@@ -1,0 +1,78 @@
+"""Every run of a store as the tracking store should know it: from the queue, or else from its folder."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from experiments.errors import Damaged, UserError
+from experiments.events.event_log import Tail
+from experiments.jobs.coordinator.reporter import tracked_run
+from experiments.jobs.queue.job import Job, Member
+from experiments.jobs.queue.queue import Queue
+from experiments.jobs.queue.states import State
+from experiments.store.layout import Store, read_json
+from experiments.tracking.record import TrackedRun
+
+
+def retell(store: Store) -> Iterator[TrackedRun]:
+    """The runs that were attempted, in the order in which they began; then those that ended before they began."""
+    queue = Queue(store.queue_db, create=False)
+    try:
+        queued = {row.run_id: row for row in queue.status()}
+        begun = [run_id for _, run_id in sorted((began, run_id) for run_id, began in _begun(store))]
+        never = [run_id for run_id, row in queued.items() if row.state.ended]
+        for run_id in dict.fromkeys([*begun, *never]):
+            row = queued.get(run_id)
+            try:
+                job = queue.job(run_id).job if row is not None else None
+            except Damaged:
+                job = None
+            if row is not None and job is not None:
+                yield tracked_run(job, row.state, row.error)
+            else:
+                yield _from_folder(store, run_id)
+    finally:
+        queue.close()
+
+
+def _begun(store: Store) -> Iterator[tuple[str, float]]:
+    for run_id in store.run_ids():
+        for number in store.attempts(run_id):
+            first = next(Tail(store.attempt_folder(run_id, number)).read(), None)
+            if first is not None:
+                yield run_id, first["t"]
+                break
+
+
+def _from_folder(store: Store, run_id: str) -> TrackedRun:
+    """Of a run that is not in the queue. What is damaged in its folder is left out."""
+    try:
+        described: dict[str, Any] = read_json(store.run_folder(run_id) / "config.json") or {}
+    except UserError:
+        described = {}
+    members: dict[Member, None] = {}
+    last: dict[str, Any] = {"kind": ""}
+    for number in store.attempts(run_id):
+        for event in Tail(store.attempt_folder(run_id, number)).read():
+            last = event
+            if event["kind"] == "started":
+                members |= dict.fromkeys(Member(*member) for member in event.get("members", ()))
+    config: dict[str, Any] = described.get("config") or {}
+    seed = config.get("seed", 1)
+    job = Job(
+        run_id,
+        str(config.get("task", "")),
+        config,
+        seed=seed if isinstance(seed, int) else 1,
+        inputs=described.get("inputs") or {},
+        members=tuple(members),
+    )
+    failed = last["kind"] == "failed"
+    return tracked_run(job, _state(store, run_id, failed), last["message"] if failed else "")
+
+
+def _state(store: Store, run_id: str, failed: bool) -> State:
+    try:
+        finished = store.result(run_id) is not None
+    except UserError:
+        finished = False
+    return State.FINISHED if finished else State.FAILED if failed else State.CANCELLED

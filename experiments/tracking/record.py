@@ -1,0 +1,177 @@
+"""What of a run is shown in a tracking store: names and values, none of MLflow's ways. Imports no torch.
+
+All of it follows from the run's files, so that a database that grew with the runs equals one that is rebuilt from them.
+"""
+
+import math
+import os
+import re
+import shutil
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from experiments.errors import UserError
+from experiments.events.history import History, Point
+from experiments.store.layout import Store, read_json
+
+RUNNING = "RUNNING"
+TAG_LENGTH = 4000  # MLflow's limit, with room
+ARTIFACT_BYTES = 64 << 20  # larger files stay in the run's folder only
+NUM_PARAMS, TRAIN_WALL_S = "num_params", "train_wall_s"
+_IDENTITY = re.compile(r"[0-9a-f]{16}")
+Member = tuple[str, str, str, str, str]  # study, profile, corpus, row, group
+
+
+@dataclass(frozen=True)
+class TrackedRun:
+    """What tracking needs to know of a run beside its events and results."""
+
+    run_id: str
+    status: str  # RUNNING, FINISHED, FAILED, KILLED
+    task: str
+    config: Mapping[str, Any]
+    seed: int
+    inputs: Mapping[str, str] = field(default_factory=dict)  # digests of what it trains on
+    num_params: int | None = None
+    members: tuple[Member, ...] = ()
+    error: str = ""
+
+
+def config(store: Store, run: TrackedRun) -> Mapping[str, Any]:
+    """The run's configuration as it was first queued: a later decoding with other settings does not change it."""
+    found = _described(store, run.run_id).get("config")
+    return found if isinstance(found, dict) else run.config
+
+
+def first_member(run: TrackedRun, history: History) -> Member | None:
+    """The table for which the run was begun."""
+    begun = [tuple(member) for member in history.begun.get("members", ()) if len(member) == 5]
+    return next(iter([*begun, *run.members]), None)
+
+
+def tags(run: TrackedRun, history: History) -> dict[str, str]:
+    """Where the run stands, in which tables, and what trained it. `row.<study>` names its row in each study."""
+    revision = history.started.get("revision") or {}
+    first = first_member(run, history)
+    members = dict.fromkeys([first, *run.members] if first else run.members)
+    found = {
+        "run_id": run.run_id,
+        "task": run.task,
+        "seed": str(run.seed),
+        "studies": ", ".join(dict.fromkeys(member[0] for member in members)),
+        "commit": str(revision.get("commit") or "unknown"),
+        "dirty": str(bool(revision.get("dirty"))).lower(),
+        "code_digest": str(history.started.get("code_digest", "")),
+        "host": str(history.started.get("host", "")),
+    }
+    if first:
+        found |= dict(zip(("study", "profile", "corpus", "row", "group"), first, strict=True))
+    found |= {f"row.{member[0]}": member[3] for member in reversed(members)}
+    found |= {f"input.{name}": digest for name, digest in run.inputs.items()}
+    if run.error:
+        found["error"] = run.error
+    return {name: value[:TAG_LENGTH] for name, value in found.items()}
+
+
+def final_points(store: Store, run: TrackedRun, history: History) -> list[Point]:
+    """num_params, the training's wall time, and every score: `bleu` on dev, `bleu.test_2016` on another set.
+
+    The plain names are those of the decoding with which the run was first queued, for ever. Another decoding of a set
+    is named with the beginning of its eval_id: `bleu.dev.1f2e3d4c`. Each has the time at which it was made.
+    """
+    try:
+        result = store.result(run.run_id) or {}
+    except UserError:
+        result = {}
+    begun = history.first_t or 0.0
+    trained, step = history.trained_t or begun, history.last_step
+    found: list[tuple[str, Any, float, int]] = [
+        (NUM_PARAMS, run.num_params or result.get("num_params"), begun, 0),
+        (TRAIN_WALL_S, result.get("train_s", result.get("wall_s")), trained, step),  # before, of one attempt
+    ]
+    own = own_evaluations(store, run.run_id, history.evaluated_t)
+    for eval_id, made in evaluations(store, run.run_id):
+        name = str(made.get("set", ""))
+        suffix = "" if name == "dev" else f".{name}"
+        suffix = suffix if own.get(name) == eval_id else f".{name}.{eval_id[:8]}"
+        for metric, value in (made.get("metrics") or {}).items():
+            kept = f"{metric}{suffix}"
+            kept = f"{kept}.{name}" if kept in (NUM_PARAMS, TRAIN_WALL_S) else kept
+            found.append((kept, value, history.evaluated_t.get(eval_id, trained), step))
+    numbers = (point for point in found if isinstance(point[1], int | float) and not isinstance(point[1], bool))
+    return [Point(name, float(value), t, step) for name, value, t, step in numbers]
+
+
+def own_evaluations(store: Store, run_id: str, evaluated_t: Mapping[str, float] | None = None) -> dict[str, str]:
+    """By set, the evaluation that has the plain names: of those the run was first queued with, else the first made.
+
+    `evaluated_t` as in History, which is read if it is not given.
+    """
+    found: dict[str, str] = {}
+    queued = _described(store, run_id).get("evaluations")
+    if isinstance(queued, dict):
+        found |= {str(name): str(eval_id) for name, eval_id in queued.items()}
+    made = dict(evaluations(store, run_id))
+    if evaluated_t is None and any(one.get("set") not in found for one in made.values()):
+        history = History(store, run_id)
+        deque(history.read(), maxlen=0)
+        evaluated_t = history.evaluated_t
+    for eval_id in sorted(made, key=lambda one: ((evaluated_t or {}).get(one, math.inf), one)):
+        found.setdefault(str(made[eval_id].get("set", "")), eval_id)
+    return found
+
+
+def curve_name(name: str) -> str:
+    """Training's own numbers are named apart from the final scores: `train_perplexity` beside dev's `perplexity`."""
+    named = name if name.startswith("dev_") else f"train_{name}"
+    return f"{named}.curve" if named == TRAIN_WALL_S else named
+
+
+def evaluations(store: Store, run_id: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The evaluations there are, by eval_id; damaged ones are left out."""
+    home = store.run_folder(run_id) / "evaluations"
+    names = sorted(p.name for p in home.iterdir() if _IDENTITY.fullmatch(p.name)) if home.is_dir() else []
+    for eval_id in names:
+        try:
+            made = store.evaluation(run_id, eval_id)
+        except UserError:
+            continue
+        if made is not None:
+            yield eval_id, made
+
+
+def artifacts(store: Store, run_id: str) -> Iterator[tuple[Path, str]]:
+    """(file, name) of what is worth opening beside the numbers: outputs, logs, uncommitted changes."""
+    for eval_id, made in evaluations(store, run_id):
+        for path in sorted(store.evaluation_folder(run_id, eval_id).iterdir()):
+            yield path, f"evaluations/{made.get('set', 'set')}-{eval_id[:8]}/{path.name}"
+    for path in sorted((store.run_folder(run_id) / "attention").glob("*")):
+        yield path, f"attention/{path.name}"
+    for number in store.attempts(run_id):
+        for name in ("log.txt", "uncommitted.diff"):
+            yield store.attempt_folder(run_id, number) / name, f"attempts/{number:04d}/{name}"
+
+
+def _described(store: Store, run_id: str) -> Mapping[str, Any]:
+    """config.json, or nothing where it is not there or damaged."""
+    try:
+        return read_json(store.run_folder(run_id) / "config.json") or {}
+    except UserError:
+        return {}
+
+
+def place_artifact(source: Path, target: Path) -> None:
+    """Hard-link a file that will not change any more; copy it where links do not work."""
+    if not source.is_file() or source.stat().st_size > ARTIFACT_BYTES:
+        return
+    if target.exists() and target.stat().st_size == source.stat().st_size:
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.unlink(missing_ok=True)
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)

@@ -1,0 +1,151 @@
+"""Which checkpoints of a training are kept while it runs and after its end, and which of them an evaluation takes.
+
+Imports no torch: whether a run can be evaluated is asked while planning.
+"""
+
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments.errors import Damaged, UserError
+from experiments.store.keeps import BEST, SPACED, Keep, spaced_steps
+from experiments.store.layout import read_json, write_json
+
+OPTIMIZER = "optimizer.safetensors"
+
+
+def all_of(attempt: Path) -> list[Path]:
+    """An attempt's checkpoints, oldest first, valid or not."""
+    return sorted(p for p in (attempt / "checkpoints").glob("step-*") if p.name[5:].isdigit())
+
+
+def step_of(path: Path) -> int:
+    return int(path.name[5:])
+
+
+def meta_of(path: Path) -> dict[str, Any]:
+    """What a checkpoint's meta.json says. Raises Damaged."""
+    try:
+        meta = read_json(path / "meta.json")
+    except OSError as error:
+        raise Damaged(f"{path / 'meta.json'} cannot be read: {error.strerror}") from error
+    if meta is None or not isinstance(meta.get("files"), dict):
+        raise Damaged(f"{path / 'meta.json'} is missing or names no files")
+    if path.name.startswith("step-") and meta.get("step") != step_of(path):
+        raise Damaged(f"{path / 'meta.json'} is of step {meta.get('step')}, not of the folder's")
+    return meta
+
+
+def same_training(path: Path, meta: Mapping[str, Any]) -> bool:
+    """Whether a checkpoint is of the training of which `meta` is."""
+    try:
+        other = meta_of(path)
+    except Damaged:
+        return False
+    return all(other.get(key) == meta.get(key) for key in ("format", "lineage", "code"))
+
+
+def prune(folder: Path, keeps: Iterable[Keep]) -> None:
+    """Remove all but the newest checkpoint and what `keeps` asks for.
+
+    Others come from a stop on request; an average must not depend on whether there was one.
+    """
+    paths = all_of(folder)
+    kept = set(paths[-1:])
+    for keep in keeps:
+        if keep.what == SPACED:
+            kept |= set([p for p in paths if step_of(p) % keep.every == 0][-keep.kept :])
+            continue
+        try:
+            kept |= {top} if (top := best(folder, keep.every)) else set()
+        except Damaged:
+            return  # which one is the best is unknown: all are kept
+    for path in paths:
+        if path not in kept:
+            # renamed first: a folder that is half gone must not look like a checkpoint
+            gone = path.rename(path.with_name(f".{path.name}.partial"))
+            shutil.rmtree(gone, ignore_errors=True)
+
+
+def drop_optimizers(folder: Path) -> None:
+    """Leave weights alone in a finished training's checkpoints. Other attempts that link the same files keep theirs."""
+    for path in all_of(folder):
+        meta = meta_of(path)
+        if meta["files"].pop(OPTIMIZER, None) is not None:
+            write_json(path / "meta.json", meta)
+        (path / OPTIMIZER).unlink(missing_ok=True)
+
+
+def best(folder: Path, every: int = 0) -> Path | None:
+    """The checkpoint with the lowest dev perplexity of those measured at multiples of `every`; the first of equals.
+
+    0: of all that were measured. Raises Damaged if one cannot be read, or if the best is missing: another would pass
+    for it.
+    """
+    metas = {path: meta_of(path) for path in all_of(folder)}
+    measured = [p for p, meta in metas.items() if "dev_perplexity" in meta and not (every and step_of(p) % every)]
+    found = min(measured, key=lambda path: (metas[path]["dev_perplexity"], step_of(path)), default=None)
+    known: dict[str, int] = (list(metas.values())[-1].get("best_steps") or {}) if metas else {}
+    expected = {known[str(every)]} if str(every) in known else set() if every else set(known.values())
+    if expected and (found is None or step_of(found) not in expected):
+        lost = ", ".join(map(str, sorted(expected)))
+        raise Damaged(f"{folder} lacks its best checkpoint, that of step {lost}: train the run anew.")
+    return found
+
+
+def gap(found: Path, meta: Mapping[str, Any], attempts: Sequence[Path], keeps: Sequence[Keep], last_step: int) -> str:
+    """What a training that goes on from `found` to `last_step` could not keep of what is needed; "" if nothing lacks.
+
+    The earlier training may have kept less than is asked for now.
+    """
+    there = {
+        step_of(path): path
+        for path in (path for attempt in attempts for path in all_of(attempt))
+        if step_of(path) <= step_of(found) and (path == found or same_training(path, meta))
+    }
+    if "keeps" in meta:
+        measured = {keep[1] for keep in meta["keeps"] if keep[0] == BEST}
+    else:  # of an earlier version: as often as the best that it kept
+        scored = [step for step, path in there.items() if "dev_perplexity" in meta_of(path)]
+        measured = {keep.every for keep in keeps for step in scored if step % keep.every == 0}
+    for keep in keeps:
+        if lost := [step for step in keep.steps(last_step) if step <= step_of(found) and step not in there]:
+            return f"the checkpoint of step {lost[0]}, of which an average is asked for, was not kept"
+        if keep.what == BEST and keep.needed and step_of(found) >= keep.every and keep.every not in measured:
+            return f"the perplexity on dev was not measured every {keep.every} steps up to it, as is asked for now"
+    return ""
+
+
+def last(folder: Path, count: int, every: int) -> list[Path]:
+    """The newest `count` checkpoints of a finished training, oldest first: multiples of `every`, and the last step.
+
+    Raises UserError if there are fewer, or if one of them is missing: an older one must not pass for it.
+    """
+    there = {step_of(path): path for path in all_of(folder)}
+    wanted = spaced_steps(max(there, default=0), every, count)
+    found = [there[step] for step in wanted if step in there]
+    if len(found) < count:
+        lacking = ", ".join(str(step) for step in wanted if step not in there)
+        raise UserError(
+            f"{folder} holds {len(found)} of the checkpoints of which the average of {count} is taken"
+            f"{f' (step {lacking} is missing)' if lacking else ''}: set training.keep_checkpoints to {count} or more, "
+            "and training.checkpoint_steps so that there are as many, and train the run anew."
+        )
+    return found
+
+
+def serves(folder: Path, choice: str, every: int) -> bool:
+    """Whether a finished training's folder holds the checkpoints of a choice: last, best or average:K."""
+    kind, _, number = choice.partition(":")
+    if kind == "last":
+        return True
+    try:
+        if kind == "average":
+            return bool(last(folder, int(number), every))
+        if best(folder, every) is None:
+            return False
+        asked = meta_of(all_of(folder)[-1]).get("keeps")
+    except UserError:
+        return False
+    return asked is None or [BEST, every] in [list(keep[:2]) for keep in asked]  # None: of an earlier version

@@ -1,0 +1,62 @@
+"""Named tensors in one durable file, in the safetensors format: data, nothing that executes.
+
+Written here by hand (the format is a length, a JSON header and the bytes) so that a file is hashed while it is
+written, no second copy of the weights is held, and a full disk is an OSError with its number.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from itertools import chain
+from pathlib import Path
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from experiments.errors import Damaged
+from experiments.store.sealed import check_file
+
+_NAMES = {torch.float32: "F32", torch.float64: "F64", torch.int64: "I64", torch.bool: "BOOL"}
+_BLOCK = 2**24  # bytes
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, int | str]:
+    """Write and fsync; returns {"bytes", "sha256"}, to be kept elsewhere. Raises OSError."""
+    header = _header(tensors)
+    digest = hashlib.sha256()
+    with path.open("wb") as file:
+        for data in chain([memoryview(header)], map(_bytes, tensors.values())):
+            for start in range(0, len(data), _BLOCK):
+                file.write(data[start : start + _BLOCK])
+                digest.update(data[start : start + _BLOCK])
+        file.flush()
+        os.fsync(file.fileno())
+        return {"bytes": file.tell(), "sha256": digest.hexdigest()}
+
+
+def read_tensors(path: Path, written: Mapping[str, object]) -> dict[str, Tensor]:
+    """Read what `write_tensors` wrote and described. Raises Damaged if it is not that, byte for byte."""
+    check_file(path, written)
+    try:
+        return safetensors.torch.load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise Damaged(f"{path.name} cannot be read: {error}") from error
+
+
+def _bytes(tensor: Tensor) -> memoryview:
+    array = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
+    return memoryview(array)  # type: ignore[arg-type]
+
+
+def _header(tensors: Mapping[str, Tensor]) -> bytes:
+    entries, offset = {}, 0
+    for name, tensor in tensors.items():
+        end = offset + tensor.numel() * tensor.element_size()
+        entries[name] = {"dtype": _NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [offset, end]}
+        offset = end
+    header = json.dumps(entries, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)  # tensors start aligned
+    return len(header).to_bytes(8, "little") + header

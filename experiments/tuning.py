@@ -1,0 +1,219 @@
+"""Tuning one row: which settings to try next. The only importer of optuna, and only when it is asked.
+
+The trials of a row are a JSON file of the store's, `tuning/<digest>.json`, written whole or not at all before a trial
+starts and when it has ended. Each question to Optuna is put to a study in memory that is filled from that file, with a
+sampler seeded by the trial's number: the answer is a function of the file. So a kill loses nothing, a restart changes
+nothing, no second process can be handed the same trial, and the table reads what was chosen without Optuna. (Optuna's
+own storages were weighed: SQLite hands one waiting trial to several processes, a torn write makes the journal
+unreadable. Neither belongs to the one process that owns a store's work.)
+"""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from experiments.config import digest
+from experiments.errors import UserError
+from experiments.store.layout import Store, read_json, write_json
+
+RUNNING, COMPLETE, PRUNED, FAILED = "running", "complete", "pruned", "failed"
+SAMPLERS = ("tpe", "random", "gp")
+PRUNERS = ("none", "median", "percentile", "halving", "hyperband")
+STARTUP = 4  # random trials before a sampler models, finished ones before a pruner judges: budgets here are small
+MIN_FOR_IMPORTANCE = 4  # trials: below, an importance is noise
+
+
+@dataclass(frozen=True)
+class Range:
+    """Values that a setting may take: from low to high (whole numbers if both are), or one of `choices`."""
+
+    low: float = 0
+    high: float = 0
+    log: bool = False
+    step: float | None = None
+    choices: tuple[Any, ...] = ()
+
+    def __str__(self) -> str:
+        if self.choices:
+            return f"one of {', '.join(map(str, self.choices))}"
+        how = " (log)" if self.log else f" (step {self.step:g})" if self.step else ""
+        return f"{self.low:g}–{self.high:g}{how}"
+
+
+@dataclass(frozen=True)
+class Space:
+    """What is searched, for which number, and how. Two rows with equal spaces have been tuned alike."""
+
+    ranges: Mapping[str, Range]
+    metric: str
+    set: str
+    minimize: bool
+    sampler: str = "tpe"
+    pruner: str = "none"
+    seed: int = 0
+
+    @property
+    def curve(self) -> str:
+        """The name of the metric in the training curve, for pruners."""
+        return f"{self.set}_{self.metric}"
+
+
+@dataclass(frozen=True)
+class Trial:
+    number: int  # from 0
+    params: Mapping[str, Any]
+    state: str = RUNNING
+    value: float | None = None
+    curve: Mapping[str, float] = field(default_factory=dict)  # step → metric, while it trained
+    attributes: Mapping[str, Any] = field(default_factory=dict)  # a pruner's notes
+    run_id: str = ""
+
+
+class Search:
+    """The trials of one row. `about` is what else decides them: the row's settings and inputs."""
+
+    def __init__(self, store: Store, space: Space, about: Any) -> None:
+        key = digest({"space": _plain(space), "about": about})
+        self._path = store.root / "tuning" / f"{key}.json"
+        self.space, self._key = space, key
+        known = read_json(self._path) or {"trials": []}
+        self.trials = [Trial(**trial) for trial in known["trials"]]
+
+    @property
+    def running(self) -> list[Trial]:
+        return [trial for trial in self.trials if trial.state == RUNNING]
+
+    def counted(self, state: str) -> int:
+        return sum(trial.state == state for trial in self.trials)
+
+    @property
+    def best(self) -> Trial | None:
+        done = [trial for trial in self.trials if trial.state == COMPLETE and trial.value is not None]
+        sign = 1 if self.space.minimize else -1
+        return min(done, key=lambda trial: (sign * (trial.value or 0.0), trial.number), default=None)
+
+    def ask(self) -> Trial:
+        """The next trial, kept on disk before it is given."""
+        number = len(self.trials)
+        study = self._study(number)
+        asked = study.ask(fixed_distributions=self._distributions())
+        trial = Trial(number, dict(asked.params))
+        self._keep([*self.trials, trial])
+        return trial
+
+    def started(self, number: int, run_id: str) -> None:
+        self._change(replace(self.trials[number], run_id=run_id))
+
+    def tell(
+        self, number: int, state: str, value: float | None = None, curve: Mapping[int, float] | None = None
+    ) -> None:
+        """A trial has ended; one that has is not told again."""
+        trial = self.trials[number]
+        if trial.state == RUNNING:
+            steps = {str(step): float(v) for step, v in (curve or {}).items()} or trial.curve
+            self._change(replace(trial, state=state, value=value, curve=steps))
+
+    def should_prune(self, number: int, curve: Mapping[int, float]) -> bool:
+        """Whether a running trial with this curve falls behind what the others had reached."""
+        trial = replace(self.trials[number], curve={str(step): float(v) for step, v in curve.items()})
+        study = self._study(number, instead=trial)
+        found = study.pruner.prune(study, study.trials[number])
+        self._change(replace(trial, attributes=dict(study.trials[number].system_attrs)))
+        return bool(found)
+
+    def importances(self) -> dict[str, float]:
+        """How much of the differences each setting explains (PED-ANOVA), largest first; empty for too few trials."""
+        if self.counted(COMPLETE) < MIN_FOR_IMPORTANCE or len(self.space.ranges) < 2:
+            return {}
+        optuna = _optuna()
+        with warnings.catch_warnings(action="ignore"):
+            found = optuna.importance.get_param_importances(self._study(0, done_only=True))
+        return {str(name): float(value) for name, value in found.items()}
+
+    def _study(self, number: int, instead: Trial | None = None, done_only: bool = False) -> Any:
+        """Optuna's study with the trials there are; `instead` stands for the one of its number."""
+        optuna, space = _optuna(), self.space
+        trials = [instead if instead and t.number == instead.number else t for t in self.trials]
+        with warnings.catch_warnings(action="ignore"):  # some samplers are experimental: the user chose by name
+            study = optuna.create_study(
+                study_name=self._key,
+                direction="minimize" if space.minimize else "maximize",
+                sampler=_sampler(space.sampler, space.seed * 1_000_003 + number),
+                pruner=_pruner(space.pruner),
+            )
+            study.add_trials([self._frozen(t) for t in trials if not done_only or t.state == COMPLETE])
+        return study
+
+    def _frozen(self, trial: Trial) -> Any:
+        optuna = _optuna()
+        states = {RUNNING: "RUNNING", COMPLETE: "COMPLETE", PRUNED: "PRUNED", FAILED: "FAIL"}
+        return optuna.trial.create_trial(
+            state=optuna.trial.TrialState[states[trial.state]],
+            params=dict(trial.params),
+            distributions=self._distributions(),
+            value=trial.value,
+            intermediate_values={int(step): value for step, value in trial.curve.items()},
+            system_attrs=dict(trial.attributes),
+        )
+
+    def _distributions(self) -> dict[str, Any]:
+        return {name: _distribution(given) for name, given in self.space.ranges.items()}
+
+    def _change(self, trial: Trial) -> None:
+        self._keep([trial if other.number == trial.number else other for other in self.trials])
+
+    def _keep(self, trials: Sequence[Trial]) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(self._path, {"space": _plain(self.space), "trials": [asdict(trial) for trial in trials]})
+        self.trials = list(trials)
+
+
+def check_names(sampler: str, pruner: str) -> None:
+    """Raises UserError for a sampler or pruner that there is none of."""
+    for what, name, known in (("sampler", sampler, SAMPLERS), ("pruner", pruner, PRUNERS)):
+        if name not in known:
+            raise UserError(f'[tune] {what} = "{name}": write one of {", ".join(known)}.')
+
+
+def _plain(space: Space) -> dict[str, Any]:
+    values = asdict(space)
+    values["ranges"] = {name: asdict(given) for name, given in space.ranges.items()}
+    return values
+
+
+def _optuna() -> Any:
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna
+
+
+def _distribution(given: Range) -> Any:
+    made = _optuna().distributions
+    if given.choices:
+        return made.CategoricalDistribution(given.choices)
+    if isinstance(given.low, int) and isinstance(given.high, int):
+        return made.IntDistribution(given.low, given.high, log=given.log, step=int(given.step or 1))
+    return made.FloatDistribution(given.low, given.high, log=given.log, step=given.step)
+
+
+def _sampler(name: str, seed: int) -> Any:
+    samplers = _optuna().samplers
+    if name == "tpe":
+        # parallel trials must not be the same one: those that run count as bad
+        return samplers.TPESampler(seed=seed % 2**32, constant_liar=True, n_startup_trials=STARTUP)
+    if name == "gp":
+        return samplers.GPSampler(seed=seed % 2**32, n_startup_trials=STARTUP, deterministic_objective=False)
+    return samplers.RandomSampler(seed=seed % 2**32)
+
+
+def _pruner(name: str) -> Any:
+    pruners = _optuna().pruners
+    return {
+        "none": pruners.NopPruner,
+        "median": lambda: pruners.MedianPruner(n_startup_trials=STARTUP),
+        "percentile": lambda: pruners.PercentilePruner(25.0, n_startup_trials=STARTUP),
+        "halving": pruners.SuccessiveHalvingPruner,
+        "hyperband": pruners.HyperbandPruner,
+    }[name]()

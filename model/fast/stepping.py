@@ -1,0 +1,181 @@
+"""The decoder for a search: what `layers.DecoderLayer` computes for one position, in fewer and larger operations.
+
+A step of a search is many small operations, each of which costs more to start than to do. So q is scaled in its
+weights, q, k and v lie side by side, sentences and heads are one dimension of batched products, and matrices are
+packed. Dropout is left out: searching is not training. Tests hold it equal to the decoder over whole sentences.
+
+Shapes: B sentences, K beams, R = B·K rows, H heads, N = B·H, M memory positions (of a source, or time × beam),
+D d_model; q and k end in d_k, v in d_v, written n.
+"""
+
+import contextlib
+import threading
+import weakref
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor, nn
+
+from model.config import ModelConfig
+from model.fast.caches import DecoderState, LayerCache
+from model.fast.packed import Projection
+from model.parts.masks import BLOCKED
+from model.stack import DecoderLayer, PostNorm, PreNorm
+from model.sublayers.attention import CrossAttention, SelfAttention
+
+Norm = Callable[[Tensor], Tensor]
+# Multiplications of a layer's largest product up to which one thread is quicker than several: sharing costs some 5 µs.
+ALONE_TO = 2**20
+# Elements of folded keys up to which saved operations count for more than what is read: measured on a processor, with
+# d_model 128 and 512 and sources of 8 to 96 pieces. Without them folding is quicker for sources up to d_k.
+FOLDED_TO = 2**15
+
+
+class StepWeights:
+    """A decoder's weights and its softmax's, laid out for steps in `dtype`."""
+
+    def __init__(self, layers: Iterable[nn.Module], output_FD: Tensor, config: ModelConfig, dtype: torch.dtype) -> None:
+        self.layers = [_LayerWeights(layer, config, dtype) for layer in layers if isinstance(layer, DecoderLayer)]
+        # On a processor logits stay wide: in bf16 they have three digits, and 4 % of multi30k's translations change.
+        self.output = Projection(output_FD, None, dtype if output_FD.is_cuda else output_FD.dtype)
+        self.dtype, self.config = dtype, config
+        self.largest = config.d_model * config.d_ff  # elements of a layer's largest matrix
+        # On a processor attention stays wide: oneDNN builds a kernel for each new number of positions.
+        self.attention_dtype = dtype if output_FD.is_cuda else output_FD.dtype
+        # What blocking_bias chooses from, kept, as a search asks at every step.
+        self.open, self.blocked = (
+            torch.tensor(value, dtype=self.attention_dtype, device=output_FD.device) for value in (0.0, BLOCKED)
+        )
+
+    def folds(self, sentences: int, positions: int) -> bool:
+        """Whether cross-attention to so many sentences of a source so long is quicker folded (folded.py)."""
+        if sentences > 1 or self.open.is_cuda or self.dtype != self.attention_dtype:
+            return False
+        return positions <= self.config.d_k or self.config.num_heads * positions * self.config.d_model <= FOLDED_TO
+
+    def step(self, x_RD: Tensor, state: DecoderState, ancestor_bias: Tensor | None) -> Tensor:
+        """One position of every beam through all layers."""
+        threads = torch.get_num_threads()
+        alone = threads > 1 and x_RD.shape[0] * self.largest <= ALONE_TO and not x_RD.is_cuda
+        if alone:
+            torch.set_num_threads(1)
+        try:
+            for layer, cache in zip(self.layers, state.layers, strict=True):
+                x_RD = layer.step(x_RD, cache, state, ancestor_bias)
+        finally:
+            if alone:
+                torch.set_num_threads(threads)
+        return x_RD
+
+
+class _LayerWeights:
+    def __init__(self, layer: DecoderLayer, config: ModelConfig, dtype: torch.dtype) -> None:
+        self.parts = [config.num_heads * width for width in (config.d_k, config.d_k, config.d_v)]
+        self.qkv = _query_key_value(layer.self_attention, config, dtype)
+        self.self_output = _linear(layer.self_attention.output, dtype)
+        self.query = _query(layer.cross_attention, config, dtype)
+        self.cross_output = _linear(layer.cross_attention.output, dtype)
+        self.inner = _linear(layer.feed_forward.inner, dtype, relu=True)
+        self.outer = _linear(layer.feed_forward.outer, dtype)
+        residuals = (layer.self_attention_residual, layer.cross_attention_residual, layer.feed_forward_residual)
+        self.norms = [_norm(residual.norm) for residual in residuals if isinstance(residual, PostNorm | PreNorm)]
+        self.pre = config.norm == "pre"
+
+    def step(self, x_RD: Tensor, cache: LayerCache, state: DecoderState, ancestor_bias: Tensor | None) -> Tensor:
+        x_RD = self.after(0, x_RD, self.self_attention(self.before(0, x_RD), cache, state, ancestor_bias))
+        x_RD = self.after(1, x_RD, self.cross_attention(self.before(1, x_RD), cache, state))
+        return self.after(2, x_RD, self.outer(self.inner(self.before(2, x_RD))))
+
+    def before(self, sublayer: int, x_RD: Tensor) -> Tensor:
+        return self.norms[sublayer](x_RD) if self.pre else x_RD
+
+    def after(self, sublayer: int, x_RD: Tensor, output_RD: Tensor) -> Tensor:
+        return x_RD + output_RD if self.pre else self.norms[sublayer](x_RD + output_RD)
+
+    def self_attention(
+        self, x_RD: Tensor, cache: LayerCache, state: DecoderState, ancestor_bias: Tensor | None
+    ) -> Tensor:
+        q, k, v = self.qkv(x_RD).split_with_sizes(self.parts, 1)
+        keys_values = cache.append(_by_head(k, state), _by_head(v, state), state.step)
+        return self.self_output(_attend(q, *keys_values, state, ancestor_bias))
+
+    def cross_attention(self, x_RD: Tensor, cache: LayerCache, state: DecoderState) -> Tensor:
+        if cache.folded is not None:
+            return cache.folded(x_RD)
+        q = self.query(x_RD)
+        return self.cross_output(_attend(q, cache.memory_NnS, cache.memory_NSn, state, state.source_bias_B11S))
+
+
+def _attend(q: Tensor, k_NnM: Tensor, v_NMn: Tensor, state: DecoderState, bias: Tensor | None) -> Tensor:
+    """Equation 1, heads side by side: (R, H·d_v). The factor 1/√d_k is in q's weights; bias (B, 1, 1 or K, M)."""
+    B, K, H = state.num_sentences, state.beam_size, state.num_heads
+    q_NKn = q.view(B, K, H, -1).transpose(1, 2).reshape(B * H, K, -1)
+    if q_NKn.dtype != k_NnM.dtype:
+        q_NKn = q_NKn.to(k_NnM.dtype)
+    scores_NKM = torch.bmm(q_NKn, k_NnM)
+    if bias is not None:
+        scores_NKM.view(B, H, K, -1).add_(bias)
+    heads_NKn = torch.bmm(scores_NKM.softmax(-1), v_NMn)
+    return heads_NKn.view(B, H, K, -1).transpose(1, 2).reshape(B * K, -1)
+
+
+def _by_head(x_R: Tensor, state: DecoderState) -> Tensor:
+    """(R, H·n) → (B, H, K, n), a view."""
+    return x_R.view(state.num_sentences, state.beam_size, state.num_heads, -1).transpose(1, 2)
+
+
+def without_autocast(device: torch.device) -> contextlib.AbstractContextManager[object]:
+    """Types are chosen here, not by autocast, which would also cast the attention."""
+    if torch.is_autocast_enabled(device.type):
+        return torch.autocast(device.type, enabled=False)
+    return contextlib.nullcontext()
+
+
+_known: "weakref.WeakKeyDictionary[nn.Module, tuple[object, StepWeights]]" = weakref.WeakKeyDictionary()
+
+_packing = threading.Lock()  # batches are decoded by several threads
+
+
+def step_weights(model: nn.Module, layers: nn.ModuleList, output_FD: Tensor, config: ModelConfig) -> StepWeights:
+    """The weights of `model` for steps, in the type that autocast or else the weights themselves say.
+
+    Kept with the model until a weight changes or another type is wanted: packing costs as much as some ten steps.
+    """
+    kind = output_FD.device.type
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else output_FD.dtype
+    parameters = list(model.parameters())
+    if any(p.is_inference() for p in parameters):  # made in inference mode: changes are not counted
+        return StepWeights(layers, output_FD, config, dtype)
+    state = (dtype, *((p.data_ptr(), p._version) for p in parameters))
+    with _packing:
+        known = _known.get(model)
+        if known is None or known[0] != state:
+            with torch.inference_mode(False), torch.no_grad():
+                known = (state, StepWeights(layers, output_FD, config, dtype))
+            _known[model] = known
+        return known[1]
+
+
+def _linear(linear: nn.Linear, dtype: torch.dtype, *, relu: bool = False) -> Projection:
+    return Projection(linear.weight, linear.bias, dtype, relu=relu)
+
+
+def _query(attention: CrossAttention, config: ModelConfig, dtype: torch.dtype) -> Projection:
+    scale = config.d_k**-0.5
+    return Projection(attention.query.weight * scale, attention.query.bias * scale, dtype)
+
+
+def _query_key_value(attention: SelfAttention, config: ModelConfig, dtype: torch.dtype) -> Projection:
+    """From head by head, q, k and v of each together, to all q, all k, all v."""
+    weight, bias = attention.qkv.weight, attention.qkv.bias
+    parts = [config.d_k, config.d_k, config.d_v]
+    q, k, v = torch.split(weight.view(config.num_heads, sum(parts), -1), parts, dim=1)
+    q_bias, k_bias, v_bias = torch.split(bias.view(config.num_heads, sum(parts)), parts, dim=1)
+    scale = config.d_k**-0.5
+    rows = torch.cat([(q * scale).flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)])
+    return Projection(rows, torch.cat([(q_bias * scale).flatten(), k_bias.flatten(), v_bias.flatten()]), dtype)
+
+
+def _norm(norm: nn.LayerNorm) -> Norm:
+    shape, weight, bias, eps = list(norm.normalized_shape), norm.weight.detach(), norm.bias.detach(), norm.eps
+    return lambda x: torch.layer_norm(x, shape, weight, bias, eps)

@@ -1,0 +1,151 @@
+"""Multi-head attention (section 3.2, figure 2).
+
+Shapes: B sentences, S source, T target, Q queries, M memory positions, D d_model, H heads, K d_k, V d_v.
+d_k and d_v are free of D / H: row (B) of Table 3 varies d_k alone.
+"""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from model.config import ModelConfig
+from model.parts.dropout import dropout as drop
+from model.parts.masks import causal_bias
+from model.parts.softmax import softmax_over_memory
+
+Kernel = Callable[[Tensor, Tensor, Tensor, Tensor | None, bool, float], Tensor]
+
+
+def attend_plain(
+    q_BHQK: Tensor, k_BHMK: Tensor, v_BHMV: Tensor, bias: Tensor | None, causal: bool, dropout: float
+) -> Tensor:
+    """Equation 1 as batched products. For short sentences on a CPU much quicker than the fused kernel's backward.
+
+    Scores are held memory-major: a softmax over the last but one axis runs across contiguous queries. Over a last axis
+    of 15 elements it took two to four times as long, its backward three to seven times (torch 2.13, CPU).
+    """
+    scores_BHMQ = (k_BHMK @ q_BHQK.mT).mul_(q_BHQK.shape[-1] ** -0.5)
+    M, Q = scores_BHMQ.shape[-2:]
+    # Written out for every query: a bfloat16 bias whose queries lie apart or share one is ten times slower to add.
+    if bias is not None:
+        scores_BHMQ += bias.mT.expand(*bias.shape[:-2], M, Q).contiguous()
+    if causal:
+        scores_BHMQ += causal_bias(Q, scores_BHMQ.dtype, scores_BHMQ.device).mT.contiguous()
+    weights_BHMQ = drop(softmax_over_memory(scores_BHMQ), dropout)
+    return weights_BHMQ.mT @ v_BHMV
+
+
+def attend_sdpa(
+    q_BHQK: Tensor, k_BHMK: Tensor, v_BHMV: Tensor, bias: Tensor | None, causal: bool, dropout: float
+) -> Tensor:
+    """Equation 1 by torch's fused kernels; which of them depends on the device, on d_k = d_v and on the bias."""
+    return F.scaled_dot_product_attention(q_BHQK, k_BHMK, v_BHMV, attn_mask=bias, dropout_p=dropout, is_causal=causal)
+
+
+FUSED_FROM = 32  # positions
+
+
+def attend_by_length(
+    q_BHQK: Tensor, k_BHMK: Tensor, v_BHMV: Tensor, bias: Tensor | None, causal: bool, dropout: float
+) -> Tensor:
+    """Equation 1 by whichever kernel a processor is quicker with, measured by benchmarks/attention.py.
+
+    In fp32 the fused kernel from 32 positions on: 1.04 to 1.8 times. In bf16 never, up to 512: its backward made it
+    1.1 to 16 times as slow. Widths that differ, and dropout, make torch fall back to a slower one.
+    """
+    positions = min(q_BHQK.shape[-2], k_BHMK.shape[-2])
+    alike = q_BHQK.shape[-1] == v_BHMV.shape[-1] and not dropout
+    fused = q_BHQK.dtype == torch.float32 and positions >= FUSED_FROM and alike
+    return (attend_sdpa if fused else attend_plain)(q_BHQK, k_BHMK, v_BHMV, bias, causal, dropout)
+
+
+KERNELS: dict[str, Kernel] = {"plain": attend_plain, "sdpa": attend_sdpa, "by_length": attend_by_length}
+BEST_KERNEL = {"cuda": "sdpa", "cpu": "by_length"}  # by device, for the kernel "auto"; plain elsewhere
+
+
+def attend(
+    q_BHQK: Tensor,
+    k_BHMK: Tensor,
+    v_BHMV: Tensor,
+    bias: Tensor | None = None,
+    *,
+    causal: bool = False,
+    dropout: float = 0.0,
+    kernel: str = "auto",
+) -> Tensor:
+    """softmax(q kᵀ / √d_k + bias) v, of shape (B, H, Q, V) (equation 1).
+
+    bias: broadcastable to (B, H, Q, M), from masks.blocking_bias; None blocks nothing.
+    causal: query t sees memory 0 … t only; needs Q = M, and no bias beside it.
+    dropout: rate on the attention weights.
+    """
+    if kernel == "auto":
+        kernel = BEST_KERNEL.get(q_BHQK.device.type, "plain")
+    if bias is not None:
+        bias = bias.to(q_BHQK.dtype)  # autocast makes queries narrower than the bias
+    return KERNELS[kernel](q_BHQK, k_BHMK, v_BHMV, bias, causal, dropout)
+
+
+class Attention(nn.Module):
+    """What self- and cross-attention share: heads, kernel, dropout on the weights, and the output projection W^O."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.num_heads = config.num_heads
+        self.d_k, self.d_v = config.d_k, config.d_v
+        self.dropout = config.attention_dropout
+        self.kernel = "auto"
+        self.output = nn.Linear(config.num_heads * config.d_v, config.d_model)
+
+    def combine(
+        self, q_BHQK: Tensor, k_BHMK: Tensor, v_BHMV: Tensor, bias: Tensor | None, *, causal: bool = False
+    ) -> Tensor:
+        """MultiHead(Q, K, V) = Concat(head_1 … head_h) W^O, of shape (B, Q, D)."""
+        rate = self.dropout if self.training else 0.0
+        heads_BHQV = attend(q_BHQK, k_BHMK, v_BHMV, bias, causal=causal, dropout=rate, kernel=self.kernel)
+        output: Tensor = self.output(heads_BHQV.transpose(1, 2).flatten(2))
+        return output
+
+    def split_heads(self, x: Tensor) -> Tensor:
+        """(B, T, H·n) → (B, H, T, n), a view."""
+        return x.view(*x.shape[:2], self.num_heads, -1).transpose(1, 2)
+
+
+class SelfAttention(Attention):
+    """Queries, keys and values from the same sequence, projected by one matrix (as in tensor2tensor).
+
+    The rows of `qkv` are head by head, each head's q, k and v together.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        self.qkv = nn.Linear(config.d_model, config.num_heads * (2 * config.d_k + config.d_v))
+
+    def project(self, x_BTD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """q (B, H, T, K), k (B, H, T, K), v (B, H, T, V)."""
+        heads = self.split_heads(self.qkv(x_BTD))
+        q_BHTK, k_BHTK, v_BHTV = torch.split(heads, [self.d_k, self.d_k, self.d_v], dim=-1)
+        return q_BHTK, k_BHTK, v_BHTV
+
+    def forward(self, x_BTD: Tensor, bias: Tensor | None = None, *, causal: bool = False) -> Tensor:
+        return self.combine(*self.project(x_BTD), bias, causal=causal)
+
+
+class CrossAttention(Attention):
+    """Queries from the decoder, keys and values from the encoder's output: "encoder-decoder attention"."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        self.query = nn.Linear(config.d_model, config.num_heads * config.d_k)
+        self.key_value = nn.Linear(config.d_model, config.num_heads * (config.d_k + config.d_v))
+
+    def keys_values(self, memory_BSD: Tensor) -> tuple[Tensor, Tensor]:
+        """k (B, H, S, K), v (B, H, S, V): once per sentence, however many beams and steps use them."""
+        heads = self.split_heads(self.key_value(memory_BSD))
+        k_BHSK, v_BHSV = torch.split(heads, [self.d_k, self.d_v], dim=-1)
+        return k_BHSK, v_BHSV
+
+    def forward(self, x_BTD: Tensor, keys_values: tuple[Tensor, Tensor], bias: Tensor | None = None) -> Tensor:
+        return self.combine(self.split_heads(self.query(x_BTD)), *keys_values, bias)

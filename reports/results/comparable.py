@@ -1,0 +1,81 @@
+"""Which numbers may be compared, and the change of a row from base.
+
+Perplexities count per word-piece: over another tokenizer they are other quantities. BLEU of other sentences, or under
+another signature, likewise. Such a change is not printed at all.
+"""
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from experiments.tasks.base import Column
+from reports.results.results import Outcome, asked, look_up, object_in
+from reports.results.table import Row
+
+PER_TOKEN = ("perplexity",)  # metrics whose unit is the tokenizer's piece
+LOGARITHMIC = ("perplexity",)  # metrics whose change is a difference of natural logarithms: the paper's and ours
+# then share a scale, though their tokenizers do not
+
+
+def basis(outcome: Outcome, column: Column) -> tuple[Any, ...]:
+    """What must be equal between two values of a column for their difference to mean something."""
+    scored = outcome.scored[column.set]
+    parts: list[Any] = [sorted(scored.spec.inputs.items()), look_up(scored.record, "signature", column.metric)]
+    if column.metric in PER_TOKEN:
+        parts.append(tokenizer(outcome))
+    return tuple(parts)
+
+
+def tokenizer(outcome: Outcome) -> tuple[str, int | None]:
+    """The digests of the tokenizers that the run trained with ("" if it recorded none), and the size it asked for."""
+    sums = object_in(outcome.record, "data", "tokenizer", "sha256")
+    return " ".join(sorted({str(digest)[:10] for digest in sums.values()})), asked(outcome, "data.vocab_size")
+
+
+def _bases(rows: Iterable[Row], column: Column) -> set[str]:
+    """Over the outcomes that have a value; written out, since parts may be lists."""
+    outcomes = [o for row in rows for o in row.outcomes if o.measured(column.set, column.metric) is not None]
+    return {repr(basis(o, column)) for o in outcomes}
+
+
+def _sentences(rows: Iterable[Row], column: Column) -> set[str]:
+    """Digests of what the rows' sets hold, as planned; a row that does not ask for the set has none."""
+    asked = (o.scored[column.set].spec.inputs for row in rows for o in row.outcomes if column.set in o.scored)
+    return {repr(sorted(inputs.items())) for inputs in asked}
+
+
+def one_basis(rows: Iterable[Row], column: Column) -> bool:
+    return len(_bases(rows, column)) <= 1
+
+
+def change(row: Row, base: Row, column: Column) -> float | None:
+    """Mean over seeds minus base's; of logarithms for perplexity. None where incomplete or not comparable."""
+    ours, theirs = row.measures[column.key], base.measures[column.key]
+    if row is base or not (ours.complete and theirs.complete and one_basis((row, base), column)):
+        return None
+    return _difference(ours.values, theirs.values, column)
+
+
+def reported_change(row: Row, base: Row, column: Column) -> float | None:
+    """The same between the paper's values; None for rows that are scored on other sentences."""
+    ours, theirs = row.measures[column.key].reported, base.measures[column.key].reported
+    if row is base or ours is None or theirs is None or len(_sentences((row, base), column)) > 1:
+        return None
+    return _difference([ours], [theirs], column)
+
+
+def _difference(ours: Sequence[float], theirs: Sequence[float], column: Column) -> float | None:
+    if column.metric in LOGARITHMIC and min(*ours, *theirs) <= 0:
+        return None  # no perplexity: whatever wrote it, it has no logarithm
+    return statistics.fmean(scale(ours, column)) - statistics.fmean(scale(theirs, column))
+
+
+def scale(values: Sequence[float], column: Column) -> list[float]:
+    """Values as they are compared: logarithms of perplexities, others as they are."""
+    return [math.log(value) for value in values] if column.metric in LOGARITHMIC else list(values)
+
+
+def change_digits(column: Column) -> int:
+    """Digits of a change after the point: logarithms of perplexities want three."""
+    return 3 if column.metric in LOGARITHMIC else column.digits

@@ -1,0 +1,41 @@
+"""Why rows have no number: what the last attempt of each failed run said."""
+
+from dataclasses import dataclass
+
+from experiments.events.event_log import Tail
+from experiments.store.layout import Store
+from reports.results.table import Table
+
+LONGEST = 2000  # signs of a message that are shown
+
+
+@dataclass(frozen=True)
+class Failure:
+    row: str
+    seed: int
+    run_id: str
+    attempt: int
+    kind: str  # out_of_memory, diverged, user_error, bug
+    message: str
+
+
+def failures(table: Table, store: Store) -> list[Failure]:
+    """One for each run of the table that has failed and was not trained since."""
+    found = []
+    for row in table.rows:
+        for outcome in row.outcomes:
+            if outcome.run.state == "failed":
+                found.append(_last(store, row.key, outcome.run.seed, outcome.run.run_id))
+    return found
+
+
+def _last(store: Store, row: str, seed: int, run_id: str) -> Failure:
+    for attempt in reversed(store.attempts(run_id)):
+        failed = None
+        for event in Tail(store.attempt_folder(run_id, attempt)).read():
+            failed = event if event["kind"] == "failed" else failed
+        if failed is not None:
+            return Failure(row, seed, run_id, attempt, failed["cls"], failed["message"][:LONGEST])
+    return Failure(
+        row, seed, run_id, 0, "", "The process ended without an error message; `ablations status` shows its log."
+    )

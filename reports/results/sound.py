@@ -1,0 +1,86 @@
+"""What a report reads of a store: records that are whole, of the run that the plan names, and true to what they keep.
+
+Anything else is left out of the table, and `harm` says which file it was and what to do. BLEU and F1 are computed again
+from the counts that were kept per sentence; a perplexity has nothing beside it to be compared with.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from ablations.plan.plan import PlannedEvaluation, PlannedRun
+from experiments.config import flatten, identity_settings
+from experiments.errors import Damaged
+from experiments.store.sealed import check_file
+from reports.results.recomputed import differs, recomputed
+
+Record = Mapping[str, Any]
+REDO = "Restore it from a backup, or delete that folder and run the study again"
+
+
+class Results(Protocol):
+    """What is read of a store (experiments/store/layout.py): two look-ups by identity."""
+
+    def result(self, run_id: str) -> dict[str, Any] | None: ...
+
+    def evaluation(self, run_id: str, eval_id: str) -> dict[str, Any] | None: ...
+
+
+def sound_result(store: Results, run: PlannedRun) -> tuple[Record | None, str]:
+    """The record of a run's training, and why it is left out: "" if it is not."""
+    place = f"runs/{run.run_id}"
+    try:
+        record = store.result(run.run_id)
+    except Damaged as damage:
+        return None, _within_store(str(damage), store)
+    if record is None:
+        return None, ""
+    if record.get("inputs", run.inputs) != run.inputs:
+        return None, f"{place}/result.json is of a training on other data. {REDO}."
+    config = record.get("config", {})
+    theirs = dict(flatten(config)) if isinstance(config, Mapping) else {}
+    for name, value in (identity_settings(run.config) | {"seed": run.config.seed}).items():
+        if name in theirs and theirs[name] != value:  # one that is not there was added since, with a default
+            return None, (
+                f"{place}/result.json is of a training with {name} = {theirs[name]}, and the plan has {value}. Delete "
+                f"{place} to train it again"
+                f"{', or undo the change of that default' if name not in run.overrides else ''}."
+            )
+    return record, ""
+
+
+def sound_evaluation(store: Results, run: PlannedRun, planned: PlannedEvaluation) -> tuple[Record | None, str]:
+    """The same of one of its evaluations."""
+    place = f"runs/{run.run_id}/evaluations/{planned.eval_id}"
+    try:
+        record = store.evaluation(run.run_id, planned.eval_id)
+        if record is None:
+            return None, ""
+        asked = {"set": planned.spec.set, "settings": dict(planned.spec.settings), "inputs": dict(planned.spec.inputs)}
+        other = [name for name, value in asked.items() if record.get(name, value) != value]
+        if other:
+            return None, f"{place}/result.json has other {' and '.join(other)} than the plan. {REDO}."
+        if folder_of := getattr(store, "evaluation_folder", None):
+            _check_files(folder_of(run.run_id, planned.eval_id), record)
+    except Damaged as damage:
+        text = _within_store(str(damage), store)
+        return None, text if place in text else f"{place}: {text}. {REDO}."
+    return record, ""
+
+
+def _within_store(text: str, store: Results) -> str:
+    root = getattr(store, "root", None)
+    return text.replace(f"{root}/", "") if root else text
+
+
+def _check_files(folder: Path, record: Record) -> None:
+    """Raises Damaged for a file that is not what was written, and for a metric that its counts do not give."""
+    files, metrics = record.get("files", {}), record.get("metrics", {})
+    if not isinstance(files, Mapping) or not isinstance(metrics, Mapping):
+        raise Damaged("result.json names its files or metrics wrongly")
+    for name, written in files.items():
+        check_file(folder / Path(name).name, written)
+    for metric, value in metrics.items():
+        computed = recomputed(metric, folder, record)
+        if computed is not None and differs(value, computed):
+            raise Damaged(f"result.json says {metric} = {value}, and the counts beside it give {computed}")

@@ -1,0 +1,121 @@
+"""The table as data: rows in the study's order, each metric over its seeds, the paper's values beside ours.
+
+Nothing here is text to print but titles and notes; `reports/render` lays it out. Values fail closed: a measure of which
+one seed is missing has no mean.
+"""
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from experiments.tasks.base import Column
+from reports.results.results import Outcome
+
+# A row's state is that of its seed that most wants attention.
+ATTENTION = ("damaged", "failed", "running", "waiting", "missing", "stale", "finished")
+
+
+@dataclass(frozen=True)
+class Test:
+    """A row's change from base in one column, tested (reports/statistics/significance.py)."""
+
+    p: float  # two-sided, corrected for the column's rows
+    low: float  # 95 % interval of the change; between seeds for all rows at once, between sentences for each
+    high: float
+    marked: bool
+    paired: tuple[float, float] | None  # between seeds: 95 % interval of the seeds' own differences, this row alone
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One metric of one row over the seeds that were asked for."""
+
+    values: tuple[float, ...]  # of the seeds that have one
+    asked: int  # seeds that the plan asks for; 0: this row does not ask for this set
+    lacking: tuple[str, ...] = ()  # why, per seed without a value: failed, running, waiting, nan, or "" for not done
+    reported: float | None = None  # the paper's value
+    change: float | None = None  # from base, over the same tokens and sentences (see compare.change)
+    reported_change: float | None = None
+    best: bool = False  # of its column, where every row has a value and they can be compared
+    test: Test | None = None  # of the change
+
+    @property
+    def complete(self) -> bool:
+        return self.asked > 0 and len(self.values) == self.asked
+
+    @property
+    def missing(self) -> bool:
+        return self.asked > 0 and not self.complete
+
+    @property
+    def mean(self) -> float | None:
+        return statistics.fmean(self.values) if self.complete else None
+
+    @property
+    def sd(self) -> float | None:
+        """Sample standard deviation over seeds (n - 1 in the denominator)."""
+        return statistics.stdev(self.values) if self.complete and self.asked > 1 else None
+
+
+@dataclass(frozen=True)
+class Row:
+    key: str
+    group: str
+    label: str
+    settings: Mapping[str, Any]  # what differs from base; of base itself, what varies in the table
+    measures: Mapping[str, Measure]  # by column key
+    num_params: int | None  # None: the task does not say
+    paper: Mapping[str, Any]
+    outcomes: tuple[Outcome, ...]  # one per seed: where every number comes from
+
+    @property
+    def state(self) -> str:
+        return min((o.run.state for o in self.outcomes), key=_attention)
+
+    @property
+    def stale(self) -> bool:
+        return any(o.stale for o in self.outcomes)
+
+    @property
+    def n(self) -> int:
+        """Seeds that every measure of the row has."""
+        asked = [len(m.values) for m in self.measures.values() if m.asked]
+        return min(asked, default=sum(o.record is not None for o in self.outcomes))
+
+
+@dataclass(frozen=True)
+class Table:
+    name: str
+    title: str
+    settings: Mapping[str, str]  # setting → head
+    columns: tuple[Column, ...]  # "*" resolved: one per set
+    rows: tuple[Row, ...]
+    base: str | None  # the row that changes are from; None: not selected
+    cited: tuple[Row, ...] = ()  # published by others, nothing of them run here (reports/table/cited.py)
+    footnotes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    test: str = ""  # what marks changes: "seeds" or "sentences"; "" for no test
+    test_notes: tuple[str, ...] = ()
+    asked: str = ""  # the words after `ablations report` that ask for this table
+    tuned: tuple[str, ...] = ()  # settings that tuning found, row by row
+    sustained_flops: Mapping[str, float] = field(default_factory=dict)  # the study's, by a part of a device's name
+
+    @cached_property
+    def base_row(self) -> Row | None:
+        return next((row for row in self.rows if row.key == self.base), None)
+
+    @cached_property
+    def shows_cost(self) -> bool:
+        """Costs are printed where the study has published ones to set them against."""
+        return any(row.paper.get("flops") is not None for row in self.rows)
+
+
+def missing_cells(table: Table) -> int:
+    """Metric cells that were asked for and have no number."""
+    return sum(measure.missing for row in table.rows for measure in row.measures.values())
+
+
+def _attention(state: str) -> int:
+    return ATTENTION.index(state) if state in ATTENTION else 0

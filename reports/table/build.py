@@ -1,0 +1,148 @@
+"""From a plan and a store to the table."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ablations.plan.plan import Plan
+from ablations.study.study import Study
+from experiments.tasks.base import Column
+from reports.results import comparable as compare
+from reports.results.results import Outcome, collect, counts_in, look_up
+from reports.results.sound import Results
+from reports.results.table import Measure, Row, Table
+from reports.statistics import significance
+from reports.statistics.paired import shares_in
+from reports.table import notes, settings
+from reports.table.cited import cited
+
+
+def build_table(plan: Plan, store: Results, columns: Sequence[Column], tests: str = "auto") -> Table:
+    """The table of a plan's rows, from what the store holds now; `columns` are the task's.
+
+    `tests`: which differences from base are marked (significance.MODES).
+    """
+    grouped: dict[str, list[Outcome]] = {}
+    for outcome in collect(plan, store):
+        grouped.setdefault(outcome.run.row, []).append(outcome)
+    base = _base_key(plan.study, grouped)
+    resolved = _columns(columns, grouped)
+    rows = _rows(grouped, base, resolved, plan.paper_keys)
+    rows = _mark_best(_with_changes(rows, base, resolved), resolved)
+    of_base = list(grouped).index(base) if base else None
+    shown = [(row.label, row.settings) for number, row in enumerate(rows) if number != of_base]
+    heads = settings.columns(shown, plan.study.factors, always=plan.study.columns)
+    rates, tuned = (
+        plan.study.sustained_flops,
+        tuple(dict.fromkeys(name for v in plan.study.variations for name in v.tuned)),
+    )
+    table = Table(plan.study.name, plan.study.title, heads, resolved, rows, base, tuned=tuned, sustained_flops=rates)
+    table = significance.with_tests(table, tests, counts_in(store), shares_in(store))
+    table = replace(table, cited=cited(plan.study, resolved))
+    return replace(table, footnotes=notes.footnotes(table, plan), warnings=notes.warnings(table))
+
+
+def _base_key(study: Study, grouped: Mapping[str, Any]) -> str | None:
+    """The study's base row, else its first; None if that row is not among the planned: there is no change then."""
+    row = study.base_row or study.variations[0]
+    return row.key if row.key in grouped else None
+
+
+def _columns(columns: Sequence[Column], grouped: Mapping[str, list[Outcome]]) -> tuple[Column, ...]:
+    """Replace set "*" by one column per evaluated set that no other column names."""
+    sets = dict.fromkeys(name for outcomes in grouped.values() for o in outcomes for name in o.scored)
+    named = {column.set for column in columns}
+    resolved = []
+    for column in columns:
+        if column.set == "*":
+            resolved += [_for_set(column, name) for name in sets if name not in named]
+        else:
+            resolved.append(column)
+    return tuple(resolved)
+
+
+def _for_set(column: Column, name: str) -> Column:
+    key = column.key.replace("*", name) if "*" in column.key else f"{column.key}_{name}"
+    header = column.header.replace("*", name) if "*" in column.header else f"{column.header} ({name})"
+    return replace(column, key=key, set=name, header=header)
+
+
+def _rows(
+    grouped: Mapping[str, list[Outcome]], base: str | None, columns: Sequence[Column], paper_keys: Sequence[str]
+) -> tuple[Row, ...]:
+    first = [outcomes[0].run for outcomes in grouped.values()]
+    shown = settings.changes(first, grouped[base][0].run if base else None)
+    return tuple(
+        Row(
+            key=run.row,
+            group=run.group,
+            label=run.label,
+            settings=change,
+            measures={column.key: _measure(outcomes, column) for column in columns},
+            num_params=_num_params(outcomes),
+            paper={key: run.paper.get(key) for key in paper_keys},
+            outcomes=tuple(outcomes),
+        )
+        for run, change, outcomes in zip(first, shown, grouped.values(), strict=True)
+    )
+
+
+def _num_params(outcomes: Sequence[Outcome]) -> int | None:
+    """Computed from the configuration; where the task cannot, what a finished run counted."""
+    counted = [look_up(outcome.record, "num_params") for outcome in outcomes]
+    return next((n for n in (outcomes[0].run.num_params, *counted) if isinstance(n, int)), None)
+
+
+def _measure(outcomes: Sequence[Outcome], column: Column) -> Measure:
+    asked = [o for o in outcomes if column.set in o.scored]
+    found = [(o, o.measured(column.set, column.metric)) for o in asked]
+    return Measure(
+        values=tuple(value for _, value in found if value is not None),
+        asked=len(asked),
+        lacking=tuple(_why(o, column) for o, value in found if value is None),
+        reported=(outcomes[0].run.paper).get(column.paper) if column.paper else None,
+    )
+
+
+def _why(outcome: Outcome, column: Column) -> str:
+    record = outcome.scored[column.set].record
+    if outcome.record is not None and record is not None:
+        return "nan" if column.metric in record.get("metrics", {}) else ""
+    if "" in outcome.harm or column.set in outcome.harm:
+        return "damaged"
+    state = outcome.run.state
+    return state if state in ("failed", "running", "waiting") else ""
+
+
+def _with_changes(rows: tuple[Row, ...], base: str | None, columns: Sequence[Column]) -> tuple[Row, ...]:
+    reference = next((row for row in rows if row.key == base), None)
+    if reference is None:
+        return rows
+    changed = []
+    for row in rows:
+        measures = {
+            column.key: replace(
+                row.measures[column.key],
+                change=compare.change(row, reference, column),
+                reported_change=compare.reported_change(row, reference, column),
+            )
+            for column in columns
+        }
+        changed.append(row if row is reference else replace(row, measures=measures))
+    return tuple(changed)
+
+
+def _mark_best(rows: tuple[Row, ...], columns: Sequence[Column]) -> tuple[Row, ...]:
+    for column in columns:
+        means = {row.key: row.measures[column.key].mean for row in rows if row.measures[column.key].asked}
+        known = {key: round(mean, column.digits) for key, mean in means.items() if mean is not None}
+        if len(known) < 2 or len(known) < len(means) or not compare.one_basis(rows, column):
+            continue
+        best = min(known.values()) if column.better == "lower" else max(known.values())
+        rows = tuple(
+            replace(row, measures={**row.measures, column.key: replace(row.measures[column.key], best=True)})
+            if known.get(row.key) == best
+            else row
+            for row in rows
+        )
+    return rows

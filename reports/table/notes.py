@@ -1,0 +1,172 @@
+"""What is printed under a table: how its numbers were made, and warnings where they were made in different ways."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from ablations.plan.plan import Plan
+from ablations.study.messages import number
+from reports.results import comparable as compare
+from reports.results.results import Outcome, fact, look_up, object_in, text_in
+from reports.results.table import Row, Table, missing_cells
+from reports.statistics.significance import agreement
+from reports.table import cited
+from reports.table.cost import cost_notes
+from reports.table.provenance import corpus_name, decoding, made_with, seeds, training
+
+NAMED = 6  # rows that a warning names before it counts
+
+
+def footnotes(table: Table, plan: Plan) -> tuple[str, ...]:
+    """Notes in reading order: the columns, the data and settings behind them, then the study's and the rows' own."""
+    parts = [
+        *_columns(table),
+        *table.test_notes,
+        *agreement(table),
+        *training(table),
+        *decoding(table),
+        *seeds(table),
+        *made_with(table),
+    ]
+    parts += [*cost_notes(table), *cited.notes(table, plan.study), *plan.study.notes]
+    parts += [f"{row.variation.key}: {row.variation.note}" for row in plan.rows if row.variation.note]
+    parts += plan.notes
+    return tuple(parts)
+
+
+def _columns(table: Table) -> Iterator[str]:
+    measures = [measure for row in table.rows for measure in row.measures.values()]
+    printed = {column.metric for column in table.columns if any(row.measures[column.key].asked for row in table.rows)}
+    shown = [column for column in table.columns if column.metric in printed]
+    yield from dict.fromkeys(column.about for column in shown if column.about)
+    signatures = dict.fromkeys(
+        (column.metric, text_in(outcome.scored[column.set].record, "signature", column.metric))
+        for row in table.rows
+        for outcome in row.outcomes
+        for column in table.columns
+        if column.set in outcome.scored
+    )
+    yield from (f"{metric}: {signature}" for metric, signature in signatures if signature)
+    if table.base and any(m.change is not None or m.reported_change is not None for m in measures):
+        logarithm = " (ln: of the natural logarithm, for perplexity)"
+        yield f"Δ: change from {table.base}{logarithm if printed.intersection(compare.LOGARITHMIC) else ''}."
+    if any(m.reported is not None for m in measures):
+        what = (
+            "over the paper's own vocabulary and sentences"
+            if printed.intersection(compare.PER_TOKEN)
+            else "on the paper's own data"
+        )
+        yield f"paper: as published, {what}; compare changes, not values."
+    if any(m.best for m in measures):
+        yield "Bold: the best of its column, as printed; it need not differ from the others."
+    if missing_cells(table):
+        yield f"–: not available, in {number(missing_cells(table), 'cell')} (seeds done/requested, reason)."
+    if any(row.stale for row in table.rows):
+        yield "†: trained or scored by another revision of the code than the present one."
+
+
+def warnings(table: Table) -> tuple[str, ...]:
+    """One sentence for each way in which the numbers of a table were not made alike."""
+    found = [_mixed(table.rows, what, of) for what, of in _MUST_AGREE.items()]
+    found += _mixed_versions(table.rows)
+    for column in table.columns:
+        if not compare.one_basis(table.rows, column):
+            found.append(
+                f"{column.header} was measured over different tokens, sentences or signatures: changes from "
+                f"{table.base or 'base'} are left out where these differ, and no value is marked as the best."
+            )
+    found.append(_stale(table))
+    found += [_miscounted(row) for row in table.rows]
+    found += [text for row in table.rows for text in _left_out(row)]
+    return tuple(text for text in found if text)
+
+
+def _tokenizer(outcome: Outcome) -> str:
+    trained, size = compare.tokenizer(outcome)
+    return trained or (f"{size} pieces" if size else "")
+
+
+def _of_evaluations(*path: str) -> Callable[[Outcome], list[str]]:
+    """A fact of all evaluations of a run, each value once."""
+
+    def values(outcome: Outcome) -> list[str]:
+        found = (look_up(scored.record, *path) for scored in outcome.scored.values())
+        return sorted({str(value) for value in found if value is not None})
+
+    return values
+
+
+_MUST_AGREE: dict[str, Callable[[Outcome], Any]] = {
+    "revisions of the training code": lambda o: fact(o.record, "code_digest"),
+    "revisions of the evaluation code": _of_evaluations("code_digest"),
+    "corpora": corpus_name,
+    "tokenizers": _tokenizer,
+    "precisions of training": lambda o: fact(o.record, "precision"),
+    "precisions of evaluation": _of_evaluations("precision"),
+    "kinds of device for training": lambda o: fact(o.record, "device_kind"),
+    "kinds of device for evaluation": _of_evaluations("device_kind"),
+}
+
+
+def _mixed_versions(rows: Iterable[Row]) -> Iterator[str]:
+    """Of each package that training or scoring recorded."""
+    outcomes = [outcome for row in rows for outcome in row.outcomes]
+    for part, records in _PARTS.items():
+        recorded = [object_in(record, "versions") for outcome in outcomes for record in records(outcome)]
+        for name in dict.fromkeys(name for versions in recorded for name in versions):
+            yield _mixed(rows, f"versions of {name} in {part}", _version_of(name, records))
+
+
+def _version_of(name: str, records: Callable[[Outcome], list[Any]]) -> Callable[[Outcome], list[str]]:
+    def values(outcome: Outcome) -> list[str]:
+        return sorted({str(v) for r in records(outcome) if (v := look_up(r, "versions", name)) is not None})
+
+    return values
+
+
+_PARTS: dict[str, Callable[[Outcome], list[Any]]] = {
+    "training": lambda outcome: [outcome.record],
+    "evaluation": lambda outcome: [scored.record for scored in outcome.scored.values()],
+}
+
+
+def _mixed(rows: Iterable[Row], what: str, of: Callable[[Outcome], Any]) -> str:
+    """ "The rows mix 2 precisions: bf16 (base, A-h1), fp32 (big)." over the runs that there are; "" if they agree."""
+    holders: dict[str, list[str]] = {}
+    for row in rows:
+        for outcome in row.outcomes:
+            value = of(outcome) if outcome.record is not None else None
+            if value:
+                text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+                holders.setdefault(text, []).append(row.key)
+    if len(holders) < 2:
+        return ""
+    parts = [f"{value} ({_names(keys)})" for value, keys in holders.items()]
+    return f"The rows mix {len(holders)} {what}: {'; '.join(parts)}."
+
+
+def _stale(table: Table) -> str:
+    keys = [row.key for row in table.rows if row.stale]
+    if not keys:
+        return ""
+    return f"Trained or scored by another revision of the code than the present one, and kept (†): {_names(keys)}."
+
+
+def _miscounted(row: Row) -> str:
+    for outcome in row.outcomes:
+        counted = look_up(outcome.record, "num_params")
+        if None not in (counted, row.num_params) and counted != row.num_params:
+            return f"{row.key}: the trained model has {counted:,} parameters; {row.num_params:,} were computed."
+    return ""
+
+
+def _left_out(row: Row) -> Iterator[str]:
+    """What could not be believed, a sentence for each file."""
+    for outcome in row.outcomes:
+        for why in dict.fromkeys(outcome.harm.values()):
+            yield f"{row.key} (seed {outcome.run.seed}) is left out: {why}"
+
+
+def _names(keys: Iterable[str]) -> str:
+    unique = list(dict.fromkeys(keys))
+    rest = len(unique) - NAMED
+    return ", ".join(unique[:NAMED]) + (f" and {rest} more" if rest > 0 else "")

@@ -1,0 +1,235 @@
+"""How a table's numbers were made, in sentences: data, training, decoding, seeds, hardware, software, code."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from fractions import Fraction
+from typing import Any
+
+from ablations.study.messages import number
+from experiments.config import flatten
+from reports.results.results import Outcome, Scored, asked, look_up, object_in, real_in, text_in, whole_in
+from reports.results.table import Row, Table
+from reports.table.cost import device_share, devices
+from reports.table.settings import show, unexpected
+
+TOOL = "transformer-ablations"
+
+
+def training(table: Table) -> Iterator[str]:
+    """The base row's data, training and settings; where no base was selected, the first row's."""
+    outcome = typical(table)
+    settings = dict(flatten(outcome.run.config))
+    facts = object_in(outcome.record, "data")
+    if corpus_name(outcome):
+        parts = [*_corpus(facts), _vocabulary(facts, settings), *_unknown(facts)]
+        yield _sentence(f"Corpus: {corpus_name(outcome)}, ", parts)
+    elif outcome.run.inputs:
+        yield f"Data: {', '.join(f'{name} ({digest[:8]})' for name, digest in outcome.run.inputs.items())}."
+    parts = [
+        _counted(settings, "training.train_steps", "step"),
+        _counted(settings, "training.tokens_per_batch", "token", " per batch and side at most"),
+        _counted(settings, "training.warmup_steps", "step", " of warm-up"),
+    ]
+    if any(parts):
+        yield _sentence(f"Training of {outcome.run.row}: ", parts)
+    yield from _settings(table, outcome)
+
+
+def typical(table: Table) -> Outcome:
+    """A run of base that has been trained, where there is one."""
+    outcomes = (table.base_row or table.rows[0]).outcomes
+    return next((o for o in outcomes if o.record is not None), outcomes[0])
+
+
+def corpus_name(outcome: Outcome) -> str:
+    """The corpus as a reader knows it, and the digest of what was read: "multi30k (1f2e3d4c)"; no path.
+
+    "" for a task that has no setting for one.
+    """
+    corpus = str(asked(outcome, "data.corpus") or "").rstrip("/").rpartition("/")[2]
+    digest = " ".join(value[:8] for value in outcome.run.inputs.values())
+    return f"{corpus} ({digest})" if corpus and digest else corpus
+
+
+def _corpus(facts: Mapping[str, Any]) -> Iterator[str]:
+    sides = [text_in(facts, "corpus", side) for side in _SIDES]
+    if all(sides):
+        yield "–".join(sides)
+    yield _counted(object_in(facts, "train"), "kept", "training pair")
+    dropped = [whole_in(facts, "train", name) or 0 for name in ("dropped_empty", "dropped_long")]
+    yield f"{sum(dropped):,} left out (empty or too long)" if any(dropped) else ""
+
+
+def _vocabulary(facts: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+    """As trained, which may be less than what was requested."""
+    source, target = (whole_in(facts, "vocab_size", side) for side in _SIDES)
+    if source is not None and target is not None and source != target:
+        names = (text_in(facts, "corpus", side) or side for side in _SIDES)
+        return " and ".join(f"{size:,} pieces for {name}" for size, name in zip((source, target), names, strict=True))
+    if source is not None:
+        return f"{number(source, 'piece')} of vocabulary"
+    return _counted(settings, "data.vocab_size", "piece", " of vocabulary")
+
+
+def _unknown(facts: Mapping[str, Any]) -> Iterator[str]:
+    source, target = (real_in(facts, "train", side, "unknown_rate") for side in _SIDES)
+    if source is not None and target is not None:
+        yield f"unknown pieces in train: source {source:.2%}, target {target:.2%}"
+
+
+_SIDES = ("source", "target")
+
+
+def _settings(table: Table, outcome: Outcome) -> Iterator[str]:
+    """What neither a column nor another note shows: base's own settings, and those that a row's label stands for."""
+    row = table.base_row or table.rows[0]
+    others = unexpected(outcome.run.config, [*_IN_TRAINING, *(name for name in table.settings if name in row.settings)])
+    if others and outcome.run.config.setting_roles.frozen_defaults:
+        usual = "the defaults, which follow the paper (in brackets)"
+        yield f"Settings of {row.key} other than {usual}: {', '.join(others)}."
+    elif others:
+        yield f"Settings of {row.key}: {', '.join(others)}."
+    behind = [f"{row.key}: {words}" for row in table.rows if (words := _behind_label(row, table))]
+    if behind:
+        yield f"Settings that the words in a row stand for: {'; '.join(behind)}."
+
+
+_IN_TRAINING = ("training.train_steps", "training.tokens_per_batch", "training.warmup_steps")
+
+
+def _behind_label(row: Row, table: Table) -> str:
+    hidden = {name: value for name, value in row.settings.items() if name not in table.settings}
+    return (
+        ", ".join(f"{name} {show(name, value)}" for name, value in hidden.items()) if row is not table.base_row else ""
+    )
+
+
+def _counted(values: Mapping[str, Any], name: str, noun: str, rest: str = "") -> str:
+    value = values.get(name)
+    return number(value, noun) + rest if isinstance(value, int) else ""
+
+
+def _sentence(opening: str, parts: Iterable[str]) -> str:
+    found = ", ".join(part for part in parts if part)
+    return f"{opening if found else opening.rstrip(', ')}{found}."
+
+
+def decoding(table: Table) -> Iterator[str]:
+    """The sets that were scored and how, of the base row; and the sizes of sets that hold other sentences."""
+    base = typical(table)
+    sets: dict[str, list[str]] = {}
+    for name, scored in base.scored.items():
+        settings = ", ".join(f"{key} {value}" for key, value in sorted(flatten(scored.spec.settings)))
+        sets.setdefault(settings, []).append(_size(name, scored))
+    differ = any(_settings_of(row.outcomes[0]) != _settings_of(base) for row in table.rows)
+    opening = f"Evaluated ({base.run.row}): " if differ else "Evaluated: "
+    for settings, names in sets.items():
+        yield _sentence(opening, [f"{', '.join(names)}; {settings}" if settings else ", ".join(names)])
+    others: dict[str, list[str]] = {}
+    for row in table.rows:
+        outcome = next((o for o in row.outcomes if o.record is not None), row.outcomes[0])
+        theirs = {name: scored for name, scored in outcome.scored.items() if scored.spec.inputs != _inputs(base, name)}
+        if theirs:
+            others.setdefault(", ".join(_size(name, scored) for name, scored in theirs.items()), []).append(row.key)
+    for text, rows in others.items():
+        yield f"Other sentences than {base.run.row}'s in {', '.join(rows)}: {text}."
+
+
+def _settings_of(outcome: Outcome) -> dict[str, Any]:
+    return {name: dict(flatten(scored.spec.settings)) for name, scored in outcome.scored.items()}
+
+
+def _inputs(outcome: Outcome, name: str) -> Mapping[str, str] | None:
+    return outcome.scored[name].spec.inputs if name in outcome.scored else None
+
+
+def _size(name: str, scored: Scored) -> str:
+    """A set, its sentences, and how many of its pairs the training set holds, exactly."""
+    sentences, seen = (
+        whole_in(scored.record, "sentences"),
+        whole_in(scored.record, "set_facts", "seen_in_train", "pair"),
+    )
+    parts = [number(sentences, "sentence")] if isinstance(sentences, int) else []
+    parts += [f"{seen:,} of them also in train"] if isinstance(seen, int) else []
+    return f"{name} ({', '.join(parts)})" if parts else name
+
+
+def seeds(table: Table) -> Iterator[str]:
+    """Which seeds the rows request; a row that requests others is named."""
+    groups: dict[str, list[str]] = {}
+    for row in table.rows:
+        groups.setdefault(_ranges([o.run.seed for o in row.outcomes]), []).append(row.key)
+    usual, *others = sorted(groups, key=lambda text: -len(groups[text]))
+    exceptions = "".join(f"; {', '.join(groups[other])}: {other}" for other in others)
+    counts = {len(row.outcomes) for row in table.rows}
+    spread = "" if counts == {1} else " Values over several seeds are mean ± sample standard deviation."
+    yield f"n: number of seeds; they are numbered {usual}{exceptions}.{spread}"
+
+
+def _ranges(found: list[int]) -> str:
+    """[1, 2, 3, 7] → "1–3, 7"."""
+    runs: list[list[int]] = []
+    for seed in sorted(found):
+        if runs and seed == runs[-1][-1] + 1:
+            runs[-1].append(seed)
+        else:
+            runs.append([seed])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs)
+
+
+def made_with(table: Table) -> Iterator[str]:
+    """The devices, packages and code that trained the rows; each kind once, in the rows' order."""
+    trained = [o for row in table.rows for o in row.outcomes if o.record is not None]
+    for opening, of in (("Trained on", device), ("Software:", software), ("Code:", code)):
+        found = [text for text in dict.fromkeys(of(outcome) for outcome in trained) if text]
+        if found:
+            yield f"{opening} {'; '.join(found)}."
+
+
+def device(outcome: Outcome) -> str:
+    """ "8 × NVIDIA H100, bf16", "1/3 of NVIDIA A100, fp32", "AMD EPYC (1 thread), fp32"."""
+    name, share = text_in(outcome.record, "device"), device_share(outcome)
+    count = f"{devices(outcome)} × " if devices(outcome) > 1 else ""
+    of = f"{Fraction(share).limit_denominator(1000)} of " if share < 1 else ""
+    return _joined(name and f"{count}{of}{name}", text_in(outcome.record, "precision"))
+
+
+def software(outcome: Outcome) -> str:
+    """Versions, of training and of scoring; where a package had several, all of them."""
+    records = [outcome.record, *(scored.record for scored in outcome.scored.values())]
+    found: dict[str, dict[str, None]] = {}
+    for record in records:
+        for name, version in object_in(record, "versions").items():
+            found.setdefault(name, {})[str(version)] = None
+    return ", ".join(f"{name} {' and '.join(found[name])}" for name in sorted(found, key=_python_first))
+
+
+def _python_first(name: str) -> tuple[bool, str]:
+    return name != "python", name
+
+
+def code(outcome: Outcome) -> str:
+    """The revision that trained, with its digest; of a user's own trainer also the program that ran it."""
+    digest, tool = text_in(outcome.record, "code_digest"), object_in(outcome.record, "tool")
+    ours = outcome.run.config.setting_roles.frozen_defaults  # our own code trained, not the user's
+    if ours and not tool:  # older stores
+        tool = object_in(outcome.record, "revision")
+    program = f"{TOOL} {text_in(tool, 'version')}".rstrip()
+    if ours:
+        return _joined(program, _commit(tool, kept=True)) + (f" ({digest})" if digest else "")
+    if not tool:  # older stores took this program's commit for the trainer's
+        return digest
+    theirs = object_in(outcome.record, "revision")
+    place = _joined(text_in(theirs, "repository"), _commit(theirs, kept=True)) or "in no repository"
+    return f"{place} ({digest}), run by {_joined(program, _commit(tool, kept=False))}"
+
+
+def _joined(*texts: str) -> str:
+    return ", ".join(filter(None, texts))
+
+
+def _commit(revision: Mapping[str, Any], *, kept: bool) -> str:
+    commit = text_in(revision, "commit")
+    changed = (
+        f" with uncommitted changes{' (kept beside the run)' if kept else ''}" if look_up(revision, "dirty") else ""
+    )
+    return f"commit {commit[:10]}{changed}" if commit else ""

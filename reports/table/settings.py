@@ -1,0 +1,81 @@
+"""Settings in words: those that vary, under the study's heads, and those that a reader could not guess."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from ablations.plan.plan import PlannedRun
+from experiments.config import TaskConfig, defaults, flatten
+
+Settings = Mapping[str, Any]
+
+
+def changes(runs: Sequence[PlannedRun], base: PlannedRun | None) -> list[dict[str, Any]]:
+    """Per run, the settings it shows: what differs from the base row; without one, what its row changes.
+
+    The base row itself shows every setting that varies; a blank cell elsewhere means "as in base".
+    """
+    if base is None:
+        return [dict(run.overrides) for run in runs]
+    reference = _settings(base)
+    differing = [{n: v for n, v in _settings(run).items() if v != reference.get(n)} for run in runs]
+    varying = {name for change in differing for name in change}
+    at_base = {name: value for name, value in reference.items() if name in varying}
+    return [at_base if run.row == base.row else change for run, change in zip(runs, differing, strict=True)]
+
+
+def _settings(run: PlannedRun) -> dict[str, Any]:
+    return {name: value for name, value in flatten(run.config) if name not in ("seed", "task")}
+
+
+def columns(rows: Sequence[tuple[str, Settings]], heads: Mapping[str, str], always: Collection[str]) -> dict[str, str]:
+    """Setting → head, for what varies; `rows` are (label, settings) of all rows but base, `heads` the study's.
+
+    A setting that is not in `always` gets no column if every row that changes it has a label: words say it.
+    """
+    varying = dict.fromkeys(name for _, settings in rows for name in settings)
+    unsaid = {name for label, settings in rows if not label for name in settings}
+    wanted = [name for name in dict.fromkeys([*heads, *varying]) if name in varying]
+    return {name: heads.get(name, _head(name)) for name in wanted if name in unsaid or name in always}
+
+
+def _head(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def unexpected(config: TaskConfig, said: Collection[str] = ()) -> list[str]:
+    """Settings that a reader cannot know, one by one: "training.weight_decay 0.1 (0.0)", the default in brackets.
+
+    Where defaults are frozen they follow the paper, and what differs from them is named; a user's own defaults are
+    nobody's knowledge, and all settings are named. Left out are `said`, and what the table's other notes hold: the
+    corpus, and how the sets are decoded.
+    """
+    frozen = config.setting_roles.frozen_defaults
+    usual = defaults(type(config)) if frozen else {}
+    settings = dict(flatten(config))
+    groups = ("evaluation.", "data.builtin_" if settings.get("data.corpus") != "builtin" else "evaluation.")
+    elsewhere = ("task", "seed", *said, *(("data.corpus",) if frozen else ()))
+    found = []
+    for name, value in settings.items():
+        if name in elsewhere or (frozen and name.startswith(groups)) or usual.get(name, _NONE) == value:
+            continue
+        default = f" ({show(name, usual[name])})" if name in usual else ""
+        found.append(f"{name} {show(name, value)}{default}")
+    return found
+
+
+_NONE = object()
+
+
+def show(name: str, value: Any) -> str:
+    """A setting's value as the paper prints it: 300000 steps as 300K, 0.1, yes/no, names as they are."""
+    if value is None:
+        return "unset"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return "+".join(show(name, item) for item in value) or "unset"
+    if isinstance(value, float) and len(repr(value)) > 8:
+        return f"{value:.4g}"  # a tuned one; in full in JSON and CSV
+    if name == "training.train_steps" and isinstance(value, int) and value >= 10_000 and value % 1000 == 0:
+        return f"{value // 1000}K"
+    return str(value)

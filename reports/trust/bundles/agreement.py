@@ -1,0 +1,108 @@
+"""Whether a bundle's plan and its runs agree, and whether its numbers follow from what it holds.
+
+What a file says of itself proves nothing: whoever altered a number could compute its checksum again. So names are
+computed from settings, scores from counts. What cannot be computed again (a perplexity needs weights and corpus) is
+as its maker recorded it, and the reader is told.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ablations.plan.plan import Plan, PlannedEvaluation, PlannedRun
+from experiments.config import TaskConfig, eval_identity, flatten, identity_settings, run_identity
+from experiments.errors import UserError
+from experiments.store.layout import Store, read_json
+from experiments.tasks.base import Column
+from experiments.tasks.load import BUILTIN, load_task
+from reports.results.recomputed import differs, recomputed
+from reports.trust.bundles.shapes import check_result, check_scores
+
+_STATES = ("finished", "stale")
+
+
+def check(plan: Plan, columns: Sequence[Column], store: Store, names_can_be_checked: bool = True) -> str:
+    """A sentence on what was computed again and what was not. Raises UserError where something does not agree."""
+    if not plan.runs:
+        raise UserError("it holds no run.")
+    built_in = plan.study.task in BUILTIN and plan.study.task != "command"
+    num_params = load_task(plan.study.task).num_params if built_in else None
+    again: list[str] = ["num_params"] if num_params is not None else []
+    recorded: list[str] = []
+    for run in plan.runs:
+        where = f"row {run.row}, seed {run.seed}"
+        _check_run(where, run, store, names_can_be_checked, built_in)
+        if num_params is not None:
+            _equal(where, "parameters", run.num_params, num_params(run.config), "those settings have")
+        for evaluation in run.evaluations:
+            record = _check_evaluation(f"{where}, {evaluation.spec.set}", run, evaluation, store, names_can_be_checked)
+            check_scores(record, built_in)
+            for name in _printed(columns, evaluation.spec.set):
+                computed = recomputed(name, store.evaluation_folder(run.run_id, evaluation.eval_id), record)
+                (recorded if computed is None else again).append(name)
+                said = record["metrics"].get(name)
+                if computed is not None and differs(said, computed):
+                    raise UserError(
+                        f"{where}, {evaluation.spec.set}: {name} is recorded as {said}, and its counts give "
+                        f"{computed:.4f}."
+                    )
+    return _sentence(len(plan.runs), again, recorded, names_can_be_checked)
+
+
+def _check_run(where: str, run: PlannedRun, store: Store, names: bool, built_in: bool) -> None:
+    result = store.result(run.run_id)
+    if result is None or run.state not in _STATES:
+        raise UserError(f"{where}: it has no result of the run {run.run_id}.")
+    check_result(result, built_in)
+    about = read_json(store.run_folder(run.run_id) / "config.json") or {}
+    for record in (result, about):
+        _equal(where, "run_id", run.run_id, record.get("run_id", run.run_id), "the record has")
+        if "config" in record:
+            theirs = dict(flatten(record["config"]))
+            for name, value in identity_settings(run.config).items():
+                _equal(where, name, value, theirs.get(name, _default(run.config, name)), "the run recorded")
+    _equal(where, "inputs", dict(run.inputs), about.get("inputs", dict(run.inputs)), "the run recorded")
+    _equal(where, "seed", run.seed, result.get("config", {}).get("seed", run.seed), "the run recorded")
+    if names:
+        _equal(where, "run_id", run.run_id, run_identity(run.config, run.inputs), "its settings give")
+    settings = dict(flatten(run.config))
+    for name, value in run.overrides.items():
+        _equal(where, name, value, settings.get(name), "its settings have")
+    _equal(where, "parameters", run.num_params, result.get("num_params", run.num_params), "the run recorded")
+
+
+def _default(config: TaskConfig, name: str) -> Any:
+    """A setting that came after the run was recorded had its default then."""
+    return dict(flatten(type(config)())).get(name)
+
+
+def _check_evaluation(
+    where: str, run: PlannedRun, evaluation: PlannedEvaluation, store: Store, names: bool
+) -> dict[str, Any]:
+    record = store.evaluation(run.run_id, evaluation.eval_id)
+    if record is None or not isinstance(record.get("metrics"), Mapping):
+        raise UserError(f"{where}: it has no scores of the evaluation {evaluation.eval_id}.")
+    spec = evaluation.spec
+    for name, value in (("set", spec.set), ("settings", dict(spec.settings)), ("inputs", dict(spec.inputs))):
+        _equal(where, name, value, record.get(name, value), "the evaluation recorded")
+    if names:
+        named = eval_identity(run.run_id, spec.settings, spec.inputs)
+        _equal(where, "eval_id", evaluation.eval_id, named, "its settings give")
+    return record
+
+
+def _printed(columns: Sequence[Column], set_: str) -> list[str]:
+    """The metrics of a set that the table prints."""
+    return list(dict.fromkeys(column.metric for column in columns if column.set in (set_, "*")))
+
+
+def _equal(where: str, what: str, planned: Any, found: Any, by: str) -> None:
+    if planned != found:
+        raise UserError(f"{where}: the plan says {what} = {planned}, {by} {found}.")
+
+
+def _sentence(runs: int, again: Sequence[str], recorded: Sequence[str], names: bool) -> str:
+    found = f"{runs} run{'s' * (runs > 1)} as planned"
+    if not names:
+        found += ", by settings alone (what was left out names them)"
+    found += f"; computed again: {', '.join(dict.fromkeys(again)) or 'nothing'}"
+    return f"{found}; as recorded by its maker: {', '.join([*dict.fromkeys(recorded), 'times', 'devices'])}"

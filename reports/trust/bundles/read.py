@@ -1,0 +1,96 @@
+"""Read a bundle that anybody may have made: bounded, checked against its manifest and itself, none of its code run."""
+
+import gzip
+import tarfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from ablations.plan.plan import Plan
+from ablations.plan.plan_file import plan_from_json
+from experiments.errors import UserError
+from experiments.store.layout import Store
+from experiments.store.sealed import unseal
+from experiments.tasks.base import Column
+from reports.trust.bundles.agreement import check
+from reports.trust.bundles.archive import NAME, Packed
+from reports.trust.bundles.shapes import check_head
+from reports.trust.bundles.write import VERSION
+
+_READABLE = (1, VERSION)
+
+
+@dataclass(frozen=True)
+class Bundle:
+    plan: Plan
+    columns: tuple[Column, ...]
+    asked: tuple[str, ...]  # how the table was asked for
+    store: Store
+    checked: str  # what was computed again, and what was not, in a sentence
+
+
+def read_bundle(path: Path, folder: Path) -> Bundle:
+    """Unpack into `folder`, which must be empty, and check. Raises UserError for what is no bundle or is damaged."""
+    try:
+        with path.open("rb") as file:
+            return _read(Packed(file), folder)
+    except OSError as error:
+        if isinstance(error, gzip.BadGzipFile):
+            raise _refused(path, str(error)) from None
+        raise UserError(f"{path} is no bundle that can be read: {error.strerror}.") from None
+    except UserError as error:
+        raise UserError(f"{path}: {error} Ask its maker for the bundle again.") from None
+    except ValidationError as error:  # of a pydantic type: the first finding says enough
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise _refused(path, f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    except (tarfile.TarError, zlib.error, EOFError, ValueError) as error:
+        raise _refused(path, str(error)) from None
+    except (LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, MemoryError) as error:
+        raise _refused(path, f"{type(error).__name__}: {error}") from None  # something in it has another type
+
+
+def _refused(path: Path, reason: str) -> UserError:
+    first = " ".join(reason.split())[:300]
+    return UserError(f"{path} is no bundle of `ablations bundle`, or it is damaged ({first}).")
+
+
+def _read(packed: Packed, folder: Path) -> Bundle:
+    head = unseal(packed.head)
+    if head.get("bundle") not in _READABLE:
+        raise UserError(f"it is a bundle of version {head.get('bundle')}; this program reads up to {VERSION}.")
+    check_head(head)
+    plan = plan_from_json(head["plan"])
+    manifest = _manifest(head["files"])
+    _only_the_plans(manifest, plan)
+    packed.unpack(manifest, folder)
+    columns = tuple(Column(**column) for column in head["columns"])
+    store = Store.open(folder, create=False)
+    checked = check(plan, columns, store, head.get("names_can_be_checked", True) is True)
+    return Bundle(plan, columns, tuple(map(str, head["asked"])), store, checked)
+
+
+def _manifest(files: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Of version 1 there are no sizes."""
+    return {name: {"sha256": said} if isinstance(said, str) else dict(said) for name, said in files.items()}
+
+
+def _only_the_plans(manifest: Mapping[str, Any], plan: Plan) -> None:
+    """Runs that no plan vouches for would be imported unread."""
+    evaluations: dict[str, set[str]] = {}
+    for run in plan.runs:  # two rows may share a training
+        evaluations.setdefault(run.run_id, set()).update(run.eval_ids)
+    attempts: dict[str, str] = {}
+    for name in manifest:
+        found = NAME.fullmatch(name)
+        if found is None:
+            raise ValueError(f"{name[:80]!r} has no place in a bundle")
+        run_id, attempt, eval_id = found["run_id"], found["attempt"], found["eval_id"]
+        known = run_id is None or run_id in evaluations
+        if not known or (eval_id and eval_id not in evaluations[run_id]):
+            raise ValueError(f"{name} is of no run in its plan")
+        if attempt and attempts.setdefault(run_id, attempt) != attempt:
+            raise ValueError(f"{name} is of a second attempt")

@@ -1,0 +1,73 @@
+"""A finished table in one archive: the plan, its runs' configurations, events, results and translations.
+
+Whoever has it prints the same bytes, tests again and explains every cell, with no corpus, study file or GPU. The same
+table gives the same archive. Host names and absolute paths are left out unless asked for (experiments/exchange/redaction.py).
+"""
+
+import json
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ablations.plan.plan import Plan
+from ablations.plan.plan_file import plan_to_json
+from experiments.errors import UserError
+from experiments.exchange.import_runs import files_of
+from experiments.exchange.redaction import Redaction
+from experiments.store.layout import Store, explain_os_errors, whole_or_not
+from experiments.store.sealed import seal
+from experiments.tasks.base import Column
+from reports.trust.bundles.archive import manifest_entry, pack
+
+VERSION = 2
+
+
+def write_bundle(
+    path: Path,
+    plan: Plan,
+    store: Store,
+    columns: Sequence[Column],
+    asked: Sequence[str],
+    redaction: Redaction,
+    weights: bool = False,
+) -> int:
+    """Write the archive, whole or not at all; returns the number of files.
+
+    Raises UserError for an unfinished table, and for a store with links that lead out of it.
+    """
+    unfinished = [f"{run.row} (seed {run.seed})" for run in plan.runs if run.state not in ("finished", "stale")]
+    if unfinished:
+        raise UserError(
+            f"Not finished: {', '.join(unfinished[:6])}{' …' if unfinished[6:] else ''}. A bundle holds a whole table: "
+            "run what is missing, or leave rows out with --rows."
+        )
+    names = {str(name) for run in plan.runs for name in files_of(store, run.run_id, run.eval_ids, weights)}
+    with tempfile.TemporaryDirectory(prefix="ablations-bundle-") as place:
+        files: dict[str, Path] = {}
+        for name in sorted(names | {"store.json"}):
+            kept = redaction.file(store.root / name, Path(place) / str(len(files)))
+            if kept is not None:
+                files[name] = kept
+        head = _head(plan, columns, asked, redaction) | {"files": {n: manifest_entry(p) for n, p in files.items()}}
+        # in the order written: it is that of the table's columns
+        text = (json.dumps(seal(head), indent=1, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
+        with explain_os_errors(f"write {path}"), whole_or_not(path.absolute()) as file:
+            pack(file, text, files)
+    return len(files)
+
+
+def _head(plan: Plan, columns: Sequence[Column], asked: Sequence[str], redaction: Redaction) -> dict[str, Any]:
+    shown = plan_to_json(plan)
+    told = redaction.value(shown)
+    # settings that name the runs hold a path or a name that is left out: a reader cannot compute the names again
+    renamed = any(redaction.names_run(run.config) for run in plan.runs)
+    return {
+        "bundle": VERSION,
+        "left_out": redaction.what,
+        "names_can_be_checked": not renamed,
+        "asked": redaction.value(list(asked)),
+        "columns": [asdict(column) for column in columns],
+        "plan": told,
+    }

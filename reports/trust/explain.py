@@ -1,0 +1,121 @@
+"""A cell traced to where it comes from: runs, commit, command, data, tokenizer, decoding, signature, files."""
+
+import statistics
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ablations.study.messages import suggestion
+from experiments.config import flatten
+from experiments.errors import UserError
+from experiments.tasks.base import Column
+from reports.render.text import plain
+from reports.results.results import RUN_FACTS, Outcome, fact, look_up
+from reports.results.table import Measure, Row, Table
+from reports.table.provenance import corpus_name
+
+Explanation = dict[str, Any]
+
+
+def explain(table: Table, cell: str) -> Explanation:
+    """`ROW.COLUMN`, or `ROW` for all of a row. Raises UserError for a cell that the table does not have."""
+    row, name = _row(table, cell)
+    columns = [column for column in table.columns if name in ("", column.key)]
+    if not columns and name != "params":
+        options = [*(column.key for column in table.columns), "params"]
+        raise UserError(f"{table.name} has no column {name!r}. {suggestion(name, options, 'columns')}")
+    found: Explanation = {"cell": cell, "study": table.name, "row": row.key, "label": row.label}
+    found["changes_from_base"] = dict(row.outcomes[0].run.overrides)
+    if name in ("", "params"):
+        found["num_params"] = {"computed": row.num_params, "trained": _counted(row), "paper": row.paper.get("params")}
+    found["values"] = {column.key: _value(table, row, column) for column in columns}
+    found["runs"] = [_run(outcome, columns) for outcome in row.outcomes]
+    return found
+
+
+def _row(table: Table, cell: str) -> tuple[Row, str]:
+    """The row whose key the cell's name begins with: the longest, since keys may hold dots."""
+    rows = sorted(table.rows, key=lambda row: -len(row.key))
+    for row in rows:
+        if cell == row.key or cell.startswith(f"{row.key}."):
+            return row, cell[len(row.key) + 1 :]
+    name = cell.rpartition(".")[0] or cell
+    keys = [row.key for row in table.rows]
+    raise UserError(f"{table.name} has no row {name!r}; write ROW.COLUMN. {suggestion(name, keys, 'rows')}")
+
+
+def _counted(row: Row) -> int | None:
+    counts = [look_up(outcome.record, "num_params") for outcome in row.outcomes]
+    return next((int(count) for count in counts if count is not None), None)
+
+
+def _value(table: Table, row: Row, column: Column) -> Explanation:
+    measure = row.measures[column.key]
+    found: Explanation = {"head": column.header, "metric": column.metric, "set": column.set, "mean": measure.mean}
+    found |= {"sd": measure.sd, "n": len(measure.values), "seeds": measure.asked, "paper": measure.reported}
+    if not measure.complete:
+        found["median_of_those_there"] = statistics.median(measure.values) if measure.values else None
+        found["lacking"] = list(measure.lacking)
+    found |= {"change_from_base": measure.change, "papers_change": measure.reported_change}
+    if measure.test:
+        found["test"] = _test(table, measure)
+    return found
+
+
+def _test(table: Table, measure: Measure) -> Explanation:
+    test = measure.test
+    if test is None:
+        return {}
+    found: Explanation = {"between": table.test, "p_corrected": test.p, "marked": test.marked}
+    found["interval_95"] = [test.low, test.high]
+    if test.paired:
+        found["paired_interval_95"] = list(test.paired)
+    return found
+
+
+def _run(outcome: Outcome, columns: list[Column]) -> Explanation:
+    run, record = outcome.run, outcome.record
+    found: Explanation = {"seed": run.seed, "run_id": run.run_id, "state": run.state}
+    found["attempt"] = look_up(record, "attempt")
+    found |= {name: fact(record, name) for name in RUN_FACTS}
+    found |= {"command": look_up(record, "command"), "platform": look_up(record, "platform")}
+    found |= {"corpus": corpus_name(outcome), "inputs": dict(run.inputs)}
+    found["tokenizer"] = look_up(record, "data", "tokenizer", "sha256")
+    found["configuration"] = {name: value for name, value in flatten(run.config) if name != "seed"}
+    sets = dict.fromkeys(column.set for column in columns)
+    found["evaluations"] = [_evaluation(outcome, name, columns) for name in sets if name in outcome.scored]
+    found["folder"] = f"runs/{run.run_id}"
+    return found
+
+
+def _evaluation(outcome: Outcome, set_: str, columns: list[Column]) -> Explanation:
+    scored = outcome.scored[set_]
+    found: Explanation = {"set": set_, "eval_id": scored.eval_id, "settings": dict(flatten(scored.spec.settings))}
+    found["inputs"] = dict(scored.spec.inputs)
+    metrics = dict.fromkeys(column.metric for column in columns if column.set == set_)
+    found["metrics"] = {metric: outcome.measured(set_, metric) for metric in metrics}
+    found["signature"] = {m: s for m in metrics if (s := look_up(scored.record, "signature", m))}
+    found |= {name: look_up(scored.record, name) for name in ("sentences", "code_digest", "device", "precision")}
+    found["folder"] = f"runs/{outcome.run.run_id}/evaluations/{scored.eval_id}"
+    return found
+
+
+def as_text(found: Mapping[str, Any]) -> str:
+    """The explanation for a terminal: one fact a line, nested by indentation; what is not known is left out."""
+    return "\n".join(_lines(found, "")) + "\n"
+
+
+def _lines(value: Mapping[str, Any], indent: str) -> Iterator[str]:
+    for name, part in value.items():
+        head = f"{indent}{name.replace('_', ' ')}"
+        if isinstance(part, Mapping):
+            if part:
+                yield head
+                yield from _lines(part, indent + "  ")
+        elif isinstance(part, list) and part and isinstance(part[0], Mapping):
+            for item in part:
+                title, *rest = item.items()
+                yield f"{indent}{title[0].replace('_', ' ')} {plain(title[1])}"
+                yield from _lines(dict(rest), indent + "  ")
+        elif part not in (None, "", []):
+            text = ", ".join(map(str, part)) if isinstance(part, list) else part
+            yield f"{head}: {plain(text)}"

@@ -1,0 +1,126 @@
+"""An older printing of a table against what the store gives now: which cells changed."""
+
+import csv
+import io
+import json
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ablations.study.messages import number
+from experiments.errors import UserError
+from reports.render.formats import render
+from reports.render.html import GRID_JSON
+from reports.render.latex import MADE_BY
+from reports.results.table import Table
+from reports.table.cited import in_order
+
+SUFFIXES = {".tex": "latex", ".md": "markdown", ".csv": "csv", ".json": "json", ".html": "html"}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    cells: int  # of the table, heads left out
+    changed: tuple[str, ...]  # one line for each difference; empty: the file is what the store gives
+
+    @property
+    def same(self) -> bool:
+        return not self.changed
+
+
+def asked_for(text: str) -> list[str]:
+    """The selectors that a LaTeX or HTML file says it was made with; empty if it says nothing."""
+    found = re.search(rf"^(?:% |<!-- ){re.escape(MADE_BY)}([^\n]*?)(?: -->)?$", text, re.MULTILINE)
+    try:
+        return shlex.split(found[1]) if found else []
+    except ValueError:
+        return []
+
+
+def verify(text: str, table: Table, format_: str) -> Verdict:
+    """Compare a file's text with the table as it is printed now. Raises UserError for what is no such table."""
+    now = render(table, format_)
+    before, after = _cells(text, format_), _cells(now, format_)
+    if len(before) < 2:
+        raise UserError(f"There is no table in the file, read as {format_}. Name its format with --format.")
+    rows = [row.key for row in (table.rows if format_ in ("csv", "json") else in_order(table))]
+    cells = sum(len(line) for line in after[len(after) - len(rows) :])
+    changed = list(_differences(before, after, rows)) + list(_notes(text, now, format_))
+    if not changed and text != now and format_ != "html":  # a page holds figures too, which are not compared
+        changed.append("only spaces or the order of lines differ")
+    return Verdict(cells, tuple(changed))
+
+
+def _differences(before: list[list[str]], after: list[list[str]], rows: list[str]) -> Iterator[str]:
+    if len(before) != len(after):
+        lines = number(len(before), "line")
+        yield f"the file has {lines} of cells, the store gives {len(after)}: rows were added or left out"
+        return
+    if len(before[0]) != len(after[0]):
+        yield f"the file has {number(len(before[0]), 'column')}, the store gives {len(after[0])}"
+        return
+    heads = len(after) - len(rows)
+    names = [" ".join(filter(None, parts)).strip() for parts in zip(*after[:heads], strict=False)]
+    keys = ["the heads"] * heads + rows
+    for key, old, new in zip(keys, before, after, strict=True):
+        for place, (was, is_) in enumerate(zip(old, new, strict=False)):
+            if was != is_:
+                name = names[place] if place < len(names) and names[place] else f"column {place + 1}"
+                yield f"{key}, {name}: {was or 'blank'} in the file, {is_ or 'blank'} in the store"
+
+
+def _notes(text: str, now: str, format_: str) -> Iterator[str]:
+    if format_ in ("csv", "json", "html"):
+        return
+    old, new = (_other_lines(part, format_) for part in (text, now))
+    yield from (f"only in the file: {line}" for line in old if line not in new)
+    yield from (f"not in the file: {line}" for line in new if line not in old)
+
+
+def _other_lines(text: str, format_: str) -> list[str]:
+    lines = [line.strip() for line in text.split("\n") if line.strip()]
+    if format_ == "latex":
+        return [line for line in lines if not line.endswith(r"\\")]
+    return [line for line in lines if not line.startswith("|")]
+
+
+def _cells(text: str, format_: str) -> list[list[str]]:
+    """Lines of cells, heads first; a cell that spans columns is followed by empty ones."""
+    if format_ == "csv":
+        return list(csv.reader(io.StringIO(text)))
+    if format_ == "json":
+        return _of_objects(_parsed(text))
+    if format_ == "html":
+        found = re.search(rf'<script type="application/json" id="{GRID_JSON}">(.*?)</script>', text, re.DOTALL)
+        lines = _parsed(found[1]) if found else []
+        return [[str(cell) for cell in line] for line in lines]
+    if format_ == "latex":
+        inside = text.partition(r"\toprule")[2].partition(r"\bottomrule")[0].split("\n")
+        lines = [line.strip() for line in inside if line.strip().endswith(r"\\")]
+        return [_spread(re.split(r"(?<!\\)&", line.removesuffix(r"\\"))) for line in lines]
+    lines = [line.strip() for line in text.split("\n") if line.startswith("|")]
+    rows = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+    return [row for row in rows if not all(re.fullmatch(r"-+:?", cell) for cell in row)]
+
+
+def _spread(cells: Sequence[str]) -> list[str]:
+    spread: list[str] = []
+    for cell in cells:
+        found = re.fullmatch(r"\\multicolumn\{(\d+)\}\{\w+\}\{(.*)\}", cell.strip())
+        spread += [found[2], *[""] * (int(found[1]) - 1)] if found else [cell.strip()]
+    return spread
+
+
+def _parsed(text: str) -> list[Any]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return []
+    return value if isinstance(value, list) else []
+
+
+def _of_objects(rows: list[Any]) -> list[list[str]]:
+    names = list(dict.fromkeys(name for row in rows if isinstance(row, dict) for name in row))
+    return [names, *([json.dumps(row.get(name), ensure_ascii=False) for name in names] for row in rows)]
