@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from ablations.cli import options
-from ablations.service import choose_run as t
+from ablations.cli import model_options, options
+from ablations.service import choose_run
 from experiments.config import digest
 from experiments.errors import UserError
 from experiments.store.layout import Store, explain_os_errors, write_json
@@ -22,10 +22,10 @@ def register(app: typer.Typer) -> None:
 
 def attention(
     sentence: Annotated[str, typer.Argument(help="A source sentence.")],
-    run: t.Run = None,
-    study: t.StudyOption = None,
-    row: t.Row = None,
-    seed: t.Seed = None,
+    run: model_options.Run = None,
+    study: model_options.StudyOption = None,
+    row: model_options.Row = None,
+    seed: model_options.Seed = None,
     target: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Its translation; the model's own if unset.")
     ] = None,
@@ -33,7 +33,7 @@ def attention(
     layer: Annotated[int | None, typer.Option(metavar="N", min=1, help="From 1; the last if unset.")] = None,
     head: Annotated[int | None, typer.Option(metavar="N", min=1, help="From 1; all if unset.")] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="The figure: .png, .pdf or .svg.")] = None,
-    checkpoint: t.Checkpoint = None,
+    checkpoint: model_options.Checkpoint = None,
     profile: options.Profile = None,
     corpus: options.Corpus = None,
     sets: options.Set = None,
@@ -48,11 +48,11 @@ def attention(
     if kind not in KINDS:
         raise UserError(f"--kind {kind}: write one of {', '.join(KINDS)}.")
     opened = Store.open(store, state_dir, create=False)
-    found = t.find_trained(opened, run, study, row, seed, profile=profile, corpus=corpus, sets=sets)
+    found = choose_run.find_trained(opened, run, study, row, seed, profile=profile, corpus=corpus, sets=sets)
     from experiments.evaluation.trained.attention_maps import attention_maps
     from experiments.evaluation.trained.translator import Translator
 
-    translator = Translator.of_run(found.config, found.attempt, t.device_spec("cpu:1"), "fp32", checkpoint)
+    translator = Translator.of_run(found.config, found.attempt, choose_run.device_spec("cpu:1"), "fp32", checkpoint)
     maps = attention_maps(translator, sentence, target)
     number = _within("--layer", layer or found.config.model.num_layers, found.config.model.num_layers)
     heads = range(found.config.model.num_heads)

@@ -17,8 +17,8 @@ from experiments.exchange.import_runs import Taken, runs_in, take_over
 from experiments.exchange.redaction import NOTHING, identity, places
 from experiments.jobs.queue.job import Member
 from experiments.jobs.queue.queue import Queue
+from experiments.records import TrackedRun
 from experiments.store.layout import Store, read_json
-from experiments.tracking.record import TrackedRun
 from reports.trust.bundles.archive import SUFFIX
 from reports.trust.bundles.read import read_bundle
 from reports.trust.bundles.traces import traces

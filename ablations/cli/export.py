@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from ablations.cli import options
-from ablations.service import choose_run as t
+from ablations.cli import model_options, options
+from ablations.service import choose_run
 from experiments.store.layout import Store
 
 
@@ -16,11 +16,11 @@ def register(app: typer.Typer) -> None:
 
 def export(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder.")],
-    run: t.Run = None,
-    study: t.StudyOption = None,
-    row: t.Row = None,
-    seed: t.Seed = None,
-    checkpoint: t.Checkpoint = None,
+    run: model_options.Run = None,
+    study: model_options.StudyOption = None,
+    row: model_options.Row = None,
+    seed: model_options.Seed = None,
+    checkpoint: model_options.Checkpoint = None,
     profile: options.Profile = None,
     corpus: options.Corpus = None,
     sets: options.Set = None,
@@ -32,7 +32,7 @@ def export(
     For example: ablations export german-english --study table3 --row base
     """
     opened = Store.open(store, state_dir, create=False)
-    found = t.find_trained(opened, run, study, row, seed, profile=profile, corpus=corpus, sets=sets)
+    found = choose_run.find_trained(opened, run, study, row, seed, profile=profile, corpus=corpus, sets=sets)
     from experiments.evaluation.trained.export import export as write
 
     choice = checkpoint or found.config.evaluation.checkpoint

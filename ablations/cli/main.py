@@ -26,7 +26,6 @@ from ablations.cli import (
     inspect,
     log,
     new,
-    options,
     plan,
     probe,
     prune,
@@ -40,6 +39,7 @@ from ablations.cli import (
     tune,
     ui,
 )
+from ablations.service.selected import opened_bundles
 from experiments.errors import UserError
 
 app = typer.Typer(
@@ -95,7 +95,7 @@ DISK = {  # never a mistake of the program's own, wherever it shows
 def main() -> None:
     """Entry point of the console script."""
     terminal.guard()
-    options.opened_bundles.clear()
+    opened_bundles.clear()
     try:
         app()
     except UserError as error:
@@ -110,9 +110,9 @@ def main() -> None:
         if isinstance(error, OSError) and error.errno in DISK and error.filename is not None:
             _say(f"{error.filename}: {error.strerror}. {DISK[error.errno]} Nothing that was finished is lost.")
             sys.exit(2)
-        if options.opened_bundles:
+        if opened_bundles:
             _say(
-                f"{' and '.join(options.opened_bundles)}: its records hold something that this program does not write "
+                f"{' and '.join(opened_bundles)}: its records hold something that this program does not write "
                 f"({type(error).__name__}: {error}). Ask its maker for the bundle again, or for the version that wrote "
                 f"it. If you made it yourself, this is a bug: the traceback is kept in {_keep_traceback()}."
             )

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from experiments.jobs.coordinator.watch import HANG_S
+
 StudyName = Annotated[
     str, typer.Argument(metavar="STUDY", help="A built-in study (`ablations studies`) or the path of a .toml file.")
 ]
@@ -46,6 +48,20 @@ Priority = Annotated[int, typer.Option(metavar="N", help="Higher ones are traine
 Stale = Annotated[
     str, typer.Option(metavar="keep|rerun", help="Finished runs of older code: keep them, marked, or train anew.")
 ]
+EngineName = Annotated[str, typer.Option("--engine", metavar="local|slurm|ray", help="Where runs execute.")]
+EngineSet = Annotated[
+    list[str] | None,
+    typer.Option("--engine-set", metavar="KEY=VALUE", help="For the engine: partition=gpu, time=720, …; repeatable."),
+]
+Address = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Of the Ray cluster; else the one nearby.")]
+HangAfter = Annotated[
+    float, typer.Option("--hang-after", metavar="MIN", min=0.01, help="Stop a run without a step for so many minutes.")
+]
+Notify = Annotated[
+    str | None,
+    typer.Option(metavar="COMMAND", envvar="ABLATIONS_NOTIFY", help="Run this when a row fails or a table has ended."),
+]
+DEFAULT_HANG_MIN = HANG_S / 60
 Yes = Annotated[bool, typer.Option("--yes", help="Go on with a design of over 10,000 rows.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Significance = Annotated[

@@ -9,13 +9,13 @@ from typing import Annotated, Any
 import typer
 
 from ablations.cli import options
-from ablations.cli.progress import duration
+from ablations.cli.progress import plain_progress
 from ablations.plan.plan import Plan, PlannedRun, plan_as_json
 from ablations.service.enqueue import say_trained_again, trained_again
 from ablations.service.forecast import Forecast, forecast, lines, measure
 from ablations.service.obstacles import Obstacle, crowded, obstacles, paragraphs
 from ablations.service.selected import choose, device_count
-from ablations.study.messages import number
+from ablations.study.messages import duration, number
 from experiments.errors import UserError
 from experiments.jobs.devices.slots import parse_slots
 
@@ -46,7 +46,7 @@ def plan(
     planned, slots = chosen.plan, parse_slots(devices)
     todo = [run for run in planned.runs if run.state not in ("finished", "stale")]
     if measured and todo:
-        measure(chosen, todo, slots[0])
+        measure(chosen, todo, slots[0], plain_progress)
     predicted = forecast(chosen, todo, slots)
     found, again = obstacles(chosen, todo, slots), trained_again(chosen, todo)
     if as_json:

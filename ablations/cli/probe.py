@@ -9,11 +9,12 @@ from typing import Annotated, Any
 import typer
 
 from ablations.cli import options
-from ablations.cli.progress import duration, plain_progress
+from ablations.cli.progress import plain_progress
 from ablations.plan.plan import PlannedRun
 from ablations.service.enqueue import prepare
 from ablations.service.forecast import short_spec
 from ablations.service.selected import Selected, choose
+from ablations.study.messages import duration
 from experiments.config import total_steps
 from experiments.errors import UserError
 from experiments.jobs.attempts.probe import PROBING, STEPS, Measured, probe_together, steps_together

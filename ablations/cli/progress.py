@@ -5,14 +5,19 @@ import time
 from types import TracebackType
 from typing import Self
 
+import typer
 from rich.console import Console
 from rich.live import Live as RichLive
 from rich.text import Text
 
 from ablations.cli.terminal import unguarded, visible
-from experiments.jobs.coordinator.reporter import View
+from ablations.service.work import WorkOptions, held
+from ablations.study.messages import duration
+from experiments.jobs.coordinator.loop import Until
+from experiments.jobs.coordinator.reporter import Summary, View
 from experiments.jobs.coordinator.watch import GRACE_S
 from experiments.jobs.queue.states import State
+from experiments.store.layout import Store
 
 PLAIN_EVERY_S = 10.0
 
@@ -23,6 +28,15 @@ def plain_progress(what: str, done: int, total: int) -> None:
     if terminal.isatty():
         end = "\n" if done >= total else ""
         print(f"\r{visible(what)} {done:,}/{total:,}", end=end, file=terminal, flush=True)
+
+
+def work_on(store: Store, options: WorkOptions, until: Until = "empty") -> Summary:
+    """Work on the store's queue, with progress in the terminal."""
+    with Live() as live:
+        summary = options.start(store, until, live.update)
+    for reason in held(store):
+        typer.echo(f"not run, {reason}", err=True)
+    return summary
 
 
 class Live:
@@ -55,13 +69,6 @@ class Live:
         eta = f"about {duration(view.left_s)} left" if view.left_s else ""
         stopping = STOPPING if view.stopping else ""
         return ", ".join(filter(None, [*words, view.preparing, eta, stopping]))
-
-
-def duration(seconds: float) -> str:
-    """ "42 s", "12 min", "3.5 h"."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 STOPPING = f"stopping after checkpoints, in {duration(GRACE_S)} at most (once more: at once)"

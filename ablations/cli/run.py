@@ -6,16 +6,16 @@ from typing import Annotated
 
 import typer
 
-from ablations.cli import options, working
-from ablations.cli.progress import plain_progress
+from ablations.cli import options
+from ablations.cli.progress import plain_progress, work_on
 from ablations.cli.report import print_table
-from ablations.cli.working import Working
 from ablations.plan.plan import Plan, PlannedRun
 from ablations.service.enqueue import enqueue, prepare, say_trained_again, trained_again, wanted
 from ablations.service.forecast import refuse_above
 from ablations.service.obstacles import crowded, refuse
 from ablations.service.selected import Selected, choose, device_count, where
-from ablations.service.sharing import as_one, settle
+from ablations.service.sharing import as_one, resolve_auto
+from ablations.service.work import WorkOptions, engine_settings
 from ablations.study.messages import number
 from experiments.errors import UserError
 from experiments.jobs.coordinator.reporter import Summary
@@ -56,11 +56,11 @@ def work_command(
     devices: options.Devices = "auto",
     store: options.StoreDir = options.DEFAULT_STORE,
     state_dir: options.StateDir = None,
-    hang_after: working.HangAfter = working.DEFAULT_HANG_MIN,
-    notify: working.Notify = None,
-    engine: working.EngineName = "local",
-    engine_set: working.EngineSet = None,
-    address: working.Address = None,
+    hang_after: options.HangAfter = options.DEFAULT_HANG_MIN,
+    notify: options.Notify = None,
+    engine: options.EngineName = "local",
+    engine_set: options.EngineSet = None,
+    address: options.Address = None,
     detach: Annotated[bool, typer.Option("--detach", help="Submit to the cluster and return.")] = False,
     trust: Annotated[
         list[str] | None,
@@ -74,13 +74,13 @@ def work_command(
     With --detach the runs go on in the cluster alone: `ablations status`, or the same command again, takes in what has
     ended meanwhile, and the same command submits what has to be done again.
     """
-    working = Working(devices, engine, working.engine_settings(engine_set, address), hang_after * 60, notify)
+    working = WorkOptions(devices, engine, engine_settings(engine_set, address), hang_after * 60, notify)
     if detach and engine == "local":
         raise UserError("--detach is for clusters: on this machine runs end with the process that works on the queue.")
     opened = Store.open(store, state_dir)
     for study in trust or ():
         _trust(opened, study)
-    _exit_if_bad(working.start(opened, "submitted" if detach else "empty"))
+    _exit_if_bad(work_on(opened, working, "submitted" if detach else "empty"))
     if detach:
         typer.echo(f"submitted; `ablations status {where(store, state_dir)}` says how far they are", err=True)
 
@@ -99,11 +99,11 @@ def run(
     priority: options.Priority = 0,
     stale: options.Stale = "keep",
     yes: options.Yes = False,
-    hang_after: working.HangAfter = working.DEFAULT_HANG_MIN,
-    notify: working.Notify = None,
-    engine: working.EngineName = "local",
-    engine_set: working.EngineSet = None,
-    address: working.Address = None,
+    hang_after: options.HangAfter = options.DEFAULT_HANG_MIN,
+    notify: options.Notify = None,
+    engine: options.EngineName = "local",
+    engine_set: options.EngineSet = None,
+    address: options.Address = None,
     max_hours: Annotated[
         float | None, typer.Option(metavar="H", min=0.0, help="Refuse to begin what would take longer than this.")
     ] = None,
@@ -115,7 +115,7 @@ def run(
     chosen = replace(chosen, devices_per_run=wide, priority=priority)
     here = engine == "local"
     one = as_one(devices) if here else devices
-    working = Working(one, engine, working.engine_settings(engine_set, address), hang_after * 60, notify)
+    working = WorkOptions(one, engine, engine_settings(engine_set, address), hang_after * 60, notify)
     todo = wanted(chosen.plan, stale)
     if here:
         refuse(chosen, todo, working.slots)
@@ -127,21 +127,21 @@ def run(
                 f"--devices {devices} measures how many runs share a device, --devices-per-run {devices_per_run} gives "
                 "a run several: name a number of runs a device, as cuda:*x2, or leave one of the two out."
             )
-        working = replace(working, devices=settle(devices, chosen, todo))
+        working = replace(working, devices=resolve_auto(devices, chosen, todo, plain_progress, say))
     if max_hours is not None and todo:
-        typer.echo(refuse_above(max_hours, chosen, todo, working.slots, here=here), err=True)
+        typer.echo(refuse_above(max_hours, chosen, todo, working.slots, plain_progress, here=here), err=True)
     run_chosen(chosen, working, stale, "json" if as_json else "markdown")
 
 
-def run_chosen(chosen: Selected, working: Working | str, stale: str, format_: str, show: bool = True) -> None:
+def run_chosen(chosen: Selected, working: WorkOptions | str, stale: str, format_: str, show: bool = True) -> None:
     """plan − valid results → queue → work → report. Exits 1 if a run failed, 130 if interrupted."""
-    working = Working(working) if isinstance(working, str) else working
+    working = WorkOptions(working) if isinstance(working, str) else working
     plan = chosen.plan
     runs = wanted(plan, stale)
     summary = Summary()
     if runs:
         _queue(chosen, plan, runs, stale)
-        summary = working.start(chosen.store)
+        summary = work_on(chosen.store, working)
     else:
         typer.echo(f"{number(len(plan.runs), 'run')}, all done: nothing to train", err=True)
     if show and not summary.interrupted:
@@ -174,6 +174,10 @@ def _trust(store: Store, study: str) -> None:
         typer.echo(f"trusted from now on, in {number(count, 'run')} of {study}: {what}", err=True)
     if not jobs:
         typer.echo(f"{study}: nothing to trust, no run of it is held for its code", err=True)
+
+
+def say(line: str) -> None:
+    typer.echo(line, err=True)
 
 
 def _exit_if_bad(summary: Summary) -> None:

@@ -13,10 +13,10 @@ from rich.live import Live
 from rich.text import Text
 
 from ablations.cli import options
-from ablations.cli.progress import duration
 from ablations.cli.terminal import unguarded, visible
-from ablations.service.collect_detached import settle
+from ablations.service.collect_detached import collect_detached
 from ablations.service.queued_runs import label
+from ablations.study.messages import duration
 from experiments.events.damage import damaged_events
 from experiments.jobs.queue.forecast import left_s
 from experiments.jobs.queue.job import Row
@@ -40,7 +40,7 @@ def status(
 ) -> None:
     """Show the queue: waiting with the reason, running with progress, failed with the end of the log."""
     opened = Store.open(store, state_dir, create=False)
-    settle(opened)
+    collect_detached(opened)
     if as_json:
         typer.echo(json.dumps(_as_json(opened), indent=1, ensure_ascii=False))
     elif watch:

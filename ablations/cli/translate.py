@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ablations.cli import options
+from ablations.cli import model_options, options
 from ablations.cli.terminal import for_data, unguarded
-from ablations.service import choose_run as t
+from ablations.service import choose_run
 from experiments.errors import UserError
 from experiments.store.layout import Store
 
@@ -27,10 +27,10 @@ def translate(
     input_: Annotated[
         Path | None, typer.Argument(metavar="[FILE]", help="UTF-8 lines; standard input if unset.")
     ] = None,
-    run: t.Run = None,
-    study: t.StudyOption = None,
-    row: t.Row = None,
-    seed: t.Seed = None,
+    run: model_options.Run = None,
+    study: model_options.StudyOption = None,
+    row: model_options.Row = None,
+    seed: model_options.Seed = None,
     model: Annotated[Path | None, typer.Option(metavar="DIR", help="A model that `ablations export` wrote.")] = None,
     beam_size: Annotated[int | None, typer.Option(metavar="N", min=1, help="As the run's evaluation if unset.")] = None,
     length_penalty: Annotated[float | None, typer.Option(metavar="ALPHA", min=0)] = None,
@@ -44,8 +44,8 @@ def translate(
     line_buffered: Annotated[
         bool, typer.Option(help="Translate each line as it comes, for a program that waits for it; slower.")
     ] = False,
-    checkpoint: t.Checkpoint = None,
-    precision: t.Precision = "fp32",
+    checkpoint: model_options.Checkpoint = None,
+    precision: model_options.Precision = "fp32",
     devices: options.Devices = "auto",
     profile: options.Profile = None,
     corpus: options.Corpus = None,
@@ -100,12 +100,12 @@ def _load(
         raise UserError("--model names an exported folder: leave --run and --study out, or --model.")
     if model is not None and checkpoint is not None:
         raise UserError("--model names an exported folder, which holds one set of weights: leave --checkpoint out.")
-    spec = t.device_spec(devices)
+    spec = choose_run.device_spec(devices)
     if model is not None:
         from experiments.evaluation.trained.translator import Translator
 
         return Translator.load(model, spec, precision)
-    found = t.find_trained(
+    found = choose_run.find_trained(
         Store.open(store, state_dir, create=False), run, study, row, seed, profile=profile, corpus=corpus, sets=sets
     )
     from experiments.evaluation.trained.translator import Translator

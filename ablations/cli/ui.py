@@ -17,10 +17,11 @@ from ablations.service.enqueue import member
 from ablations.service.selected import Selected, choose
 from experiments.errors import UserError
 from experiments.processes.keeper import kept
+from experiments.records import TrackedRun
 from experiments.store.layout import Store
 from experiments.tracking.database import HOST, ui_command
 from experiments.tracking.page import Chart, Published, Table, publish, saved_views
-from experiments.tracking.record import TrackedRun, own_evaluations
+from experiments.tracking.record import own_evaluations
 from reports.render.formats import render
 from reports.results.table import Table as Printed
 

@@ -10,7 +10,7 @@ from experiments.store.layout import Store
 DETACHED = ("slurm",)  # of a Ray cluster only `work --engine ray --address …` knows where it is
 
 
-def settle(store: Store) -> None:
+def collect_detached(store: Store) -> None:
     """Finish what is done, if runs were left to a cluster and nobody works on the store. Starts nothing.
 
     Silent where that cannot be: on a disk that may only be read, while another command does the same.

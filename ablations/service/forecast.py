@@ -5,11 +5,10 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ablations.cli.progress import duration, plain_progress
 from ablations.plan.plan import PlannedRun
 from ablations.service.enqueue import prepare
 from ablations.service.selected import Selected
-from ablations.study.messages import number
+from ablations.study.messages import duration, number
 from ablations.study.overrides import nested
 from experiments.config import flatten, total_steps
 from experiments.errors import UserError
@@ -17,6 +16,7 @@ from experiments.jobs.attempts.calibration import Point, Speed, keep, kept, of_r
 from experiments.jobs.attempts.probe import STEPS, probe
 from experiments.jobs.devices.devices_per_run import simulate, widths
 from experiments.jobs.devices.slots import Slot, by_device
+from experiments.tasks.base import Progress
 
 PROBED_S = 120.0  # what measuring may take, beside the cheapest and the costliest row
 
@@ -58,12 +58,12 @@ def forecast(chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slot]
     )
 
 
-def measure(chosen: Selected, runs: Sequence[PlannedRun], slot: Slot) -> None:
+def measure(chosen: Selected, runs: Sequence[PlannedRun], slot: Slot, progress: Progress) -> None:
     """Train a few steps of every row of another cost on one slot, and keep in the store how long they took.
 
     The cheapest and the costliest first: once they and PROBED_S have passed, the others are told from these.
     """
-    prepare(chosen, runs, plain_progress)
+    prepare(chosen, runs, progress)
     by_cost = {step_cost(run): run for run in runs if run.cost}
     if not by_cost:
         raise UserError(f"The task {chosen.study.task} does not predict what its runs cost: nothing can be measured.")
@@ -71,7 +71,7 @@ def measure(chosen: Selected, runs: Sequence[PlannedRun], slot: Slot) -> None:
     order, began = list(dict.fromkeys([costs[0], costs[-1], *costs])), time.monotonic()
     probes = probe(chosen.store, (short_spec(chosen, by_cost[cost]) for cost in order), slot)
     for cost, measured in zip(order, probes, strict=True):
-        plain_progress(f"measuring {by_cost[cost].row}", order.index(cost) + 1, len(order))
+        progress(f"measuring {by_cost[cost].row}", order.index(cost) + 1, len(order))
         keep(chosen.store, [Point(slot.kind, slot.threads, cost, measured.seconds_per_step)])
         if cost != costs[0] and time.monotonic() - began > PROBED_S:
             probes.close()
@@ -79,7 +79,12 @@ def measure(chosen: Selected, runs: Sequence[PlannedRun], slot: Slot) -> None:
 
 
 def refuse_above(
-    max_hours: float, chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slot], here: bool
+    max_hours: float,
+    chosen: Selected,
+    runs: Sequence[PlannedRun],
+    slots: Sequence[Slot],
+    progress: Progress,
+    here: bool,
 ) -> str:
     """Raises UserError if the runs would take longer, all together, than the budget; else what they would take.
 
@@ -92,7 +97,7 @@ def refuse_above(
             "`ablations plan … --measure` trains a few steps of each row."
         )
     if predicted.makespan_s is None:
-        measure(chosen, runs, slots[0])
+        measure(chosen, runs, slots[0], progress)
         predicted = forecast(chosen, runs, slots)
     if predicted.makespan_s is None:
         raise UserError("--max-hours: how long these runs take cannot be predicted, so the budget cannot be kept.")

@@ -10,7 +10,7 @@ from pathlib import Path
 import typer
 
 from ablations.plan.plan import Plan, plan_study
-from ablations.service.collect_detached import settle
+from ablations.service.collect_detached import collect_detached
 from ablations.service.run_states import run_states
 from ablations.study.overrides import nested
 from ablations.study.selectors import selection
@@ -79,7 +79,7 @@ def choose(
     study = load_study(study_name, many)
     task = task_of(study)
     store = Store.open(store_dir, state_dir, create=False)
-    settle(store)
+    collect_detached(store)
 
     def replan() -> Plan:
         return plan_study(study, chosen, task, store.root, run_states(store, task))

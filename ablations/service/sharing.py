@@ -4,9 +4,6 @@ import re
 import statistics
 from collections.abc import Callable, Sequence
 
-import typer
-
-from ablations.cli.progress import plain_progress
 from ablations.plan.plan import PlannedRun
 from ablations.service.enqueue import prepare
 from ablations.service.forecast import short_spec, step_cost
@@ -18,6 +15,7 @@ from experiments.jobs.attempts.probe import STEPS, probe_together, steps_togethe
 from experiments.jobs.devices.device_sharing import WORTH, counts, most_worth, shares
 from experiments.jobs.devices.hardware import available_cores
 from experiments.jobs.devices.slots import Slot, parse_slots
+from experiments.tasks.base import Progress
 
 MEASURED = re.compile(r"cpu:auto|(cuda:(?:\*|\d+(?:,\d+)*)x)auto")
 
@@ -27,7 +25,9 @@ def as_one(devices: str) -> str:
     return _replaced(devices, lambda part: _text(part, 1))
 
 
-def settle(devices: str, chosen: Selected, runs: Sequence[PlannedRun]) -> str:
+def resolve_auto(
+    devices: str, chosen: Selected, runs: Sequence[PlannedRun], progress: Progress, say: Callable[[str], None]
+) -> str:
     """The text of `--devices` with numbers where it says auto: as many at once as are each time WORTH the fewer.
 
     Measured is the row in which half of all the table's work is passed, going from its cheapest to its costliest. The
@@ -37,10 +37,10 @@ def settle(devices: str, chosen: Selected, runs: Sequence[PlannedRun]) -> str:
     if not runs:
         return as_one(devices)
     run = middle_of_work(chosen.plan.runs)
-    prepare(chosen, [*runs, run], plain_progress)
+    prepare(chosen, [*runs, run], progress)
     with chosen.store.coordinator_lock():  # what trains beside it would be measured too
-        settled = _replaced(devices, lambda part: _text(part, _count(chosen, run, parse_slots(_text(part, 1))[0])))
-    typer.echo(f"--devices {settled}", err=True)
+        settled = _replaced(devices, lambda part: _text(part, _count(chosen, run, say, parse_slots(_text(part, 1))[0])))
+    say(f"--devices {settled}")
     return settled
 
 
@@ -64,7 +64,7 @@ def _text(part: re.Match[str], count: int) -> str:
     return f"{part[1]}{count}" if part[1] else f"cpu:{count}x{max(1, available_cores() // count)}"
 
 
-def _count(chosen: Selected, run: PlannedRun, slot: Slot) -> int:
+def _count(chosen: Selected, run: PlannedRun, say: Callable[[str], None], slot: Slot) -> int:
     """Runs at once on a device like `slot`, as was measured in this store or is measured now."""
     spec = short_spec(chosen, run, 2 * STEPS)
     alike = {key: value for key, value in spec.items() if key != "config"}
@@ -75,9 +75,9 @@ def _count(chosen: Selected, run: PlannedRun, slot: Slot) -> int:
         return known
     tried = list(counts(slot, chosen.task.memory_bytes(run.config, slot.kind) / 1e9))
     if len(tried) < 2:
-        typer.echo(f"{slot.unit} is not shared: two runs like {run.row} would not fit", err=True)
+        say(f"{slot.unit} is not shared: two runs like {run.row} would not fit")
         return 1
-    typer.echo(f"measuring how many runs like {run.row} share {slot.unit} best …", err=True)
+    say(f"measuring how many runs like {run.row} share {slot.unit} best …")
     seconds: dict[int, float] = {}  # of a step, by how many run at once
 
     def speeds(count: int) -> list[float]:
@@ -87,15 +87,15 @@ def _count(chosen: Selected, run: PlannedRun, slot: Slot) -> int:
         except UserError as error:
             if count == 1:
                 raise UserError(f"{error} So name a number in --devices, as cpu:2x4 or cuda:*x2.") from None
-            typer.echo(f"  {count} at once: {error}", err=True)
+            say(f"  {count} at once: {error}")
             return [0.0]
         seconds[count] = statistics.fmean(measured.seconds_per_step for measured in found)
         each = [1 / measured.seconds_per_step for measured in found]
-        typer.echo(f"  {count} at once: {sum(each):.3g} steps/s", err=True)
+        say(f"  {count} at once: {sum(each):.3g} steps/s")
         return each
 
     count = most_worth(tried, speeds)[-1][0]
-    typer.echo(f"  {count} it is: each number has to gain {WORTH} times over the one before", err=True)
+    say(f"  {count} it is: each number has to gain {WORTH} times over the one before")
     keep_share(chosen.store, key, count)
     keep(chosen.store, [Point(slot.kind, shares(slot, count)[0].threads, step_cost(run), seconds[count])])
     return count

@@ -73,3 +73,10 @@ def suggestion(name: str, options: Iterable[str], what: str) -> str:
         return f"There are no {what}."
     listed = ", ".join(options[:40]) + (", …" if len(options) > 40 else "")
     return f"The {what} are: {listed}."
+
+
+def duration(seconds: float) -> str:
+    """ "42 s", "12 min", "3.5 h"."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

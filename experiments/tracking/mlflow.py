@@ -23,13 +23,12 @@ from typing import Any
 from experiments.config import digest, flatten
 from experiments.errors import DiskFull
 from experiments.events.history import History, Point
+from experiments.records import RUNNING, TrackedRun
 from experiments.store.layout import Store, folder_beside, remove_folder
 from experiments.tracking.database import SCHEME, database_uri, set_journal
 from experiments.tracking.names import to_key, whole_names
 from experiments.tracking.record import (
     ARTIFACT_BYTES,
-    RUNNING,
-    TrackedRun,
     artifacts,
     config,
     curve_name,

@@ -9,8 +9,8 @@ from experiments.jobs.coordinator.reporter import tracked_run
 from experiments.jobs.queue.job import Job, Member
 from experiments.jobs.queue.queue import Queue
 from experiments.jobs.queue.states import State
+from experiments.records import TrackedRun
 from experiments.store.layout import Store, read_json
-from experiments.tracking.record import TrackedRun
 
 
 def retell(store: Store) -> Iterator[TrackedRun]:

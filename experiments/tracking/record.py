@@ -9,35 +9,18 @@ import re
 import shutil
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from experiments.errors import UserError
 from experiments.events.history import History, Point
+from experiments.records import Member, TrackedRun
 from experiments.store.layout import Store, read_json
 
-RUNNING = "RUNNING"
 TAG_LENGTH = 4000  # MLflow's limit, with room
 ARTIFACT_BYTES = 64 << 20  # larger files stay in the run's folder only
 NUM_PARAMS, TRAIN_WALL_S = "num_params", "train_wall_s"
 _IDENTITY = re.compile(r"[0-9a-f]{16}")
-Member = tuple[str, str, str, str, str]  # study, profile, corpus, row, group
-
-
-@dataclass(frozen=True)
-class TrackedRun:
-    """What tracking needs to know of a run beside its events and results."""
-
-    run_id: str
-    status: str  # RUNNING, FINISHED, FAILED, KILLED
-    task: str
-    config: Mapping[str, Any]
-    seed: int
-    inputs: Mapping[str, str] = field(default_factory=dict)  # digests of what it trains on
-    num_params: int | None = None
-    members: tuple[Member, ...] = ()
-    error: str = ""
 
 
 def config(store: Store, run: TrackedRun) -> Mapping[str, Any]:

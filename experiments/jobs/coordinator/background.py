@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from experiments.tracking.record import RUNNING, TrackedRun
+from experiments.records import RUNNING, TrackedRun
 
 INTERVAL_S = 10.0
 PATIENCE_S = 120.0  # at the end, with a database that another process has locked

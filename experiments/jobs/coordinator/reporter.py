@@ -13,7 +13,7 @@ from experiments.jobs.queue.forecast import left_s
 from experiments.jobs.queue.job import Claimed, Job
 from experiments.jobs.queue.ledger import Ledger
 from experiments.jobs.queue.states import State
-from experiments.tracking.record import TrackedRun
+from experiments.records import TrackedRun
 
 PROGRESS_S = 0.5
 STATUS = {

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from experiments.jobs.coordinator.background import Background
-from experiments.tracking.record import TrackedRun
+from experiments.records import TrackedRun
 
 
 def run(name, status="RUNNING"):

@@ -16,10 +16,11 @@ import pytest
 
 from experiments.events.event_log import EventWriter
 from experiments.events.history import History
+from experiments.records import TrackedRun
 from experiments.store.layout import Store, write_json
 from experiments.tracking.database import ui_command
 from experiments.tracking.mlflow import Tracker, rebuild
-from experiments.tracking.record import TrackedRun, final_points
+from experiments.tracking.record import final_points
 
 pytestmark = pytest.mark.slow  # importing MLflow and making its tables takes seconds
 

@@ -9,9 +9,9 @@ import pytest
 
 from experiments.events.event_log import FILE, EventWriter
 from experiments.jobs.coordinator.background import Background
+from experiments.records import TrackedRun
 from experiments.store.layout import Store, write_json
 from experiments.tracking.mlflow import POSITION, Tracker, rebuild
-from experiments.tracking.record import TrackedRun
 
 pytestmark = pytest.mark.slow  # importing MLflow and making its tables takes seconds
 

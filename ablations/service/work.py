@@ -1,18 +1,14 @@
 """How the queue is worked off: on which engine and slots, with what patience, and who is told."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated
 
-import typer
-
-from ablations.cli.progress import Live
 from experiments.errors import UserError
 from experiments.jobs.coordinator.background import Background
 from experiments.jobs.coordinator.coordinator import work
 from experiments.jobs.coordinator.loop import Until
 from experiments.jobs.coordinator.notify import Notifier
-from experiments.jobs.coordinator.reporter import Summary
+from experiments.jobs.coordinator.reporter import Summary, View
 from experiments.jobs.coordinator.watch import HANG_S
 from experiments.jobs.devices.slots import Slot, parse_cluster_slots, parse_slots
 from experiments.jobs.engines.base import Engine
@@ -21,25 +17,11 @@ from experiments.store.layout import Store
 from experiments.tasks.load import load_task
 from experiments.tracking.mlflow import Tracker
 
-EngineName = Annotated[str, typer.Option("--engine", metavar="local|slurm|ray", help="Where runs execute.")]
-EngineSet = Annotated[
-    list[str] | None,
-    typer.Option("--engine-set", metavar="KEY=VALUE", help="For the engine: partition=gpu, time=720, …; repeatable."),
-]
-Address = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Of the Ray cluster; else the one nearby.")]
-HangAfter = Annotated[
-    float, typer.Option("--hang-after", metavar="MIN", min=0.01, help="Stop a run without a step for so many minutes.")
-]
-Notify = Annotated[
-    str | None,
-    typer.Option(metavar="COMMAND", envvar="ABLATIONS_NOTIFY", help="Run this when a row fails or a table has ended."),
-]
-DEFAULT_HANG_MIN = HANG_S / 60
 ENGINES = ("local", "slurm", "ray")
 
 
 @dataclass(frozen=True)
-class Working:
+class WorkOptions:
     """What the options of `run` and `work` say. Making it checks them; nothing is started yet."""
 
     devices: str = "auto"
@@ -57,24 +39,20 @@ class Working:
         parse = parse_slots if self.engine == "local" else parse_cluster_slots
         object.__setattr__(self, "slots", parse(self.devices))
 
-    def start(self, store: Store, until: Until = "empty") -> Summary:
-        """Work on the store's queue, with progress in the terminal."""
+    def start(self, store: Store, until: Until = "empty", on_progress: Callable[[View], None] | None = None) -> Summary:
+        """Work on the store's queue; `on_progress` is called about twice a second."""
         slots = self.slots if until != "submitted" else _for_all(self.slots, store)
-        with Live() as live:
-            summary = work(
-                store,
-                slots,
-                load_task,
-                Background(lambda: Tracker(store)),
-                live.update,
-                until=until,
-                engine=make_engine(self.engine, self.settings, store, len(self.slots)),
-                hang_s=self.hang_s,
-                notifier=Notifier(self.notify) if self.notify else None,
-            )
-        for reason in _held(store):
-            typer.echo(f"not run, {reason}", err=True)
-        return summary
+        return work(
+            store,
+            slots,
+            load_task,
+            Background(lambda: Tracker(store)),
+            on_progress,
+            until=until,
+            engine=make_engine(self.engine, self.settings, store, len(self.slots)),
+            hang_s=self.hang_s,
+            notifier=Notifier(self.notify) if self.notify else None,
+        )
 
 
 def make_engine(name: str, settings: Sequence[str], store: Store, at_once: int) -> Engine | None:
@@ -102,7 +80,7 @@ def _pair(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _held(store: Store) -> list[str]:
+def held(store: Store) -> list[str]:
     queue = Queue(store.queue_db)
     try:
         return queue.held()
