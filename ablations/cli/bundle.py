@@ -13,7 +13,7 @@ from ablations.service.enqueue import member
 from ablations.service.selected import choose
 from ablations.study.messages import number
 from experiments.errors import UserError
-from experiments.exchange.import_runs import Taken, runs_in, take_over
+from experiments.exchange.import_runs import Taken, import_runs, runs_in
 from experiments.exchange.redaction import NOTHING, identity, places
 from experiments.jobs.queue.job import Member
 from experiments.jobs.queue.queue import Queue
@@ -79,7 +79,7 @@ def import_(
         origin, members = _origin(source, Path(folder))
         target = Store.open(store, state_dir)
         with target.coordinator_lock():
-            taken = list(take_over(origin, target, runs_in(origin)))
+            taken = list(import_runs(origin, target, runs_in(origin)))
             new = [item.run_id for item in taken if item.how == "taken" or item.evaluations]
             _track(target, new, members)
     _say(taken, target)

@@ -11,7 +11,7 @@ from ablations.service.queued_runs import chosen, label, labels
 from experiments.errors import UserError
 from experiments.events.event_log import Tail
 from experiments.jobs.attempts.attempt import LOG
-from experiments.jobs.queue.job import Row
+from experiments.jobs.queue.job import JobStatus
 from experiments.jobs.queue.queue import Queue
 from experiments.jobs.queue.states import State
 from experiments.store.layout import Store
@@ -50,7 +50,7 @@ def log(
     _print(opened, row.run_id, path, follow)
 
 
-def _print_attempts(store: Store, row: Row) -> None:
+def _print_attempts(store: Store, row: JobStatus) -> None:
     queue = Queue(store.queue_db, create=False)
     try:
         history = queue.history(row.run_id)

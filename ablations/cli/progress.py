@@ -79,7 +79,9 @@ def _running(view: View) -> list[str]:
     for live in view.running:
         job = live.claimed.job
         name = job.members[0].row if job.members else job.run_id
-        step = f"step {live.record.step}/{job.total_steps}" if live.record.step is not None and job.total_steps else ""
-        words = [f"{name} (seed {job.seed})", live.record.doing, step, f"on {live.slot.name}"]
+        step = (
+            f"step {live.progress.step}/{job.total_steps}" if live.progress.step is not None and job.total_steps else ""
+        )
+        words = [f"{name} (seed {job.seed})", live.progress.doing, step, f"on {live.slot.name}"]
         lines.append(" ".join(filter(None, words)))
     return lines

@@ -14,7 +14,7 @@ from experiments.jobs.queue.states import State
 from experiments.store.layout import Store
 from experiments.store.pruning import removable, remove, size
 from experiments.tracking.mlflow import rebuild as rebuild_tracking
-from experiments.tracking.rebuild import retell
+from experiments.tracking.rebuild import tracked_runs
 
 
 def register(app: typer.Typer) -> None:
@@ -51,7 +51,7 @@ def rebuild(store: options.StoreDir = options.DEFAULT_STORE, state_dir: options.
     """Write MLflow's database anew, from the runs' events and results."""
     opened = Store.open(store, state_dir, create=False)
     with _alone(opened):
-        runs = list(retell(opened))
+        runs = list(tracked_runs(opened))
         problems = rebuild_tracking(opened, runs)
     for line in problems:
         typer.echo(f"could not be written: {line}", err=True)

@@ -8,7 +8,7 @@ import typer
 from ablations.cli import options
 from ablations.service.queued_runs import chosen, label, labels
 from ablations.service.selected import where
-from experiments.jobs.queue.job import Row
+from experiments.jobs.queue.job import JobStatus
 from experiments.jobs.queue.queue import Queue
 from experiments.jobs.queue.states import State
 from experiments.store.layout import Store
@@ -61,7 +61,7 @@ def drain(store: options.StoreDir = options.DEFAULT_STORE, state_dir: options.St
     typer.echo(f"{holder} finishes what runs, starts nothing more and ends")
 
 
-def _ask(store: Store, rows: Iterable[Row], request: Callable[[Queue, list[str]], object]) -> None:
+def _ask(store: Store, rows: Iterable[JobStatus], request: Callable[[Queue, list[str]], object]) -> None:
     queue = Queue(store.queue_db)
     try:
         request(queue, [row.run_id for row in rows])

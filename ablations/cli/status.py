@@ -19,7 +19,7 @@ from ablations.service.queued_runs import label
 from ablations.study.messages import duration
 from experiments.events.damage import damaged_events
 from experiments.jobs.queue.forecast import left_s
-from experiments.jobs.queue.job import Row
+from experiments.jobs.queue.job import JobStatus
 from experiments.jobs.queue.queue import Queue
 from experiments.jobs.queue.states import State
 from experiments.store.layout import Store
@@ -95,7 +95,7 @@ def _left(queue: Queue) -> list[str]:
     return [] if not seconds else [f"about {duration(seconds)} left, as fast as until now"]
 
 
-def _line(row: Row) -> str:
+def _line(row: JobStatus) -> str:
     step = f" step {row.step}/{row.total}" if row.step is not None and row.total else ""
     if row.state is not State.RUNNING:
         return f"{row.state.value:<9} {label(row)}{step}"
@@ -104,7 +104,7 @@ def _line(row: Row) -> str:
     return f"{row.state.value:<9} {label(row)}{step} {row.doing}{since}{left}"
 
 
-def _why(row: Row, before: int, holder: str, draining: bool) -> str:
+def _why(row: JobStatus, before: int, holder: str, draining: bool) -> str:
     """Why a run waits."""
     if row.held:
         return row.held
@@ -139,6 +139,6 @@ def _as_json(store: Store) -> list[dict[str, Any]]:
         queue.close()
 
 
-def _log(store: Store, row: Row) -> str | None:
+def _log(store: Store, row: JobStatus) -> str | None:
     """Where the last attempt's log is, within the store."""
     return f"runs/{row.run_id}/attempts/{row.attempt:04d}/log.txt" if row.attempt else None

@@ -11,7 +11,7 @@ from ablations.study.study import Study, load_study
 from experiments.config import DeviceSpec, RunConfig
 from experiments.errors import UserError
 from experiments.jobs.devices.slots import parse_slots
-from experiments.jobs.queue.job import Row as Queued
+from experiments.jobs.queue.job import JobStatus
 from experiments.jobs.queue.queue import Queue
 from experiments.store.layout import Store, read_json
 
@@ -91,7 +91,7 @@ def _recorded(store: Store, study: str, row: str, seed: int | None, profile: str
     return [q.run_id for q in named if q.seed == (first if seed is None else seed) and store.result(q.run_id)]
 
 
-def _queued(store: Store, study: str, row: str | None, profile: str | None) -> list[Queued]:
+def _queued(store: Store, study: str, row: str | None, profile: str | None) -> list[JobStatus]:
     """The study's runs in the queue, of one row or of all."""
     if not store.queue_db.exists():
         return []

@@ -14,7 +14,7 @@ from experiments.config import flatten, total_steps
 from experiments.errors import UserError
 from experiments.jobs.attempts.calibration import Point, Speed, keep, kept, of_results
 from experiments.jobs.attempts.probe import STEPS, probe
-from experiments.jobs.devices.devices_per_run import simulate, widths
+from experiments.jobs.devices.devices_per_run import devices_per_run, simulate
 from experiments.jobs.devices.slots import Slot, by_device
 from experiments.tasks.base import Progress
 
@@ -119,7 +119,7 @@ def _widths(runs: Mapping[str, PlannedRun], slots: Sequence[Slot], per_run: int)
     devices = len(by_device(slot for slot in slots if per_run or slot.kind == "cuda"))
     if per_run:
         return dict.fromkeys(runs, min(per_run, devices)) if per_run > 1 and devices > 1 else {}
-    return widths({run_id: run.cost for run_id, run in runs.items()}, devices) if devices > 1 else {}
+    return devices_per_run({run_id: run.cost for run_id, run in runs.items()}, devices) if devices > 1 else {}
 
 
 def _makespan(seconds: Mapping[str, float], wide: Mapping[str, int], slots: int) -> float:

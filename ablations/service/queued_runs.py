@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Sequence
 
 from experiments.errors import UserError
-from experiments.jobs.queue.job import Row
+from experiments.jobs.queue.job import JobStatus
 from experiments.jobs.queue.queue import Queue
 from experiments.jobs.queue.states import State
 from experiments.store.layout import Store
@@ -12,12 +12,12 @@ HOW = "Write a row (A-h16), a row with its seed (A-h16:2), a study (table3), the
 SHORTEST = 4  # digits of a run_id
 
 
-def chosen(store: Store, names: Sequence[str], states: Collection[State] = tuple(State)) -> list[Row]:
+def chosen(store: Store, names: Sequence[str], states: Collection[State] = tuple(State)) -> list[JobStatus]:
     """The runs that `names` mean, of those in `states`. Raises UserError for a name that means none."""
     rows = all_rows(store)
     if not rows:
         raise UserError(f"Nothing is queued in {store.root}. Name the store with --store.")
-    found: dict[str, Row] = {}
+    found: dict[str, JobStatus] = {}
     for name in names:
         meant = [row for row in rows if _means(name, row)]
         if not meant:
@@ -27,7 +27,7 @@ def chosen(store: Store, names: Sequence[str], states: Collection[State] = tuple
     return list(found.values())
 
 
-def all_rows(store: Store) -> list[Row]:
+def all_rows(store: Store) -> list[JobStatus]:
     """The queue; empty if there is none."""
     if not store.queue_db.exists():
         return []
@@ -38,18 +38,18 @@ def all_rows(store: Store) -> list[Row]:
         queue.close()
 
 
-def label(row: Row) -> str:
+def label(row: JobStatus) -> str:
     """ "table3 A-h16 seed 2 (1f2e…)": every table the run stands in."""
     names = ", ".join(sorted({f"{member.study} {member.row}" for member in row.members})) or "run"
     return f"{names} seed {row.seed} ({row.run_id})"
 
 
-def labels(rows: Iterable[Row]) -> str:
+def labels(rows: Iterable[JobStatus]) -> str:
     """Several, one a line."""
     return "".join(f"  {row.state.value:<9} {label(row)}\n" for row in rows)
 
 
-def _means(name: str, row: Row) -> bool:
+def _means(name: str, row: JobStatus) -> bool:
     if name == "all" or (len(name) >= SHORTEST and row.run_id.startswith(name)):
         return True
     key, colon, seed = name.rpartition(":")

@@ -14,7 +14,7 @@ from ablations.study.study import Study
 from ablations.study.tuning import SETS, about, deciding_column, space_of, tune_of, with_tuned
 from experiments.events.history import History
 from experiments.jobs.coordinator.reporter import View
-from experiments.jobs.queue.job import Row
+from experiments.jobs.queue.job import JobStatus
 from experiments.jobs.queue.queue import Queue
 from experiments.jobs.queue.states import State
 from experiments.tuning import COMPLETE, FAILED, PRUNED, Search, Trial
@@ -56,7 +56,7 @@ class Trials:
         for row, search in self.searches.items():
             for trial in search.running:
                 self._start(row, trial)
-                self._settle(row, trial, queued)
+                self._report_trial(row, trial, queued)
             while (
                 row not in self.given_up
                 and len(search.trials) < self.budget(row)
@@ -64,7 +64,7 @@ class Trials:
             ):
                 trial = search.ask()
                 self._start(row, trial)
-                self._settle(row, trial, {})
+                self._report_trial(row, trial, {})
         if self.complete and not self._told_complete:
             self._told_complete = True
             self._when_complete()
@@ -106,7 +106,7 @@ class Trials:
         store, task = self._chosen.store, self._chosen.task
         return plan_study(study, selected, task, store.root, run_states(store, task))
 
-    def _settle(self, row: str, trial: Trial, queued: Mapping[str, Row]) -> None:
+    def _report_trial(self, row: str, trial: Trial, queued: Mapping[str, JobStatus]) -> None:
         """Tell a trial whose run has ended."""
         run, search, store = self._runs[row, trial.number], self.searches[row], self._chosen.store
         eval_id = next(e.eval_id for e in run.evaluations if e.spec.set == self.tune.set)
@@ -129,7 +129,7 @@ class Trials:
         points = History(self._chosen.store, run.run_id).read()
         return {point.step: point.value for point in points if point.name == search.space.curve}
 
-    def _queued(self) -> dict[str, Row]:
+    def _queued(self) -> dict[str, JobStatus]:
         """Only what this process has queued counts: an old failure is tried again."""
         mine = {run.run_id for run in self._runs.values()}
         queue = Queue(self._chosen.store.queue_db)

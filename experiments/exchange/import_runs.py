@@ -56,7 +56,7 @@ def _is_inside(path: Path, store: Store) -> bool:
     return True
 
 
-def take_over(source: Store, target: Store, run_ids: Iterable[str]) -> Iterator[Taken]:
+def import_runs(source: Store, target: Store, run_ids: Iterable[str]) -> Iterator[Taken]:
     """Copy what `target` lacks. Hold the target's coordinator lock: nobody else may write its results meanwhile."""
     for run_id in run_ids:
         theirs, ours = source.result(run_id), target.result(run_id)

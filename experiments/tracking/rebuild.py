@@ -13,7 +13,7 @@ from experiments.records import TrackedRun
 from experiments.store.layout import Store, read_json
 
 
-def retell(store: Store) -> Iterator[TrackedRun]:
+def tracked_runs(store: Store) -> Iterator[TrackedRun]:
     """The runs that were attempted, in the order in which they began; then those that ended before they began."""
     queue = Queue(store.queue_db, create=False)
     try:

@@ -100,7 +100,7 @@ class Training:
         if moments := found.optimizer():
             restore_optimizer(self.model, self.optimizer, moments, found.step)
         if self.group.leads:
-            checkpoint.take_over(found, attempts, self.folder)
+            checkpoint.link_checkpoints(found, attempts, self.folder)
         self.step, self.target_tokens = found.step, found.meta["target_tokens"]
         self._best_steps = dict(found.meta.get("best_steps") or {})
         self.facts["resumed_from"] = found.step

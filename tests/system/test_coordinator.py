@@ -147,7 +147,7 @@ def test_progress_is_shown_and_kept(store):
     seen = []
     go(store, make(steps=60, step_s=0.02), on_progress=seen.append)
     assert seen[-1].counts[State.FINISHED] == 1
-    steps = [live.record.step for view in seen for live in view.running if live.record.step]
+    steps = [live.progress.step for view in seen for live in view.running if live.progress.step]
     assert steps and steps == sorted(steps)
 
 

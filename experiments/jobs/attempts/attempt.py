@@ -11,7 +11,7 @@ from typing import Any
 
 from experiments.errors import UserError
 from experiments.events.event_log import EventWriter, Tail
-from experiments.jobs.attempts.progress import Record
+from experiments.jobs.attempts.progress import AttemptProgress
 from experiments.jobs.attempts.promote import TRAINING
 from experiments.jobs.devices.slots import Slot
 from experiments.jobs.engines.base import Engine, Handle, Launch, child_environment
@@ -26,7 +26,7 @@ TAIL_LINES = 15
 
 
 @dataclass
-class Live:
+class RunningAttempt:
     """An attempt that the coordinator watches."""
 
     claimed: Claimed
@@ -36,7 +36,7 @@ class Live:
     expected: tuple[str, ...]  # the parts it is to make
     handle: Handle | None
     tail: Tail
-    record: Record = field(default_factory=Record)
+    progress: AttemptProgress = field(default_factory=AttemptProgress)
     asked: str = ""  # "stop", "cancel" or "hung" once it was asked to end
     asked_at: float = 0.0
     heard_at: float = field(default_factory=time.monotonic)  # its last event
@@ -45,7 +45,7 @@ class Live:
         """Take in what its events have said since the last time."""
         for event in self.tail.read():
             self.heard_at = time.monotonic()
-            self.record.take(event)
+            self.progress.take(event)
 
     @property
     def run_id(self) -> str:
@@ -53,14 +53,14 @@ class Live:
 
 
 @dataclass
-class Plan:
+class PreparedAttempt:
     """An attempt whose folder is made and whose child is to be started."""
 
-    live: Live
+    live: RunningAttempt
     launch: Launch
 
 
-def plan(
+def prepare_attempt(
     store: Store,
     engine: Engine,
     child: Sequence[str],
@@ -69,7 +69,7 @@ def plan(
     slot: Slot,
     parts: Sequence[str],
     code_digest: str,
-) -> Plan:
+) -> PreparedAttempt:
     """Write the child's spec. `parts` are what it is to make."""
     number, folder = attempt
     job = claimed.job
@@ -92,7 +92,7 @@ def plan(
         "inputs": dict(job.inputs),
         "train": TRAINING in parts,
         "evaluations": [dict(item) for item in job.evaluations if item["eval_id"] in parts],
-        "device": slot.told(threads),
+        "device": slot.device_spec(threads),
         "keeps": [list(keep) for keep in job.keeps],
         "earlier": [os.path.relpath(path, store.root) for path in earlier],
         "pinned": pinned,
@@ -102,10 +102,10 @@ def plan(
     (folder / SPEC).write_text(json.dumps(seal(spec), indent=1), encoding="utf-8")
     command = Launch([*child, str(folder / SPEC)], child_environment(slot, threads), folder / LOG, slot)
     claimed = replace(claimed, pinned=pinned)
-    return Plan(Live(claimed, number, folder, slot, tuple(parts), None, Tail(folder)), command)
+    return PreparedAttempt(RunningAttempt(claimed, number, folder, slot, tuple(parts), None, Tail(folder)), command)
 
 
-def start(engine: Engine, plans: Sequence[Plan]) -> list[Live]:
+def start(engine: Engine, plans: Sequence[PreparedAttempt]) -> list[RunningAttempt]:
     """Start the children. One that cannot be started counts as an attempt that was killed."""
     for planned, handle in zip(plans, engine.start_all([planned.launch for planned in plans]), strict=True):
         if isinstance(handle, OSError):
@@ -115,7 +115,7 @@ def start(engine: Engine, plans: Sequence[Plan]) -> list[Live]:
     return [planned.live for planned in plans]
 
 
-def adopt(store: Store, engine: Engine, claimed: Claimed, slots: Sequence[Slot]) -> Live:
+def adopt(store: Store, engine: Engine, claimed: Claimed, slots: Sequence[Slot]) -> RunningAttempt:
     """An attempt that another coordinator has left; its handle is None if the child is gone too.
 
     Raises UserError if it was given to another engine: whether it still runs there is not for this one to know.
@@ -129,7 +129,7 @@ def adopt(store: Store, engine: Engine, claimed: Claimed, slots: Sequence[Slot])
     folder = store.attempt_folder(claimed.job.run_id, claimed.attempt)
     slot = next((s for s in slots if s.name == claimed.slot), Slot(claimed.slot, ""))
     handle = engine.adopt(claimed.ref) if claimed.ref else None
-    return Live(claimed, claimed.attempt, folder, slot, tuple(_expected(folder)), handle, Tail(folder))
+    return RunningAttempt(claimed, claimed.attempt, folder, slot, tuple(_expected(folder)), handle, Tail(folder))
 
 
 def _expected(folder: Path) -> list[str]:

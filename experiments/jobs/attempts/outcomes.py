@@ -8,7 +8,7 @@ import signal
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from experiments.jobs.attempts.progress import Record
+from experiments.jobs.attempts.progress import AttemptProgress
 from experiments.jobs.attempts.promote import TRAINING
 from experiments.jobs.queue.job import Claimed, Ending
 from experiments.jobs.queue.states import Outcome, State
@@ -29,7 +29,7 @@ OUTCOMES = {
 
 def decide(
     claimed: Claimed,
-    record: Record,
+    record: AttemptProgress,
     code: int | None,
     missing: Sequence[str],
     *,
@@ -96,7 +96,7 @@ def _hung(claimed: Claimed, pinned: dict[str, Any], best: int, log_tail: str) ->
     )
 
 
-def _mark(claimed: Claimed, record: Record) -> tuple[int, bool]:
+def _mark(claimed: Claimed, record: AttemptProgress) -> tuple[int, bool]:
     """The best progress so far, and whether this attempt has moved it: checkpointed steps, then completed parts.
 
     A child that is asked to end saves the step that it is at, so that one new step says little: attempts that are all

@@ -103,7 +103,7 @@ def _trained(
         "attempt": 1,
         "train": True,
         "evaluations": [],
-        "device": slot.told(slot.threads),
+        "device": slot.device_spec(slot.threads),
         "coordinator": identify(os.getpid()),
     }
     with folder_beside(store.root, ".probe-") as folder:

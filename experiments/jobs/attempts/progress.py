@@ -6,7 +6,7 @@ from typing import Any
 
 
 @dataclass
-class Record:
+class AttemptProgress:
     """Filled from events (event_lines.py), oldest first."""
 
     step: int | None = None

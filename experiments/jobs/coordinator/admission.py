@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import psutil
 
-from experiments.jobs.attempts.attempt import Live
+from experiments.jobs.attempts.attempt import RunningAttempt
 from experiments.jobs.devices import hardware
 from experiments.jobs.devices.slots import Slot
 from experiments.jobs.queue.job import Waiting
@@ -42,7 +42,7 @@ class Admission:
         self,
         free_gb: Callable[[], float] | None = None,
         total_gb: Callable[[], float] | None = None,
-        resident_gb: Callable[[Live], float] | None = None,
+        resident_gb: Callable[[RunningAttempt], float] | None = None,
     ) -> None:
         self._free_gb = free_gb or hardware.free_memory_gb
         self._total_gb = total_gb or hardware.memory_gb
@@ -54,7 +54,7 @@ class Admission:
     def due(self) -> bool:
         return bool(self.waiting) and time.monotonic() - self._looked_at >= LOOK_EVERY_S
 
-    def admit(self, pairs: Iterable[tuple[Waiting, Slot]], lives: Iterable[Live]) -> Admitted:
+    def admit(self, pairs: Iterable[tuple[Waiting, Slot]], lives: Iterable[RunningAttempt]) -> Admitted:
         """Sort runs that have slots, in the order in which they are to start, by whether they may."""
         pairs = list(pairs)
         self._looked_at = time.monotonic()
@@ -83,7 +83,7 @@ class Admission:
         return found
 
 
-def resident(live: Live) -> float:
+def resident(live: RunningAttempt) -> float:
     """Main memory that an attempt's processes on this machine hold; 0 where they cannot be seen."""
     pid = live.handle.ref.get("pid") if live.handle is not None else None
     if not isinstance(pid, int):
@@ -108,7 +108,7 @@ def _needs_gb(job: Waiting, slot: Slot) -> float:
     return job.memory_gb * slot.count if slot.kind == "cpu" and slot.room_gb is not None else 0.0
 
 
-def _predicted_gb(live: Live) -> float:
+def _predicted_gb(live: RunningAttempt) -> float:
     return live.claimed.job.memory_gb * live.slot.count
 
 

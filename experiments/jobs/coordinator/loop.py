@@ -10,7 +10,7 @@ from experiments.errors import Damaged, DiskFull
 from experiments.events.damage import content_of
 from experiments.jobs.attempts import attempt as attempts
 from experiments.jobs.attempts import outcomes
-from experiments.jobs.attempts.attempt import Live
+from experiments.jobs.attempts.attempt import RunningAttempt
 from experiments.jobs.attempts.promote import missing, promote
 from experiments.jobs.coordinator import own_harm
 from experiments.jobs.coordinator.interrupts import Interrupts
@@ -116,7 +116,7 @@ class Coordinator:
             self._finish(live, ended)
         self._placement.collect()
 
-    def _finish(self, live: Live, ended: Exit) -> None:
+    def _finish(self, live: RunningAttempt, ended: Exit) -> None:
         """Move what the attempt has completed into place, and decide what becomes of its job."""
         content = content_of(live.folder)  # before it is read: what is written later is not known
         live.listen()
@@ -125,7 +125,7 @@ class Coordinator:
             ending = self._ending(live, ended)
         except Exception as error:
             ending = own_harm.failed(error, live.run_id)
-        self._ledger.end(live.run_id, live.number, ending, (live.record.first_step, live.record.step))
+        self._ledger.end(live.run_id, live.number, ending, (live.progress.first_step, live.progress.step))
         self._ledger.events_read(live.run_id, live.number, content, live.tail.damaged)
         self._watch.live.pop(live.run_id, None)
         self._placement.look = True
@@ -135,21 +135,21 @@ class Coordinator:
         if ending.detail or ending.error:
             log.info("%s attempt %d: %s", live.run_id, live.number, ending.detail or ending.error)
 
-    def _now(self, live: Live) -> Claimed:
+    def _now(self, live: RunningAttempt) -> Claimed:
         """The job as it is now: more may have been asked for since it was claimed."""
         try:
             return self._ledger.job(live.run_id)
         except Damaged:
             return live.claimed
 
-    def _ending(self, live: Live, ended: Exit) -> Ending:
+    def _ending(self, live: RunningAttempt, ended: Exit) -> Ending:
         job = self._now(live).job
         replaced = promote(self._store, live.run_id, live.number, job.rerun_after).replaced
         self._ledger.score_again(job, replaced)
         job = self._now(live).job
         return outcomes.decide(
             replace(live.claimed, job=job),
-            live.record,
+            live.progress,
             ended.code,
             missing(self._store, job),
             expected=live.expected,

@@ -4,14 +4,14 @@ from collections.abc import Collection, Sequence
 
 from experiments.errors import Damaged, UserError
 from experiments.jobs.attempts import attempt as attempts
-from experiments.jobs.attempts.attempt import Live, Plan
+from experiments.jobs.attempts.attempt import PreparedAttempt, RunningAttempt
 from experiments.jobs.attempts.promote import TRAINING, leftover, missing
 from experiments.jobs.coordinator import own_harm
 from experiments.jobs.coordinator.admission import Admission
 from experiments.jobs.coordinator.preparation import LoadTask, Preparation, serves, task_of
 from experiments.jobs.coordinator.reporter import Reporter
 from experiments.jobs.coordinator.scheduler import place
-from experiments.jobs.devices.devices_per_run import widths
+from experiments.jobs.devices.devices_per_run import devices_per_run
 from experiments.jobs.devices.neighbours import Neighbours
 from experiments.jobs.devices.slots import Slot, by_device, join
 from experiments.jobs.engines.base import Engine
@@ -51,7 +51,7 @@ class Placement:
         """What the coordinator does beside its runs, or why it starts none; "" for nothing to be told."""
         return self.preparation.doing or next(iter(self._memory.waiting.values()), "")
 
-    def place(self, lives: Collection[Live]) -> list[Live]:
+    def place(self, lives: Collection[RunningAttempt]) -> list[RunningAttempt]:
         """Start what can be started on slots that none of `lives`, the attempts under way, holds."""
         leased = {name for live in lives for name in live.slot.parts}
         if (self._alone and self._neighbours.due) or self._memory.due:
@@ -71,7 +71,9 @@ class Placement:
         pairs = self._admit(pairs, lives)
         return self._start([plan for job, slot in pairs if (plan := self._begin(job, slot))])
 
-    def _admit(self, pairs: list[tuple[Waiting, Slot]], lives: Collection[Live]) -> list[tuple[Waiting, Slot]]:
+    def _admit(
+        self, pairs: list[tuple[Waiting, Slot]], lives: Collection[RunningAttempt]
+    ) -> list[tuple[Waiting, Slot]]:
         """Those for which there is memory now; the others' reasons are kept for `status`."""
         before = dict.fromkeys(self._memory.waiting, "")
         found = self._memory.admit(pairs, lives)
@@ -104,7 +106,7 @@ class Placement:
         if self._ledger.left_open():
             devices = len(by_device(slot for slot in self._slots if slot.kind == "cuda"))
             costs, known = self._ledger.widths()
-            self._ledger.decide(widths(costs, devices, known) if devices > 1 else {})
+            self._ledger.decide(devices_per_run(costs, devices, known) if devices > 1 else {})
 
     def _prepared(self, waiting: Waiting) -> bool:
         if self.preparation.ready(waiting.inputs_key):
@@ -122,7 +124,7 @@ class Placement:
         self.look = True
         return False
 
-    def _begin(self, waiting: Waiting, slot: Slot) -> Plan | None:
+    def _begin(self, waiting: Waiting, slot: Slot) -> PreparedAttempt | None:
         """Claim the job and say how its attempt is to be started; None if there is nothing to start."""
         run_id, claimed = waiting.run_id, self._job(waiting.run_id)
         if claimed is None or not self._allowed(claimed):
@@ -149,7 +151,9 @@ class Placement:
             attempt[1].rmdir()  # cancelled since we looked
             return None
         try:
-            return attempts.plan(self._store, self._engine, self._child, claimed, attempt, slot, parts, code_digest)
+            return attempts.prepare_attempt(
+                self._store, self._engine, self._child, claimed, attempt, slot, parts, code_digest
+            )
         except Exception as error:
             ending = own_harm.failed(error, run_id)
             self._ledger.end(run_id, attempt[0], ending)
@@ -164,7 +168,7 @@ class Placement:
         lacking = [item for item in job.evaluations if item["eval_id"] in parts]
         return parts if serves(task_of(job, self._load_task), job, lacking, weights) else [TRAINING, *parts]
 
-    def _start(self, plans: Sequence[Plan]) -> list[Live]:
+    def _start(self, plans: Sequence[PreparedAttempt]) -> list[RunningAttempt]:
         lives = attempts.start(self._engine, plans)
         for live in lives:
             ref = live.handle.ref if live.handle is not None else {}

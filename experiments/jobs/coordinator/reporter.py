@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from experiments.errors import Damaged
-from experiments.jobs.attempts.attempt import Live
+from experiments.jobs.attempts.attempt import RunningAttempt
 from experiments.jobs.coordinator.background import Background
 from experiments.jobs.coordinator.notify import Notifier
 from experiments.jobs.queue.forecast import left_s
@@ -40,7 +40,7 @@ class View:
     """What `on_progress` is shown, about twice a second."""
 
     counts: dict[State, int]
-    running: Sequence[Live]
+    running: Sequence[RunningAttempt]
     preparing: str  # what is being made before runs can start; "" for nothing
     stopping: bool
     left_s: float | None = None  # of all that runs and waits, predicted
@@ -93,7 +93,9 @@ class Reporter:
                     with contextlib.suppress(Damaged):  # what is known of it is in its folder
                         self.track(self._ledger.job(run_id), state, error)
 
-    def show(self, live: Sequence[Live], preparing: tuple[str, str], *, stopping: bool, now: bool = False) -> None:
+    def show(
+        self, live: Sequence[RunningAttempt], preparing: tuple[str, str], *, stopping: bool, now: bool = False
+    ) -> None:
         """Write and show progress, at most every PROGRESS_S. `preparing`: inputs_key and what is being done."""
         if not now and time.monotonic() - self._shown_at < PROGRESS_S:
             return
@@ -112,6 +114,6 @@ class Reporter:
             self._ledger.tracked(done)
 
 
-def _progress(live: Live) -> tuple[str, int | None, str, float | None]:
-    record = live.record
+def _progress(live: RunningAttempt) -> tuple[str, int | None, str, float | None]:
+    record = live.progress
     return live.run_id, record.step, record.doing, record.left_s(live.claimed.job.total_steps)

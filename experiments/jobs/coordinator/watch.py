@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterable, Iterator
 
-from experiments.jobs.attempts.attempt import Live
+from experiments.jobs.attempts.attempt import RunningAttempt
 from experiments.jobs.engines.base import Engine, Exit
 
 READ_S = 0.2  # how often a child's events are read
@@ -18,16 +18,16 @@ class Watch:
     def __init__(self, engine: Engine, hang_s: float = HANG_S) -> None:
         self._engine, self._hang_s = engine, hang_s
         self._read_at = 0.0
-        self.live: dict[str, Live] = {}
+        self.live: dict[str, RunningAttempt] = {}
 
-    def ask(self, lives: Iterable[Live], what: str) -> None:
+    def ask(self, lives: Iterable[RunningAttempt], what: str) -> None:
         """Ask children to save a checkpoint and end; each is asked once."""
         for live in lives:
             if not live.asked and live.handle is not None:
                 live.asked, live.asked_at = what, time.monotonic()
                 self._engine.terminate(live.handle)
 
-    def ended(self) -> Iterator[tuple[Live, Exit]]:
+    def ended(self) -> Iterator[tuple[RunningAttempt, Exit]]:
         """The attempts that have ended by now; the others' events are read, and their patience measured."""
         now = time.monotonic()
         read = now - self._read_at >= READ_S
@@ -40,11 +40,11 @@ class Watch:
             if ended is not None:
                 yield live, ended
 
-    def _measure_patience(self, live: Live, now: float) -> None:
+    def _measure_patience(self, live: RunningAttempt, now: float) -> None:
         if live.handle is None:
             return
-        if not live.record.started:  # a cluster may let it wait for days
-            live.record.doing = self._engine.waiting_for(live.handle) or live.record.doing
+        if not live.progress.started:  # a cluster may let it wait for days
+            live.progress.doing = self._engine.waiting_for(live.handle) or live.progress.doing
             live.heard_at = now if self._engine.outlives else live.heard_at
         if not live.asked and now - live.heard_at > self._hang_s:
             self.ask([live], "hung")

@@ -18,7 +18,7 @@ def speedup(devices: int) -> float:
     return float(DOUBLING**doublings)
 
 
-def widths(costs: Mapping[str, float], devices: int, known: Mapping[str, int] | None = None) -> dict[str, int]:
+def devices_per_run(costs: Mapping[str, float], devices: int, known: Mapping[str, int] | None = None) -> dict[str, int]:
     """run_id → devices, a power of two, for the runs that should take more than one. `known` ones keep theirs.
 
     Each round doubles the longest run, or the longest (the seeds of a row), as long as the whole ends GAIN earlier.

@@ -53,7 +53,7 @@ class Slot:
         """Processors that a run on it keeps busy."""
         return self.threads * self.count
 
-    def told(self, threads: int) -> dict[str, Any]:
+    def device_spec(self, threads: int) -> dict[str, Any]:
         """What a child is told of its devices: the fields of experiments.config.DeviceSpec."""
         given = {"kind": self.kind, "threads": threads, "memory_gb": self.memory_gb}
         return {**given, "count": self.count, "share": self.share}

@@ -1,4 +1,4 @@
-"""A job: one run as the queue keeps it. What is wanted (`Job`), where it appears (`Member`), where it stands (`Row`).
+"""A job: one run as the queue keeps it. What is wanted (`Job`), where it appears (`Member`), where it stands (`JobStatus`).
 
 `Waiting`, `Claimed` and `Ending` are what the coordinator reads and writes of it.
 """
@@ -95,7 +95,7 @@ def merge(old: Job, new: Job) -> Job:
 
 
 @dataclass(frozen=True)
-class Row:
+class JobStatus:
     """A job as `status` shows it. Times are Unix seconds."""
 
     run_id: str

@@ -8,7 +8,7 @@ from typing import Any
 from experiments.errors import Damaged
 from experiments.jobs.queue import database, trust
 from experiments.jobs.queue.entries import damaged, from_text, job_from
-from experiments.jobs.queue.job import Claimed, Member, Row
+from experiments.jobs.queue.job import Claimed, JobStatus, Member
 from experiments.jobs.queue.states import State
 
 _ROW = (
@@ -35,14 +35,14 @@ class Reading:
     def close(self) -> None:
         self._db.close()
 
-    def status(self) -> list[Row]:
+    def status(self) -> list[JobStatus]:
         """Every job, in the order in which they were queued."""
         members = self._members()
         with database.explain(self.path):
             rows = self._db.execute(f"SELECT {_ROW} FROM jobs ORDER BY queued, run_id").fetchall()
         return [_row(self.path, values, members.get(values[0], ())) for values in rows]
 
-    def rows(self, state: State, limit: int) -> list[Row]:
+    def rows(self, state: State, limit: int) -> list[JobStatus]:
         """The first jobs of a state, in turn: for queues too long to be shown."""
         with database.explain(self.path):
             rows = self._db.execute(
@@ -153,7 +153,7 @@ class Reading:
         return found
 
 
-def _row(path: Path, values: tuple[Any, ...], members: tuple[Member, ...]) -> Row:
+def _row(path: Path, values: tuple[Any, ...], members: tuple[Member, ...]) -> JobStatus:
     named = dict(zip(_ROW.split(", "), values, strict=True))
     wrong = [name for name, value in named.items() if not isinstance(value, _TYPES[name])]
     if wrong or named["state"] not in set(State):
@@ -162,4 +162,4 @@ def _row(path: Path, values: tuple[Any, ...], members: tuple[Member, ...]) -> Ro
             "holds no results: it is rebuilt by `ablations queue`."
         )
     named["state"] = State(named["state"])
-    return Row(**named, members=members)
+    return JobStatus(**named, members=members)

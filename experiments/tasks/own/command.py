@@ -66,7 +66,7 @@ class CommandTask(OwnTask):
 
     def train(self, config: Any, context: Context) -> dict[str, Any]:
         own = open_context(context, config.seed)
-        _take_over(context, own.folder)
+        _link_checkpoints(context, own.folder)
         settings = {name: value for name, value in flatten(config) if name not in ("task", "command")}
         files = {"settings": own.folder / "settings.json", "metrics": own.folder / "metrics.out"}
         write_json(files["settings"], settings, sealed=False)
@@ -139,7 +139,7 @@ def _code(command: str, folder: Path | None) -> tuple[str, ...]:
     return tuple(name for name in found if name.startswith("/"))
 
 
-def _take_over(context: Context, folder: Path) -> None:
+def _link_checkpoints(context: Context, folder: Path) -> None:
     """What the last attempt had in its folder, so that the command finds its checkpoints where it left them."""
     for earlier in context.earlier:
         if (earlier / folder.name).is_dir():

@@ -141,7 +141,7 @@ def newest(
     return None
 
 
-def take_over(found: Checkpoint, attempts: Sequence[Path], folder: Path) -> None:
+def link_checkpoints(found: Checkpoint, attempts: Sequence[Path], folder: Path) -> None:
     """Link what the earlier attempts kept up to `found` into `folder`: averages and the best may need them."""
     (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
     for path in [found.path, *(p for a in attempts for p in all_of(a) if step_of(p) < found.step)]:

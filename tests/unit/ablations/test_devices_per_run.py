@@ -7,7 +7,7 @@ from ablations.service.selected import device_count
 from ablations.study.selectors import selection
 from ablations.study.study import load_study
 from experiments.errors import UserError
-from experiments.jobs.devices.devices_per_run import simulate, widths
+from experiments.jobs.devices.devices_per_run import devices_per_run, simulate
 from experiments.tasks.translation import TASK
 
 
@@ -23,7 +23,7 @@ def table3(tmp_path_factory):
 def test_big_gets_more_where_it_would_outlast_all_others(table3, devices):
     one_seed = {name: cost for name, cost in table3.items() if name.endswith("-1")}
     for costs in (one_seed, table3):
-        wide = widths(costs, devices)
+        wide = devices_per_run(costs, devices)
         narrow, wider = (
             max(simulate(costs, {**dict.fromkeys(costs, 1), **some}, devices).values()) for some in ({}, wide)
         )
@@ -32,7 +32,7 @@ def test_big_gets_more_where_it_would_outlast_all_others(table3, devices):
 
 
 def test_on_one_device_nothing_is_shared(table3):
-    assert widths(table3, 1) == {}
+    assert devices_per_run(table3, 1) == {}
 
 
 @pytest.mark.parametrize(("text", "count"), [("1", 1), ("4", 4), ("auto", 0)])

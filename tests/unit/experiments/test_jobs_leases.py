@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from experiments.errors import UserError
 from experiments.jobs.coordinator.scheduler import place
 from experiments.jobs.devices import hardware
-from experiments.jobs.devices.devices_per_run import makespan, simulate, widths
+from experiments.jobs.devices.devices_per_run import devices_per_run, makespan, simulate
 from experiments.jobs.devices.neighbours import Neighbours
 from experiments.jobs.devices.slots import Slot, join, parse_slots
 from experiments.jobs.queue import database
@@ -133,34 +133,34 @@ class TestWidths:
     def test_a_row_that_outlasts_all_others_gets_more_devices(self):
         """Table 3 on eight GPUs: 19 rows of one unit, `big` of twelve."""
         costs = {f"{i:02d}": 1.0 for i in range(19)} | {"big": 12.0}
-        wide = widths(costs, 8)
+        wide = devices_per_run(costs, 8)
         assert set(wide) == {"big"} and wide["big"] in (4, 8)
         narrow = max(simulate(costs, dict.fromkeys(costs, 1), 8).values())
         assert max(simulate(costs, {**dict.fromkeys(costs, 1), **wide}, 8).values()) < 0.6 * narrow
 
     def test_equal_rows_stay_on_one_device_each(self):
-        assert widths({str(i): 1.0 for i in range(16)}, 4) == {}
-        assert widths({}, 4) == widths({"a": 1.0}, 1) == {}
+        assert devices_per_run({str(i): 1.0 for i in range(16)}, 4) == {}
+        assert devices_per_run({}, 4) == devices_per_run({"a": 1.0}, 1) == {}
 
     def test_what_is_of_unknown_cost_stays_on_one(self):
-        assert widths({"a": 0.0, "b": 0.0}, 4) == {}
+        assert devices_per_run({"a": 0.0, "b": 0.0}, 4) == {}
 
     @given(st.lists(st.floats(0.1, 100), min_size=1, max_size=12), st.sampled_from([1, 2, 4, 8]))
     def test_never_longer_than_with_one_device_each(self, lengths, devices):
         costs = {str(i): length for i, length in enumerate(lengths)}
         ones = dict.fromkeys(costs, 1)
-        chosen = {**ones, **widths(costs, devices)}
+        chosen = {**ones, **devices_per_run(costs, devices)}
         assert max(simulate(costs, chosen, devices).values()) <= max(simulate(costs, ones, devices).values()) + 1e-9
         assert all(width <= devices for width in chosen.values())
 
     def test_the_seeds_of_a_row_end_last_together_and_all_get_more(self):
         costs = {f"{i:02d}": 1.0 for i in range(20)} | {f"big{seed}": 12.0 for seed in range(3)}
-        wide = widths(costs, 16)
+        wide = devices_per_run(costs, 16)
         assert set(wide) == {"big0", "big1", "big2"} and set(wide.values()) == {4}
 
     def test_what_is_known_is_kept(self):
-        assert widths({"big": 12.0, "a": 1.0}, 8, {"big": 2}) == {"big": 2}
-        assert widths({"big": 12.0, "a": 0.1}, 2, {"big": 8}) == {"big": 2}
+        assert devices_per_run({"big": 12.0, "a": 1.0}, 8, {"big": 2}) == {"big": 2}
+        assert devices_per_run({"big": 12.0, "a": 0.1}, 2, {"big": 8}) == {"big": 2}
 
     def test_it_is_decided_once_and_what_has_begun_keeps_its_number(self, tmp_path):
         ledger = Ledger(tmp_path / "queue.db")

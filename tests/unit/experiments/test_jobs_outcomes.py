@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.jobs.attempts.outcomes import LONG_S, MAX_STALLS, MIN_MICRO_BATCH, decide
-from experiments.jobs.attempts.progress import Record
+from experiments.jobs.attempts.progress import AttemptProgress
 from experiments.jobs.queue.job import Claimed, Job
 from experiments.jobs.queue.states import Outcome, State
 
@@ -16,7 +16,7 @@ WANTED = ["training", "e1"]
 
 
 def after(events, code, missing=WANTED, expected=WANTED, claimed=None, **more):
-    record = Record()
+    record = AttemptProgress()
     for event in events:
         record.take({"t": 0.0, **event})
     claimed = claimed or Claimed(JOB, 1, {}, 0, 0)
@@ -150,7 +150,7 @@ def test_hung_after_its_last_result_is_finished():
 
 
 def test_the_time_left_follows_the_steps_between_two_points():
-    record = Record()
+    record = AttemptProgress()
     assert record.left_s(100) is None
     record.take({"t": 10.0, "kind": "metrics", "step": 20})
     record.take({"t": 15.0, "kind": "metrics", "step": 30})
@@ -175,7 +175,7 @@ def test_what_the_first_attempt_resolved_is_pinned():
 
 
 def test_a_record_follows_the_story():
-    record = Record()
+    record = AttemptProgress()
     for one in (event("started"), event("resumed", step=4), event("metrics", t=1.0, step=5, metrics={"loss": 1.0})):
         record.take(one)
     assert (record.first_step, record.step, record.doing) == (4, 5, "training")

@@ -143,7 +143,7 @@ def test_without_its_optimizer_a_checkpoint_still_ends_a_training_and_begins_non
     old, new = tmp_path / "1", tmp_path / "2"
     for step in (100, 200):
         _save(old, step)
-    checkpoint.take_over(_newest(old)[0], [old], new)
+    checkpoint.link_checkpoints(_newest(old)[0], [old], new)
     retention.drop_optimizers(new)
     assert sorted(p.name for p in (new / "checkpoints/step-00000200").iterdir()) == ["meta.json", "model.safetensors"]
     found, _ = _newest(new, last_step=200)
@@ -162,7 +162,7 @@ def test_a_new_attempt_takes_over_what_the_old_one_kept(tmp_path):
     for step in (100, 200, 300):
         _save(old, step, dev_perplexity=step / 10)
     found, _ = _newest(new, old, last_step=250)
-    checkpoint.take_over(found, [new, old], new)
+    checkpoint.link_checkpoints(found, [new, old], new)
     assert _steps(new) == [100, 200]
     assert _newest(new)[0].step == 200
     inode = (old / "checkpoints/step-00000100/model.safetensors").stat().st_ino

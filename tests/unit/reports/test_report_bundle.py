@@ -11,7 +11,7 @@ import pytest
 
 from ablations.plan.plan_file import plan_from_json, plan_to_json
 from experiments.errors import UserError
-from experiments.exchange.import_runs import files_of, runs_in, take_over
+from experiments.exchange.import_runs import files_of, import_runs, runs_in
 from experiments.exchange.redaction import NOTHING
 from experiments.store.layout import Store
 from reports.trust.bundles.archive import Packed, parsed
@@ -202,7 +202,7 @@ def test_identities_decide_what_is_the_same(tmp_path):
     make_run(mine, other, 1.0), make_run(theirs, other, 2.0)
     mine.new_attempt(new)  # begun here, not finished
     make_run(theirs, new, 3.0)
-    taken = {item.run_id: item for item in take_over(theirs, mine, runs_in(theirs))}
+    taken = {item.run_id: item for item in import_runs(theirs, mine, runs_in(theirs))}
     assert {key: (item.how, item.evaluations) for key, item in taken.items()} == {
         same: ("had", 1), other: ("other", 0), new: ("taken", 1),
     }  # fmt: skip
@@ -210,7 +210,7 @@ def test_identities_decide_what_is_the_same(tmp_path):
     assert mine.result(new)["attempt"] == 2
     assert mine.evaluation(new, "a" * 16)["weights_attempt"] == 2
     assert (mine.attempt_folder(new, 2) / "final" / "model.safetensors").is_file()
-    assert [item.how for item in take_over(theirs, mine, [new])] == ["had"]
+    assert [item.how for item in import_runs(theirs, mine, [new])] == ["had"]
 
 
 @pytest.mark.parametrize("what", ["attempts/0001/events.jsonl", "attempts/0001/final/model.safetensors", "config.json"])
@@ -224,7 +224,7 @@ def test_links_out_of_a_store_are_not_followed(tmp_path, what):
     with pytest.raises(UserError, match="leads out of the store"):
         files_of(store, "1" * 16, weights=True)
     with pytest.raises(UserError, match="leads out of the store"):
-        list(take_over(store, mine, runs_in(store)))
+        list(import_runs(store, mine, runs_in(store)))
     assert mine.result("1" * 16) is None
     assert not [p for p in mine.root.rglob("*") if p.is_file() and "reader" in p.read_text(errors="replace")]
 
