@@ -152,7 +152,7 @@ class SettingRoles:
 
 
 class TaskConfig(Section):
-    """What every configuration has. A task adds its settings (experiments/tasks/own/settings.py does so for a user's)."""
+    """What every configuration has. A task adds its settings (a user's: experiments/tasks/own/settings.py)."""
 
     setting_roles: ClassVar[SettingRoles] = SettingRoles()
 

@@ -1,4 +1,4 @@
-"""This project's search. `batch` 0: a test set through experiments.evaluation.decode.translate, as an evaluation does it."""
+"""This project's search. `batch` 0: a test set through decode/translate.py, as an evaluation does it."""
 
 import measure
 import torch

@@ -1,6 +1,6 @@
 """The child of `ablations probe`: a run's child, with the device's own speed measured, or under torch's profiler.
 
-    python -m experiments.child.probing SPEC           as experiments.child.run; the spec may name a `trace`, a file to be written
+    python -m experiments.child.probing SPEC           as for run.py; the spec may name a `trace`, a file to be written
 
 Adds the event "probed": matrix_flops, operations per second of a large matrix product in the run's precision.
 """

@@ -1,4 +1,6 @@
-"""The child process: one attempt at one run. Trains, evaluates, reports by events; `python -m experiments.child.run SPEC`.
+"""The child process: one attempt at one run. Trains, evaluates, reports by events.
+
+    python -m experiments.child.run SPEC
 
 SPEC is a JSON file in the attempt's folder, written by the coordinator:
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from ablations.cli import main as cli
-from ablations.cli import options
 from ablations.cli.report import page, table_of
+from ablations.service import selected
 from experiments.errors import UserError
 from experiments.exchange.redaction import NOTHING, identity, places
 from reports.render.formats import RENDERERS, render
@@ -46,7 +46,7 @@ def bundle_of(chosen, path, redaction=None, weights=False):
 
 
 def read(path):
-    return options.choose_table(str(path), None, None, None, None, None, Path("none"), None)
+    return selected.choose_table(str(path), None, None, None, None, None, Path("none"), None)
 
 
 def printed(chosen, format_):

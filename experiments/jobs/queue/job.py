@@ -1,4 +1,6 @@
-"""A job: one run as the queue keeps it. What is wanted (`Job`), where it appears (`Member`), where it stands (`JobStatus`).
+"""A job: one run as the queue keeps it.
+
+`Job` says what is to run, `Member` in which tables it appears, `JobStatus` how far it is.
 
 `Waiting`, `Claimed` and `Ending` are what the coordinator reads and writes of it.
 """

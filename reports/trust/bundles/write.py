@@ -1,7 +1,8 @@
 """A finished table in one archive: the plan, its runs' configurations, events, results and translations.
 
 Whoever has it prints the same bytes, tests again and explains every cell, with no corpus, study file or GPU. The same
-table gives the same archive. Host names and absolute paths are left out unless asked for (experiments/exchange/redaction.py).
+table gives the same archive. Host names and absolute paths are left out unless requested
+(experiments/exchange/redaction.py).
 """
 
 import json

@@ -199,7 +199,8 @@ def test_the_builtin_corpus_takes_no_file_names() -> None:
 
 def test_planning_imports_neither_torch_nor_sentencepiece() -> None:
     code = (
-        "import sys, experiments.data.corpora.parallel, experiments.data.encoding.tokenizer, experiments.data.encoding.encoded\n"
+        "import sys, experiments.data.corpora.parallel\n"
+        "import experiments.data.encoding.tokenizer, experiments.data.encoding.encoded\n"
         "assert not {'torch', 'sentencepiece'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

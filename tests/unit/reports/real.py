@@ -9,9 +9,9 @@ from typing import Any
 
 from typer.testing import CliRunner
 
-from ablations.cli import options
 from ablations.cli.main import app
 from ablations.cli.report import table_of
+from ablations.service import selected
 from ablations.service.enqueue import enqueue, wanted
 from experiments.data.builtin.generate import generate
 from experiments.jobs.coordinator.coordinator import work
@@ -100,7 +100,7 @@ class Made:
     store: Path
 
     def chosen(self, rows: str | None = None, seeds: int | None = None, sets: list[str] | None = None) -> Any:
-        return options.choose(str(self.study), None, None, rows, seeds, sets, self.store, None)
+        return selected.choose(str(self.study), None, None, rows, seeds, sets, self.store, None)
 
     def queue(self, rows: str | None = None, stale: str = "keep", **more: Any) -> "Made":
         Store.open(self.store)
