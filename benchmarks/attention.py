@@ -3,7 +3,7 @@
     python -m benchmarks.attention [--device cpu] [--threads N] [--lengths 16,32,…] [--json] [--out FILE]
 
 Decides BEST_KERNEL in model/sublayers/attention.py for a device. A batch holds 4,096 positions or a sentence,
- as the trainer's micro-batches do; kernels are timed by turns, and medians count. Milliseconds of one call
+as the trainer's micro-batches do; kernels are timed by turns, and medians count. Milliseconds of one call
 and its backward pass, without attention dropout. `--dropout` sets one: torch's fused kernels may then fall back.
 """
 

@@ -116,7 +116,7 @@ def _resumed(attempt: Path) -> Any:
 def _best(attempt: Path) -> Any:
     found = retention.best(attempt)
     assert found is not None
-    return found.step, _weights(checkpoint.load_weights(found.path))
+    return retention.step_of(found), _weights(checkpoint.load_weights(found))
 
 
 def _final(attempt: Path) -> Any:

@@ -31,7 +31,7 @@ class Kept:
 
     def __init__(self, argv: Sequence[str], **options: Any) -> None:
         theirs, self._ours = os.pipe()
-        program = [sys.executable, "-I", "-S", "-c", _PROGRAM, str(Path(__file__).parent.parent), str(theirs)]
+        program = [sys.executable, "-I", "-S", "-c", _PROGRAM, str(Path(__file__).parents[2]), str(theirs)]
         try:
             self.process = subprocess.Popen([*program, *argv], pass_fds=[theirs], process_group=0, **options)
         except BaseException:

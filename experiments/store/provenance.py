@@ -91,11 +91,11 @@ def tool() -> dict[str, Any]:
 
 @functools.cache
 def _tool() -> Revision:
-    here = Path(__file__).resolve().parent
+    here = Path(__file__).resolve()
     # an installed copy may lie inside somebody else's repository: only one that tracks this file counts
-    tracked = _git(here, "ls-files", "--error-unmatch", Path(__file__).name)
-    folders = tuple(str(here.with_name(name)) for name in OURS)
-    return _revision(here, folders) if tracked else Revision(None, None, "")
+    tracked = _git(here.parent, "ls-files", "--error-unmatch", here.name)
+    folders = tuple(str(here.parents[2] / name) for name in OURS)
+    return _revision(here.parent, folders) if tracked else Revision(None, None, "")
 
 
 @functools.cache

@@ -1,8 +1,8 @@
 """Children on this machine: forked from a server that has imported torch, or plain subprocesses.
 
 Importing torch takes seconds of CPU, forking a process that has it milliseconds (experiments/child/forkserver.py).
-When the server dies its children live on and are watched by process id; new ones start as plain subprocesses. A process is
-known by its id and its start (experiments/processes/identity.py), so that a reused id is never signalled.
+When the server dies its children live on and are watched by process id; new ones start as plain subprocesses. A
+process is known by its id and its start (experiments/processes/identity.py), so that a reused id is never signalled.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """What `--devices cpu:auto` becomes: which row is measured, what is kept, what is refused."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -65,17 +65,21 @@ def chosen(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     return SimpleNamespace(store=store, plan=SimpleNamespace(runs=runs), task=task, measured=measured)
 
 
+def resolve(devices: str, chosen: Any, runs: list[Any], say: Callable[[str], None] = print) -> str:
+    return sharing.resolve_auto(devices, chosen, runs, lambda *_: None, say)
+
+
 def test_it_is_measured_once_and_told_to_the_forecast(chosen: Any) -> None:
-    assert sharing.settle("cpu:auto", chosen, []) == "cpu:1x4", "nothing to do"
-    assert sharing.settle("cpu:auto", chosen, chosen.plan.runs[:1]) == "cpu:2x2"
+    assert resolve("cpu:auto", chosen, []) == "cpu:1x4", "nothing to do"
+    assert resolve("cpu:auto", chosen, chosen.plan.runs[:1]) == "cpu:2x2"
     assert chosen.measured == [1, 2, 4]
     assert [(p.kind, p.threads, p.cost, p.seconds) for p in kept(chosen.store)] == [("cpu", 2, 4.0, 4 / 3)]
-    assert sharing.settle("cpu:auto", chosen, chosen.plan.runs) == "cpu:2x2"
+    assert resolve("cpu:auto", chosen, chosen.plan.runs) == "cpu:2x2"
     chosen.plan.runs[1] = run("large", 4.0, seed=2)
-    assert sharing.settle("cpu:auto", chosen, chosen.plan.runs) == "cpu:2x2", "another seed is measured alike"
+    assert resolve("cpu:auto", chosen, chosen.plan.runs) == "cpu:2x2", "another seed is measured alike"
     assert chosen.measured == [1, 2, 4]
     chosen.plan.runs[1] = run("other", 4.0)
-    sharing.settle("cpu:auto", chosen, chosen.plan.runs)
+    resolve("cpu:auto", chosen, chosen.plan.runs)
     assert chosen.measured == [1, 2, 4] * 2, "other settings are not"
 
 
@@ -85,15 +89,16 @@ def test_what_cannot_be_measured_is_said_with_what_to_write(chosen: Any, monkeyp
 
     monkeypatch.setattr(sharing, "probe_together", fails)
     with pytest.raises(UserError, match="too slow So name a number in --devices"):
-        sharing.settle("cpu:auto", chosen, chosen.plan.runs)
+        resolve("cpu:auto", chosen, chosen.plan.runs)
     assert kept(chosen.store) == []
 
 
-def test_where_two_do_not_fit_nothing_is_measured_or_kept(chosen: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_where_two_do_not_fit_nothing_is_measured_or_kept(chosen: Any) -> None:
+    said: list[str] = []
     chosen.task.memory_bytes = lambda config, kind: 1e15
-    assert sharing.settle("cpu:auto", chosen, chosen.plan.runs) == "cpu:1x4"
+    assert resolve("cpu:auto", chosen, chosen.plan.runs, said.append) == "cpu:1x4"
     assert chosen.measured == []
-    assert "two runs like large would not fit" in capsys.readouterr().err
+    assert any("two runs like large would not fit" in line for line in said)
 
 
 def test_what_trains_beside_it_is_not_measured(chosen: Any) -> None:
@@ -104,4 +109,4 @@ def test_what_trains_beside_it_is_not_measured(chosen: Any) -> None:
 
     object.__setattr__(chosen.store, "coordinator_lock", held)
     with pytest.raises(UserError, match="process 7"):
-        sharing.settle("cpu:auto", chosen, chosen.plan.runs)
+        resolve("cpu:auto", chosen, chosen.plan.runs)

@@ -137,7 +137,7 @@ def test_retry_does_not_make_it_ones_own(store, as_user):
 
 def test_the_key_is_private_and_one_for_processes_that_start_at_once(as_user, tmp_path):
     as_user("me")
-    code = "from experiments.jobs import trust; print(trust.sign('x'))"
+    code = "from experiments.jobs.queue import trust; print(trust.sign('x'))"
     starts = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(4)]
     said = {start.communicate(timeout=60)[0] for start in starts}
     assert said == {trust.sign("x") + "\n"}
@@ -162,7 +162,7 @@ def test_without_a_place_for_a_key_one_process_still_runs_its_own(store, as_user
     queue_all(store, ["command"])
     assert "cannot be kept" in caplog.text
     assert go(store).finished == 1
-    code = "from experiments.jobs import trust; print(trust.sign('x'))"
+    code = "from experiments.jobs.queue import trust; print(trust.sign('x'))"
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert other.stdout.strip() != trust.sign("x")
 
