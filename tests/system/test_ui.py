@@ -1,5 +1,6 @@
 """`ablations ui` as a process: a port in use, and nothing left of it however it ends."""
 
+import functools
 import os
 import signal
 import socket
@@ -40,7 +41,8 @@ def test_a_used_port_is_refused_at_once_with_who_uses_it(cli: Cli, tmp_path: Pat
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_what_a_server_has_started_ends_with_the_command(tmp_path: Path, number: signal.Signals) -> None:
     words = [sys.executable, "-c", UI, sys.executable, "-c", SERVER, str(tmp_path / "pids")]
-    ui = subprocess.Popen(words, env=environment(), start_new_session=True)
+    heard = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell's background job ignores it
+    ui = subprocess.Popen(words, env=environment(), start_new_session=True, preexec_fn=heard)
     pids = _pids(tmp_path / "pids")
     processes = [psutil.Process(pid) for pid in pids]
     ui.send_signal(number)
