@@ -41,18 +41,6 @@ def smoothed_loss(
     return loss, nll
 
 
-def reference_loss(
-    hidden_ND: Tensor, weight_WD: Tensor, target_N: Tensor, vocab_size: int, smoothing: float
-) -> tuple[Tensor, Tensor]:
-    """The same by the formula, differentiated by autograd: what `smoothed_loss` must equal."""
-    z_NV = hidden_ND @ weight_WD[:vocab_size].T
-    lse_N = z_NV.logsumexp(1)
-    z_y_N = z_NV.gather(1, target_N[:, None])[:, 0]
-    others = smoothing / (vocab_size - 1)
-    loss_N = lse_N - (1 - smoothing) * z_y_N - others * (z_NV.sum(1) - z_y_N)
-    return loss_N.sum(), (lse_N - z_y_N).sum().detach()
-
-
 class _SmoothedLoss(torch.autograd.Function):
     @staticmethod
     def forward(

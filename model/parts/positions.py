@@ -26,13 +26,13 @@ class SinusoidalPositions(nn.Module):
         self.table_TD: Tensor
         self.register_buffer("table_TD", sinusoids(config.max_length, config.d_model), persistent=False)
 
-    def forward(self, x_BTD: Tensor, first: int = 0) -> Tensor:
-        """x plus the positions first, first + 1 …"""
-        end = first + x_BTD.shape[1]
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """x plus the positions 0, 1 …"""
+        end = x_BTD.shape[1]
         table_TD = self.table_TD
         if end > table_TD.shape[0]:
             table_TD = sinusoids(end, x_BTD.shape[2]).to(x_BTD)
-        return x_BTD + table_TD[first:end]
+        return x_BTD + table_TD[:end]
 
 
 class LearnedPositions(nn.Module):
@@ -46,16 +46,16 @@ class LearnedPositions(nn.Module):
         self.weight = nn.Parameter(torch.empty(config.max_length, config.d_model))
         self.scale = config.d_model**0.5
 
-    def forward(self, x_BTD: Tensor, first: int = 0) -> Tensor:
-        """x plus the positions first, first + 1 …; raises ValueError beyond the table."""
-        end, rows = first + x_BTD.shape[1], self.weight.shape[0]
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """x plus the positions 0, 1 …; raises ValueError beyond the table."""
+        end, rows = x_BTD.shape[1], self.weight.shape[0]
         if end > rows:
             raise ValueError(
                 f"a sequence of {end} pieces, and the learned position table has max_length = {rows} rows: "
                 f"train with model.max_length = {end} or more, leave longer sequences out, or take "
                 'positions = "sinusoidal"'
             )
-        positioned_BTD: Tensor = x_BTD + self.weight[first:end] * self.scale
+        positioned_BTD: Tensor = x_BTD + self.weight[:end] * self.scale
         return positioned_BTD
 
 
@@ -65,7 +65,7 @@ class NoPositions(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
 
-    def forward(self, x_BTD: Tensor, first: int = 0) -> Tensor:
+    def forward(self, x_BTD: Tensor) -> Tensor:
         return x_BTD
 
 

@@ -235,20 +235,16 @@ def test_a_task_that_cannot_be_loaded_fails_its_runs(store):
     assert "no task 'stub'" in row(store).error
 
 
-@pytest.mark.parametrize("told", [False, True])
-def test_no_run_goes_on_half_old_half_new_unless_told(store, monkeypatch, told):
+def test_no_run_goes_on_half_old_half_new(store, monkeypatch):
     digest = ["old"]
     monkeypatch.setattr("experiments.jobs.coordinator.placement.Placement._code_digest", lambda self, task: digest[0])
     go(store, with_digest(make(attempts={"1": {"at": 3, "do": "bug"}}), "old"))
     digest[0] = "new"
-    go(store, with_digest(make(resume_across_code=told), "new"))
+    go(store, with_digest(make(), "new"))
     assert_whole(store)
     restarted = [e for e in events(store, 2) if e["kind"] == "restarted"]
-    if told:
-        assert resumed_at(store, 2) == [2] and not restarted
-    else:
-        assert resumed_at(store, 2) == []
-        assert "code has changed" in restarted[0]["why"] and restarted[0]["earlier"] == [1]
+    assert resumed_at(store, 2) == []
+    assert "code has changed" in restarted[0]["why"] and restarted[0]["earlier"] == [1]
 
 
 def test_a_stale_run_is_trained_anew_when_asked(store, monkeypatch):

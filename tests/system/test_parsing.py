@@ -7,8 +7,8 @@ import pytest
 
 from experiments.data.corpora.trees.generate import generate
 from experiments.data.corpora.trees.tree import to_text
-from experiments.evaluation.score.evalb.files import score_files
 from experiments.evaluation.score.evalb.score import summarise
+from tests.evalb_files import score_files
 
 from .conftest import Cli, as_json
 

@@ -74,13 +74,6 @@ class BatchPlan:
             self._cached = (epoch, self._plan(epoch))
         return self._cached[1]
 
-    def padding_share(self, epoch: int = 0) -> float:
-        """The share of padding among all places of both sides' arrays, over an epoch."""
-        places = sum(
-            len(batch) * int(self._source[batch].max() + self._target[batch].max()) for batch in self.epoch(epoch)
-        )
-        return 1 - int(self._source.sum() + self._target.sum()) / places
-
     def _plan(self, epoch: int) -> list[Indices]:
         bits = np.random.PCG64(np.random.SeedSequence([self.seed, epoch]))
         order = self._mixed(self._by_length(bits), bits)

@@ -9,16 +9,13 @@ from sacrebleu.metrics import BLEU, CHRF
 
 from experiments.evaluation.score import paper_bleu
 
-# The columns of `SetScores.statistics`: one row per sentence, sums over rows give corpus BLEU.
-STATISTICS = (
-    "sys_len", "ref_len", "correct_1", "correct_2", "correct_3", "correct_4",
-    "total_1", "total_2", "total_3", "total_4",
-)  # fmt: skip
-
 
 @dataclass(frozen=True)
 class SetScores:
-    """`metrics` and `signatures` by metric name; `statistics`: counts per sentence (BLEU's are STATISTICS)."""
+    """`metrics` and `signatures` by metric name; `statistics`: counts per sentence.
+
+    BLEU's columns: sys_len, ref_len, correct_1 … correct_4, total_1 … total_4; sums over rows give corpus BLEU.
+    """
 
     metrics: dict[str, float]
     signatures: dict[str, str]
@@ -49,12 +46,3 @@ def score_text(translations: Sequence[str], references: Sequence[str], language:
         signatures=signatures,
         statistics=np.array([[c.sys_len, c.ref_len, *c.counts, *c.totals] for c in counts], dtype=np.int64),
     )
-
-
-def bleu_of_statistics(statistics: NDArray[np.int64]) -> float:
-    """Corpus BLEU of the sentences whose rows are given: the same number as `score_text` prints for them."""
-    sys_len, ref_len, *counts = (int(n) for n in statistics.sum(axis=0))
-    score = BLEU.compute_bleu(
-        correct=counts[:4], total=counts[4:], sys_len=sys_len, ref_len=ref_len, smooth_method="exp"
-    )
-    return float(score.score)

@@ -150,8 +150,7 @@ def _standing(store: Store, job: Job) -> dict[str, Any]:
 def _earlier(store: Store, job: Job, number: int, code_digest: str, stands: Mapping[str, Any]) -> Iterator[Path]:
     """Folders with checkpoints that this attempt may go on from, newest first; then those of shorter runs.
 
-    Attempts of other code are left out, and what lies before them: a run never goes on half old, half new, unless the
-    user said so (`resume_across_code`).
+    Attempts of other code are left out, and what lies before them: a run never goes on half old, half new.
     """
     for run_id in (job.run_id, *job.continues):
         done = max(job.rerun_after, int(stands.get("attempt", 0)))
@@ -165,7 +164,7 @@ def _earlier(store: Store, job: Job, number: int, code_digest: str, stands: Mapp
             started = _first_event(folder)
             if started is None:
                 continue
-            if started.get("code_digest", "") != code_digest and not job.resume_across_code:
+            if started.get("code_digest", "") != code_digest:
                 break
             yield folder
 

@@ -46,7 +46,6 @@ class Job:
     priority: int = 0  # higher first
     members: tuple[Member, ...] = ()
     rerun_after: int = 0  # results of attempts up to this number are stale: train anew
-    resume_across_code: bool = False  # the user said: go on with checkpoints of other code
     keeps: tuple[Keep, ...] = ()  # what all who ever queued it need the training to keep
     continues: tuple[str, ...] = ()  # run_ids of shorter runs of the same schedule, longest first
 
@@ -91,7 +90,6 @@ def merge(old: Job, new: Job) -> Job:
         keeps=union(old.keeps, new.keeps),
         priority=max(old.priority, new.priority),
         rerun_after=max(old.rerun_after, new.rerun_after),
-        resume_across_code=old.resume_across_code or new.resume_across_code,
         members=old.members + tuple(m for m in new.members if m not in old.members),
     )
 

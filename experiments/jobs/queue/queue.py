@@ -79,14 +79,6 @@ class Queue(Reading):
         with self._change():
             self._db.execute("INSERT OR REPLACE INTO notes VALUES ('drain', 'starts nothing more, as was asked')")
 
-    def forget(self, run_ids: Iterable[str]) -> None:
-        """Take ended jobs out of the queue."""
-        with self._change():
-            for run_id in run_ids:
-                ended = "run_id=? AND run_id NOT IN (SELECT run_id FROM jobs WHERE state IN ('waiting', 'running'))"
-                for table in ("members", "attempts", "jobs"):
-                    self._db.execute(f"DELETE FROM {table} WHERE {ended}", (run_id,))
-
     @contextlib.contextmanager
     def _change(self) -> Iterator[None]:
         with database.explain(self.path), database.immediate(self._db):

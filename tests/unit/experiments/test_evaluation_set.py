@@ -12,9 +12,10 @@ from experiments.evaluation.decode.beam import SearchSettings
 from experiments.evaluation.decode.translate import translate
 from experiments.evaluation.evaluate import evaluate_set, search_settings
 from experiments.evaluation.likelihood import measure_likelihood
-from experiments.evaluation.score.scoring import STATISTICS, score_text
+from experiments.evaluation.score.scoring import score_text
 from model.config import ModelConfig
 from model.factory import build_model
+from reports.results.bleu import COUNTS
 
 CPU = Device(torch.device("cpu"), "fp32", 1)
 LINES = ["der Hund läuft schnell", "", "eine Katze schläft", "der Hund schläft"]
@@ -42,7 +43,7 @@ def test_joins_perplexity_search_and_scores(tmp_path: Path) -> None:
     scores = score_text(found.outputs, LINES[::-1])
     assert {name: found.metrics[name] for name in scores.metrics} == scores.metrics
     assert found.signatures == scores.signatures
-    assert found.statistics.shape == (4, len(STATISTICS))
+    assert found.statistics.shape == (4, COUNTS)
     assert found.unfinished == sum(not h[0].finished for h in hypotheses)
     assert seen[-1] == ("decoding", 4, 4)
 

@@ -8,7 +8,6 @@ import pytest
 from experiments.config import RunConfig, run_identity
 from experiments.data.corpora.trees.treebank import parse_line
 from experiments.errors import UserError
-from experiments.evaluation.score.evalb.files import score_files
 from experiments.evaluation.score.evalb.rules import COLLINS
 from experiments.evaluation.score.evalb.score import Status, score_sentence, summarise
 from experiments.tasks.base import EvaluationSpec
@@ -16,6 +15,7 @@ from experiments.tasks.load import load_task
 from experiments.tasks.parsing import TASK, with_golds_punctuation
 from experiments.tasks.parsing_config import ParsingConfig
 from model.factory import build_model
+from tests.evalb_files import score_files
 
 pytestmark = pytest.mark.slow
 

@@ -1,46 +1,9 @@
-"""Two files with a tree a line, scored as EVALB scores them, and its report of them. Imports no torch."""
+"""The report that EVALB prints of scored sentences. Imports no torch."""
 
-import re
 from collections.abc import Iterator, Sequence
-from itertools import zip_longest
-from pathlib import Path
 
-from experiments.data.corpora.files import read_lines
-from experiments.data.corpora.trees.tree import Tree
-from experiments.data.corpora.trees.treebank import BadTree, parse_line
-from experiments.errors import UserError
 from experiments.evaluation.score.evalb.rules import COLLINS, Rules
-from experiments.evaluation.score.evalb.score import SentenceScore, Summary, score_sentence, summarise
-
-_TAGGED = re.compile(r"\(([^\s()]*)\s+([^\s()]*)\s*\)")  # (TAG word); EVALB takes the word of "(NP )" to be ""
-_LOOSE = re.compile(r"(?:^|[\s)])[^\s()]")  # text that follows no opening bracket
-
-
-def score_files(gold: Path, parses: Path, rules: Rules = COLLINS) -> list[SentenceScore]:
-    """Line by line. A line that is no tree is an error of its sentence; unequal numbers of lines are the user's."""
-    scores = []
-    for number, (ours, theirs) in enumerate(zip_longest(read_lines(gold), read_lines(parses)), start=1):
-        if ours is None or theirs is None:
-            short = gold if ours is None else parses
-            raise UserError(f"{short} ends at line {number - 1}, and its other side goes on: line n parses line n.")
-        scores.append(score_sentence(_tree(ours), _parse(theirs, rules), rules))
-    return scores
-
-
-def _parse(line: str, rules: Rules) -> Tree | None:
-    """A parser's line as evalb.c reads it: one without counted words is skipped, whether or not its brackets close."""
-    counted = [word for tag, word in _TAGGED.findall(line) if tag not in rules.delete_labels]
-    if not counted and not _LOOSE.search(_TAGGED.sub("", line)):
-        return Tree((), (), ())
-    return None if "" in counted else _tree(line)
-
-
-def _tree(line: str) -> Tree | None:
-    try:
-        return parse_line(line)
-    except BadTree:
-        return None
-
+from experiments.evaluation.score.evalb.score import SentenceScore, Summary, summarise
 
 _HEAD = """\
   Sent.                        Matched  Bracket   Cross        Correct Tag

@@ -1,0 +1,33 @@
+"""Two files with a tree a line, scored as evalb.c scores them: for EVALB's own samples."""
+
+import re
+
+from experiments.data.corpora.files import read_lines
+from experiments.data.corpora.trees.tree import Tree
+from experiments.data.corpora.trees.treebank import BadTree, parse_line
+from experiments.evaluation.score.evalb.rules import COLLINS
+from experiments.evaluation.score.evalb.score import score_sentence
+
+_TAGGED = re.compile(r"\(([^\s()]*)\s+([^\s()]*)\s*\)")  # (TAG word); EVALB takes the word of "(NP )" to be ""
+_LOOSE = re.compile(r"(?:^|[\s)])[^\s()]")  # text that follows no opening bracket
+
+
+def score_files(gold, parses, rules=COLLINS):
+    """SentenceScore of each line; a line that is no tree is an error of its sentence."""
+    pairs = zip(read_lines(gold), read_lines(parses), strict=True)
+    return [score_sentence(_tree(ours), _parse(theirs, rules), rules) for ours, theirs in pairs]
+
+
+def _parse(line, rules):
+    """A parser's line as evalb.c reads it: one without counted words is skipped, whether or not its brackets close."""
+    counted = [word for tag, word in _TAGGED.findall(line) if tag not in rules.delete_labels]
+    if not counted and not _LOOSE.search(_TAGGED.sub("", line)):
+        return Tree((), (), ())
+    return None if "" in counted else _tree(line)
+
+
+def _tree(line):
+    try:
+        return parse_line(line)
+    except BadTree:
+        return None
