@@ -10,13 +10,13 @@ import typer
 
 from ablations.cli import options
 from ablations.service.enqueue import member
+from ablations.service.queued_runs import all_rows
 from ablations.service.selected import choose
 from ablations.study.messages import number
 from experiments.errors import UserError
 from experiments.exchange.import_runs import Taken, import_runs, runs_in
 from experiments.exchange.redaction import NOTHING, identity, places
 from experiments.jobs.queue.job import Member
-from experiments.jobs.queue.queue import Queue
 from experiments.records import TrackedRun
 from experiments.store.layout import Store, read_json
 from reports.trust.bundles.archive import SUFFIX
@@ -101,17 +101,7 @@ def _origin(source: Path, folder: Path) -> tuple[Store, Members]:
     if not (source / "store.json").is_file():
         raise UserError(f"{source} is neither a bundle ({SUFFIX}) nor a store (it has no store.json).")
     store = Store.open(source, create=False)
-    return store, _queued_members(store)
-
-
-def _queued_members(store: Store) -> Members:
-    if not store.queue_db.exists():
-        return {}
-    queue = Queue(store.queue_db, create=False)
-    try:
-        return {row.run_id: row.members for row in queue.status()}
-    finally:
-        queue.close()
+    return store, {row.run_id: row.members for row in all_rows(store)}
 
 
 def _track(store: Store, run_ids: Iterable[str], members: Members) -> None:

@@ -51,11 +51,8 @@ def log(
 
 
 def _print_attempts(store: Store, row: JobStatus) -> None:
-    queue = Queue(store.queue_db, create=False)
-    try:
+    with Queue(store.queue_db, create=False) as queue:
         history = queue.history(row.run_id)
-    finally:
-        queue.close()
     for made in history:
         steps = f" steps {made['first_step'] or 0}–{made['last_step']}" if made["last_step"] is not None else ""
         seconds = f" {max(0.0, made['ended'] - made['started']):.0f} s" if made["ended"] else ""

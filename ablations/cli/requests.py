@@ -62,8 +62,5 @@ def drain(store: options.StoreDir = options.DEFAULT_STORE, state_dir: options.St
 
 
 def _ask(store: Store, rows: Iterable[JobStatus], request: Callable[[Queue, list[str]], object]) -> None:
-    queue = Queue(store.queue_db)
-    try:
+    with Queue(store.queue_db) as queue:
         request(queue, [row.run_id for row in rows])
-    finally:
-        queue.close()

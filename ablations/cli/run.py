@@ -162,12 +162,9 @@ def _queue(chosen: Selected, plan: Plan, runs: list[PlannedRun], stale: str) -> 
 
 def _trust(store: Store, study: str) -> None:
     """Allow the own commands and tasks of a study that another user, or another machine's, has queued."""
-    queue = Queue(store.queue_db)
-    try:
+    with Queue(store.queue_db) as queue:
         studies = sorted({member.study for row in queue.status() for member in row.members})
         jobs = queue.trust(study)
-    finally:
-        queue.close()
     if study not in studies:
         raise UserError(f"--trust {study}: no study of that name is queued. Queued: {', '.join(studies) or 'none'}.")
     for what, count in Counter(map(executes, jobs)).items():

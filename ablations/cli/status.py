@@ -57,10 +57,8 @@ def _watch(store: Store) -> None:
 
 
 def _lines(store: Store) -> list[str]:
-    if not store.queue_db.exists():
-        return [f"nothing is queued in {store.root}"]
-    queue, holder = Queue(store.queue_db, create=False), store.coordinator()
-    try:
+    holder = store.coordinator()
+    with Queue(store.queue_db, create=False) as queue:
         counts = queue.counts()
         if not any(counts.values()):
             return [f"nothing is queued in {store.root}"]
@@ -78,8 +76,6 @@ def _lines(store: Store) -> list[str]:
             lines.append(f"  {_line(row)}")
             lines += [f"      {line}" for line in row.error.splitlines()]
         return lines + list(_damaged(store, queue))
-    finally:
-        queue.close()
 
 
 def _damaged(store: Store, queue: Queue) -> Iterator[str]:
@@ -117,10 +113,8 @@ def _why(row: JobStatus, before: int, holder: str, draining: bool) -> str:
 
 
 def _as_json(store: Store) -> list[dict[str, Any]]:
-    if not store.queue_db.exists():
-        return []
-    queue, holder = Queue(store.queue_db, create=False), store.coordinator()
-    try:
+    holder = store.coordinator()
+    with Queue(store.queue_db, create=False) as queue:
         draining, before, plain = "drain" in queue.notes(), 0, []
         damaged: dict[str, list[str]] = {}
         for run_id, _, line in damaged_events(store, queue.damaged_lines()):
@@ -135,8 +129,6 @@ def _as_json(store: Store) -> list[dict[str, Any]]:
                 before += 1
             plain.append(value)
         return plain
-    finally:
-        queue.close()
 
 
 def _log(store: Store, row: JobStatus) -> str | None:

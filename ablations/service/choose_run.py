@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ablations.service.queued_runs import all_rows
 from ablations.service.selected import choose, task_of
 from ablations.study.study import Study, load_study
 from experiments.config import DeviceSpec, RunConfig
 from experiments.errors import UserError
 from experiments.jobs.devices.slots import parse_slots
 from experiments.jobs.queue.job import JobStatus
-from experiments.jobs.queue.queue import Queue
 from experiments.store.layout import Store, read_json
 
 BEST = "best"
@@ -93,16 +93,9 @@ def _recorded(store: Store, study: str, row: str, seed: int | None, profile: str
 
 def _queued(store: Store, study: str, row: str | None, profile: str | None) -> list[JobStatus]:
     """The study's runs in the queue, of one row or of all."""
-    if not store.queue_db.exists():
-        return []
-    queue = Queue(store.queue_db, create=False)
-    try:
-        rows = queue.status()
-    finally:
-        queue.close()
     return [
         queued
-        for queued in rows
+        for queued in all_rows(store)
         if any(m.study == study and row in (None, m.row) and profile in (None, m.profile) for m in queued.members)
     ]
 

@@ -33,10 +33,7 @@ def collect_detached(store: Store) -> None:
 
 def _engines(store: Store) -> set[str]:
     """Which clusters have runs of this store."""
-    queue = Queue(store.queue_db, create=False)
-    try:
+    with Queue(store.queue_db, create=False) as queue:
         running = [row.run_id for row in queue.rows(State.RUNNING, 1)]
         refs = [queue.job(run_id).ref or {} for run_id in running]
-    finally:
-        queue.close()
     return {str(ref.get("engine")) for ref in refs} & set(DETACHED)

@@ -29,13 +29,8 @@ def chosen(store: Store, names: Sequence[str], states: Collection[State] = tuple
 
 def all_rows(store: Store) -> list[JobStatus]:
     """The queue; empty if there is none."""
-    if not store.queue_db.exists():
-        return []
-    queue = Queue(store.queue_db, create=False)
-    try:
+    with Queue(store.queue_db, create=False) as queue:
         return queue.status()
-    finally:
-        queue.close()
 
 
 def label(row: JobStatus) -> str:

@@ -132,15 +132,9 @@ class Trials:
     def _queued(self) -> dict[str, JobStatus]:
         """Only what this process has queued counts: an old failure is tried again."""
         mine = {run.run_id for run in self._runs.values()}
-        queue = Queue(self._chosen.store.queue_db)
-        try:
+        with Queue(self._chosen.store.queue_db) as queue:
             return {row.run_id: row for row in queue.status() if row.run_id in mine}
-        finally:
-            queue.close()
 
     def _cancel(self, run_id: str) -> None:
-        queue = Queue(self._chosen.store.queue_db)
-        try:
+        with Queue(self._chosen.store.queue_db) as queue:
             queue.cancel([run_id])
-        finally:
-            queue.close()

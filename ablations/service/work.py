@@ -81,18 +81,12 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def held(store: Store) -> list[str]:
-    queue = Queue(store.queue_db)
-    try:
+    with Queue(store.queue_db) as queue:
         return queue.held()
-    finally:
-        queue.close()
 
 
 def _for_all(slots: Sequence[Slot], store: Store) -> list[Slot]:
     """As many slots as the runs want: the cluster sees to it that no more run at once than it was told."""
-    queue = Queue(store.queue_db)
-    try:
+    with Queue(store.queue_db) as queue:
         count = max(len(slots), queue.devices_wanted())
-    finally:
-        queue.close()
     return [replace(slots[0], name=f"{slots[0].kind}.{i}") for i in range(count)]

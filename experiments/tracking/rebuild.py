@@ -15,8 +15,7 @@ from experiments.store.layout import Store, read_json
 
 def tracked_runs(store: Store) -> Iterator[TrackedRun]:
     """The runs that were attempted, in the order in which they began; then those that ended before they began."""
-    queue = Queue(store.queue_db, create=False)
-    try:
+    with Queue(store.queue_db, create=False) as queue:
         queued = {row.run_id: row for row in queue.status()}
         begun = [run_id for _, run_id in sorted((began, run_id) for run_id, began in _begun(store))]
         never = [run_id for run_id, row in queued.items() if row.state.ended]
@@ -30,8 +29,6 @@ def tracked_runs(store: Store) -> Iterator[TrackedRun]:
                 yield tracked_run(job, row.state, row.error)
             else:
                 yield _from_folder(store, run_id)
-    finally:
-        queue.close()
 
 
 def _begun(store: Store) -> Iterator[tuple[str, float]]:

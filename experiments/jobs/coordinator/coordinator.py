@@ -48,7 +48,7 @@ def work(
     no room left: the work stays queued.
     """
     with store.coordinator_lock(), contextlib.ExitStack() as stack:
-        ledger = stack.enter_context(contextlib.closing(Ledger(store.queue_db)))
+        ledger = stack.enter_context(Ledger(store.queue_db))
         ledger.check()
         leftovers.sweep(store, running=ledger.in_state(State.RUNNING))
         engine = stack.enter_context(contextlib.closing(engine or LocalEngine()))

@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from experiments.errors import Damaged
 from experiments.jobs.queue import database, trust
@@ -26,11 +26,17 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 
 class Reading:
-    """One connection; not to be shared between threads or across a fork."""
+    """One connection, closed at the end of `with`; not to be shared between threads or across a fork."""
 
     def __init__(self, path: Path, *, create: bool = True) -> None:
         self.path = path
         self._db = database.connect(path, create=create)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
         self._db.close()
