@@ -1,4 +1,4 @@
-"""The model's configuration: the columns of Table 3 and the knobs beside them. Imports no torch."""
+"""The model's configuration: the columns of Table 3 and further settings. Imports no torch."""
 
 from typing import Literal, Self
 
@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 class ModelConfig(BaseModel):
     """One Transformer. Every default is the base model of "Attention Is All You Need" (section 3, Table 3).
 
-    d_k and d_v are free of d_model / num_heads, because row (B) of the table varies d_k alone.
+    d_k and d_v are independent of d_model / num_heads, because row (B) of the table varies d_k alone.
     Raises pydantic.ValidationError (a ValueError) for sizes no Transformer can have.
     """
 
@@ -29,7 +29,7 @@ class ModelConfig(BaseModel):
     max_length: int = Field(1024, ge=1, description="rows of the learned position table; longer input is refused")
     norm: Literal["post", "pre"] = Field("post", description="LayerNorm after the residual sum, or before")
     shared_vocabulary: bool = Field(
-        True, description="one matrix for source, target and softmax; else target and softmax share one"
+        True, description="one matrix for source, target and softmax; if false, target and softmax share one"
     )
 
     @model_validator(mode="after")

@@ -12,15 +12,16 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-Length = TypeVar("Length", float, "NDArray[np.int64]")  # one number, or those of many sentences
-TRAINING = 3  # forward passes that a forward and a backward pass cost: the backward pass costs two
+Length = TypeVar("Length", float, "NDArray[np.int64]")  # one length, or the lengths of many sentences
+TRAINING = 3  # cost of forward + backward, in forward passes: the backward pass costs two
 STREAM_BYTES = 4  # the residual stream stays in fp32, also under autocast
 
 
 def num_params(config: ModelConfig, vocab_size: int, source_vocab_size: int | None = None) -> int:
-    """Weights that are trained, the column "params" of Table 3. Rows that only pad the vocabulary do not count.
+    """Number of trained weights, the column "params" of Table 3. Rows that only pad the vocabulary do not count.
 
-    `source_vocab_size`: of the source, where it is not the target's (and the vocabulary is not shared).
+    vocab_size: pieces of the target, and of the source unless `source_vocab_size` is given.
+    source_vocab_size: pieces of the source; ignored where the vocabulary is shared.
     """
     d_model, heads = config.d_model, config.num_heads
     projections = heads * (2 * config.d_k + config.d_v)
@@ -41,7 +42,7 @@ def forward_flops(config: ModelConfig, vocab_size: int, source_length: Length, t
 
     2·[N·(S·(self + ffn) + T·(self + q,o of cross + ffn) + S·(k,v of cross)) + T·d_model·V]      weight matrices
     + 2·N·h·(d_k + d_v)·(S² + T² + S·T)                                                      scores and averages
-    T² is whole, as kernels with a causal mask mostly compute it.
+    T² is counted whole: most kernels with a causal mask compute all of it.
     """
     d_model, source, target = config.d_model, source_length, target_length
     queries, values = config.num_heads * config.d_k, config.num_heads * config.d_v
@@ -71,8 +72,8 @@ def activation_bytes(
 ) -> int:
     """Bytes that the forward pass keeps for the backward pass, from the embeddings to the last hidden state.
 
-    value_bytes: width of what matrix products read (2 under bf16 autocast, 4 in fp32).
-    fused_attention: the "sdpa" kernel's own implementations keep no attention weights.
+    value_bytes: width of the operands of matrix products (2 under bf16 autocast, 4 in fp32).
+    fused_attention: the fused kernels of "sdpa" keep no attention weights.
     Not counted: logits and loss, weights and their narrow copies, biases of masks.
     """
     source, target = source_length, target_length
@@ -81,8 +82,8 @@ def activation_bytes(
     heads = (source + target) * 2 * (queries + values)  # self-attention: q, k, v and their average
     heads += (target + source) * (queries + values)  # cross-attention: q and average; k and v of the source
     inner = (source + target) * config.d_ff
-    # A sub-layer keeps its input and dropout's choice as narrow values, and the sum that LayerNorm reads, with its
-    # mean and deviation, as part of the stream.
+    # A sub-layer keeps its input and the dropout mask as narrow values. It keeps the input of LayerNorm, with mean and
+    # deviation, in the stream's width.
     sublayers = 2 * source + 3 * target
     narrow = heads + weights + inner + 2 * d_model * sublayers
     wide = (d_model + 2) * sublayers

@@ -1,4 +1,4 @@
-"""From a configuration to a network with drawn weights."""
+"""Build a network with initialised weights from a configuration."""
 
 import torch
 from torch import nn
@@ -16,17 +16,16 @@ def build_model(
     *,
     device: torch.device | str | None = None,
 ) -> Transformer:
-    """A Transformer over `vocab_size` pieces, in training mode, with weights drawn from torch's generator.
+    """A Transformer in training mode, its weights drawn from torch's default generator.
 
-    `source_vocab_size`: of the source, where it is not the target's. Raises ValueError where one matrix serves both.
-
-    Weights are drawn on the CPU and then moved, so that a seed gives the same ones on every device. On the meta
-    device nothing is drawn. Raises ValueError for a vocabulary that is empty.
+    vocab_size: pieces of the target, and of the source unless `source_vocab_size` is given.
+    Weights are drawn on the CPU and then moved, so that a seed gives the same weights on every device. On the meta
+    device nothing is drawn. Raises ValueError for an empty vocabulary, and for two sizes of a shared one.
     """
     if vocab_size < 1:
         raise ValueError(f"vocab_size = {vocab_size}: a vocabulary needs at least one piece")
     if config.shared_vocabulary and source_vocab_size not in (None, vocab_size):
-        raise ValueError(f"a shared vocabulary has one size, and not {source_vocab_size} and {vocab_size}")
+        raise ValueError(f"a shared vocabulary has one size, found {source_vocab_size} and {vocab_size}")
     place = torch.device("cpu" if device is None else device)
     with torch.device("meta" if place.type == "meta" else "cpu"):
         model = Transformer(config, vocab_size, source_vocab_size)
@@ -36,12 +35,12 @@ def build_model(
 
 @torch.no_grad()
 def initialise(model: Transformer) -> None:
-    """tensor2tensor's start, as the paper gives none.
+    """Draw the weights as tensor2tensor does; the paper names no initialisation.
 
-    Embeddings (learned positions alike) N(0, 1/√d_model); every other matrix Glorot-uniform,
-    U(±√(6 / (fan_in + fan_out))); biases 0; LayerNorm 1 and 0. The fans are those of the matrix as it is held: q, k
-    and v of self-attention are one matrix, as in tensor2tensor, and so start with 0.71 of the deviation that three
-    separate ones would have (for d_k = d_v = d_model / h); k and v of cross-attention likewise with 0.82.
+    Embeddings and learned positions N(0, 1/√d_model); every other matrix Glorot-uniform,
+    U(±√(6 / (fan_in + fan_out))); biases 0; LayerNorm 1 and 0. The fans are those of the stored matrix: q, k and v of
+    self-attention are one matrix, as in tensor2tensor, so they start with 0.71 of the deviation of three separate
+    matrices (for d_k = d_v = d_model / h). k and v of cross-attention start with 0.82 of it.
     """
     for module in model.modules():
         if isinstance(module, nn.Linear):

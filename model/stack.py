@@ -12,12 +12,12 @@ from model.parts.dropout import Dropout
 from model.sublayers.attention import CrossAttention, SelfAttention
 from model.sublayers.feed_forward import FeedForward
 
-NORM_EPSILON = 1e-6  # tensor2tensor's; the paper is silent
+NORM_EPSILON = 1e-6  # tensor2tensor's; the paper gives none
 Sublayer = Callable[[Tensor], Tensor]
 
 
 class PostNorm(nn.Module):
-    """LayerNorm(x + Dropout(Sublayer(x))): the paper's (sections 3.1 and 5.4)."""
+    """LayerNorm(x + Dropout(Sublayer(x))), as in the paper (sections 3.1 and 5.4)."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class PostNorm(nn.Module):
 
 
 class PreNorm(nn.Module):
-    """x + Dropout(Sublayer(LayerNorm(x))): what later Transformers do; each stack then ends in a LayerNorm."""
+    """x + Dropout(Sublayer(LayerNorm(x))), as in later Transformers; each stack then ends in a LayerNorm."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ RESIDUAL: dict[str, type[nn.Module]] = {"post": PostNorm, "pre": PreNorm}
 
 
 def final_norm(config: ModelConfig) -> nn.Module:
-    """What ends a stack: with norm = "pre" a LayerNorm, with "post" nothing, as every layer ends in one already."""
+    """The end of a stack: LayerNorm for norm = "pre"; nothing for "post", where every layer ends in one."""
     return nn.LayerNorm(config.d_model, eps=NORM_EPSILON) if config.norm == "pre" else nn.Identity()
 
 
@@ -68,7 +68,7 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Causal self-attention, attention over the encoder's output, then the feed-forward network."""
+    """Causal self-attention, attention over the encoder's output, feed-forward network."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class DecoderLayer(nn.Module):
         self.feed_forward_residual = residual(config)
 
     def forward(self, x_BTD: Tensor, memory_BSD: Tensor, source_bias: Tensor | None) -> Tensor:
-        """All target positions at once."""
+        """Compute all target positions at once: (B, T, D) → (B, T, D)."""
         keys_values = self.cross_attention.keys_values(memory_BSD)
         return self._sublayers(
             x_BTD,

@@ -1,9 +1,9 @@
-"""What a decoder remembers between steps of a beam search.
+"""The decoder's caches during a beam search.
 
 Shapes: B sentences, S source, T time steps, K beams, H heads, N = B·H; keys and values end in their width n (d_k, d_v).
 
-Beams are never reordered. A beam's past is a path through (time, beam) slots; every beam's query meets all slots of
-its sentence, and a bias blocks those that are not its ancestors. Keys and values of the source are held once per
+Beams are never reordered. A beam's past is a path through (time, beam) slots. Each query is compared with all slots of
+its sentence; a bias blocks the slots that are not its ancestors. Keys and values of the source are stored once per
 sentence.
 """
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 class LayerCache:
-    """One decoder layer's keys and values. Self-attention's are (B, H, T, K, n), written in place at their time."""
+    """Keys and values of one decoder layer. Those of self-attention are (B, H, T, K, n), written in place by time."""
 
     def __init__(self, memory_keys: Tensor, memory_values: Tensor, self_keys: Tensor, self_values: Tensor) -> None:
         self.memory_keys, self.memory_values = memory_keys, memory_values  # (B, H, S, n)
         self.self_keys, self.self_values = self_keys, self_values
-        self.folded: FoldedAttention | None = None  # takes the place of memory_keys and memory_values
-        # What a step reads and writes, as views that are made once.
+        self.folded: FoldedAttention | None = None  # replaces memory_keys and memory_values
+        # Views that every step uses, created once.
         self.memory_NnS, self.memory_NSn = memory_keys.flatten(0, 1).mT, memory_values.flatten(0, 1)
         self._key_slots, self._value_slots = self_keys.unbind(2), self_values.unbind(2)
         self._keys_NMn, self._values_NMn = (x.flatten(2, 3).flatten(0, 1) for x in (self_keys, self_values))
@@ -35,7 +35,7 @@ class LayerCache:
     def start(
         cls, memory_keys: Tensor, memory_values: Tensor, beam_size: int, max_steps: int, dtype: torch.dtype
     ) -> "LayerCache":
-        """Room for max_steps positions; all in `dtype`."""
+        """Empty caches for max_steps positions; all tensors in `dtype`."""
 
         def room(like: Tensor) -> Tensor:
             sentences, heads, _, width = like.shape
@@ -45,14 +45,14 @@ class LayerCache:
         return cls(keys, values, room(keys), room(values))
 
     def append(self, keys_BHKn: Tensor, values_BHKn: Tensor, time: int) -> tuple[Tensor, Tensor]:
-        """Write the slots of `time`; return all slots so far, as views: keys (N, n, M), values (N, M, n)."""
+        """Write the slots of `time`; return views of all slots so far: keys (N, n, M), values (N, M, n)."""
         self._key_slots[time].copy_(keys_BHKn)
         self._value_slots[time].copy_(values_BHKn)
         used = (time + 1) * keys_BHKn.shape[2]
         return self._keys_NMn.narrow(1, 0, used).mT, self._values_NMn.narrow(1, 0, used)
 
     def keep(self, count: int, places: Tensor, sentences: Tensor, steps: int) -> "LayerCache":
-        """Move sentences to other places, then keep the first `count`; `steps` positions are in use."""
+        """Move `sentences` to `places`, then keep the first `count`; `steps` positions are in use."""
         if len(places):
             used = self.self_keys[:, :, :steps], self.self_values[:, :, :steps]
             for slots in (self.memory_keys, self.memory_values, *used):
@@ -64,12 +64,12 @@ class LayerCache:
 
 @dataclass
 class DecoderState:
-    """The caches of all layers. `step` counts the positions written: the next one's index, from 0."""
+    """The caches of all layers. `step` counts the positions written so far, so it is the next position's index."""
 
     weights: "StepWeights"
     layers: list[LayerCache]
     source_bias_B11S: Tensor | None
-    positions_TD: Tensor  # what is added to the embeddings at each step
+    positions_TD: Tensor  # position vectors, added to the embeddings at each step
     beam_size: int
     step: int = 0
 
@@ -81,10 +81,10 @@ class DecoderState:
         return self.positions_TD.shape[0]
 
     def keep(self, sentences: Sequence[int]) -> None:
-        """Drop every sentence that is not named, and take the order of the names.
+        """Keep only the named sentences, in the order of the names.
 
-        Only those move whose place changes: the fewer, the cheaper, as keys and values are the most of a search's
-        memory. What they leave free is not given back.
+        Only sentences whose place changes are copied, because keys and values are most of a search's memory. The freed
+        memory is not returned.
         """
         moved = [place for place, sentence in enumerate(sentences) if place != sentence]
         device = self.positions_TD.device
@@ -95,9 +95,9 @@ class DecoderState:
         self.__post_init__()
 
     def ancestor_bias(self, visible_BKTK: Tensor | None) -> Tensor | None:
-        """(B, 1, K, (step + 1)·K) from the mask of ancestors, True = may attend; None: a single beam sees all.
+        """(B, 1, K, (step + 1)·K) from the mask of ancestors, True = may attend; None for a single beam.
 
-        Raises ValueError for a mask of another shape, or none where there are several beams.
+        Raises ValueError for a mask of another shape, and for a missing mask with several beams.
         """
         shape = (self.num_sentences, self.beam_size, self.step + 1, self.beam_size)
         if visible_BKTK is None:
@@ -106,4 +106,4 @@ class DecoderState:
             return None
         if visible_BKTK.shape != shape:
             raise ValueError(f"mask of ancestors has shape {tuple(visible_BKTK.shape)}, needs {shape}")
-        return torch.where(visible_BKTK.flatten(2), self.weights.open, self.weights.blocked).unsqueeze(1)
+        return torch.where(visible_BKTK.flatten(2), self.weights.zero_bias, self.weights.blocked_bias).unsqueeze(1)

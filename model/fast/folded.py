@@ -1,8 +1,8 @@
 """Cross-attention to a single sentence in three operations instead of eight.
 
-A head's scores are (x W^Q) kᵀ = x (k W^Qᵀ)ᵀ and its part of the output (p v) W^O = p (v W^O): both matrices can be
-multiplied into what a sentence's keys and values are anyway computed once. All heads are then one product, which reads
-H · S rows of the model's width where W^Q and W^O have H · d_k: fewer for a short sentence.
+A head's scores are (x W^Q) kᵀ = x (k W^Qᵀ)ᵀ and its part of the output is (p v) W^O = p (v W^O). Keys and values are
+computed once per sentence, so W^Q and W^O can be multiplied into them at the same time. All heads are then one product.
+It reads H · S rows of the model's width instead of the H · d_k rows of W^Q and W^O: fewer for a short sentence.
 
 Shapes: R beams, H heads, S source, M = H · S, D d_model; keys and values end in their width n (d_k, d_v).
 """
@@ -14,7 +14,7 @@ from model.sublayers.attention import CrossAttention
 
 
 class FoldedAttention:
-    """Equation 1 with its projections, for one sentence's keys and values (H, S, n): (R, D) → (R, D)."""
+    """Equation 1 with its projections, for the keys and values (H, S, n) of one sentence: (R, D) → (R, D)."""
 
     def __init__(self, attention: CrossAttention, keys_HSn: Tensor, values_HSn: Tensor) -> None:
         self.heads = heads = attention.num_heads

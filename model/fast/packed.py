@@ -1,10 +1,10 @@
-"""Matrices laid out once for many small products: what a search multiplies by at every step.
+"""Matrices in oneDNN's blocked layout, for the many small products of a search.
 
 Shapes: R rows, D inputs, F outputs.
 
-oneDNN takes a matrix in blocks that suit its kernels. Laying it out at every call costs more than the product where
-there are few rows: 4 × 512 by 512 × 37,000 took 26 ms as F.linear, 8 ms packed, 2 ms packed in bf16 (one thread).
-torch offers packing to its compiler only (torch.ops.mkldnn); where that is missing or errs, F.linear does the same.
+oneDNN multiplies matrices in blocks that suit its kernels. For few rows, changing the layout at every call costs more
+than the product: 4 × 512 by 512 × 37,000 took 26 ms as F.linear, 8 ms packed, 2 ms packed in bf16 (one thread). torch
+has packing for its compiler only (torch.ops.mkldnn). Where it is missing or fails, F.linear computes the same.
 """
 
 import functools
@@ -13,15 +13,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# Elements from which on packing (fp32) and bf16 pay: a packed call costs 10 µs more of Python than F.linear.
+# Matrices of at least so many elements gain from packing (fp32) or bf16: a packed call costs 10 µs more than F.linear.
 PACK_FROM = 2**19
 NARROW_FROM = 2**16
-# A smaller matrix is packed beside itself, for calls with so many rows: 8 % quicker for 440 × 128 by 128 × 512.
+# A smaller matrix is kept in both layouts; calls with so many rows use the packed one: 8 % faster for 440 × 128 by
+# 128 × 512.
 PACK_BESIDE_FROM, MANY_ROWS = 2**15, 160
 
 
 class Projection:
-    """x W ᵀ + b, with a ReLU if asked; weights are in `dtype`, or wider where that is quicker."""
+    """x W ᵀ + b, optionally with a ReLU; weights in `dtype`, or in a wider type where that is faster."""
 
     def __init__(self, weight_FD: Tensor, bias_F: Tensor | None, dtype: torch.dtype, *, relu: bool = False) -> None:
         on_cpu = weight_FD.device.type == "cpu"
@@ -35,7 +36,7 @@ class Projection:
         self.packed = _pack(self.weight_FD) if on_cpu and worth and packing_works(dtype) else None
         self.packed_from = 0 if always else MANY_ROWS
         if self.packed is not None and always:
-            del self.weight_FD  # a bf16 copy would lie there for nothing
+            del self.weight_FD  # this copy would never be used
 
     def __call__(self, x_RD: Tensor) -> Tensor:
         """(R, D) → (R, F), in the weights' type."""
@@ -49,7 +50,7 @@ class Projection:
 
 @functools.cache
 def packing_works(dtype: torch.dtype) -> bool:
-    """Whether this torch packs matrices of this type on this processor, and multiplies by them rightly."""
+    """Whether this torch packs matrices of this type on this processor, with correct products."""
     if dtype not in (torch.float32, torch.bfloat16) or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     weight_FD = torch.arange(-32, 32).view(8, 8).to(dtype) / 8

@@ -1,10 +1,10 @@
-"""The decoder for a search: what `layers.DecoderLayer` computes for one position, in fewer and larger operations.
+"""The decoder for a search: computes stack.DecoderLayer for one position, in fewer and larger operations.
 
-A step of a search is many small operations, each of which costs more to start than to do. So q is scaled in its
-weights, q, k and v lie side by side, sentences and heads are one dimension of batched products, and matrices are
-packed. Dropout is left out: searching is not training. Tests hold it equal to the decoder over whole sentences.
+A search step consists of many small operations; starting one costs more than computing it. So q's scale is part of its
+weights, q, k and v are one product, sentences and heads are one dimension of batched products, and matrices are packed.
+Dropout is left out: a search never trains. Tests prove it equal to the decoder over whole sentences.
 
-Shapes: B sentences, K beams, R = B·K rows, H heads, N = B·H, M memory positions (of a source, or time × beam),
+Shapes: B sentences, K beams, R = B·K rows, H heads, N = B·H, M memory positions (source, or time × beam),
 D d_model; q and k end in d_k, v in d_v, written n.
 """
 
@@ -24,37 +24,37 @@ from model.stack import DecoderLayer, PostNorm, PreNorm
 from model.sublayers.attention import CrossAttention, SelfAttention
 
 Norm = Callable[[Tensor], Tensor]
-# Multiplications of a layer's largest product up to which one thread is quicker than several: sharing costs some 5 µs.
+# Largest product of a layer, in multiplications, for which one thread is faster than several: sharing costs about 5 µs.
 ALONE_TO = 2**20
-# Elements of folded keys up to which saved operations count for more than what is read: measured on a processor, with
-# d_model 128 and 512 and sources of 8 to 96 pieces. Without them folding is quicker for sources up to d_k.
+# Elements of folded keys up to which fewer operations outweigh more reading: measured on a processor, with d_model 128
+# and 512 and sources of 8 to 96 pieces. Beyond it, folding is faster for sources of up to d_k pieces.
 FOLDED_TO = 2**15
 
 
 class StepWeights:
-    """A decoder's weights and its softmax's, laid out for steps in `dtype`."""
+    """The weights of a decoder and of its softmax, prepared for steps in `dtype`."""
 
     def __init__(self, layers: Iterable[nn.Module], output_FD: Tensor, config: ModelConfig, dtype: torch.dtype) -> None:
         self.layers = [_LayerWeights(layer, config, dtype) for layer in layers if isinstance(layer, DecoderLayer)]
-        # On a processor logits stay wide: in bf16 they have three digits, and 4 % of multi30k's translations change.
+        # On a processor logits stay in fp32: bf16 has three digits, and 4 % of multi30k's translations would change.
         self.output = Projection(output_FD, None, dtype if output_FD.is_cuda else output_FD.dtype)
         self.dtype, self.config = dtype, config
         self.largest = config.d_model * config.d_ff  # elements of a layer's largest matrix
-        # On a processor attention stays wide: oneDNN builds a kernel for each new number of positions.
+        # On a processor attention stays in fp32: oneDNN builds a new kernel for each number of positions.
         self.attention_dtype = dtype if output_FD.is_cuda else output_FD.dtype
-        # What blocking_bias chooses from, kept, as a search asks at every step.
-        self.open, self.blocked = (
+        # The two values of masks.blocking_bias, created once because every step needs them.
+        self.zero_bias, self.blocked_bias = (
             torch.tensor(value, dtype=self.attention_dtype, device=output_FD.device) for value in (0.0, BLOCKED)
         )
 
     def folds(self, sentences: int, positions: int) -> bool:
-        """Whether cross-attention to so many sentences of a source so long is quicker folded (folded.py)."""
-        if sentences > 1 or self.open.is_cuda or self.dtype != self.attention_dtype:
+        """Whether folded cross-attention (folded.py) is faster for this number of sentences and source positions."""
+        if sentences > 1 or self.zero_bias.is_cuda or self.dtype != self.attention_dtype:
             return False
         return positions <= self.config.d_k or self.config.num_heads * positions * self.config.d_model <= FOLDED_TO
 
     def step(self, x_RD: Tensor, state: DecoderState, ancestor_bias: Tensor | None) -> Tensor:
-        """One position of every beam through all layers."""
+        """Pass one position of every beam through all layers: (R, D) → (R, D)."""
         threads = torch.get_num_threads()
         alone = threads > 1 and x_RD.shape[0] * self.largest <= ALONE_TO and not x_RD.is_cuda
         if alone:
@@ -107,7 +107,7 @@ class _LayerWeights:
 
 
 def _attend(q: Tensor, k_NnM: Tensor, v_NMn: Tensor, state: DecoderState, bias: Tensor | None) -> Tensor:
-    """Equation 1, heads side by side: (R, H·d_v). The factor 1/√d_k is in q's weights; bias (B, 1, 1 or K, M)."""
+    """Equation 1, heads side by side: (R, H·d_v). q's weights include the factor 1/√d_k; bias (B, 1, 1 or K, M)."""
     B, K, H = state.num_sentences, state.beam_size, state.num_heads
     q_NKn = q.view(B, K, H, -1).transpose(1, 2).reshape(B * H, K, -1)
     if q_NKn.dtype != k_NnM.dtype:
@@ -125,7 +125,7 @@ def _by_head(x_R: Tensor, state: DecoderState) -> Tensor:
 
 
 def without_autocast(device: torch.device) -> contextlib.AbstractContextManager[object]:
-    """Types are chosen here, not by autocast, which would also cast the attention."""
+    """Switch autocast off: types are chosen here, and autocast would also cast the attention."""
     if torch.is_autocast_enabled(device.type):
         return torch.autocast(device.type, enabled=False)
     return contextlib.nullcontext()
@@ -137,14 +137,14 @@ _packing = threading.Lock()  # batches are decoded by several threads
 
 
 def step_weights(model: nn.Module, layers: nn.ModuleList, output_FD: Tensor, config: ModelConfig) -> StepWeights:
-    """The weights of `model` for steps, in the type that autocast or else the weights themselves say.
+    """The weights of `model` for steps, in autocast's type, or in their own without autocast.
 
-    Kept with the model until a weight changes or another type is wanted: packing costs as much as some ten steps.
+    Cached with the model until a weight or the type changes: packing costs as much as about ten steps.
     """
     kind = output_FD.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else output_FD.dtype
     parameters = list(model.parameters())
-    if any(p.is_inference() for p in parameters):  # made in inference mode: changes are not counted
+    if any(p.is_inference() for p in parameters):  # created in inference mode: torch does not count their changes
         return StepWeights(layers, output_FD, config, dtype)
     state = (dtype, *((p.data_ptr(), p._version) for p in parameters))
     with _packing:
@@ -166,7 +166,7 @@ def _query(attention: CrossAttention, config: ModelConfig, dtype: torch.dtype) -
 
 
 def _query_key_value(attention: SelfAttention, config: ModelConfig, dtype: torch.dtype) -> Projection:
-    """From head by head, q, k and v of each together, to all q, all k, all v."""
+    """Reorder the rows from head by head (q, k, v of each) to all q, all k, all v."""
     weight, bias = attention.qkv.weight, attention.qkv.bias
     parts = [config.d_k, config.d_k, config.d_v]
     q, k, v = torch.split(weight.view(config.num_heads, sum(parts), -1), parts, dim=1)

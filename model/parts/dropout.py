@@ -1,9 +1,9 @@
 """Dropout (section 5.4), with cheap random bits on a CPU.
 
-torch's CPU kernel drew at 6 ns per element, on one thread (2.13, AMD EPYC): a tenth of a small model's training step.
-Here one 64-bit draw decides four elements, six times as fast. 16 bits hold a rate to the nearest 1/65536 (0.1 becomes
-0.100006); what is kept is scaled by that realised rate, so the expectation is exact. Other devices use torch's own
-kernel, and so do compiled graphs.
+torch's CPU kernel takes 6 ns per element on one thread (2.13, AMD EPYC): a tenth of a small model's training step.
+Here one 64-bit draw decides four elements, six times as fast. 16 bits round a rate to the nearest 1/65536 (0.1 becomes
+0.100006). Kept elements are scaled by the rounded rate, so the expectation is exact. Other devices and compiled graphs
+use torch's own kernel.
 """
 
 import threading
@@ -19,7 +19,7 @@ _thread = threading.local()
 
 
 def draw_from(generator: torch.Generator) -> None:
-    """Let this thread draw from a generator of its own on the processor; others share torch's default one."""
+    """Let this thread draw from its own CPU generator; other threads share torch's default one."""
     _thread.generator = generator
 
 
@@ -38,7 +38,7 @@ class Dropout(nn.Module):
 
 
 def dropout(x: Tensor, rate: float) -> Tensor:
-    """x with elements zeroed at `rate`, the rest scaled so that the mean stays; same shape and type."""
+    """x with elements zeroed with probability `rate`, the rest scaled to keep the mean; same shape and type."""
     if rate == 0:
         return x
     if not x.is_cpu or torch.compiler.is_compiling():

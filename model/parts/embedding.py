@@ -4,13 +4,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-ROW_MULTIPLE = 64  # matrix kernels are quicker over such sizes
+ROW_MULTIPLE = 64  # matrix kernels are faster for multiples of it
 
 
 class Embedding(nn.Module):
-    """A vector per piece, times √d_model at look-up. Rows beyond `vocab_size` only fill up to ROW_MULTIPLE.
+    """A vector per piece, times √d_model at look-up. Rows beyond `vocab_size` pad the matrix to ROW_MULTIPLE.
 
-    The filling rows are zero, are never looked up, and `logits` leaves their columns out: they get no gradient.
+    Padding rows are zero and never looked up. `logits` leaves out their columns, so they get no gradient.
     """
 
     def __init__(self, vocab_size: int, d_model: int) -> None:
@@ -26,7 +26,7 @@ class Embedding(nn.Module):
         return embedded_BTD
 
     def at(self, pieces_R: Tensor, position_D: Tensor) -> Tensor:
-        """(R,) piece ids → (R, D), `position_D` added: a step of a search, in two operations."""
+        """(R,) piece ids → (R, D), with `position_D` added: for one step of a search, in two operations."""
         return torch.add(position_D, F.embedding(pieces_R, self.weight), alpha=self.scale)
 
     def logits(self, hidden_D: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Who may attend to whom, as numbers added to the scores before the softmax (section 3.2.3).
+"""Attention masks as numbers added to the scores before the softmax (section 3.2.3).
 
 Shapes: B sentences, Q queries, M memory positions, T target positions.
 """
@@ -6,8 +6,8 @@ Shapes: B sentences, Q queries, M memory positions, T target positions.
 import torch
 from torch import Tensor
 
-# Large enough that exp(score + BLOCKED) is exactly 0 beside any allowed score, and finite in fp32, bf16 and fp64:
-# a row that may attend to nothing becomes an even average instead of NaN.
+# exp(score + BLOCKED) is exactly 0 beside any allowed score, and BLOCKED is finite in fp32, bf16 and fp64: a row with
+# every position blocked becomes an even average instead of NaN.
 BLOCKED = -1e30
 
 

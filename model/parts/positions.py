@@ -1,4 +1,4 @@
-"""What tells positions apart (section 3.5, row (E)). Shapes: B sentences, T positions, D d_model."""
+"""Position encodings (section 3.5, row (E)). Shapes: B sentences, T positions, D d_model."""
 
 import torch
 from torch import Tensor, nn
@@ -9,8 +9,8 @@ from model.config import ModelConfig
 def sinusoids(length: int, d_model: int) -> Tensor:
     """PE(pos, 2i) = sin(pos / 10000^(2i / d_model)), PE(pos, 2i+1) = cos(the same); (length, D) in fp32.
 
-    Computed in fp64, as fp32 angles of late positions are off in the third digit. tensor2tensor puts all sines
-    before all cosines, over d_model/2 − 1: a permutation of the columns, nearly.
+    Computed in fp64: fp32 angles of late positions are wrong in the third digit. tensor2tensor puts all sines before
+    all cosines and divides by d_model/2 − 1: almost a permutation of these columns.
     """
     position_T1 = torch.arange(length, dtype=torch.float64).unsqueeze(1)
     exponent = torch.arange(0, d_model, 2, dtype=torch.float64) / d_model
@@ -19,7 +19,7 @@ def sinusoids(length: int, d_model: int) -> Tensor:
 
 
 class SinusoidalPositions(nn.Module):
-    """Fixed sinusoids; input of any length, as those beyond `max_length` are computed when they come."""
+    """Fixed sinusoids for input of any length; those beyond `max_length` are computed on demand."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class SinusoidalPositions(nn.Module):
         self.register_buffer("table_TD", sinusoids(config.max_length, config.d_model), persistent=False)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        """x plus the positions 0, 1 …"""
+        """x (B, T, D) plus the vectors of positions 0, 1, …"""
         end = x_BTD.shape[1]
         table_TD = self.table_TD
         if end > table_TD.shape[0]:
@@ -38,7 +38,7 @@ class SinusoidalPositions(nn.Module):
 class LearnedPositions(nn.Module):
     """A trained vector per position, as in ConvS2S, which the paper cites for row (E).
 
-    Drawn and scaled like the word embeddings, so that word and position start equally strong.
+    Initialised and scaled like the word embeddings, so that word and position start with equal weight.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -47,12 +47,12 @@ class LearnedPositions(nn.Module):
         self.scale = config.d_model**0.5
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        """x plus the positions 0, 1 …; raises ValueError beyond the table."""
+        """x (B, T, D) plus the vectors of positions 0, 1, … Raises ValueError beyond the table."""
         end, rows = x_BTD.shape[1], self.weight.shape[0]
         if end > rows:
             raise ValueError(
-                f"a sequence of {end} pieces, and the learned position table has max_length = {rows} rows: "
-                f"train with model.max_length = {end} or more, leave longer sequences out, or take "
+                f"a sequence has {end} pieces, but the learned position table has max_length = {rows} rows: "
+                f"train with model.max_length = {end} or more, leave out longer sequences, or use "
                 'positions = "sinusoidal"'
             )
         positioned_BTD: Tensor = x_BTD + self.weight[:end] * self.scale
@@ -60,7 +60,7 @@ class LearnedPositions(nn.Module):
 
 
 class NoPositions(nn.Module):
-    """Nothing added: the encoder sees a bag of words, the decoder only what its causal mask betrays."""
+    """Adds nothing: the encoder sees a bag of words; only the causal mask tells the decoder about order."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()

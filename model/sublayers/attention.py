@@ -1,7 +1,7 @@
 """Multi-head attention (section 3.2, figure 2).
 
 Shapes: B sentences, S source, T target, Q queries, M memory positions, D d_model, H heads, K d_k, V d_v.
-d_k and d_v are free of D / H: row (B) of Table 3 varies d_k alone.
+d_k and d_v are independent of D / H: row (B) of Table 3 varies d_k alone.
 """
 
 from collections.abc import Callable
@@ -21,14 +21,14 @@ Kernel = Callable[[Tensor, Tensor, Tensor, Tensor | None, bool, float], Tensor]
 def attend_plain(
     q_BHQK: Tensor, k_BHMK: Tensor, v_BHMV: Tensor, bias: Tensor | None, causal: bool, dropout: float
 ) -> Tensor:
-    """Equation 1 as batched products. For short sentences on a CPU much quicker than the fused kernel's backward.
+    """Equation 1 as batched products. For short sentences on a CPU faster than the fused kernel's backward pass.
 
-    Scores are held memory-major: a softmax over the last but one axis runs across contiguous queries. Over a last axis
-    of 15 elements it took two to four times as long, its backward three to seven times (torch 2.13, CPU).
+    Scores are stored memory-major, so the softmax over the last but one axis reads contiguous queries. A softmax over a
+    last axis of 15 elements takes two to four times as long, its backward pass three to seven times (torch 2.13, CPU).
     """
     scores_BHMQ = (k_BHMK @ q_BHQK.mT).mul_(q_BHQK.shape[-1] ** -0.5)
     M, Q = scores_BHMQ.shape[-2:]
-    # Written out for every query: a bfloat16 bias whose queries lie apart or share one is ten times slower to add.
+    # Expanded for every query: adding a bfloat16 bias that is strided or broadcast over queries is ten times slower.
     if bias is not None:
         scores_BHMQ += bias.mT.expand(*bias.shape[:-2], M, Q).contiguous()
     if causal:
@@ -40,7 +40,7 @@ def attend_plain(
 def attend_sdpa(
     q_BHQK: Tensor, k_BHMK: Tensor, v_BHMV: Tensor, bias: Tensor | None, causal: bool, dropout: float
 ) -> Tensor:
-    """Equation 1 by torch's fused kernels; which of them depends on the device, on d_k = d_v and on the bias."""
+    """Equation 1 by torch's fused kernels. torch chooses one by the device, by d_k = d_v and by the bias."""
     return F.scaled_dot_product_attention(q_BHQK, k_BHMK, v_BHMV, attn_mask=bias, dropout_p=dropout, is_causal=causal)
 
 
@@ -50,10 +50,10 @@ FUSED_FROM = 32  # positions
 def attend_by_length(
     q_BHQK: Tensor, k_BHMK: Tensor, v_BHMV: Tensor, bias: Tensor | None, causal: bool, dropout: float
 ) -> Tensor:
-    """Equation 1 by whichever kernel a processor is quicker with, measured by benchmarks/attention.py.
+    """Equation 1 by the faster kernel on a processor, as measured by benchmarks/attention.py.
 
-    In fp32 the fused kernel from 32 positions on: 1.04 to 1.8 times. In bf16 never, up to 512: its backward made it
-    1.1 to 16 times as slow. Widths that differ, and dropout, make torch fall back to a slower one.
+    fp32: the fused kernel from 32 positions on, 1.04 to 1.8 times as fast. bf16: never up to 512 positions, because its
+    backward pass is 1.1 to 16 times as slow. For d_k ≠ d_v and for dropout, torch falls back to a slower kernel.
     """
     positions = min(q_BHQK.shape[-2], k_BHMK.shape[-2])
     alike = q_BHQK.shape[-1] == v_BHMV.shape[-1] and not dropout
@@ -62,7 +62,7 @@ def attend_by_length(
 
 
 KERNELS: dict[str, Kernel] = {"plain": attend_plain, "sdpa": attend_sdpa, "by_length": attend_by_length}
-BEST_KERNEL = {"cuda": "sdpa", "cpu": "by_length"}  # by device, for the kernel "auto"; plain elsewhere
+BEST_KERNEL = {"cuda": "sdpa", "cpu": "by_length"}  # for the kernel "auto", by device; plain on other devices
 
 
 def attend(
@@ -78,7 +78,7 @@ def attend(
     """softmax(q kᵀ / √d_k + bias) v, of shape (B, H, Q, V) (equation 1).
 
     bias: broadcastable to (B, H, Q, M), from masks.blocking_bias; None blocks nothing.
-    causal: query t sees memory 0 … t only; needs Q = M, and no bias beside it.
+    causal: query t sees memory 0 … t only; requires Q = M and no bias.
     dropout: rate on the attention weights.
     """
     if kernel == "auto":
@@ -89,7 +89,7 @@ def attend(
 
 
 class Attention(nn.Module):
-    """What self- and cross-attention share: heads, kernel, dropout on the weights, and the output projection W^O."""
+    """Common part of self- and cross-attention: heads, kernel, dropout on the weights, output projection W^O."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ class Attention(nn.Module):
 class SelfAttention(Attention):
     """Queries, keys and values from the same sequence, projected by one matrix (as in tensor2tensor).
 
-    The rows of `qkv` are head by head, each head's q, k and v together.
+    The rows of `qkv` go head by head: q, k and v of the first head, then of the second.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -134,7 +134,7 @@ class SelfAttention(Attention):
 
 
 class CrossAttention(Attention):
-    """Queries from the decoder, keys and values from the encoder's output: "encoder-decoder attention"."""
+    """Queries from the decoder, keys and values from the encoder's output ("encoder-decoder attention")."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
@@ -142,7 +142,7 @@ class CrossAttention(Attention):
         self.key_value = nn.Linear(config.d_model, config.num_heads * (config.d_k + config.d_v))
 
     def keys_values(self, memory_BSD: Tensor) -> tuple[Tensor, Tensor]:
-        """k (B, H, S, K), v (B, H, S, V): once per sentence, however many beams and steps use them."""
+        """k (B, H, S, K), v (B, H, S, V): computed once per sentence for all beams and steps."""
         heads = self.split_heads(self.key_value(memory_BSD))
         k_BHSK, v_BHSV = torch.split(heads, [self.d_k, self.d_v], dim=-1)
         return k_BHSK, v_BHSV

@@ -7,7 +7,7 @@ from model.parts.dropout import Dropout
 
 
 class FeedForward(nn.Module):
-    """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2 (equation 2), at each position alike."""
+    """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2 (equation 2), the same at each position."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()

@@ -150,5 +150,5 @@ def test_misuse_is_refused(small_model):
     state.step = 4
     with pytest.raises(ValueError, match="max_steps = 4"):
         model.decode_step(tokens, state, torch.ones(2, 3, 5, 3, dtype=torch.bool))
-    with pytest.raises(ValueError, match=r"a sequence of 9 pieces.*max_length = 6"):
+    with pytest.raises(ValueError, match=r"a sequence has 9 pieces.*max_length = 6"):
         start(model, batch=2, beam_size=1, max_steps=9)

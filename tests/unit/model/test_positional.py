@@ -53,7 +53,7 @@ def test_learned_positions_end(small_model):
     model = small_model(positions="learned", max_length=5)
     source = torch.randint(20, (2, 6))
     model(source[:, :5], None, source[:, :5])
-    with pytest.raises(ValueError, match=r"a sequence of 6 pieces.*max_length = 5.*model.max_length = 6 or more"):
+    with pytest.raises(ValueError, match=r"a sequence has 6 pieces.*max_length = 5.*model.max_length = 6 or more"):
         model.encode(source)
-    with pytest.raises(ValueError, match="a sequence of 6 pieces"):
+    with pytest.raises(ValueError, match="a sequence has 6 pieces"):
         model.decode(source, model.encode(source[:, :5]))
