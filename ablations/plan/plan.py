@@ -1,4 +1,4 @@
-"""Study × selection → runs with their identities, parameters, cost and state. Trains nothing, imports no torch."""
+"""Study × selection → runs with identities, parameters, cost and state. Trains nothing, imports no torch."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,12 +13,14 @@ from experiments.config import TaskConfig, digest, eval_identity, run_identity
 from experiments.errors import UserError
 from experiments.tasks.base import EvaluationSpec, Task, settings_read
 
-# The state of a run and of the evaluations asked for: missing, waiting, running, finished, failed, stale or damaged.
-StateOf = Callable[[str, list[str]], str]
+# State of a run with its evaluations: missing, waiting, running, finished, failed, stale or damaged.
+StateOf = Callable[[str, list[str]], str]  # run_id, eval_ids → state
 
 
 @dataclass(frozen=True)
 class PlannedEvaluation:
+    """One decoding and scoring of a run's weights, with its identity."""
+
     spec: EvaluationSpec
     eval_id: str
 
@@ -35,9 +37,9 @@ class PlannedRun:
     run_id: str
     inputs: Mapping[str, str]  # digests of what training reads
     evaluations: tuple[PlannedEvaluation, ...]
-    num_params: int | None  # None: only the trained model tells
-    cost: float  # floating-point operations of the training, predicted; 0: unknown
-    overrides: Mapping[str, Any]  # what the row changes from base, after scaling, by dotted name
+    num_params: int | None  # None: known only after training
+    cost: float  # predicted floating-point operations of training; 0: unknown
+    overrides: Mapping[str, Any]  # changes from base, after scaling, by dotted name
     paper: Mapping[str, float]
     state: str
 
@@ -48,18 +50,21 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class Plan:
+    """All rows and runs of a study under one profile and selection."""
+
     study: Study
     profile: str
     rows: tuple[PlannedRow, ...]
     runs: tuple[PlannedRun, ...]  # by row in the study's order, then by seed
-    notes: tuple[str, ...]  # what the reader must know: declared values that were replaced
-    paper_keys: tuple[str, ...]  # names of the published numbers that the task's columns print
+    notes: tuple[str, ...]  # for the reader of the table: declared values that were replaced, the profile's notes
+    paper_keys: tuple[str, ...]  # names of the published numbers that the task's columns can print
 
 
 def plan_study(study: Study, selection: Selection, task: Task, store: Path, state_of: StateOf) -> Plan:
-    """Work the runs out. `store` is the store's folder, `state_of(run_id, eval_ids)` looks a run's state up.
+    """Work out the runs of a study.
 
-    Raises UserError for the user's mistakes (see `resolve`), also for a corpus that cannot be read.
+    store: the store's folder. state_of: looks up a run's state.
+    Raises UserError for mistakes in the study or the selection (see `resolve`), and for an unreadable corpus.
     """
     rows = resolve(study, selection, task)
     inputs = _Inputs(task, store)
@@ -68,13 +73,13 @@ def plan_study(study: Study, selection: Selection, task: Task, store: Path, stat
         runs += _runs_of(row, inputs, task, store, state_of)
     _refuse_same_runs(runs, study)
     name, profile = study.profile_named(selection.profile)
-    # a profile's notes tell what its own settings lead to: not said of another corpus, or of other settings
+    # A profile's notes describe results of its own settings, so they are left out for another corpus or other settings.
     notes = (*_notes(rows), *(() if selection.forced else profile.notes))
     return Plan(study, name, tuple(rows), tuple(runs), notes, tuple(paper_keys(task)))
 
 
 class _Inputs:
-    """The task's digests of what training reads, asked for once per corpus: hashing one costs."""
+    """Digests of the task's training inputs, computed once per corpus, because hashing takes time."""
 
     def __init__(self, task: Task, store: Path) -> None:
         self._task, self._store = task, store
@@ -88,7 +93,7 @@ class _Inputs:
 
 
 def _runs_of(row: PlannedRow, inputs: _Inputs, task: Task, store: Path, state_of: StateOf) -> list[PlannedRun]:
-    """One run per seed; parameters, cost and what is evaluated are the row's."""
+    """One run per seed. Parameters, cost and evaluations are the same for all seeds of a row."""
     digests = inputs.of(row.config)
     specs = task.evaluations(row.config, store)
     num_params, cost = task.num_params(row.config), task.cost(row.config)
@@ -120,20 +125,20 @@ def _runs_of(row: PlannedRow, inputs: _Inputs, task: Task, store: Path, state_of
 
 
 def _refuse_same_runs(runs: list[PlannedRun], study: Study) -> None:
-    """Rows that differ in settings but not in identities (the spacing of checkpoints) would print the same numbers."""
+    """Refuse rows that differ only in settings outside the identities: they would print the same numbers."""
     seen: dict[tuple[str, ...], PlannedRun] = {}
     for run in runs:
         other = seen.setdefault((run.run_id, *run.eval_ids), run)
         if other.row != run.row:
             names = ", ".join(dict.fromkeys([*other.overrides, *run.overrides]))
             raise UserError(
-                f'{study.origin}: the rows "{other.row}" and "{run.row}" are one and the same run (seed {run.seed}): '
-                f"what they change ({names}) changes neither a trained number nor a score here. Leave one of them out."
+                f'{study.origin}: the rows "{other.row}" and "{run.row}" are the same run (seed {run.seed}): '
+                f"their changes ({names}) affect neither training nor a score here. Leave one of them out."
             )
 
 
 def _notes(rows: list[PlannedRow]) -> list[str]:
-    """One sentence per replaced setting, with the rows that it concerns."""
+    """One sentence per replaced setting, with the rows concerned; one per repeated row."""
     concerned: dict[tuple[str, str, str], list[str]] = {}
     for row in rows:
         for r in row.replaced:
@@ -143,12 +148,12 @@ def _notes(rows: list[PlannedRow]) -> list[str]:
             f"{by} sets {name} = {value} in every row, also in {', '.join(k)}."
             for (by, name, value), k in concerned.items()
         ),
-        *(f"{', '.join(r.repeated_by)} would be {r.variation.key} again: printed once." for r in rows if r.repeated_by),
+        *(f"{', '.join(r.repeated_by)} equals {r.variation.key} and is printed once." for r in rows if r.repeated_by),
     ]
 
 
 def plan_as_json(plan: Plan) -> list[dict[str, Any]]:
-    """The plan for other programs: one object per run. Published numbers that a row does not print are null."""
+    """The plan for other programs: one object per run. Missing published numbers are null."""
     return [
         {
             "row": run.row,

@@ -1,4 +1,4 @@
-"""A plan as JSON and back, so that a table prints without its corpus, its study file and its task's code."""
+"""Serialise a plan as JSON, so that a table prints without its corpus, its study file and its task's code."""
 
 import json
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ _OF_RUN = ("row", "seed", "run_id", "num_params", "cost", "state")
 
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:
-    """Everything that reports read of a plan, its states as they are now."""
+    """All parts of a plan that reports read, with the current states."""
     return {
         "settings": describe(type(plan.rows[0].config)),
         "study": plan.study.model_dump(mode="json", by_alias=True, exclude={"folder"}),
@@ -47,9 +47,9 @@ def _run(run: PlannedRun) -> dict[str, Any]:
 
 
 def plan_from_json(data: Mapping[str, Any]) -> Plan:
-    """The plan again. Raises ValueError (also pydantic's), KeyError or TypeError for what is not one.
+    """Read a plan back. Raises ValueError (including pydantic's), KeyError or TypeError for invalid data.
 
-    No code is loaded but that of built-in tasks: the settings of others are read as the plan describes them.
+    Loads no code but that of built-in tasks; the settings of other tasks are read from the plan's own description.
     """
     study = Study.model_validate_json(json.dumps(data["study"]))
     config_type = recorded_type(study.task, data.get("settings"), data["rows"][0]["config"])

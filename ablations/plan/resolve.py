@@ -1,7 +1,7 @@
-"""Study × profile × selection → one checked configuration per row, and the proof that rows differ as declared.
+"""Study × profile × selection → one validated configuration per row, with a proof that rows differ only as declared.
 
-What a setting is worth, later before earlier: the configuration's defaults; the study's base; the row's `set`; the
-profile's ratios; the profile's `set`; the row's `fixed` and `by_profile`; the command line's --corpus and --set.
+Sources of a setting, later ones win: the configuration's defaults; the study's base; the row's `set`; the profile's
+ratios; the profile's `set`; the row's `fixed` and `by_profile`; the command line's --corpus and --set.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,7 +20,7 @@ from experiments.tasks.base import Task
 
 @dataclass(frozen=True)
 class Replaced:
-    """A value that a row declares and that the profile or the command line replaces."""
+    """A value declared by a row and replaced by the profile or the command line."""
 
     row: str
     name: str
@@ -31,14 +31,14 @@ class Replaced:
 
 @dataclass(frozen=True)
 class PlannedRow:
-    """A row as it will run. `config` carries the first seed; the others differ in nothing else."""
+    """A row as it will run. `config` has the first seed; the row's other runs differ only in the seed."""
 
     variation: Variation
     config: TaskConfig
     seeds: tuple[int, ...]
-    overrides: Mapping[str, Any]  # what the row changes from base, after scaling, by dotted name
+    overrides: Mapping[str, Any]  # changes from base, after scaling, by dotted name
     replaced: tuple[Replaced, ...]
-    repeated_by: tuple[str, ...] = ()  # rows of designs that are this row again, and are left out
+    repeated_by: tuple[str, ...] = ()  # rows of designs that equal this one and are left out
 
     def config_of(self, seed: int) -> TaskConfig:
         return self.config.model_copy(update={"seed": seed})
@@ -58,7 +58,7 @@ class _Context:
 
 
 def resolve(study: Study, selection: Selection, task: Task) -> list[PlannedRow]:
-    """The selected rows in the study's order. Raises UserError for every mistake that needs no corpus to be seen."""
+    """The selected rows in the study's order. Raises UserError for every mistake visible without the corpus."""
     name, profile = study.profile_named(selection.profile)
     rows = select_rows(study, selection.rows)
     context = _Context(study, name, profile, selection, task)
@@ -79,7 +79,7 @@ def resolve(study: Study, selection: Selection, task: Task) -> list[PlannedRow]:
 
 
 def _check_words(context: _Context) -> None:
-    """Every setting that the study or the command line names exists; so do the columns of published numbers."""
+    """Check that every named setting exists, and that a column exists for every published number."""
     study, known = context.study, setting_names(context.task.config_type)
     given = context.task.config_type.setting_roles.given_elsewhere
     check_names(study.base, known, f"{study.origin}, [base]", given)
@@ -100,7 +100,7 @@ def _check_words(context: _Context) -> None:
 
 
 def paper_keys(task: Task) -> list[str]:
-    """The names of published numbers that the task's columns print, params (in millions) and flops (of training)."""
+    """Names of published numbers that the task's columns print, with params (in millions) and flops (of training)."""
     return list(dict.fromkeys([*(c.paper for c in task.columns if c.paper), "params", "flops"]))
 
 
@@ -145,18 +145,18 @@ def _changes(config: TaskConfig, reference: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _prove(context: _Context, row: Variation, changed: Iterable[str]) -> None:
-    """A row differs from base in what it declares and in nothing else: ratios apply to both sides alike."""
+    """Check that a row differs from base only in what it declares. Ratios apply to both alike."""
     undeclared = [name for name in changed if name not in row.declared]
     if undeclared:
         raise UserError(
             f"{context.where(row)}: it differs from base in {', '.join(undeclared)}, which it does not declare. The "
-            f"configuration of the task {context.study.task} derives one setting from another; it must not, or no "
-            "reader of the table knows what a row changes."
+            f"configuration of the task {context.study.task} derives one setting from another. It must not, because "
+            "then the table does not show everything that a row changes."
         )
 
 
 def _merge_repeats(rows: list[PlannedRow]) -> list[PlannedRow]:
-    """A design whose values include base's gives base again: it is printed once, where it stands first."""
+    """Merge rows of designs that equal an earlier row (a value equal to base's): each is printed once."""
     kept: list[PlannedRow] = []
     first: dict[str, int] = {}  # by settings, the place in `kept`
     for row in rows:
@@ -173,7 +173,7 @@ def _settings_digest(config: TaskConfig) -> str:
 
 
 def _refuse_equal(rows: list[PlannedRow], context: _Context) -> None:
-    """Two rows with equal settings and a seed in common would print the same runs twice."""
+    """Refuse two rows with equal settings and a common seed: they would print the same runs twice."""
     seen: dict[tuple[str, int], PlannedRow] = {}
     for row in rows:
         settings = _settings_digest(row.config)
@@ -187,18 +187,18 @@ def _equal(first: PlannedRow, second: PlannedRow, seed: int, context: _Context) 
     return (
         f'{context.study.origin}: the rows "{first.variation.key}" and "{second.variation.key}" have equal settings '
         f'under profile "{context.profile_name}" and share seed {seed}: the table would show the same runs twice.'
-        f"{_lost(first)}{_lost(second)} Change one of them, leave one out with --rows, or, if base is to be repeated, "
+        f"{_lost(first)}{_lost(second)} Change one of them, leave one out with --rows, or, to repeat base, "
         "give one a larger seed_offset."
     )
 
 
 def _refuse_cancelled(rows: list[PlannedRow], context: _Context) -> None:
-    """A row whose every difference from base is replaced would print base's numbers under its own name."""
+    """Refuse a row whose changes were all replaced: it would print base's numbers under its own name."""
     for row in rows:
         if row.replaced and not row.overrides:
             raise UserError(
-                f'{context.study.origin}: the row "{row.variation.key}" comes out equal to base under profile '
-                f'"{context.profile_name}".{_lost(row)} Leave the row out with --rows, or that setting as it is.'
+                f'{context.study.origin}: the row "{row.variation.key}" equals base under profile '
+                f'"{context.profile_name}".{_lost(row)} Leave out the row with --rows, or do not replace that setting.'
             )
 
 

@@ -1,11 +1,11 @@
-"""Designs: entries of [[variation]] that stand for many rows, written out before the study is checked.
+"""Designs: entries of [[variation]] that stand for many rows, expanded before the study is checked.
 
     vary = {lr = [0.1, 0.01], dropout = [0.0, 0.5]}     one factor at a time: 4 rows
     grid = {lr = [0.1, 0.01], dropout = [0.0, 0.5]}     every combination: 4 rows
     remove = {attention = {use_attention = false}}      the full model without one component: 1 row each
 
-A factor is a setting with its values, or any name with tables of settings that change together. Rows are called
-key-factor-value: `A-lr0.1`. What else the entry says (group, set, seeds, note …) holds for each of its rows.
+A factor is a setting with its values, or any name with tables of settings that change together. Rows get the key
+key-factor-value: `A-lr0.1`. The entry's other fields (group, set, seeds, note …) apply to each of its rows.
 """
 
 import itertools
@@ -19,21 +19,21 @@ from ablations.study.messages import show
 from experiments.config import flatten
 from experiments.errors import UserError
 
-MANY_ROWS = 10_000  # more must be confirmed
+MANY_ROWS = 10_000  # above this, --yes is required
 DESIGNS = ("vary", "grid", "remove")
 _OF_ONE_ROW = ("label", "paper")
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One value of a factor: its name in keys, and what it sets."""
+    """One value of a factor: its name in row keys, and the settings it makes."""
 
     name: str
     settings: Mapping[str, Any]
 
 
 def expand(table: dict[str, Any], origin: str, many: bool) -> dict[str, Any]:
-    """The study's table with every design written out. Raises UserError, also for too many rows unless `many`."""
+    """The study's table with every design expanded. Raises UserError, also for over MANY_ROWS rows unless `many`."""
     entries = table.get("variation")
     if not isinstance(entries, list) or not any(_design(entry) for entry in entries):
         return table
@@ -43,7 +43,7 @@ def expand(table: dict[str, Any], origin: str, many: bool) -> dict[str, Any]:
         raise UserError(
             f"{origin}: the study has {sum(counts):,} rows, {counts[largest]:,} of them from "
             f'"{_key(entries[largest])}". '
-            f"Over {MANY_ROWS:,} are seldom meant: say --yes if they are, or give the design fewer values."
+            f"More than {MANY_ROWS:,} rows are usually a mistake: add --yes to confirm, or give fewer values."
         )
     return {**table, "variation": [row for entry in entries for row in _rows(entry, origin)]}
 
@@ -57,7 +57,7 @@ def _key(entry: Mapping[str, Any]) -> str:
 
 
 def _count(entry: Any, origin: str) -> int:
-    """Rows of an entry, without writing them out."""
+    """Number of rows of an entry, computed without expanding it."""
     kind = _design(entry)
     if not kind:
         return 1
@@ -70,11 +70,11 @@ def _check(entry: Mapping[str, Any], kind: str, origin: str) -> None:
     where = f'{origin}, row "{_key(entry)}"'
     several = [name for name in DESIGNS if name in entry]
     if len(several) > 1:
-        raise UserError(f"{where}: it has {' and '.join(several)}; an entry is one design. Make two [[variation]].")
+        raise UserError(f"{where}: it has {' and '.join(several)}; an entry holds one design. Write two [[variation]].")
     for name in _OF_ONE_ROW:
         if name in entry:
             raise UserError(
-                f"{where}: {name} is of a single row, and `{kind}` stands for many. Write those rows by hand."
+                f"{where}: {name} belongs to a single row, but `{kind}` stands for many. Write those rows by hand."
             )
 
 
@@ -105,15 +105,15 @@ def _factors(entry: Mapping[str, Any], kind: str, origin: str) -> dict[str, Sequ
     elif isinstance(given, Mapping):
         found = {name: _choices(name, values, where) for name, values in flatten(given)}
     else:
-        raise UserError(f"{where}: a table of factors is wanted, such as {{lr = [0.1, 0.01]}}.")
+        raise UserError(f"{where}: expected a table of factors, such as {{lr = [0.1, 0.01]}}.")
     if not found or not all(found.values()):
-        raise UserError(f"{where}: it has no values, so it stands for no row.")
+        raise UserError(f"{where}: it has no values, so it gives no rows.")
     return found
 
 
 def _choices(factor: str, values: Any, where: str) -> list[Choice]:
     if not isinstance(values, list):
-        raise UserError(f"{where}: {factor} = {show(values)}: a list of values is wanted, such as [0.1, 0.01].")
+        raise UserError(f"{where}: {factor} = {show(values)}: expected a list of values, such as [0.1, 0.01].")
     name = _word(factor.rpartition(".")[2])
     choices = []
     for value in values:
@@ -125,7 +125,7 @@ def _choices(factor: str, values: Any, where: str) -> list[Choice]:
 
 
 def _components(given: Any, where: str) -> list[Choice]:
-    """A list of switches that are turned off, or a table: component → what its removal sets."""
+    """Components to remove: a list of switches to turn off, or a table component → settings without it."""
     if isinstance(given, list) and all(isinstance(name, str) for name in given):
         return [Choice(_word(name.rpartition(".")[2]), {name: False}) for name in given]
     if isinstance(given, Mapping):
@@ -134,13 +134,13 @@ def _components(given: Any, where: str) -> list[Choice]:
             for name, value in given.items()
         ]
     raise UserError(
-        f"{where}: a list of settings to turn off is wanted, or a table of components: "
+        f"{where}: expected a list of settings to turn off, or a table of components: "
         "{attention = {use_attention = false}}."
     )
 
 
 def _word(value: Any) -> str:
-    """A value within a key: 0.1, true, a+b; other signs become "_"."""
+    """A value as part of a row key: 0.1, yes, a.b; other characters become "_"."""
     if isinstance(value, bool):
         text = "yes" if value else "no"
     elif isinstance(value, list):

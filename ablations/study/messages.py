@@ -1,23 +1,23 @@
-"""The wording of users' mistakes: names near a misspelt one, and pydantic's findings in plain words."""
+"""Texts of error messages: names near a misspelt one, pydantic's errors in plain words, counts and durations."""
 
 import difflib
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-# pydantic's error types and what we say instead; {…} are pydantic's own context values.
+# Our wording for pydantic's error types; {…} are pydantic's own context values.
 _PLAIN = {
     "missing": "it is missing",
-    "int_type": "a whole number is wanted",
-    "int_from_float": "a whole number is wanted",
-    "float_type": "a number is wanted",
-    "finite_number": "a finite number is wanted",
-    "string_type": 'text is wanted, in quotes: "…"',
-    "bool_type": "true or false is wanted",
-    "tuple_type": 'a list is wanted, such as ["dev"]',
-    "list_type": "a list is wanted, in square brackets",
-    "dict_type": "a table is wanted: a [heading] with entries under it, or entries in braces",
-    "model_type": "a table is wanted: a [heading] with entries under it, or entries in braces",
+    "int_type": "expected an integer",
+    "int_from_float": "expected an integer",
+    "float_type": "expected a number",
+    "finite_number": "expected a finite number",
+    "string_type": 'expected text, in quotes: "…"',
+    "bool_type": "expected true or false",
+    "tuple_type": 'expected a list, such as ["dev"]',
+    "list_type": "expected a list, in square brackets",
+    "dict_type": "expected a table: a [heading] with entries under it, or entries in braces",
+    "model_type": "expected a table: a [heading] with entries under it, or entries in braces",
     "literal_error": "it must be {expected}",
     "greater_than_equal": "it must be at least {ge}",
     "greater_than": "it must be more than {gt}",
@@ -31,7 +31,7 @@ _PLAIN = {
 
 
 def plain(error: Mapping[str, Any]) -> str:
-    """One of pydantic's errors as what is wanted: "it must be at least 1"."""
+    """One of pydantic's errors in plain words: "it must be at least 1"."""
     context = error.get("ctx") or {}
     if error["type"] == "value_error":
         return str(context["error"])
@@ -40,7 +40,7 @@ def plain(error: Mapping[str, Any]) -> str:
 
 
 def show(value: Any) -> str:
-    """A value as it is written in TOML, near enough to be found again; long ones are cut."""
+    """A value roughly as TOML writes it, so that a user can search for it; cut to 80 characters."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 80 else f"{text[:77]}…"
 
@@ -51,7 +51,7 @@ def number(count: int, noun: str) -> str:
 
 
 def nearest(name: str, options: Iterable[str], count: int = 3) -> list[str]:
-    """The options most like `name`, best first: by last part ("d_k" finds "model.d_k"), then by spelling."""
+    """The options nearest to `name`, best first: by last part ("d_k" finds "model.d_k"), then by spelling."""
     options = list(options)
     by_lower = {option.lower(): option for option in options}
     last = name.rpartition(".")[2].lower()
@@ -64,7 +64,7 @@ def nearest(name: str, options: Iterable[str], count: int = 3) -> list[str]:
 
 
 def suggestion(name: str, options: Iterable[str], what: str) -> str:
-    """ "Nearest settings: a, b." or, with nothing near, "The settings are: …"."""
+    """ "Nearest settings: a, b.", or "The settings are: …" if nothing is near. `what`: the options' plural noun."""
     options = list(options)
     near = nearest(name, options)
     if near:

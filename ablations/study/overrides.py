@@ -1,4 +1,4 @@
-"""Settings by dotted name: {"model.d_k": 16}. From TOML's nested tables, from `--set`, into a checked configuration."""
+"""Settings by dotted name, {"model.d_k": 16}: from TOML tables and `--set` to a validated configuration."""
 
 import json
 import math
@@ -20,26 +20,26 @@ Config = TypeVar("Config", bound=TaskConfig)
 
 @dataclass(frozen=True)
 class Setting:
-    """A value and who set it, in words: 'row "A-h1"'."""
+    """A value and its source for messages: 'row "A-h1"'."""
 
     value: Any
     source: str
 
 
 def dotted(table: Any) -> Overrides:
-    """Nested or already dotted settings as one level, in the order written. Raises ValueError.
+    """Flatten nested or already dotted settings to one level, in the order written. Raises ValueError.
 
-    `{model.d_k = 16}` and `{"model.d_k" = 16}` are the same; giving both is an error, and so is nan or inf
-    (no setting has a use for them, and identities are canonical JSON).
+    `{model.d_k = 16}` and `{"model.d_k" = 16}` are the same; giving both is an error. So is nan or inf: no setting
+    uses them, and identities are hashes of canonical JSON.
     """
     if not isinstance(table, Mapping):
-        raise ValueError("a table of settings is wanted, such as {model.d_k = 16}")
+        raise ValueError("expected a table of settings, such as {model.d_k = 16}")
     settings: Overrides = {}
     for name, value in flatten(table):
         if name in settings:
             raise ValueError(f"{name} is given twice")
         if any(isinstance(v, float) and not math.isfinite(v) for v in _leaves(value)):
-            raise ValueError(f"{name} = {show(value)}: a finite number is wanted")
+            raise ValueError(f"{name} = {show(value)}: expected a finite number")
         settings[name] = value
     return settings
 
@@ -53,7 +53,7 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 
 def parse_set(items: Iterable[str]) -> Overrides:
-    """The command line's `--set key=value` …: values are TOML, bare words are text, the last of a key wins."""
+    """Parse `--set key=value` …: values are TOML, bare words are text, the last of a key wins. Raises UserError."""
     settings: Overrides = {}
     for item in items:
         name, equals, text = item.partition("=")
@@ -74,11 +74,11 @@ def _parse_value(text: str) -> Any:
         return text
     except RecursionError:
         raise ValueError("its value is nested too deeply") from None
-    return parsed["v"] if len(parsed) == 1 else text  # a line break in the text would start another key
+    return parsed["v"] if len(parsed) == 1 else text  # a line break in the text starts another key
 
 
 def setting_names(config_type: type[TaskConfig]) -> list[str]:
-    """Every setting a row may set, by dotted name, in the configuration's order."""
+    """Dotted names of all settings that a row may set, in the configuration's order."""
     given = config_type.setting_roles.given_elsewhere
     return [name for name in _names(config_type) if name not in given]
 
@@ -95,7 +95,7 @@ def _names(config_type: type[BaseModel], prefix: str = "") -> Iterator[str]:
 def check_names(
     settings: Iterable[str], known: Iterable[str], where: str, given: Mapping[str, str] = GIVEN_ELSEWHERE
 ) -> None:
-    """Raises UserError for the first name that is no setting, listing the nearest; `given` says who else gives it."""
+    """Raises UserError for the first unknown name, with the nearest ones. `given`: settings set elsewhere → where."""
     known = list(known)
     names = set(known)
     for name in settings:
@@ -110,10 +110,10 @@ def check_names(
 
 
 def build(config_type: type[Config], task: str, settings: Mapping[str, Setting], where: str) -> Config:
-    """The checked configuration; names must be known. Raises UserError saying which value is wrong and who set it."""
+    """The validated configuration; all names must be known. Raises UserError with the wrong value and its source."""
     values = nested({name: setting.value for name, setting in settings.items()}) | {"task": task}
     try:
-        # as JSON, like the child: there a list may stand for a tuple and text for a path, and still no "1" for a 1
+        # As JSON, like in the child: a list may stand for a tuple and text for a path, but "1" is not a 1.
         return config_type.model_validate_json(json.dumps(values, default=str))
     except ValidationError as error:
         found = "; ".join(_explain(e, settings) for e in error.errors())
@@ -136,7 +136,7 @@ def _explain(error: Any, settings: Mapping[str, Setting]) -> str:
     name = _setting_of(error["loc"], settings)
     if name is not None:
         return f"{name} = {show(settings[name].value)} (set by {settings[name].source}): {plain(error)}"
-    finding = plain(error)  # of a whole section: add who set the values that it speaks of
+    finding = plain(error)  # about a whole section: add the sources of the values that it names
     words = set(re.findall(r"\w+", finding))
     section = ".".join(str(part) for part in error["loc"])
     involved = [n for n in settings if n.startswith(section) and n.rpartition(".")[2] in words]
@@ -144,7 +144,7 @@ def _explain(error: Any, settings: Mapping[str, Setting]) -> str:
 
 
 def _setting_of(location: tuple[int | str, ...], settings: Mapping[str, Setting]) -> str | None:
-    """The setting an error is about: pydantic's location may go deeper, into an item of a list."""
+    """The setting that an error is about: pydantic's location may go deeper, into an item of a list."""
     for length in range(len(location), 0, -1):
         name = ".".join(str(part) for part in location[:length])
         if name in settings:

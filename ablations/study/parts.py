@@ -1,4 +1,4 @@
-"""Pieces of a study file: the kinds of text and number in it, and what it declares beside rows and profiles."""
+"""Building blocks of a study file: types of text and number, metrics, ranges and [tune]."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -11,11 +11,11 @@ from experiments.tasks.own.function import column
 
 def _printable(text: str) -> str:
     if not text.isprintable():
-        raise ValueError("it holds a control character or a line break; labels are one line of printable text")
+        raise ValueError("it contains a control character or a line break; labels are one line of printable text")
     return text
 
 
-# Keys become labels, tags of MLflow and words on a command line (--rows a,b); never a path.
+# Keys become labels, MLflow tags and words on a command line (--rows a,b); they are never paths.
 Key = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=64)]
 Text = Annotated[str, AfterValidator(_printable)]
 Settings = Annotated[Overrides, BeforeValidator(dotted)]
@@ -23,19 +23,19 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class Part(BaseModel):
-    """A piece of a study file: frozen, typed strictly, unknown names refused."""
+    """A piece of a study file: frozen, strictly typed; unknown names are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class Metric(Part):
-    """A column of the table, of a task that leaves its columns to the study (or instead of the task's own)."""
+    """A column of the table, declared by the study in place of the task's own columns."""
 
-    name: Annotated[str, Field(min_length=1)] = Field(description="the metric as the trainer returns it")
-    set: Key = Field("test", description="the set that it is measured on")
-    head: Text = Field("", description="printed over the column; the name and the set, if unset")
+    name: Annotated[str, Field(min_length=1)] = Field(description="the metric, as the trainer returns it")
+    set: Key = Field("test", description="the data set that it is measured on")
+    head: Text = Field("", description="the column's head; name and set if unset")
     better: Literal["higher", "lower"] = "higher"
-    digits: int = Field(2, ge=0, le=12, description="after the point")
+    digits: int = Field(2, ge=0, le=12, description="after the decimal point")
     key: Annotated[str, Field(pattern=r"^(\w[\w.-]*)?$")] = Field(
         "", description="in JSON, CSV and `paper`: name_set, if unset"
     )
@@ -46,11 +46,11 @@ class Metric(Part):
 
 
 class Interval(Part):
-    """Where a tuned setting is looked for: {low = 0.1, high = 10, log = true}, or a list of values."""
+    """The range of a tuned setting: {low = 0.1, high = 10, log = true}, or a list of values."""
 
     low: int | FiniteFloat = 0
     high: int | FiniteFloat = 0
-    log: bool = Field(False, description="evenly over the logarithm")
+    log: bool = Field(False, description="sampled evenly over the logarithm")
     step: FiniteFloat | None = Field(None, gt=0)
     choices: tuple[bool | int | FiniteFloat | str, ...] = Field((), strict=False)
 
@@ -62,9 +62,9 @@ class Interval(Part):
     @model_validator(mode="after")
     def _something_between(self) -> Self:
         if not self.choices and not self.low < self.high:
-            raise ValueError("low and high are wanted, low below high; or a list of values")
+            raise ValueError("expected low and high with low below high, or a list of values")
         if self.log and (self.low <= 0 or self.step is not None):
-            raise ValueError("log = true wants low above 0, and no step")
+            raise ValueError("log = true requires low above 0 and no step")
         return self
 
 
@@ -80,13 +80,13 @@ def _ranges(table: Any) -> Any:
 
 
 class Tune(Part):
-    """What `ablations tune` looks for, for each row alike."""
+    """What `ablations tune` searches, the same for each row."""
 
-    trials: Count = Field(description="for each row: the same budget")
+    trials: Count = Field(description="number of trials of each row")
     ranges: Annotated[dict[str, Interval], BeforeValidator(_ranges)] = Field(alias="range")
-    metric: str = Field("", description="what decides; the first column of the set, if unset")
-    set: Key = Field("dev", description="measured on; never a test set")
-    test: tuple[Key, ...] = Field(("test",), strict=False, description="sets that the table of the tuned rows adds")
+    metric: str = Field("", description="the metric to optimise; the first column of the set if unset")
+    set: Key = Field("dev", description="the data set to optimise on; never a test set")
+    test: tuple[Key, ...] = Field(("test",), strict=False, description="sets added to the table of the tuned rows")
     sampler: str = "tpe"
     pruner: str = "none"
     seed: int = Field(0, ge=0)

@@ -1,4 +1,4 @@
-"""A profile's ratios: the paper's sizes times a number, heads and rates left alone."""
+"""A profile's ratios: multiply the paper's sizes; heads and rates stay."""
 
 from collections.abc import Collection, Mapping
 from fractions import Fraction
@@ -8,7 +8,7 @@ from ablations.study.overrides import Setting
 from ablations.study.study import Profile
 from experiments.errors import UserError
 
-# Which settings each ratio multiplies. The one place that says so.
+# The settings that each ratio multiplies.
 SCALED = {
     "width": ("model.d_model", "model.d_ff", "model.d_k", "model.d_v"),
     "depth": ("model.num_layers",),
@@ -17,23 +17,23 @@ SCALED = {
 
 
 def check_ratios(profile: Profile, known: Collection[str], where: str) -> None:
-    """Raises UserError for a ratio that has nothing to multiply: a user's own task may name its sizes otherwise."""
+    """Raises UserError for a ratio that multiplies no setting: a user's own task may name its sizes differently."""
     for kind, names in SCALED.items():
         if getattr(profile.scale, kind) != 1 and not any(name in known for name in names):
             raise UserError(
-                f"{where}: scale.{kind} has nothing to multiply, because the task has none of the settings "
+                f"{where}: scale.{kind} multiplies nothing, because the task has none of the settings "
                 f"{', '.join(names)}. Give the sizes in the profile's `set` instead."
             )
 
 
 def scaled(settings: Mapping[str, Setting], profile: Profile, name: str, where: str) -> dict[str, Setting]:
-    """The settings that the profile `name` multiplies, multiplied; what is no whole number is left to the later check.
+    """The settings that profile `name` scales, with their new values. Settings that are no integers are left out.
 
-    Raises UserError for a result that is not a whole number of at least 1 (a declared 0 stays 0).
+    Raises UserError for a result that is not an integer of at least 1 (a declared 0 stays 0).
     """
     result: dict[str, Setting] = {}
     for kind, names in SCALED.items():
-        ratio = Fraction(str(getattr(profile.scale, kind)))  # 0.1 as written: 10 × 0.1 is 1, not nearly
+        ratio = Fraction(str(getattr(profile.scale, kind)))  # 0.1 as written, so that 10 × 0.1 is exactly 1
         for key in names if ratio != 1 else ():
             old = settings.get(key)
             if old is None or isinstance(old.value, bool) or not isinstance(old.value, int):
@@ -42,8 +42,8 @@ def scaled(settings: Mapping[str, Setting], profile: Profile, name: str, where: 
             if new.denominator != 1 or (new < 1 <= old.value):
                 raise UserError(
                     f"{where}: {key} = {show(old.value)} (set by {old.source}) times {kind} = {float(ratio):g} is "
-                    f"{float(new):g}, and a whole number of at least 1 is wanted. Change scale.{kind} of the profile, "
-                    f"or let its `set` give {key}."
+                    f"{float(new):g}, expected an integer of at least 1. Change scale.{kind} of the profile, "
+                    f"or set {key} in its `set`."
                 )
             result[key] = Setting(int(new), f'{old.source}, scaled by profile "{name}"')
     return result

@@ -1,4 +1,4 @@
-"""What a command line selects from a study: profile, corpus, rows, seeds, overrides. `plan` and `report` share it."""
+"""What a command line selects from a study: profile, corpus, rows, seeds, overrides. All verbs share it."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -9,22 +9,22 @@ from ablations.study.overrides import parse_set
 from ablations.study.study import Study, Variation
 from experiments.errors import UserError
 
-CORPUS = "data.corpus"  # what --corpus sets
+CORPUS = "data.corpus"  # the setting behind --corpus
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Nothing given selects every row of the study's default profile with the study's own seeds."""
+    """A selection; without options it is every row of the default profile with the study's own seeds."""
 
     profile: str | None = None
     corpus: str | None = None  # "builtin" or a folder
     rows: tuple[str, ...] = ()  # keys and groups
-    seeds: int | None = None  # seeds 1..N of every row, whatever the study says
+    seeds: int | None = None  # seeds 1..N of every row, instead of the study's number
     overrides: Mapping[str, Any] = field(default_factory=dict)  # by dotted name
 
     def __post_init__(self) -> None:
         if self.seeds is not None and self.seeds < 1:
-            raise UserError(f"--seeds {self.seeds}: it must be at least 1; seeds are numbered 1..N.")
+            raise UserError(f"--seeds {self.seeds}: it must be at least 1, because seeds are numbered 1..N.")
         if self.corpus is not None and self.overrides.get(CORPUS, self.corpus) != self.corpus:
             raise UserError(
                 f"--corpus {self.corpus} and --set {CORPUS}={self.overrides[CORPUS]} name different corpora; keep one."
@@ -32,7 +32,7 @@ class Selection:
 
     @property
     def forced(self) -> dict[str, tuple[Any, str]]:
-        """What the command line sets in every row, and the option that did."""
+        """Settings that the command line sets in every row, each with the option it came from."""
         settings = {name: (value, "--set") for name, value in self.overrides.items()}
         if self.corpus is not None:
             settings[CORPUS] = (self.corpus, "--corpus")
@@ -46,15 +46,15 @@ def selection(
     seeds: int | None = None,
     sets: Iterable[str] = (),
 ) -> Selection:
-    """A Selection from the options as typed: `--rows KEY,GROUP` and `--set key=value` … Raises UserError."""
+    """Parse the options `--rows KEY,GROUP`, `--set key=value` … into a Selection. Raises UserError."""
     keys = () if rows is None else tuple(part.strip() for part in rows.split(","))
     if rows is not None and not all(keys):
-        raise UserError(f'--rows "{rows}" names an empty row; write keys or groups with commas between: base,A-h1.')
+        raise UserError(f'--rows "{rows}" names an empty row; separate keys or groups with commas: base,A-h1.')
     return Selection(profile, corpus, keys, seeds, parse_set(sets))
 
 
 def select_rows(study: Study, names: Iterable[str]) -> list[Variation]:
-    """Rows whose key or group is named, in the study's order; all for no names. Raises UserError."""
+    """Rows whose key or group is in `names`, in the study's order; all rows without names. Raises UserError."""
     names = list(names)
     keys = [row.key for row in study.variations]
     groups = list(dict.fromkeys(row.group for row in study.variations if row.group))
@@ -69,6 +69,6 @@ def select_rows(study: Study, names: Iterable[str]) -> list[Variation]:
 
 
 def row_seeds(study: Study, row: Variation, chosen: Selection) -> list[int]:
-    """Seeds 1..N, shifted by the row's offset; --seeds goes before the row's own count, that before the study's."""
+    """Seeds 1..N plus the row's offset. N comes from --seeds, else from the row, else from the study."""
     count = chosen.seeds or row.seeds or study.seeds
     return [row.seed_offset + number for number in range(1, count + 1)]

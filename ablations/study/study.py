@@ -1,4 +1,4 @@
-"""A study: which table a paper will print, as data. `load_study` reads a built-in one by name, or a user's by path."""
+"""A study: the table of a paper as data. `load_study` reads a built-in study by name, or a user's file by path."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,7 +14,7 @@ from experiments.errors import UserError
 
 
 class Scale(Part):
-    """Ratios to the sizes that base and rows declare (which settings: ablations/study/scale.py)."""
+    """Ratios that multiply the sizes of base and rows (which settings: ablations/study/scale.py)."""
 
     width: FiniteFloat = Field(1.0, gt=0, description="of d_model, d_ff, d_k, d_v; heads and rates stay")
     depth: FiniteFloat = Field(1.0, gt=0, description="of num_layers")
@@ -26,38 +26,38 @@ class Profile(Part):
 
     description: Text = ""
     scale: Scale = Scale()
-    set: Settings = Field({}, description="after scaling, in every row; replaces what a row's `set` says")
+    set: Settings = Field({}, description="applied after scaling in every row; replaces a row's `set`")
     notes: tuple[Text, ...] = Field(
-        (), strict=False, description="printed under the table in this profile, without --corpus and --set"
+        (), strict=False, description="printed under the table of this profile, unless --corpus or --set is given"
     )
 
 
 class Variation(Part):
-    """A row: base plus `set` (at the paper's sizes: profiles scale and replace it) plus `fixed` (in every profile)."""
+    """A row: base plus `set` (in the paper's sizes; profiles scale and replace it) plus `fixed` (in every profile)."""
 
     key: Key
     group: Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?$", max_length=64)] = ""
-    label: Text = Field("", description="printed instead of the settings, such as a row's description in words")
+    label: Text = Field("", description="printed instead of the settings: a description in words")
     set: Settings = Field({})
     fixed: Settings = Field({})
-    tuned: Settings = Field({}, description="found by tuning: as `fixed`, and no difference from base in kind")
-    by_profile: dict[Key, Settings] = Field({}, description="in one profile only, in place of what the others say")
+    tuned: Settings = Field({}, description="found by tuning; like `fixed`, but does not count as a change from base")
+    by_profile: dict[Key, Settings] = Field({}, description="for one profile only, replaces the others there")
     paper: dict[str, FiniteFloat] = Field(
         {}, description="published numbers: perplexity, bleu, params (millions), flops (of training)"
     )
-    seeds: Count | None = Field(None, description="of this row, where it differs from the study's")
+    seeds: Count | None = Field(None, description="number of seeds of this row; the study's if unset")
     seed_offset: int = Field(0, ge=0, description="the row's seeds are offset + 1 … offset + N")
     note: Text = Field("", description="a footnote to the row")
-    design: Text = Field("", description="the entry that stood for this row among others (ablations/study/design.py)")
+    design: Text = Field("", description="key of the design that gave this row (ablations/study/design.py)")
 
     @property
     def declared(self) -> Overrides:
-        """Everything in which this row may differ from base."""
+        """All settings in which this row may differ from base."""
         parts = (*self.by_profile.values(), self.set, self.fixed, self.tuned)
         return {name: value for part in parts for name, value in part.items()}
 
     def last_word(self, profile: str) -> Overrides:
-        """What a profile cannot replace."""
+        """Settings that a profile cannot replace."""
         return {**self.fixed, **self.tuned, **self.by_profile.get(profile, {})}
 
     @property
@@ -75,16 +75,16 @@ class Variation(Part):
 
 
 class Cited(Part):
-    """A published result of somebody else's system, a row of the printed table. Nothing of it is run."""
+    """A published result of another system, printed as a row of the table. It is never run."""
 
     label: Text
-    group: Text = Field("", description="such as the training data that it used: those of one group stand together")
-    values: dict[str, FiniteFloat] = Field(description="by the names that `paper` uses: perplexity, bleu, params, …")
+    group: Text = Field("", description="such as the training data used; results of one group stand together")
+    values: dict[str, FiniteFloat] = Field(description="by the names of `paper`: perplexity, bleu, params, …")
     note: Text = ""
 
 
 class Study(Part):
-    """A table. Attributes differ from the file's words where one entry stands for many: [profile.x], [[variation]]."""
+    """A table. Attribute names are plural where the file has one entry each: [profile.x], [[variation]]."""
 
     name: Key
     title: Text
@@ -95,18 +95,18 @@ class Study(Part):
     base: Settings = Field({})
     profiles: dict[Key, Profile] = Field({}, alias="profile")
     variations: tuple[Variation, ...] = Field((), alias="variation", strict=False)
-    metrics: tuple[Metric, ...] = Field((), alias="metric", strict=False, description="the task's own, if none")
+    metrics: tuple[Metric, ...] = Field((), alias="metric", strict=False, description="the task's own if none")
     columns: Annotated[dict[str, Text], BeforeValidator(dotted)] = Field(
-        {}, description="settings that the table prints as columns, with their heads; all that rows set, if unset"
+        {}, description="settings printed as columns, with their heads; all that rows set if unset"
     )
-    tune: Tune | None = Field(None, description="how `ablations tune` brings every row to its best")
-    cited: tuple[Cited, ...] = Field((), strict=False, description="other systems' published results")
+    tune: Tune | None = Field(None, description="how `ablations tune` searches the best settings of every row")
+    cited: tuple[Cited, ...] = Field((), strict=False, description="published results of other systems")
     sustained_flops: dict[str, FiniteFloat] = Field(
-        {}, description="operations a second that a device sustains, by a part of its name: for the cost by time"
+        {}, description="operations per second that a device sustains, by part of its name; for costs by time"
     )
     notes: tuple[Text, ...] = Field((), strict=False, description="printed under the table")
-    origin: str = Field("", description="where it was read from, for messages")
-    folder: Path | None = Field(None, description="where it lies; None for a built-in study")
+    origin: str = Field("", description="where the study was read from, for messages")
+    folder: Path | None = Field(None, description="folder of the study file; None for a built-in study")
 
     @model_validator(mode="before")
     @classmethod
@@ -128,7 +128,7 @@ class Study(Part):
             raise ValueError('the study has no rows: add at least one [[variation]] with key = "…"')
         twice = _repeated(row.key for row in self.variations)
         if twice:
-            raise ValueError(f"the row {twice} is there twice; every row needs a key of its own")
+            raise ValueError(f"the row {twice} appears twice; every row needs its own key")
         if self.command and self.task != "command":
             raise ValueError(f'it has a command, and task = "{self.task}"; keep one of them')
         twice = _repeated(metric.column.key for metric in self.metrics)
@@ -148,17 +148,17 @@ class Study(Part):
 
     @property
     def base_row(self) -> Variation | None:
-        """The row that is base itself, if the table prints it: changes are counted from it."""
+        """The row without changes, if the table prints it: differences are computed against it."""
         return next((row for row in self.variations if row.is_base), None)
 
     @property
     def factors(self) -> dict[str, str]:
-        """Settings that the table prints as columns, with their heads."""
+        """Settings printed as columns, with their heads."""
         names = dict.fromkeys(name for row in self.variations for name in row.declared)
         return self.columns or {name: name.rpartition(".")[2] for name in names}
 
     def profile_named(self, name: str | None) -> tuple[str, Profile]:
-        """A profile with its name; the default one for None. Raises UserError listing the nearest."""
+        """A profile with its name; the default profile for None. Raises UserError with the nearest names."""
         chosen = self.default_profile if name is None else name
         if chosen not in self.profiles:
             raise UserError(
@@ -178,13 +178,13 @@ def _repeated(keys: Iterable[str]) -> str | None:
 
 
 def builtin_studies() -> list[str]:
-    """Names of the studies that come with the program."""
+    """Names of the built-in studies."""
     return builtin_names()
 
 
 def load_study(name_or_path: str, many: bool = False) -> Study:
-    """A built-in study by name, or the user's own by path (`*.toml`). Raises UserError.
+    """Read a built-in study by name, or the user's own by path (`*.toml`). Raises UserError.
 
-    A design of over 10,000 rows is refused unless `many`: the user said so, or they are only read.
+    many: accept designs of over 10,000 rows (the user confirmed them, or the study is only read).
     """
     return read_study(name_or_path, Study, many)

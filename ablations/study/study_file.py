@@ -1,4 +1,4 @@
-"""Reading a study file: finding it, TOML with its line and column, `extends`, and findings in plain words."""
+"""Read a study file: find it, parse TOML, apply `extends`, and report errors with their place in the file."""
 
 import importlib.resources
 import re
@@ -15,7 +15,7 @@ from experiments.errors import UserError
 
 Model = TypeVar("Model", bound=BaseModel)
 
-# What `extends` takes over from another study: how it runs, not what it prints.
+# What `extends` inherits from another study: how it runs, not what it prints.
 _INHERITED = ("task", "command", "default_profile", "seeds", "base", "profile", "metric", "tune")
 _OURS = ("origin", "folder")  # fields of Study that the reader fills in
 _LONGEST_CHAIN = 8
@@ -24,15 +24,15 @@ _DEEPEST = 50
 
 
 def builtin_names() -> list[str]:
-    """Names of the studies that come with the program (ablations/studies)."""
+    """Names of the built-in studies (ablations/studies)."""
     found = _BUILTIN.iterdir()
     return sorted(entry.name.removesuffix(".toml") for entry in found if entry.name.endswith(".toml"))
 
 
 def read_study(name_or_path: str, model: type[Model], many: bool = False) -> Model:
-    """Find, read and validate a study. Raises UserError: what is wrong, in which file, what to do.
+    """Find, read and validate a study. Raises UserError with what is wrong, in which file, and what to do.
 
-    Over design.MANY_ROWS rows are refused unless `many`.
+    many: accept more than design.MANY_ROWS rows.
     """
     table, origin, folder = _read(name_or_path, Path(), _LONGEST_CHAIN)
     table = expand(table, origin, many)
@@ -47,22 +47,22 @@ def read_study(name_or_path: str, model: type[Model], many: bool = False) -> Mod
 
 
 def _read(name_or_path: str, relative_to: Path, chain: int) -> tuple[dict[str, Any], str, Path | None]:
-    """The file's table (with what it extends), how messages call it, and its folder."""
+    """The file's table merged with what it extends, its name for messages, and its folder."""
     text, origin, folder = _find(name_or_path, relative_to)
     table = _parse(text, origin)
     parent = table.pop("extends", None)
     if parent is None:
         return table, origin, folder
     if not isinstance(parent, str):
-        raise UserError(f"{origin}: extends = {show(parent)}: the name or path of a study is wanted, in quotes.")
+        raise UserError(f"{origin}: extends = {show(parent)}: expected the name or path of a study, in quotes.")
     if chain == 0:
-        raise UserError(f"{origin}: its `extends` leads in a circle, or through more than {_LONGEST_CHAIN} files.")
+        raise UserError(f"{origin}: its `extends` forms a circle, or a chain of more than {_LONGEST_CHAIN} files.")
     inherited, _, _ = _read(parent, folder or Path(), chain - 1)
     return _inherit(inherited, table), origin, folder
 
 
 def _inherit(parent: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, Any]:
-    """The child's entries over the parent's; base and profiles merge entry by entry."""
+    """Merge the child's entries over the parent's; base and profiles are merged entry by entry."""
     merged = {name: parent[name] for name in _INHERITED if name in parent} | dict(table)
     for name in ("base", "profile"):
         ours, theirs = table.get(name), parent.get(name)
@@ -81,17 +81,17 @@ def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _find(name_or_path: str, relative_to: Path) -> tuple[str, str, Path | None]:
-    """The text of a study, how messages call it, and its folder (None for a built-in one)."""
+    """The text of a study, its name for messages, and its folder (None for a built-in one)."""
     if name_or_path in builtin_names():
         entry = _BUILTIN / f"{name_or_path}.toml"
         return entry.read_text(encoding="utf-8"), f"{name_or_path}.toml (built-in)", None
     path = relative_to / name_or_path
     if path.suffix != ".toml":
         raise UserError(_unknown(name_or_path, path))
-    if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe would be waited for
-        raise UserError(f"The study file {path} is no regular file. {_choose()}")
+    if path.exists() and not (path.is_file() or path.is_dir()):  # reading a pipe would block
+        raise UserError(f"The study file {path} is not a regular file. {_choose()}")
     try:
-        # utf-8-sig: some editors put a byte order mark in front, which TOML does not know
+        # utf-8-sig: some editors write a byte order mark, which TOML does not allow
         return path.read_bytes().decode("utf-8-sig"), str(path), path.absolute().parent
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
@@ -128,7 +128,7 @@ def _parse(text: str, origin: str) -> dict[str, Any]:
 
 
 def _depth(table: dict[str, Any]) -> int:
-    """How many levels of tables and lists lie in one another; _DEEPEST + 1 for more than are allowed."""
+    """Nesting depth of tables and lists; _DEEPEST + 1 for anything deeper than allowed."""
     level: list[Any] = [table]
     depth = 0
     while level and depth <= _DEEPEST:
@@ -138,11 +138,11 @@ def _depth(table: dict[str, Any]) -> int:
 
 
 def _too_deep(origin: str) -> str:
-    return f"{origin}: tables or lists lie more than {_DEEPEST} deep in one another. A study needs a handful of levels."
+    return f"{origin}: tables or lists are nested more than {_DEEPEST} deep. A study needs a few levels."
 
 
 def _syntax(message: str, text: str, origin: str) -> str:
-    """tomllib names the place at the message's end: "… (at line 3, column 5)" or "(at end of document)"."""
+    """Our text for a syntax error. tomllib ends its message with "(at line 3, column 5)" or "(at end of document)"."""
     what, _, place = message.rpartition(" (at ")
     numbers = re.fullmatch(r"line (\d+), column (\d+)\)", place)
     lines = text.rstrip("\n").split("\n")
@@ -151,7 +151,7 @@ def _syntax(message: str, text: str, origin: str) -> str:
 
 
 def _explain(error: Any, table: Mapping[str, Any], model: type[BaseModel]) -> str:
-    """One finding: where in the file (row by key, profile by name), which value, what is wanted."""
+    """One error: its place in the file (row by key, profile by name), the value, and what is expected."""
     location: tuple[int | str, ...] = error["loc"]
     if error["type"] == "extra_forbidden":
         place = _place(location[:-1], table)
@@ -180,7 +180,7 @@ def _place(location: tuple[int | str, ...], table: Mapping[str, Any]) -> str:
 
 
 def _fields(location: tuple[int | str, ...], model: type[BaseModel]) -> list[str]:
-    """The names that are allowed at a place, as the file writes them."""
+    """The names allowed at a place, as the file writes them."""
     for part in location:
         field = next((f for n, f in model.model_fields.items() if part in (n, f.alias)), None)
         model = _model_in(field.annotation) or model if field else model  # a row's number or a profile's name: stay

@@ -1,4 +1,4 @@
-"""A study's [tune]: what is searched for each row, and the study with what was found. Trains nothing."""
+"""A study's [tune]: what is searched for each row, and the study with the settings found. Trains nothing."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,15 +14,15 @@ from experiments.tasks.base import Column, Task
 from experiments.tuning import Range, Search, Space
 from experiments.tuning import check_names as check_methods
 
-SETS = "evaluation.sets"  # the setting that says which sets are scored, where a task has it
+SETS = "evaluation.sets"  # the setting with the sets to score, if the task has it
 
 
 def tune_of(study: Study, task: Task) -> Tune:
-    """The study's [tune], checked. Raises UserError."""
+    """The study's [tune], checked against the task's settings. Raises UserError."""
     tune = study.tune
     if tune is None:
         raise UserError(
-            f"{study.origin}: the study has no [tune]. Say how many trials each row gets and in which ranges: "
+            f"{study.origin}: the study has no [tune]. Give the trials of each row and the ranges: "
             "[tune] trials = 8, [tune.range] training.learning_rate_scale = {low = 0.3, high = 3, log = true}."
         )
     where = f"{study.origin}, [tune]"
@@ -31,17 +31,17 @@ def tune_of(study: Study, task: Task) -> Tune:
         tune.ranges, setting_names(task.config_type), f"{where} range", task.config_type.setting_roles.given_elsewhere
     )
     if not tune.ranges:
-        raise UserError(f"{where}: it has no ranges, so there is nothing to tune.")
+        raise UserError(f"{where}: it has no ranges, so nothing can be tuned.")
     if tune.set.startswith("test"):
         raise UserError(
-            f'{where}: set = "{tune.set}": settings that are chosen on a test set make its numbers say nothing. Tune '
+            f'{where}: set = "{tune.set}": settings chosen on a test set make its scores invalid. Tune '
             "on a development set; the table prints the tuned rows on the test sets."
         )
     return tune
 
 
 def deciding_column(study: Study, task: Task) -> Column:
-    """The column whose number decides, and in which direction. Raises UserError."""
+    """The column to optimise, with its direction. Raises UserError."""
     tune = tune_of(study, task)
     there = [column for column in task.columns if column.set == tune.set]
     for column in there:
@@ -50,13 +50,13 @@ def deciding_column(study: Study, task: Task) -> Column:
     names = [f"{column.metric} on {column.set}" for column in task.columns if column.set != "*"]
     wanted = f"{tune.metric or 'a metric'} on {tune.set}"
     raise UserError(
-        f"{study.origin}, [tune]: no column prints {wanted}, so it is not known whether more or less of it is better. "
+        f"{study.origin}, [tune]: no column prints {wanted}, so it is unknown whether higher or lower is better. "
         f"{suggestion(wanted, names, 'columns')}"
     )
 
 
 def space_of(study: Study, row: Variation, chosen: Selection, task: Task) -> Space:
-    """What is searched for a row: not what the row itself declares (its factor), nor what the command line sets."""
+    """The search space of a row: the ranges without the row's own settings and those of the command line."""
     tune, column = tune_of(study, task), deciding_column(study, task)
     taken = {**row.declared, **chosen.forced}
     ranges = {
@@ -68,21 +68,21 @@ def space_of(study: Study, row: Variation, chosen: Selection, task: Task) -> Spa
 
 
 def with_tuned(study: Study, found: Mapping[str, Mapping[str, Any]], notes: Sequence[str] = ()) -> Study:
-    """The study with the settings found for its rows."""
+    """The study with `found` (row key → settings) as the rows' tuned settings, and `notes` added."""
     rows = tuple(row.model_copy(update={"tuned": dict(found.get(row.key, row.tuned))}) for row in study.variations)
     return study.model_copy(update={"variations": rows, "notes": (*study.notes, *notes)})
 
 
 def notes_of(searches: Mapping[str, Search], trials: int, column: Column) -> list[str]:
-    """What was tuned, on what, with which budget, and what came of it."""
+    """Notes for the table: what was tuned, on which set, with which budget, and the results."""
     some = next(iter(searches.values())).space
     ranges = {name: given for search in searches.values() for name, given in search.space.ranges.items()}
     looked = "; ".join(f"{name} {given}" for name, given in ranges.items())
     better = "lowest" if some.minimize else "highest"
     pruner = "" if some.pruner == "none" else f", pruned by {some.pruner}"
     notes = [
-        f"Tuned: each row had {number(trials, 'trial')} ({some.sampler}{pruner}, seed 1), and the settings with the "
-        f"{better} {column.metric} on {some.set} were kept; no other set was looked at. Searched: {looked}."
+        f"Tuned: each row had {number(trials, 'trial')} ({some.sampler}{pruner}, seed 1); the settings with the "
+        f"{better} {column.metric} on {some.set} were kept; no other set was used. Searched: {looked}."
     ]
     return notes + [_found(row, search, column) for row, search in searches.items()]
 
@@ -106,6 +106,6 @@ def _short(value: Any) -> str:
 
 
 def about(config: Any, inputs: Mapping[str, str], space: Space) -> dict[str, Any]:
-    """What decides a row's trials beside the space: its settings but the tuned ones and the sets, and the data."""
+    """The identity of a row's trials beside the space: its other settings without the scored sets, and its data."""
     settings = {k: v for k, v in flatten(config) if k not in space.ranges and k != SETS}
     return {"settings": settings, "inputs": dict(inputs)}

@@ -229,7 +229,7 @@ def test_what_a_trainer_returns(cli: Cli, mine: Path) -> None:
     words = {
         "misspelt": ["prints distance", "did not return it", "distanec"],
         "nan": ["distance = nan", "test"],
-        "text": ["distance = 'far'", "a number is wanted"],
+        "text": ["distance = 'far'", "expected a number"],
         "nothing": ["returned nothing", "a mapping of metrics"],
         "bug": ["division by zero", "walking.py"],
     }

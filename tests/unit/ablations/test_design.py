@@ -65,7 +65,7 @@ def test_switches_are_turned_off(own_study, rows_of):
 def test_values_that_include_bases_give_base_once(own_study, rows_of, plan_of):
     study = own_study(BASE + '[[variation]]\nkey = "P"\nvary = {model.dropout = [0.0, 0.1, 0.2]}\n')
     assert list(rows_of(study)) == ["base", "P-dropout0.0", "P-dropout0.2"]
-    assert "P-dropout0.1 would be base again: printed once." in plan_of(study).notes
+    assert "P-dropout0.1 equals base and is printed once." in plan_of(study).notes
 
 
 def test_a_grid_without_a_base_row_keeps_it(own_study, rows_of):
@@ -83,7 +83,7 @@ def test_a_grid_without_a_base_row_keeps_it(own_study, rows_of):
         ("remove = {}", ["no values"]),
         ("remove = 3", ["a list of settings to turn off"]),
         ("vary = {model.dropout = [0.1]}\ngrid = {model.dropout = [0.1]}", ["vary and grid", "one design"]),
-        ('vary = {model.dropout = [0.1]}\nlabel = "x"', ["label is of a single row"]),
+        ('vary = {model.dropout = [0.1]}\nlabel = "x"', ["label belongs to a single row"]),
         ("vary = {model.dropout = [0.3, 0.3]}", ["x-dropout0.3", "twice"]),
     ],
 )
@@ -125,5 +125,5 @@ def test_no_verb_begins_so_much_unasked(verb, tmp_path):
     grid = f"grid = {{a = {list(range(101))}, b = {list(range(101))}}}"
     path.write_text(f'name = "l"\ntitle = "L"\n[[variation]]\nkey = "g"\n{grid}\n')
     done = CliRunner().invoke(app, [verb, str(path), "--store", str(tmp_path / "store")])
-    assert isinstance(done.exception, UserError) and "say --yes" in str(done.exception)
+    assert isinstance(done.exception, UserError) and "add --yes" in str(done.exception)
     assert not (tmp_path / "store").exists()

@@ -40,7 +40,7 @@ def test_set_without_key_or_value(item, mistake):
 
 @pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
 def test_numbers_must_be_finite(number, mistake):
-    assert "a finite number is wanted" in mistake(parse_set, [f"model.dropout={number}"])
+    assert "expected a finite number" in mistake(parse_set, [f"model.dropout={number}"])
 
 
 def test_names_are_those_of_the_configuration_without_seed_and_task():

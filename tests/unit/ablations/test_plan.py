@@ -103,7 +103,7 @@ def test_value_replaced_by_itself_is_not_worth_a_note(plan_of):
 def test_rows_that_differ_in_nothing_that_counts_are_refused(own_study, plan_of, mistake):
     study = own_study(BASE + "[[variation]]\nkey = 'x'\nset = {training.checkpoint_steps = 7}\n")
     text = mistake(plan_of, study)
-    assert 'the rows "base" and "x" are one and the same run' in text
+    assert 'the rows "base" and "x" are the same run' in text
     assert "training.checkpoint_steps" in text
 
 

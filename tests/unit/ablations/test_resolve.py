@@ -109,7 +109,7 @@ def test_sizes_must_stay_whole_and_positive(own_study, rows_of, mistake, scale, 
     text = mistake(rows_of, own_study(f"[profile.tiny]\nscale = {{{scale}}}\n" + row("x", rest)))
     assert expected in text
     assert 'row "x", profile "tiny"' in text
-    assert "a whole number of at least 1 is wanted" in text
+    assert "expected an integer of at least 1" in text
 
 
 def test_ratios_are_taken_as_written(own_study, rows_of):
@@ -137,23 +137,23 @@ def test_a_ratio_with_nothing_to_multiply(own_study, task, mistake):
 
     task.config_type = Config
     text = mistake(resolve, own_study("[profile.p]\nscale = {width = 0.5}\n" + BASE), Selection(), task)
-    assert 'profile "p": scale.width has nothing to multiply' in text
+    assert 'profile "p": scale.width multiplies nothing' in text
 
 
 @pytest.mark.parametrize(
     ("setting", "expected"),
     [
         ("model.num_heads = 0", 'model.num_heads = 0 (set by row "x"): it must be at least 1'),
-        ("model.num_heads = '8'", 'model.num_heads = "8" (set by row "x"): a whole number is wanted'),
-        ("model.num_heads = 8.0", "a whole number is wanted"),
-        ("model.num_heads = true", "a whole number is wanted"),
-        ("model.d_model = '512'", 'model.d_model = "512" (set by row "x"): a whole number is wanted'),
+        ("model.num_heads = '8'", 'model.num_heads = "8" (set by row "x"): expected an integer'),
+        ("model.num_heads = 8.0", "expected an integer"),
+        ("model.num_heads = true", "expected an integer"),
+        ("model.d_model = '512'", 'model.d_model = "512" (set by row "x"): expected an integer'),
         ("model.dropout = 1.0", "it must be less than 1"),
-        ("model.dropout = 'none'", "a number is wanted"),
-        ("model.shared_vocabulary = 1", "true or false is wanted"),
+        ("model.dropout = 'none'", "expected a number"),
+        ("model.shared_vocabulary = 1", "expected true or false"),
         ("model.positions = 'rotary'", "it must be 'sinusoidal', 'learned' or 'none'"),
         ("training.adam_epsilon = 0", "it must be more than 0"),
-        ("evaluation.sets = 3", "a list is wanted"),
+        ("evaluation.sets = 3", "expected a list"),
         ("evaluation.sets = [3]", "evaluation.sets = [3]"),
         ("evaluation.checkpoint = 'first'", "it must match"),
         ("evaluation.checkpoint = 'average:5'", "training.keep_checkpoints keeps 2"),
@@ -251,7 +251,7 @@ def test_command_line_that_cancels_a_rows_only_difference(rows_of, mistake):
 
 def test_cancelled_row_alone_is_refused_too(rows_of, mistake):
     text = mistake(rows_of, load_study("table3"), rows="D-pdrop0.0", sets=["model.dropout=0.2"])
-    assert 'the row "D-pdrop0.0" comes out equal to base under profile "demo"' in text
+    assert 'the row "D-pdrop0.0" equals base under profile "demo"' in text
 
 
 def test_a_row_may_state_bases_own_value(own_study, rows_of):

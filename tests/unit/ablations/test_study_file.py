@@ -88,22 +88,22 @@ def test_empty_file(tmp_path, mistake, text):
     [
         ("", "the study has no rows"),
         ("seeds = 2\n", "the study has no rows"),
-        (ROW + ROW, "the row base is there twice"),
+        (ROW + ROW, "the row base appears twice"),
         ("seeds = 0\n" + ROW, "seeds = 0: it must be at least 1"),
-        ('seeds = "3"\n' + ROW, 'seeds = "3": a whole number is wanted'),
+        ('seeds = "3"\n' + ROW, 'seeds = "3": expected an integer'),
         ("title2 = 3\n" + ROW, "there is nothing called title2. Nearest names: title."),
         ("[[variaton]]\n" + ROW, "there is nothing called variaton. Nearest names: variation."),
         ('default_profile = "dmo"\n[profile.demo]\n' + ROW, 'default_profile = "dmo" is not declared. Nearest'),
-        ("base = 3\n" + ROW, "base: a table of settings is wanted"),
+        ("base = 3\n" + ROW, "base: expected a table of settings"),
         ("[base]\nmodel.d_k = 8\n'model.d_k' = 16\n" + ROW, "base: model.d_k is given twice"),
-        ("[base]\ntraining.adam_epsilon = inf\n" + ROW, "a finite number is wanted"),
+        ("[base]\ntraining.adam_epsilon = inf\n" + ROW, "expected a finite number"),
         (ROW + "sets = {}\n", 'row "base": there is nothing called sets. Nearest names: set, seeds'),
-        (ROW + "set = 3\n", 'row "base", set: a table of settings is wanted'),
-        (ROW + "paper = {bleu = 'high'}\n", 'row "base", paper: bleu = "high": a number is wanted'),
-        (ROW + "paper = {bleu = nan}\n", 'row "base", paper: bleu = NaN: a finite number is wanted'),
+        (ROW + "set = 3\n", 'row "base", set: expected a table of settings'),
+        (ROW + "paper = {bleu = 'high'}\n", 'row "base", paper: bleu = "high": expected a number'),
+        (ROW + "paper = {bleu = nan}\n", 'row "base", paper: bleu = NaN: expected a finite number'),
         (ROW + "seeds = 0\n", 'row "base": seeds = 0: it must be at least 1'),
         (ROW + "seed_offset = -1\n", 'row "base": seed_offset = -1: it must be at least 0'),
-        (ROW + 'label = "two\\nlines"\n', 'row "base", label: it holds a control character'),
+        (ROW + 'label = "two\\nlines"\n', 'row "base", label: it contains a control character'),
         (ROW + "set = {model.d_k = 1}\nfixed = {model.d_k = 2}\n", "model.d_k is in both `set` and `fixed`"),
         ("[[variation]]\nset = {}\n", "[[variation]] number 1, key: it is missing"),
         (ROW + '[[variation]]\nkey = "a/b"\n', 'row "a/b": key = "a/b": it must match'),
@@ -111,9 +111,9 @@ def test_empty_file(tmp_path, mistake, text):
         ("[profile.x]\nscale = {widht = 2}\n" + ROW, 'profile "x", scale: there is nothing called widht. Nearest'),
         ("[profile.x]\nscale = {width = 0}\n" + ROW, 'profile "x", scale: width = 0: it must be more than 0'),
         ("[profile.x]\nscales = {}\n" + ROW, 'profile "x": there is nothing called scales. Nearest names: scale.'),
-        ("variation = 3\n", "variation = 3: a list is wanted"),
-        ("profile = 3\n" + ROW, "profile: a table is wanted"),
-        ("profile.x = 3\n" + ROW, 'profile "x": a table is wanted'),
+        ("variation = 3\n", "variation = 3: expected a list"),
+        ("profile = 3\n" + ROW, "profile: expected a table"),
+        ("profile.x = 3\n" + ROW, 'profile "x": expected a table'),
         ("[profile.'a b']\n" + ROW, 'profile "a b"'),
         ('folder = "x"\n' + ROW, "there is nothing called folder in a study"),
     ],
@@ -174,12 +174,12 @@ def test_extends_takes_base_and_profiles_and_the_child_wins(own_study, tmp_path)
     ids=["lists", "inline tables", "dotted key", "table"],
 )
 def test_levels_without_end(own_study, mistake, text):
-    assert "deep in one another" in mistake(own_study, text)
+    assert "nested more than" in mistake(own_study, text)
 
 
 def test_a_pipe_is_not_waited_for(tmp_path, mistake):
     os.mkfifo(tmp_path / "pipe.toml")
-    assert "no regular file" in mistake(load_study, str(tmp_path / "pipe.toml"))
+    assert "not a regular file" in mistake(load_study, str(tmp_path / "pipe.toml"))
 
 
 def test_bytes_that_are_no_text(tmp_path, mistake):
@@ -190,7 +190,7 @@ def test_bytes_that_are_no_text(tmp_path, mistake):
 
 
 def test_extends_in_a_circle(own_study, mistake):
-    assert "leads in a circle" in mistake(own_study, 'extends = "mine.toml"\n' + ROW)
+    assert "forms a circle" in mistake(own_study, 'extends = "mine.toml"\n' + ROW)
 
 
 def test_extends_something_unknown(own_study, mistake):

@@ -73,7 +73,7 @@ def test_what_was_tuned_is_said(own_study, task, tmp_path):
         (('metric = "perplexity"', 'set = "test"'), ["test", "development"]),
         (("model.dropout", "model.droput"), ["model.droput", "model.dropout"]),
         (("low = 0.1", "low = 20.0"), ["learning_rate_scale", "low below high"]),
-        (("low = 0.1", "low = 0.0"), ["log = true wants low above 0"]),
+        (("low = 0.1", "low = 0.0"), ["log = true requires low above 0"]),
         (("trials = 8", "trials = 0"), ["trials = 0", "at least 1"]),
         (("trials = 8", 'trials = 8\nsampler = "tep"'), ["tep", "tpe"]),
         (("trials = 8", 'trials = 8\npruner = "x"'), ["pruner", "median"]),
