@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ablations.service.enqueue import enqueue, prepare
-from ablations.service.selected import Selected, choose
+from ablations.service.selected import Selected, Selectors, choose
 from experiments.jobs.coordinator.coordinator import work
 from experiments.jobs.devices.slots import Slot
 from experiments.jobs.engines.local import LocalEngine
@@ -96,7 +96,7 @@ def write_study(folder: Path, kind: str, where: str = "nowhere") -> Path:
 
 def finish(study: Path, store: Path, seeds: int | None = None) -> Selected:
     """Run the whole table here; nothing is printed."""
-    chosen = choose(str(study), None, None, None, seeds, None, store, None)
+    chosen = choose(str(study), Selectors(seeds=seeds, store=store))
     opened = Store.open(store)
     runs = list(chosen.plan.runs)
     prepare(replace(chosen, store=opened), runs, lambda *_: None)

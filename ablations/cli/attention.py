@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from ablations.cli import model_options, options
+from ablations.cli import options
 from ablations.service import choose_run
+from ablations.service.selected import Selectors
 from experiments.config import digest
 from experiments.errors import UserError
 from experiments.store.layout import Store, explain_os_errors, write_json
@@ -16,16 +17,10 @@ from reports.figures.attention import draw_attention
 KINDS = ("encoder", "decoder", "cross")
 
 
-def register(app: typer.Typer) -> None:
-    app.command("attention")(attention)
-
-
 def attention(
     sentence: Annotated[str, typer.Argument(help="A source sentence.")],
-    run: model_options.Run = None,
-    study: model_options.StudyOption = None,
-    row: model_options.Row = None,
-    seed: model_options.Seed = None,
+    named: choose_run.Named,
+    *,
     target: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Its translation; the model's own if unset.")
     ] = None,
@@ -33,12 +28,8 @@ def attention(
     layer: Annotated[int | None, typer.Option(metavar="N", min=1, help="From 1; the last if unset.")] = None,
     head: Annotated[int | None, typer.Option(metavar="N", min=1, help="From 1; all if unset.")] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="The figure: .png, .pdf or .svg.")] = None,
-    checkpoint: model_options.Checkpoint = None,
-    profile: options.Profile = None,
-    corpus: options.Corpus = None,
-    sets: options.Set = None,
-    store: options.StoreDir = options.DEFAULT_STORE,
-    state_dir: options.StateDir = None,
+    checkpoint: options.Checkpoint = None,
+    selectors: Annotated[Selectors, options.Without(("rows", "seeds"))],
     as_json: options.Json = False,
 ) -> None:
     """Draw attention weights of a sentence (the paper's figures 3 to 5); all weights beside them as JSON.
@@ -47,8 +38,8 @@ def attention(
     """
     if kind not in KINDS:
         raise UserError(f"--kind {kind}: write one of {', '.join(KINDS)}.")
-    opened = Store.open(store, state_dir, create=False)
-    found = choose_run.find_trained(opened, run, study, row, seed, profile=profile, corpus=corpus, sets=sets)
+    opened = selectors.open()
+    found = choose_run.find_trained(named, selectors)
     from experiments.evaluation.trained.attention_maps import attention_maps
     from experiments.evaluation.trained.translator import Translator
 

@@ -11,7 +11,7 @@ import typer
 from ablations.cli import options
 from ablations.service.enqueue import member
 from ablations.service.queued_runs import all_rows
-from ablations.service.selected import choose
+from ablations.service.selected import Place, Selectors, choose
 from ablations.study.messages import number
 from experiments.errors import UserError
 from experiments.exchange.import_runs import Taken, import_runs, runs_in
@@ -25,20 +25,9 @@ from reports.trust.bundles.traces import traces
 from reports.trust.bundles.write import write_bundle
 
 
-def register(app: typer.Typer) -> None:
-    app.command("bundle")(bundle)
-    app.command("import")(import_)
-
-
 def bundle(
     study: options.StudyName,
-    profile: options.Profile = None,
-    corpus: options.Corpus = None,
-    rows: options.Rows = None,
-    seeds: options.Seeds = None,
-    sets: options.Set = None,
-    store: options.StoreDir = options.DEFAULT_STORE,
-    state_dir: options.StateDir = None,
+    selectors: Selectors,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="The archive; STUDY.tar.gz if unset.")] = None,
     weights: Annotated[bool, typer.Option("--weights", help="With the trained weights.")] = False,
     anonymous: Annotated[
@@ -51,7 +40,7 @@ def bundle(
     """Pack a finished table: `ablations report FILE` prints it again anywhere, without corpus or GPU."""
     if anonymous and as_recorded:
         raise UserError("--anonymous leaves out what --as-recorded keeps: give one of them.")
-    chosen = choose(study, profile, corpus, rows, seeds, sets, store, state_dir)
+    chosen = choose(study, selectors)
     path = out or Path(f"{chosen.study.name}{SUFFIX}")
     if not path.name.endswith(SUFFIX):
         raise UserError(f"--out {path}: a bundle's name ends with {SUFFIX}.")
@@ -71,13 +60,12 @@ def bundle(
 
 def import_(
     source: Annotated[Path, typer.Argument(metavar="BUNDLE|STORE", help="A bundle, or another store's folder.")],
-    store: options.StoreDir = options.DEFAULT_STORE,
-    state_dir: options.StateDir = None,
+    place: Place,
 ) -> None:
     """Take finished runs into this store; a run that is there already stays as it is."""
     with tempfile.TemporaryDirectory(prefix="ablations-import-") as folder:
         origin, members = _origin(source, Path(folder))
-        target = Store.open(store, state_dir)
+        target = place.open(create=True)
         with target.coordinator_lock():
             taken = list(import_runs(origin, target, runs_in(origin)))
             new = [item.run_id for item in taken if item.how == "taken" or item.evaluations]

@@ -2,30 +2,22 @@
 
 import csv
 import io
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
 
 from ablations.cli import options
-from ablations.service.selected import choose
+from ablations.service.selected import Selectors, choose
 from experiments.errors import UserError
 from reports.render.csv import text
 from reports.render.markdown import escape
 from reports.results.cases import Cases, collect_cases
 
 
-def register(app: typer.Typer) -> None:
-    app.command("cases")(cases)
-
-
 def cases(
     study: options.StudyName,
-    profile: options.Profile = None,
-    corpus: options.Corpus = None,
-    rows: options.Rows = None,
-    sets: options.Set = None,
-    store: options.StoreDir = options.DEFAULT_STORE,
-    state_dir: options.StateDir = None,
+    selectors: Annotated[Selectors, options.Without(("seeds",))],
     of_set: Annotated[str, typer.Option("--of", metavar="SET", help="The set whose examples are shown.")] = "test",
     seed: Annotated[int, typer.Option(metavar="N", help="The seed whose runs are shown.")] = 1,
     differing: Annotated[bool, typer.Option(help="Only examples of which the rows make different things.")] = False,
@@ -35,7 +27,7 @@ def cases(
     """Show what each row made of single examples, for trainers that keep such outputs."""
     if format_ not in _WRITERS:
         raise UserError(f"--format {format_}: write one of {', '.join(_WRITERS)}.")
-    chosen = choose(study, profile, corpus, rows, seed, sets, store, state_dir)
+    chosen = choose(study, replace(selectors, seeds=seed))
     found = collect_cases(chosen.plan, chosen.store, of_set, seed, differing=differing)
     shown = Cases(found.heads, found.lines[:limit] if limit else found.lines)
     typer.echo(_WRITERS[format_](shown), nl=False)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +10,7 @@ import typer
 
 from ablations.cli import options
 from ablations.cli.report import table_of
-from ablations.service.selected import SelectedTable, choose_table
+from ablations.service.selected import SelectedTable, Selectors, choose_table
 from experiments.errors import UserError
 from reports.results.results import counts_in
 from reports.results.revision import AtRevision
@@ -17,10 +18,6 @@ from reports.results.table import Table
 from reports.statistics.significance import CountsOf
 from reports.trust import compare as versus
 from reports.trust.bundles.archive import SUFFIX
-
-
-def register(app: typer.Typer) -> None:
-    app.command("compare")(compare)
 
 
 def compare(
@@ -32,13 +29,8 @@ def compare(
     revision: Annotated[
         str | None, typer.Option(metavar="COMMIT", help="The same store as that commit (or code digest) trained it.")
     ] = None,
-    profile: options.Profile = None,
-    corpus: options.Corpus = None,
-    rows: options.Rows = None,
-    seeds: options.Seeds = None,
-    sets: options.Set = None,
-    store: options.StoreDir = options.DEFAULT_STORE,
-    state_dir: options.StateDir = None,
+    *,
+    selectors: Selectors,
     as_json: options.Json = False,
 ) -> None:
     """Say which cells moved, with intervals. The selectors apply to both sides; so does STUDY to another store."""
@@ -47,14 +39,12 @@ def compare(
             "compare: name one other side: a .json or .csv table, a store, a bundle, a study, or --revision."
         )
 
-    def choose(name: str, where: Path) -> SelectedTable:
-        if name.endswith(SUFFIX):
-            return choose_table(name, None, None, None, None, None, where, None)
-        return choose_table(name, profile, corpus, rows, seeds, sets, where, state_dir)
+    def choose(name: str, store: Path) -> SelectedTable:
+        return choose_table(name, replace(Selectors() if name.endswith(SUFFIX) else selectors, store=store))
 
-    chosen = choose(study, store)
+    chosen = choose(study, selectors.store)
     table = table_of(chosen, "none")
-    look, counts, name = _other(chosen, against, revision, choose, study, store)
+    look, counts, name = _other(chosen, against, revision, choose, study, selectors.store)
     cells = list(versus.versus(table, look, counts_in(chosen.store), counts))
     if not any(cell.there is not None for cell in cells):
         raise UserError(f"{name} has no number for any cell of {table.name}: nothing to compare.")

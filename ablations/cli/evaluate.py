@@ -1,27 +1,15 @@
 """`ablations evaluate`: decode finished runs again with other settings, without training."""
 
-import typer
-
 from ablations.cli import options
 from ablations.cli.run import run_chosen
 from ablations.service.enqueue import trained_again
-from ablations.service.selected import choose
+from ablations.service.selected import Selectors, choose
 from experiments.errors import UserError
-
-
-def register(app: typer.Typer) -> None:
-    app.command("evaluate")(evaluate)
 
 
 def evaluate(
     study: options.StudyName,
-    profile: options.Profile = None,
-    corpus: options.Corpus = None,
-    rows: options.Rows = None,
-    seeds: options.Seeds = None,
-    sets: options.Set = None,
-    store: options.StoreDir = options.DEFAULT_STORE,
-    state_dir: options.StateDir = None,
+    selectors: Selectors,
     devices: options.Devices = "auto",
     as_json: options.Json = False,
 ) -> None:
@@ -29,7 +17,7 @@ def evaluate(
 
     For example: ablations evaluate table3 --set evaluation.beam_size=1
     """
-    chosen = choose(study, profile, corpus, rows, seeds, sets, store, state_dir)
+    chosen = choose(study, selectors)
     untrained = [f"{run.row} (seed {run.seed})" for run in chosen.plan.runs if not chosen.store.result(run.run_id)]
     if untrained:
         raise UserError(

@@ -5,34 +5,23 @@ from typing import Annotated
 
 import typer
 
-from ablations.cli import model_options, options
+from ablations.cli import options
 from ablations.service import choose_run
-from experiments.store.layout import Store
-
-
-def register(app: typer.Typer) -> None:
-    app.command("export")(export)
+from ablations.service.selected import Selectors
 
 
 def export(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder.")],
-    run: model_options.Run = None,
-    study: model_options.StudyOption = None,
-    row: model_options.Row = None,
-    seed: model_options.Seed = None,
-    checkpoint: model_options.Checkpoint = None,
-    profile: options.Profile = None,
-    corpus: options.Corpus = None,
-    sets: options.Set = None,
-    store: options.StoreDir = options.DEFAULT_STORE,
-    state_dir: options.StateDir = None,
+    named: choose_run.Named,
+    *,
+    checkpoint: options.Checkpoint = None,
+    selectors: Annotated[Selectors, options.Without(("rows", "seeds"))],
 ) -> None:
     """Write a trained model to a folder: weights, configuration, tokenizer, README.
 
     For example: ablations export german-english --study table3 --row base
     """
-    opened = Store.open(store, state_dir, create=False)
-    found = choose_run.find_trained(opened, run, study, row, seed, profile=profile, corpus=corpus, sets=sets)
+    found = choose_run.find_trained(named, selectors)
     from experiments.evaluation.trained.export import export as write
 
     choice = checkpoint or found.config.evaluation.checkpoint

@@ -7,26 +7,16 @@ import typer
 
 from ablations.cli import options
 from ablations.cli.report import table_of
-from ablations.service.selected import choose_table
+from ablations.service.selected import Selectors, choose_table
 from experiments.errors import UserError
 from experiments.store.layout import explain_os_errors, write_bytes
 
 FORMATS = ("pdf", "svg", "png")
 
 
-def register(app: typer.Typer) -> None:
-    app.command("figures")(figures)
-
-
 def figures(
     study: options.StudyOrBundle,
-    profile: options.Profile = None,
-    corpus: options.Corpus = None,
-    rows: options.Rows = None,
-    seeds: options.Seeds = None,
-    sets: options.Set = None,
-    store: options.StoreDir = options.DEFAULT_STORE,
-    state_dir: options.StateDir = None,
+    selectors: Selectors,
     formats: Annotated[str, typer.Option("--formats", metavar="F,F", help="Some of pdf, svg, png.")] = "pdf",
     out: Annotated[Path, typer.Option(metavar="DIR", help="A folder; it is made if there is none.")] = Path("figures"),
     significance: options.Significance = "auto",
@@ -35,7 +25,7 @@ def figures(
     wanted = [part.strip() for part in formats.split(",")]
     if not all(part in FORMATS for part in wanted):
         raise UserError(f"--formats {formats}: write some of {', '.join(FORMATS)}, with commas between.")
-    chosen = choose_table(study, profile, corpus, rows, seeds, sets, store, state_dir)
+    chosen = choose_table(study, selectors)
     from reports.figures.draw import draw  # a second of matplotlib: not for who mistypes an option
 
     drawn = draw(table_of(chosen, significance), chosen.store, wanted)

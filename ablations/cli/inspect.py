@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,7 +10,7 @@ import typer
 
 from ablations.cli import options
 from ablations.cli.report import table_of
-from ablations.service.selected import choose_table
+from ablations.service.selected import Selectors, choose_table
 from ablations.study.messages import number
 from experiments.errors import UserError
 from reports.trust import explain as explaining
@@ -19,23 +20,13 @@ from reports.trust.bundles.archive import SUFFIX
 FORMATS = ", ".join(verifying.SUFFIXES.values())
 
 
-def register(app: typer.Typer) -> None:
-    app.command("verify")(verify)
-    app.command("explain")(explain)
-
-
 def verify(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A table as `ablations report` printed it.")],
     study: Annotated[
         str | None, typer.Argument(metavar="[STUDY]", help="Where the file does not say it: a study or a bundle.")
     ] = None,
-    profile: options.Profile = None,
-    corpus: options.Corpus = None,
-    rows: options.Rows = None,
-    seeds: options.Seeds = None,
-    sets: options.Set = None,
-    store: options.StoreDir = options.DEFAULT_STORE,
-    state_dir: options.StateDir = None,
+    *,
+    selectors: Selectors,
     significance: Annotated[str | None, typer.Option(metavar="MODE", help="As the table was made.")] = None,
     format_: Annotated[str | None, typer.Option("--format", metavar="F", help=f"One of: {FORMATS}")] = None,
 ) -> None:
@@ -48,12 +39,11 @@ def verify(
     if format_ not in verifying.SUFFIXES.values():
         raise UserError(f"{file}: of which format is it? Say --format, one of {FORMATS}.")
     said = _said(verifying.asked_for(text))
-    given = {"profile": profile, "corpus": corpus, "rows": rows, "seeds": seeds, "sets": sets}
-    study = study or _find(said.pop("study", None), file)
-    bundled = study.endswith(SUFFIX)
-    selectors = given if bundled else {n: said.get(n) if value is None else value for n, value in given.items()}
-    chosen = choose_table(study, **selectors, store_dir=store, state_dir=state_dir)
-    table = table_of(chosen, significance or said.get("significance") or "auto")
+    named, tests = said.pop("study", None), said.pop("significance", None)
+    study = study or _find(named, file)
+    if not study.endswith(SUFFIX):
+        selectors = replace(selectors, **{n: value for n, value in said.items() if getattr(selectors, n) is None})
+    table = table_of(choose_table(study, selectors), significance or tests or "auto")
     verdict = verifying.verify(text, table, format_)
     if verdict.same:
         typer.echo(f"{file}: {number(verdict.cells, 'cell')}, all as the store gives them")
@@ -95,17 +85,11 @@ def _find(name: str | None, file: Path) -> str:
 def explain(
     study: options.StudyOrBundle,
     cell: Annotated[str, typer.Argument(metavar="ROW.COLUMN", help="Such as A-h16.bleu; ROW alone for all of a row.")],
-    profile: options.Profile = None,
-    corpus: options.Corpus = None,
-    rows: options.Rows = None,
-    seeds: options.Seeds = None,
-    sets: options.Set = None,
-    store: options.StoreDir = options.DEFAULT_STORE,
-    state_dir: options.StateDir = None,
+    selectors: Selectors,
     significance: options.Significance = "auto",
     as_json: options.Json = False,
 ) -> None:
     """Trace a cell to its runs: commit, command, data digests, decoding, signature, files."""
-    chosen = choose_table(study, profile, corpus, rows, seeds, sets, store, state_dir)
+    chosen = choose_table(study, selectors)
     found = explaining.explain(table_of(chosen, significance), cell)
     typer.echo(json.dumps(found, indent=1, ensure_ascii=False) if as_json else explaining.as_text(found).rstrip("\n"))

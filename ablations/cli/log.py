@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from ablations.cli import options
 from ablations.service.queued_runs import chosen, label, labels
+from ablations.service.selected import Place
 from experiments.errors import UserError
 from experiments.events.event_log import Tail
 from experiments.jobs.attempts.attempt import LOG
@@ -20,19 +20,14 @@ FOLLOW_S = 0.5
 SPOKEN = ("resumed", "restarted", "checkpoint_skipped", "failed", "preempted")  # of the events: what explains a run
 
 
-def register(app: typer.Typer) -> None:
-    app.command("log")(log)
-
-
 def log(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A row (A-h16, A-h16:2) or the beginning of a run_id.")],
-    store: options.StoreDir = options.DEFAULT_STORE,
-    state_dir: options.StateDir = None,
+    place: Place,
     attempt: Annotated[int | None, typer.Option(metavar="N", min=1, help="Which attempt; else the last.")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on printing until the run ends.")] = False,
 ) -> None:
     """Show a run's attempts, what became of each, and the log of the last."""
-    opened = Store.open(store, state_dir, create=False)
+    opened = place.open()
     rows = chosen(opened, [run])
     if len(rows) > 1:
         raise UserError(f"{run} means {len(rows)} runs; name one by its run_id or with its seed:\n{labels(rows)}")

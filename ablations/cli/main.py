@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 import typer
@@ -26,6 +27,7 @@ from ablations.cli import (
     inspect,
     log,
     new,
+    options,
     plan,
     probe,
     prune,
@@ -50,34 +52,39 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-VERBS = (  # in the order of --help
-    studies,
-    new,
-    plan,
-    probe,
-    run,
-    tune,
-    evaluate,
-    status,
-    requests,
-    log,
-    report,
-    cases,
-    figures,
-    inspect,
-    compare,
-    bundle,
-    translate,
-    export,
-    attention,
-    ui,
-    prune,
-    demo,
-)
-for module in VERBS:
-    module.register(app)
-for verb in app.registered_commands:
-    verb.cls = terminal.VerbWithHelp
+VERBS: dict[str, Callable[..., None]] = {  # in the order of --help
+    "studies": studies.studies,
+    "new": new.new,
+    "plan": plan.plan,
+    "probe": probe.probe,
+    "run": run.run,
+    "queue": run.queue,
+    "work": run.work_command,
+    "tune": tune.tune,
+    "evaluate": evaluate.evaluate,
+    "status": status.status,
+    "cancel": requests.cancel,
+    "retry": requests.retry,
+    "drain": requests.drain,
+    "log": log.log,
+    "report": report.report,
+    "cases": cases.cases,
+    "figures": figures.figures,
+    "verify": inspect.verify,
+    "explain": inspect.explain,
+    "compare": compare.compare,
+    "bundle": bundle.bundle,
+    "import": bundle.import_,
+    "translate": translate.translate,
+    "export": export.export,
+    "attention": attention.attention,
+    "ui": ui.ui,
+    "prune": prune.prune,
+    "rebuild": prune.rebuild,
+    "demo": demo.demo,
+}
+for name, verb in VERBS.items():
+    app.command(name, cls=terminal.VerbWithHelp)(options.spread(verb))
 
 
 RIGHTS, SPACE = "Check who owns it and who may use it.", "Free some space, or name another disk."

@@ -107,10 +107,6 @@ def accuracy(weights, name, settings):
 ''')
 
 
-def register(app: typer.Typer) -> None:
-    app.command("new")(new)
-
-
 def new(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Of the study: letters, digits, '_' and '-'.")],
     folder: Annotated[Path, typer.Option(metavar="DIR", help="Where to write the two files.")] = Path(),

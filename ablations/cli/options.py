@@ -1,10 +1,16 @@
-"""The options that verbs share, and what they select."""
+"""The options that verbs share: single ones, and those that fill a dataclass (`spread`)."""
 
-from pathlib import Path
-from typing import Annotated
+import dataclasses
+import functools
+import inspect
+import re
+from collections.abc import Callable
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
+from experiments.config import CHECKPOINTS, PrecisionChoice
+from experiments.errors import UserError
 from experiments.jobs.coordinator.watch import HANG_S
 
 StudyName = Annotated[
@@ -12,27 +18,6 @@ StudyName = Annotated[
 ]
 StudyOrBundle = Annotated[
     str, typer.Argument(metavar="STUDY", help="A built-in study, the path of a .toml file, or a bundle (.tar.gz).")
-]
-Profile = Annotated[str | None, typer.Option(metavar="P", help="Size of the whole table; the study has a default.")]
-Corpus = Annotated[
-    str | None,
-    typer.Option(metavar="builtin|DIR", help="The generated corpus, or a folder with train.<lang>, dev.<lang>."),
-]
-Rows = Annotated[str | None, typer.Option(metavar="KEY,KEY|GROUP", help="Only these rows or groups.")]
-Seeds = Annotated[int | None, typer.Option(metavar="N", help="Seeds 1..N of every row.")]
-Set = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting in every row; repeatable.")
-]
-StoreDir = Annotated[
-    Path, typer.Option("--store", metavar="DIR", envvar="ABLATIONS_STORE", help="The folder that holds the runs.")
-]
-StateDir = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="DIR",
-        envvar="ABLATIONS_STATE_DIR",
-        help="A local folder for queue.db and mlflow.db, where the store is on a network disk.",
-    ),
 ]
 Devices = Annotated[
     str, typer.Option(metavar="SLOTS", help="auto, cpu:NxT, cuda:0,2, cuda:*x3; in run also cpu:auto, cuda:*xauto.")
@@ -73,4 +58,78 @@ Significance = Annotated[
     ),
 ]
 
-DEFAULT_STORE = Path("runs")
+
+def _checkpoint(value: str | None) -> str | None:
+    if value is not None and not re.fullmatch(CHECKPOINTS, value):
+        raise UserError(f"--checkpoint {value}: write last, best or average:K, such as average:5.")
+    return value
+
+
+def _precision(value: str) -> str:
+    if value not in get_args(PrecisionChoice):
+        raise UserError(f"--precision {value}: write fp32, bf16 or auto.")
+    return value
+
+
+Checkpoint = Annotated[
+    str | None,
+    typer.Option(metavar="last|best|average:K", callback=_checkpoint, help="As the run's evaluation if unset."),
+]
+Precision = Annotated[str, typer.Option(metavar="fp32|bf16|auto", callback=_precision, help="Arithmetic.")]
+
+OPTIONS = {  # of a dataclass that a verb takes, by its field, in the order of --help
+    "run": typer.Option("--run", metavar="RUN_ID", help="A trained run, or the beginning of its id."),
+    "study": typer.Option("--study", metavar="STUDY", help="The study that trained it."),
+    "row": typer.Option(
+        "--row", metavar="KEY", help="The study's row, or best: that with the best dev score; its base if unset."
+    ),
+    "seed": typer.Option("--seed", metavar="N", help="The row's seed; its first if unset."),
+    "profile": typer.Option(metavar="P", help="Size of the whole table; the study has a default."),
+    "corpus": typer.Option(
+        metavar="builtin|DIR", help="The generated corpus, or a folder with train.<lang>, dev.<lang>."
+    ),
+    "rows": typer.Option(metavar="KEY,KEY|GROUP", help="Only these rows or groups."),
+    "seeds": typer.Option(metavar="N", help="Seeds 1..N of every row."),
+    "sets": typer.Option("--set", metavar="KEY=VALUE", help="Override a setting in every row; repeatable."),
+    "store": typer.Option("--store", metavar="DIR", envvar="ABLATIONS_STORE", help="The folder that holds the runs."),
+    "state_dir": typer.Option(
+        metavar="DIR",
+        envvar="ABLATIONS_STATE_DIR",
+        help="A local folder for queue.db and mlflow.db, where the store is on a network disk.",
+    ),
+}
+
+
+class Without(tuple[str, ...]):
+    """Fields of a dataclass that a verb has no option for: Annotated[Selectors, Without(("seeds",))]."""
+
+
+def spread(verb: Callable[..., None]) -> Callable[..., None]:
+    """The verb as typer reads it: in place of a parameter that is a dataclass, an option for each of its fields."""
+    parameters: list[inspect.Parameter] = []
+    made: dict[str, tuple[Any, list[str]]] = {}  # by parameter: its class and the fields that are options
+    for parameter in inspect.signature(verb, eval_str=True).parameters.values():
+        annotated = get_origin(parameter.annotation) is Annotated
+        kind, *about = get_args(parameter.annotation) if annotated else (parameter.annotation,)
+        if dataclasses.is_dataclass(kind):
+            left_out = {name for one in about if isinstance(one, Without) for name in one}
+            defaults = {field.name: field.default for field in dataclasses.fields(kind) if field.name not in left_out}
+            names, hints = [name for name in OPTIONS if name in defaults], get_type_hints(kind)
+            made[parameter.name] = kind, names
+            parameters += [_option(name, defaults[name], Annotated[hints[name], OPTIONS[name]]) for name in names]
+        else:
+            parameters.append(_option(parameter.name, parameter.default, parameter.annotation))
+
+    @functools.wraps(verb)
+    def called(**given: Any) -> None:
+        for name, (kind, names) in made.items():
+            given[name] = kind(**{field: given.pop(field) for field in names})
+        verb(**given)
+
+    called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return called
+
+
+def _option(name: str, default: Any, annotation: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

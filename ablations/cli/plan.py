@@ -14,25 +14,15 @@ from ablations.plan.plan import Plan, PlannedRun, plan_as_json
 from ablations.service.enqueue import say_trained_again, trained_again
 from ablations.service.forecast import Forecast, forecast, lines, measure
 from ablations.service.obstacles import Obstacle, crowded, obstacles, paragraphs
-from ablations.service.selected import choose, device_count
+from ablations.service.selected import Selectors, choose, device_count
 from ablations.study.messages import duration, number
 from experiments.errors import UserError
 from experiments.jobs.devices.slots import parse_slots
 
 
-def register(app: typer.Typer) -> None:
-    app.command("plan")(plan)
-
-
 def plan(
     study: options.StudyName,
-    profile: options.Profile = None,
-    corpus: options.Corpus = None,
-    rows: options.Rows = None,
-    seeds: options.Seeds = None,
-    sets: options.Set = None,
-    store: options.StoreDir = options.DEFAULT_STORE,
-    state_dir: options.StateDir = None,
+    selectors: Selectors,
     yes: options.Yes = False,
     devices: options.Devices = "auto",
     devices_per_run: options.DevicesPerRun = "1",
@@ -41,7 +31,7 @@ def plan(
 ) -> None:
     """Show the runs of a table: settings, parameters, what they will cost, and what is done already."""
     wide = device_count(devices_per_run)
-    chosen = choose(study, profile, corpus, rows, seeds, sets, store, state_dir, many=yes)
+    chosen = choose(study, selectors, many=yes)
     chosen = replace(chosen, devices_per_run=wide)
     planned, slots = chosen.plan, parse_slots(devices)
     todo = [run for run in planned.runs if run.state not in ("finished", "stale")]

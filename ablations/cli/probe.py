@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +13,7 @@ from ablations.cli.progress import plain_progress
 from ablations.plan.plan import PlannedRun
 from ablations.service.enqueue import prepare
 from ablations.service.forecast import short_spec
-from ablations.service.selected import Selected, choose
+from ablations.service.selected import Selected, Selectors, choose
 from ablations.study.messages import duration
 from experiments.config import total_steps
 from experiments.errors import UserError
@@ -29,17 +29,9 @@ FORMULA = (
 )
 
 
-def register(app: typer.Typer) -> None:
-    app.command(name="probe")(probe)
-
-
 def probe(
     study: options.StudyName,
-    profile: options.Profile = None,
-    corpus: options.Corpus = None,
-    rows: options.Rows = None,
-    sets: options.Set = None,
-    store: options.StoreDir = options.DEFAULT_STORE,
+    selectors: Annotated[Selectors, options.Without(("seeds", "state_dir"))],
     devices: options.Devices = "auto",
     steps: Annotated[int, typer.Option(metavar="N", min=11, help="Steps of each row; the first ten warm up.")] = STEPS,
     together: Annotated[
@@ -51,7 +43,7 @@ def probe(
     as_json: options.Json = False,
 ) -> None:
     """Train a few steps of each row on the first of the devices and tell how fast it is; nothing is kept."""
-    chosen = choose(study, profile, corpus, rows, 1, sets, store, None)
+    chosen = choose(study, replace(selectors, seeds=1))
     slot, runs = parse_slots(devices)[0], list({run.run_id: run for run in chosen.plan.runs}.values())
     prepare(chosen, runs, plain_progress)
     parts = shares(slot, together)

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from ablations.cli import options
 from ablations.service.queued_runs import all_rows
+from ablations.service.selected import Place
 from ablations.study.messages import number
 from experiments.errors import UserError
 from experiments.jobs.queue.states import State
@@ -17,18 +17,12 @@ from experiments.tracking.mlflow import rebuild as rebuild_tracking
 from experiments.tracking.rebuild import tracked_runs
 
 
-def register(app: typer.Typer) -> None:
-    app.command("prune")(prune)
-    app.command("rebuild")(rebuild)
-
-
 def prune(
-    store: options.StoreDir = options.DEFAULT_STORE,
-    state_dir: options.StateDir = None,
+    place: Place,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """Remove the checkpoints of finished runs; weights, scores, events and logs stay. Asks first."""
-    opened = Store.open(store, state_dir, create=False)
+    opened = place.open()
     with _alone(opened):
         busy = [row.run_id for row in all_rows(opened) if row.state in (State.WAITING, State.RUNNING)]
         found = list(removable(opened, busy))
@@ -47,9 +41,9 @@ def prune(
         typer.echo(f"removed {megabytes:,.1f} MB")
 
 
-def rebuild(store: options.StoreDir = options.DEFAULT_STORE, state_dir: options.StateDir = None) -> None:
+def rebuild(place: Place) -> None:
     """Write MLflow's database anew, from the runs' events and results."""
-    opened = Store.open(store, state_dir, create=False)
+    opened = place.open()
     with _alone(opened):
         runs = list(tracked_runs(opened))
         problems = rebuild_tracking(opened, runs)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ablations.cli import options
-from ablations.service.selected import SelectedTable, choose_table
+from ablations.service.selected import SelectedTable, Selectors, choose_table
 from ablations.study.messages import number
 from experiments.errors import UserError
 from experiments.store.layout import explain_os_errors, write_bytes
@@ -21,19 +21,9 @@ from reports.table.build import build_table
 CARRY_NO_WARNINGS = ("csv", "json")
 
 
-def register(app: typer.Typer) -> None:
-    app.command("report")(report)
-
-
 def report(
     study: options.StudyOrBundle,
-    profile: options.Profile = None,
-    corpus: options.Corpus = None,
-    rows: options.Rows = None,
-    seeds: options.Seeds = None,
-    sets: options.Set = None,
-    store: options.StoreDir = options.DEFAULT_STORE,
-    state_dir: options.StateDir = None,
+    selectors: Selectors,
     format_: Annotated[str, typer.Option("--format", metavar="F", help="One of: " + ", ".join(RENDERERS))] = "markdown",
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write to a file instead of the terminal.")] = None,
     significance: options.Significance = "auto",
@@ -41,7 +31,7 @@ def report(
     as_json: options.Json = False,
 ) -> None:
     """Print the table of a study; gaps are shown as gaps."""
-    chosen = choose_table(study, profile, corpus, rows, seeds, sets, store, state_dir)
+    chosen = choose_table(study, selectors)
     table = print_table(chosen, "json" if as_json else format_, out, significance)
     gaps = missing_cells(table)
     if strict and gaps:

@@ -5,9 +5,8 @@ from typing import Annotated
 
 import typer
 
-from ablations.cli import options
 from ablations.service.queued_runs import chosen, label, labels
-from ablations.service.selected import where
+from ablations.service.selected import Place
 from experiments.jobs.queue.job import JobStatus
 from experiments.jobs.queue.queue import Queue
 from experiments.jobs.queue.states import State
@@ -17,15 +16,9 @@ Names = Annotated[list[str], typer.Argument(metavar="RUN…", help="Rows, studie
 MaybeNames = Annotated[list[str] | None, typer.Argument(metavar="RUN…", help="Rows, studies or run_ids; else all.")]
 
 
-def register(app: typer.Typer) -> None:
-    app.command("cancel")(cancel)
-    app.command("retry")(retry)
-    app.command("drain")(drain)
-
-
-def cancel(runs: Names, store: options.StoreDir = options.DEFAULT_STORE, state_dir: options.StateDir = None) -> None:
+def cancel(runs: Names, place: Place) -> None:
     """Take runs out of the queue; those that run save a checkpoint and end. `retry` takes them up again."""
-    opened = Store.open(store, state_dir, create=False)
+    opened = place.open()
     rows = chosen(opened, runs, (State.WAITING, State.RUNNING))
     _ask(opened, rows, Queue.cancel)
     if not rows:
@@ -34,11 +27,9 @@ def cancel(runs: Names, store: options.StoreDir = options.DEFAULT_STORE, state_d
     typer.echo(f"cancelled, or asked to end after a checkpoint:\n{labels(rows)}", nl=False)
 
 
-def retry(
-    runs: MaybeNames = None, store: options.StoreDir = options.DEFAULT_STORE, state_dir: options.StateDir = None
-) -> None:
+def retry(runs: MaybeNames = None, *, place: Place) -> None:
     """Let failed and cancelled runs wait again; they go on from their checkpoints. Without names: all failed ones."""
-    opened = Store.open(store, state_dir, create=False)
+    opened = place.open()
     states = (State.FAILED, State.CANCELLED) if runs else (State.FAILED,)
     rows = chosen(opened, runs or ["all"], states)
     _ask(opened, rows, Queue.retry)
@@ -47,12 +38,12 @@ def retry(
     if not rows:
         typer.echo("nothing to retry: none of these has failed or was cancelled")
     elif not opened.coordinator():
-        typer.echo(f"`ablations work {where(store, state_dir)}` starts {'it' if len(rows) == 1 else 'them'}")
+        typer.echo(f"`ablations work {place.where}` starts {'it' if len(rows) == 1 else 'them'}")
 
 
-def drain(store: options.StoreDir = options.DEFAULT_STORE, state_dir: options.StateDir = None) -> None:
+def drain(place: Place) -> None:
     """Let what runs finish and start nothing more; the rest stays queued for the next `ablations work`."""
-    opened = Store.open(store, state_dir, create=False)
+    opened = place.open()
     holder = opened.coordinator()
     if not holder:
         typer.echo(f"nobody works on {opened.root}: there is nothing to drain")

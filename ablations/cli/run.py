@@ -13,7 +13,7 @@ from ablations.plan.plan import Plan, PlannedRun
 from ablations.service.enqueue import enqueue, prepare, say_trained_again, trained_again, wanted
 from ablations.service.forecast import refuse_above
 from ablations.service.obstacles import crowded, refuse
-from ablations.service.selected import Selected, choose, device_count, where
+from ablations.service.selected import Place, Selected, Selectors, choose, device_count
 from ablations.service.sharing import as_one, resolve_auto
 from ablations.service.work import WorkOptions, engine_settings
 from ablations.study.messages import number
@@ -24,21 +24,9 @@ from experiments.jobs.queue.trust import executes
 from experiments.store.layout import Store
 
 
-def register(app: typer.Typer) -> None:
-    app.command("run")(run)
-    app.command("queue")(queue)
-    app.command("work")(work_command)
-
-
 def queue(
     study: options.StudyName,
-    profile: options.Profile = None,
-    corpus: options.Corpus = None,
-    rows: options.Rows = None,
-    seeds: options.Seeds = None,
-    sets: options.Set = None,
-    store: options.StoreDir = options.DEFAULT_STORE,
-    state_dir: options.StateDir = None,
+    selectors: Selectors,
     devices_per_run: options.DevicesPerRun = "1",
     priority: options.Priority = 0,
     stale: options.Stale = "keep",
@@ -46,7 +34,7 @@ def queue(
 ) -> None:
     """Queue what is missing of a table; `ablations work` trains it."""
     wide = device_count(devices_per_run)
-    chosen = choose(study, profile, corpus, rows, seeds, sets, store, state_dir, many=yes)
+    chosen = choose(study, selectors, many=yes)
     chosen = replace(chosen, devices_per_run=wide, priority=priority)
     plan = chosen.plan
     _queue(chosen, plan, wanted(plan, stale), stale)
@@ -54,8 +42,8 @@ def queue(
 
 def work_command(
     devices: options.Devices = "auto",
-    store: options.StoreDir = options.DEFAULT_STORE,
-    state_dir: options.StateDir = None,
+    *,
+    place: Place,
     hang_after: options.HangAfter = options.DEFAULT_HANG_MIN,
     notify: options.Notify = None,
     engine: options.EngineName = "local",
@@ -77,23 +65,17 @@ def work_command(
     working = WorkOptions(devices, engine, engine_settings(engine_set, address), hang_after * 60, notify)
     if detach and engine == "local":
         raise UserError("--detach is for clusters: on this machine runs end with the process that works on the queue.")
-    opened = Store.open(store, state_dir)
+    opened = place.open(create=True)
     for study in trust or ():
         _trust(opened, study)
     _exit_if_bad(work_on(opened, working, "submitted" if detach else "empty"))
     if detach:
-        typer.echo(f"submitted; `ablations status {where(store, state_dir)}` says how far they are", err=True)
+        typer.echo(f"submitted; `ablations status {place.where}` says how far they are", err=True)
 
 
 def run(
     study: options.StudyName,
-    profile: options.Profile = None,
-    corpus: options.Corpus = None,
-    rows: options.Rows = None,
-    seeds: options.Seeds = None,
-    sets: options.Set = None,
-    store: options.StoreDir = options.DEFAULT_STORE,
-    state_dir: options.StateDir = None,
+    selectors: Selectors,
     devices: options.Devices = "auto",
     devices_per_run: options.DevicesPerRun = "1",
     priority: options.Priority = 0,
@@ -111,7 +93,7 @@ def run(
 ) -> None:
     """Train and evaluate what is missing of a table, then print it."""
     wide = device_count(devices_per_run)
-    chosen = choose(study, profile, corpus, rows, seeds, sets, store, state_dir, many=yes)
+    chosen = choose(study, selectors, many=yes)
     chosen = replace(chosen, devices_per_run=wide, priority=priority)
     here = engine == "local"
     one = as_one(devices) if here else devices

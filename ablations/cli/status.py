@@ -16,6 +16,7 @@ from ablations.cli import options
 from ablations.cli.terminal import unguarded, visible
 from ablations.service.collect_detached import collect_detached
 from ablations.service.queued_runs import label
+from ablations.service.selected import Place
 from ablations.study.messages import duration
 from experiments.events.damage import damaged_events
 from experiments.jobs.queue.forecast import left_s
@@ -28,18 +29,13 @@ SHOWN = 20  # waiting runs that are listed; of 10,000 the rest is a number
 WATCH_S = 2.0
 
 
-def register(app: typer.Typer) -> None:
-    app.command("status")(status)
-
-
 def status(
-    store: options.StoreDir = options.DEFAULT_STORE,
-    state_dir: options.StateDir = None,
+    place: Place,
     watch: Annotated[bool, typer.Option("--watch", help="Show it anew every two seconds; Ctrl-C ends it.")] = False,
     as_json: options.Json = False,
 ) -> None:
     """Show the queue: waiting with the reason, running with progress, failed with the end of the log."""
-    opened = Store.open(store, state_dir, create=False)
+    opened = place.open()
     collect_detached(opened)
     if as_json:
         typer.echo(json.dumps(_as_json(opened), indent=1, ensure_ascii=False))

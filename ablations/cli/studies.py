@@ -5,10 +5,6 @@ import typer
 from ablations.study.study import builtin_studies, load_study
 
 
-def register(app: typer.Typer) -> None:
-    app.command("studies")(studies)
-
-
 def studies() -> None:
     """List the built-in studies, their profiles and rows."""
     for name in builtin_studies():

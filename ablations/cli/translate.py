@@ -9,28 +9,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ablations.cli import model_options, options
+from ablations.cli import options
 from ablations.cli.terminal import for_data, unguarded
 from ablations.service import choose_run
+from ablations.service.selected import Selectors
 from experiments.errors import UserError
-from experiments.store.layout import Store
 
 if TYPE_CHECKING:
     from experiments.evaluation.trained.translator import Translation, Translator
-
-
-def register(app: typer.Typer) -> None:
-    app.command("translate")(translate)
 
 
 def translate(
     input_: Annotated[
         Path | None, typer.Argument(metavar="[FILE]", help="UTF-8 lines; standard input if unset.")
     ] = None,
-    run: model_options.Run = None,
-    study: model_options.StudyOption = None,
-    row: model_options.Row = None,
-    seed: model_options.Seed = None,
+    *,
+    named: choose_run.Named,
     model: Annotated[Path | None, typer.Option(metavar="DIR", help="A model that `ablations export` wrote.")] = None,
     beam_size: Annotated[int | None, typer.Option(metavar="N", min=1, help="As the run's evaluation if unset.")] = None,
     length_penalty: Annotated[float | None, typer.Option(metavar="ALPHA", min=0)] = None,
@@ -44,14 +38,10 @@ def translate(
     line_buffered: Annotated[
         bool, typer.Option(help="Translate each line as it comes, for a program that waits for it; slower.")
     ] = False,
-    checkpoint: model_options.Checkpoint = None,
-    precision: model_options.Precision = "fp32",
+    checkpoint: options.Checkpoint = None,
+    precision: options.Precision = "fp32",
     devices: options.Devices = "auto",
-    profile: options.Profile = None,
-    corpus: options.Corpus = None,
-    sets: options.Set = None,
-    store: options.StoreDir = options.DEFAULT_STORE,
-    state_dir: options.StateDir = None,
+    selectors: Annotated[Selectors, options.Without(("rows", "seeds"))],
     as_json: options.Json = False,
 ) -> None:
     """Translate lines with a trained model, in order, as they come. Empty lines stay empty.
@@ -60,8 +50,7 @@ def translate(
     """
     if over_long not in ("refuse", "skip"):
         raise UserError(f"--over-long {over_long}: write refuse or skip.")
-    named = (run, study, row, seed, profile, corpus, sets)
-    translator = _load(model, named, checkpoint, precision, devices, store, state_dir)
+    translator = _load(model, named, selectors, checkpoint, precision, devices)
     from dataclasses import replace
 
     beam = beam_size or max(translator.settings.beam_size, nbest)
@@ -88,15 +77,13 @@ def translate(
 
 def _load(
     model: Path | None,
-    named: tuple[str | None, str | None, str | None, int | None, str | None, str | None, list[str] | None],
+    named: choose_run.Named,
+    selectors: Selectors,
     checkpoint: str | None,
     precision: str,
     devices: str,
-    store: Path,
-    state_dir: Path | None,
 ) -> "Translator":
-    run, study, row, seed, profile, corpus, sets = named
-    if model is not None and (run is not None or study is not None):
+    if model is not None and (named.run is not None or named.study is not None):
         raise UserError("--model names an exported folder: leave --run and --study out, or --model.")
     if model is not None and checkpoint is not None:
         raise UserError("--model names an exported folder, which holds one set of weights: leave --checkpoint out.")
@@ -105,9 +92,7 @@ def _load(
         from experiments.evaluation.trained.translator import Translator
 
         return Translator.load(model, spec, precision)
-    found = choose_run.find_trained(
-        Store.open(store, state_dir, create=False), run, study, row, seed, profile=profile, corpus=corpus, sets=sets
-    )
+    found = choose_run.find_trained(named, selectors)
     from experiments.evaluation.trained.translator import Translator
 
     return Translator.of_run(found.config, found.attempt, spec, precision, checkpoint)

@@ -14,11 +14,11 @@ from ablations.cli.run import run_chosen
 from ablations.plan.plan import Plan, plan_study
 from ablations.service.enqueue import enqueue, prepare, wanted
 from ablations.service.run_states import run_states
-from ablations.service.selected import Selected, choose
+from ablations.service.selected import Selected, Selectors, choose
 from ablations.service.trials import Trials
 from ablations.study.messages import number
 from ablations.study.overrides import setting_names
-from ablations.study.selectors import Selection, selection
+from ablations.study.selectors import Selection
 from ablations.study.tuning import SETS, notes_of, tune_of, with_tuned
 from experiments.errors import UserError
 from experiments.jobs.coordinator.background import Background
@@ -29,19 +29,9 @@ from experiments.tasks.load import load_task
 from experiments.tracking.mlflow import Tracker
 
 
-def register(app: typer.Typer) -> None:
-    app.command("tune")(tune)
-
-
 def tune(
     study: options.StudyName,
-    profile: options.Profile = None,
-    corpus: options.Corpus = None,
-    rows: options.Rows = None,
-    seeds: options.Seeds = None,
-    sets: options.Set = None,
-    store: options.StoreDir = options.DEFAULT_STORE,
-    state_dir: options.StateDir = None,
+    selectors: Selectors,
     devices: options.Devices = "auto",
     trials: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Trials of each row; the study's, if unset.")
@@ -59,8 +49,8 @@ def tune(
     A trial is an ordinary run. Interrupted, the same command goes on; finished, it prints the table again.
     """
     slots = parse_slots(devices)
-    chosen = choose(study, profile, corpus, rows, seeds, sets, store, state_dir, many=yes)
-    selected = selection(profile, corpus, rows, seeds, sets or ())
+    chosen = choose(study, selectors, many=yes)
+    selected = selectors.selection()
     budget = trials or tune_of(chosen.study, chosen.task).trials
 
     def queue_tuned() -> None:

@@ -10,11 +10,10 @@ from typing import Annotated
 
 import typer
 
-from ablations.cli import options
 from ablations.cli.report import page, table_of
 from ablations.plan.plan import Plan
 from ablations.service.enqueue import member
-from ablations.service.selected import Selected, choose
+from ablations.service.selected import Selected, Selectors, choose
 from experiments.errors import UserError
 from experiments.processes.keeper import kept
 from experiments.records import TrackedRun
@@ -29,19 +28,10 @@ LEAVE_S = 10.0  # for MLflow to end on Ctrl-C
 FILES = {"markdown": "table.md", "latex": "table.tex", "csv": "table.csv", "json": "table.json", "setup": "setup.md"}
 
 
-def register(app: typer.Typer) -> None:
-    app.command("ui")(ui)
-
-
 def ui(
     study: Annotated[str | None, typer.Argument(metavar="[STUDY]", help="Show this table as a comparison.")] = None,
-    profile: options.Profile = None,
-    corpus: options.Corpus = None,
-    rows: options.Rows = None,
-    seeds: options.Seeds = None,
-    sets: options.Set = None,
-    store: options.StoreDir = options.DEFAULT_STORE,
-    state_dir: options.StateDir = None,
+    *,
+    selectors: Selectors,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port on 127.0.0.1.")] = 5000,
     tracking_uri: Annotated[
         str | None,
@@ -55,13 +45,13 @@ def ui(
     if study is None and tracking_uri:
         raise UserError("--tracking-uri sends a table to a server: name the study, `ablations ui STUDY …`.")
     if study is not None:
-        chosen = choose(study, profile, corpus, rows, seeds, sets, store, state_dir)
+        chosen = choose(study, selectors)
         found = _publish(chosen, tracking_uri or "")
         typer.echo(f"{chosen.study.name} as a comparison: {found.view(server)}")
         typer.echo(f"the same runs as a list: {found.listing(server)}")
     if tracking_uri:
         return
-    opened = Store.open(store, state_dir, create=False)
+    opened = selectors.open()
     if not opened.mlflow_db.is_file():
         raise UserError(f"{opened.mlflow_db} does not exist: nothing was run in this store yet.")
     if study is None:

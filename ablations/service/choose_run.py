@@ -2,12 +2,12 @@
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ablations.service.queued_runs import all_rows
-from ablations.service.selected import choose, task_of
+from ablations.service.selected import Selectors, choose, task_of
 from ablations.study.study import Study, load_study
 from experiments.config import DeviceSpec, RunConfig
 from experiments.errors import UserError
@@ -26,21 +26,22 @@ class Trained:
     result: dict[str, Any]
 
 
-def find_trained(
-    store: Store,
-    run: str | None,
-    study: str | None,
-    row: str | None,
-    seed: int | None,
-    *,
-    profile: str | None = None,
-    corpus: str | None = None,
-    sets: list[str] | None = None,
-) -> Trained:
+@dataclass(frozen=True, kw_only=True)
+class Named:
+    """A trained run as a command line names it: `run`, or a study with what is set of the others."""
+
+    run: str | None = None
+    study: str | None = None
+    row: str | None = None
+    seed: int | None = None
+
+
+def find_trained(named: Named, selectors: Selectors) -> Trained:
     """The run, its training finished. Raises UserError: not known, not trained, or several fit."""
-    if (run is None) == (study is None):
+    if (named.run is None) == (named.study is None):
         raise UserError("Name the model: --run RUN_ID, or --study STUDY with --row KEY and --seed N.")
-    run_id = _by_id(store, run) if run is not None else _by_row(store, str(study), row, seed, profile, corpus, sets)
+    store = selectors.open()
+    run_id = _by_id(store, named.run) if named.run is not None else _by_row(store, named, selectors)
     result, attempt = store.result(run_id), store.weights_folder(run_id)
     if result is None or attempt is None:
         raise UserError(f"The run {run_id} is not trained in {store.root}: `ablations run` trains it.")
@@ -59,25 +60,18 @@ def _by_id(store: Store, run: str) -> str:
     return fitting[0]
 
 
-def _by_row(
-    store: Store,
-    name: str,
-    row: str | None,
-    seed: int | None,
-    profile: str | None,
-    corpus: str | None,
-    sets: list[str] | None,
-) -> str:
+def _by_row(store: Store, named: Named, selectors: Selectors) -> str:
+    name, seed, profile = str(named.study), named.seed, selectors.profile
     study = load_study(name)
-    if row == BEST and BEST not in [variation.key for variation in study.variations]:
+    if named.row == BEST and BEST not in [variation.key for variation in study.variations]:
         return _best(store, study, seed, profile)
-    wanted = row or (study.base_row or study.variations[0]).key
-    if corpus is None and not sets:
+    wanted = named.row or (study.base_row or study.variations[0]).key
+    if selectors.corpus is None and not selectors.sets:
         known = _recorded(store, study.name, wanted, seed, profile)
         if len(known) == 1:
             return known[0]
     # Several sizes or corpora, or a queue that was removed: work it out as `plan` does, which reads the corpus.
-    chosen = choose(name, profile, corpus, wanted, None, sets, store.root, store.state_dir)
+    chosen = choose(name, replace(selectors, rows=wanted))
     runs = [run for run in chosen.plan.runs if run.row == wanted and seed in (None, run.seed)]
     if not runs:
         raise UserError(f"The study {study.name} has no row {wanted!r} with seed {seed}: `ablations plan` lists them.")

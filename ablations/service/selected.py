@@ -13,7 +13,7 @@ from ablations.plan.plan import Plan, plan_study
 from ablations.service.collect_detached import collect_detached
 from ablations.service.run_states import run_states
 from ablations.study.overrides import nested
-from ablations.study.selectors import selection
+from ablations.study.selectors import Selection, selection
 from ablations.study.study import Study, load_study
 from experiments.errors import UserError
 from experiments.store.layout import Store
@@ -23,6 +23,44 @@ from reports.trust.bundles.archive import SUFFIX
 from reports.trust.bundles.read import read_bundle
 
 opened_bundles: list[str] = []  # by this process: what fails then may be their fault
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """The store that a command line names."""
+
+    store: Path = Path("runs")
+    state_dir: Path | None = None
+
+    def open(self, *, create: bool = False) -> Store:
+        return Store.open(self.store, self.state_dir, create=create)
+
+    @property
+    def where(self) -> str:
+        """The options that name the same store in another command."""
+        return f"--store {self.store}" + (f" --state-dir {self.state_dir}" if self.state_dir else "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selectors(Place):
+    """The options that select a table of a study, as typed; what is unset is as the study has it."""
+
+    profile: str | None = None
+    corpus: str | None = None
+    rows: str | None = None
+    seeds: int | None = None
+    sets: list[str] | None = None
+
+    def selection(self) -> Selection:
+        """Raises UserError."""
+        return selection(self.profile, self.corpus, self.rows, self.seeds, self.sets or ())
+
+    def words(self) -> tuple[str, ...]:
+        """The words that select the same table; of a corpus's path only the last part."""
+        options = {"--profile": self.profile, "--corpus": self.corpus and Path(self.corpus).name, "--rows": self.rows}
+        options["--seeds"] = str(self.seeds) if self.seeds else None
+        words = [word for name, value in options.items() if value for word in (name, value)]
+        return (*words, *(word for item in self.sets or () for word in ("--set", item)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,38 +98,23 @@ def task_of(study: Study) -> Task:
     return task.with_columns([metric.column for metric in study.metrics]) if study.metrics else task
 
 
-def choose(
-    study_name: str,
-    profile: str | None,
-    corpus: str | None,
-    rows: str | None,
-    seeds: int | None,
-    sets: list[str] | None,
-    store_dir: Path,
-    state_dir: Path | None,
-    many: bool = True,
-) -> Selected:
+def choose(study_name: str, selectors: Selectors, many: bool = True) -> Selected:
     """Resolve the selectors; reads the store if there is one, and makes none. Raises UserError.
 
     Verbs that begin work leave `many` to the user's --yes: over 10,000 rows are refused without it.
     """
-    chosen = selection(profile, corpus, rows, seeds, sets or ())
+    chosen = selectors.selection()
     study = load_study(study_name, many)
     task = task_of(study)
-    store = Store.open(store_dir, state_dir, create=False)
+    store = selectors.open()
     collect_detached(store)
 
     def replan() -> Plan:
         return plan_study(study, chosen, task, store.root, run_states(store, task))
 
-    asked = _asked(study_name, profile, corpus, rows, seeds, sets)
+    asked = (Path(study_name).name, *selectors.words())
     columns = tuple(task.columns)
     return Selected(study=study, task=task, store=store, replan=replan, columns=columns, asked=asked)
-
-
-def where(store: Path, state_dir: Path | None) -> str:
-    """The options that name the same store in another command."""
-    return f"--store {store}" + (f" --state-dir {state_dir}" if state_dir else "")
 
 
 def device_count(text: str) -> int:
@@ -103,20 +126,12 @@ def device_count(text: str) -> int:
     return int(text)
 
 
-def choose_table(
-    study_name: str,
-    profile: str | None,
-    corpus: str | None,
-    rows: str | None,
-    seeds: int | None,
-    sets: list[str] | None,
-    store_dir: Path,
-    state_dir: Path | None,
-) -> SelectedTable:
+def choose_table(study_name: str, selectors: Selectors) -> SelectedTable:
     """As `choose`, for verbs that only read: STUDY may also be a bundle (`ablations bundle`), which is one table."""
     if not study_name.endswith(SUFFIX):
-        return choose(study_name, profile, corpus, rows, seeds, sets, store_dir, state_dir)
-    if (profile, corpus, rows, seeds) != (None,) * 4 or sets:
+        return choose(study_name, selectors)
+    selected = selectors.profile, selectors.corpus, selectors.rows, selectors.seeds
+    if selected != (None,) * 4 or selectors.sets:
         raise UserError(f"{study_name} is a bundle: one table, as it was asked for. Leave the selectors out.")
     folder = Path(tempfile.mkdtemp(prefix="ablations-bundle-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -130,13 +145,3 @@ def choose_table(
         columns=bundle.columns,
         asked=bundle.asked,
     )
-
-
-def _asked(
-    study: str, profile: str | None, corpus: str | None, rows: str | None, seeds: int | None, sets: list[str] | None
-) -> tuple[str, ...]:
-    """The words that ask for the same table; of a study's or a corpus's path only the last part."""
-    options = {"--profile": profile, "--corpus": corpus and Path(corpus).name, "--rows": rows}
-    options["--seeds"] = str(seeds) if seeds else None
-    words = [word for name, value in options.items() if value for word in (name, value)]
-    return (Path(study).name, *words, *(word for item in sets or () for word in ("--set", item)))

@@ -46,7 +46,7 @@ def bundle_of(chosen, path, redaction=None, weights=False):
 
 
 def read(path):
-    return selected.choose_table(str(path), None, None, None, None, None, Path("none"), None)
+    return selected.choose_table(str(path), selected.Selectors(store=Path("none")))
 
 
 def printed(chosen, format_):

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from ablations.service.choose_run import find_trained
+from ablations.service.choose_run import Named, find_trained
+from ablations.service.selected import Selectors
 from experiments.config import DeviceSpec
 from experiments.data.builtin.generate import generate
 from experiments.evaluation.decode.beam import SearchSettings
 from experiments.evaluation.decode.translate import translate
 from experiments.evaluation.trained.translator import Translator
-from experiments.store.layout import Store
 
 from .conftest import Cli
 
@@ -40,7 +40,7 @@ def translator(cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> Translator
     folder = tmp_path_factory.mktemp("trained")
     (folder / "trained.toml").write_text(STUDY)
     cli("run", folder / "trained.toml", "--store", folder / "store", "--devices", "cpu:1")
-    found = find_trained(Store.open(folder / "store"), None, str(folder / "trained.toml"), None, None)
+    found = find_trained(Named(study=str(folder / "trained.toml")), Selectors(store=folder / "store"))
     return Translator.of_run(found.config, Path(found.attempt), DeviceSpec())
 
 

@@ -100,7 +100,7 @@ class Made:
     store: Path
 
     def chosen(self, rows: str | None = None, seeds: int | None = None, sets: list[str] | None = None) -> Any:
-        return selected.choose(str(self.study), None, None, rows, seeds, sets, self.store, None)
+        return selected.choose(str(self.study), selected.Selectors(rows=rows, seeds=seeds, sets=sets, store=self.store))
 
     def queue(self, rows: str | None = None, stale: str = "keep", **more: Any) -> "Made":
         Store.open(self.store)

@@ -1,0 +1,59 @@
+"""Options that fill a dataclass: what is typed arrives in its fields, what is left out keeps the field's default."""
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from ablations.cli import options
+from ablations.service.choose_run import Named
+from ablations.service.selected import Place, Selectors
+
+TYPED = {
+    "profile": "demo", "corpus": "/somewhere", "rows": "base,A", "seeds": 3, "sets": ["a.b=1", "c=x"],
+    "store": Path("kept"), "state_dir": Path("local"),
+}  # fmt: skip
+
+
+def words_of(values):
+    for name, value in values.items():
+        option = "--set" if name == "sets" else f"--{name.replace('_', '-')}"
+        for one in value if isinstance(value, list) else [value]:
+            yield from (option, str(one))
+
+
+def run(verb, *words):
+    app = typer.Typer()
+    app.command()(options.spread(verb))
+    return CliRunner().invoke(app, list(words), env={"ABLATIONS_STORE": None, "ABLATIONS_STATE_DIR": None})
+
+
+@pytest.mark.parametrize("names", [[], ["sets"], ["rows", "store"], list(TYPED)], ids=str)
+def test_what_is_typed_arrives_and_the_rest_keeps_its_default(names):
+    calls = []
+
+    def verb(devices: options.Devices, *, named: Named, selectors: Selectors, as_json: options.Json = False) -> None:
+        calls.append((devices, named, selectors, as_json))
+
+    values = {name: TYPED[name] for name in names}
+    result = run(verb, "--devices", "cpu:2", "--row", "big", *words_of(values), "--json")
+    assert result.exit_code == 0, result.output
+    assert calls == [("cpu:2", Named(row="big"), Selectors(**values), True)]
+
+
+def test_a_field_left_out_is_no_option_and_keeps_its_default():
+    calls = []
+
+    def verb(selectors: Annotated[Selectors, options.Without(("seeds", "rows"))]) -> None:
+        calls.append(selectors)
+
+    assert run(verb, "--seeds", "2").exit_code == 2 and not calls
+    assert run(verb, "--profile", "demo").exit_code == 0 and calls == [Selectors(profile="demo")]
+
+
+def test_every_field_has_an_option():
+    fields = {field.name for kind in (Named, Place, Selectors) for field in dataclasses.fields(kind)}
+    assert fields == set(options.OPTIONS)
