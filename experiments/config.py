@@ -13,15 +13,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, field_validator, model_validator
 
-from model.config import ModelConfig
-
-
-class Section(BaseModel):
-    """A group of settings: frozen, typed strictly, unknown names refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+from model.config import ModelConfig, Section
 
 
 def _words(value: Any) -> Any:

@@ -1,18 +1,32 @@
 """The model's configuration: the columns of Table 3 and further settings. Imports no torch."""
 
-from typing import Literal, Self
+import json
+from collections.abc import Mapping
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
-class ModelConfig(BaseModel):
+class Section(BaseModel):
+    """A group of settings: frozen, typed strictly, unknown names refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> Self:
+        """The checked section, by the rules of JSON: a list may stand for a tuple, text for a path, but no "1" for 1.
+
+        pydantic has these rules for text alone. Raises pydantic.ValidationError.
+        """
+        return cls.model_validate_json(json.dumps(dict(values), default=str))
+
+
+class ModelConfig(Section):
     """One Transformer. Every default is the base model of "Attention Is All You Need" (section 3, Table 3).
 
     d_k and d_v are independent of d_model / num_heads, because row (B) of the table varies d_k alone.
     Raises pydantic.ValidationError (a ValueError) for sizes no Transformer can have.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     num_layers: int = Field(6, ge=1, description="layers of the encoder and of the decoder (N)")
     d_model: int = Field(512, ge=1, description="width of the residual stream (d_model)")

@@ -1,6 +1,5 @@
 """Serialise a plan as JSON, so that a table prints without its corpus, its study file and its task's code."""
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -51,13 +50,13 @@ def plan_from_json(data: Mapping[str, Any]) -> Plan:
 
     Loads no code but that of built-in tasks; the settings of other tasks are read from the plan's own description.
     """
-    study = Study.model_validate_json(json.dumps(data["study"]))
+    study = Study.from_mapping(data["study"])
     config_type = recorded_type(study.task, data.get("settings"), data["rows"][0]["config"])
     variations = {row.key: row for row in study.variations}
     rows = {
         item["key"]: PlannedRow(
             variations[item["key"]],
-            config_type.model_validate_json(json.dumps(item["config"])),
+            config_type.from_mapping(item["config"]),
             tuple(item["seeds"]),
             item["overrides"],
             (),

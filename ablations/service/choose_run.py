@@ -1,6 +1,5 @@
 """Which trained run a command line names: by run_id, or by study, row and seed."""
 
-import json
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -47,7 +46,7 @@ def find_trained(named: Named, selectors: Selectors) -> Trained:
         raise UserError(f"The run {run_id} is not trained in {store.root}: `ablations run` trains it.")
     if result["task"] != "translation":
         raise UserError(f"The run {run_id} is of the task {result['task']}, which translates nothing.")
-    config = RunConfig.model_validate_json(json.dumps(result["config"]))
+    config = RunConfig.from_mapping(result["config"])
     return Trained(run_id, config, attempt, result)
 
 

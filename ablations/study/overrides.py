@@ -1,6 +1,5 @@
 """Settings by dotted name, {"model.d_k": 16}: from TOML tables and `--set` to a validated configuration."""
 
-import json
 import math
 import re
 import tomllib
@@ -113,8 +112,7 @@ def build(config_type: type[Config], task: str, settings: Mapping[str, Setting],
     """The validated configuration; all names must be known. Raises UserError with the wrong value and its source."""
     values = nested({name: setting.value for name, setting in settings.items()}) | {"task": task}
     try:
-        # As JSON, like in the child: a list may stand for a tuple and text for a path, but "1" is not a 1.
-        return config_type.model_validate_json(json.dumps(values, default=str))
+        return config_type.from_mapping(values)
     except ValidationError as error:
         found = "; ".join(_explain(e, settings) for e in error.errors())
         raise UserError(f"{where}: {found}. Correct it in the study file, or with --set.") from None

@@ -2,11 +2,12 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, FiniteFloat, model_validator
 
 from ablations.study.overrides import Overrides, dotted
 from experiments.tasks.base import Column
 from experiments.tasks.own.function import column
+from model.config import Section
 
 
 def _printable(text: str) -> str:
@@ -22,13 +23,7 @@ Settings = Annotated[Overrides, BeforeValidator(dotted)]
 Count = Annotated[int, Field(ge=1)]
 
 
-class Part(BaseModel):
-    """A piece of a study file: frozen, strictly typed; unknown names are refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class Metric(Part):
+class Metric(Section):
     """A column of the table, declared by the study in place of the task's own columns."""
 
     name: Annotated[str, Field(min_length=1)] = Field(description="the metric, as the trainer returns it")
@@ -45,7 +40,7 @@ class Metric(Part):
         return column(self.name, self.head, set=self.set, better=self.better, digits=self.digits, key=self.key)
 
 
-class Interval(Part):
+class Interval(Section):
     """The range of a tuned setting: {low = 0.1, high = 10, log = true}, or a list of values."""
 
     low: int | FiniteFloat = 0
@@ -79,7 +74,7 @@ def _ranges(table: Any) -> Any:
     return found if isinstance(table, dict) else table
 
 
-class Tune(Part):
+class Tune(Section):
     """What `ablations tune` searches, the same for each row."""
 
     trials: Count = Field(description="number of trials of each row")

@@ -8,12 +8,13 @@ from pydantic import BeforeValidator, Field, FiniteFloat, model_validator
 
 from ablations.study.messages import suggestion
 from ablations.study.overrides import Overrides, dotted
-from ablations.study.parts import Count, Key, Metric, Part, Settings, Text, Tune
+from ablations.study.parts import Count, Key, Metric, Settings, Text, Tune
 from ablations.study.study_file import builtin_names, read_study
 from experiments.errors import UserError
+from model.config import Section
 
 
-class Scale(Part):
+class Scale(Section):
     """Ratios that multiply the sizes of base and rows (which settings: ablations/study/scale.py)."""
 
     width: FiniteFloat = Field(1.0, gt=0, description="of d_model, d_ff, d_k, d_v; heads and rates stay")
@@ -21,7 +22,7 @@ class Scale(Part):
     steps: FiniteFloat = Field(1.0, gt=0, description="of train_steps and warmup_steps")
 
 
-class Profile(Part):
+class Profile(Section):
     """A size of the whole table."""
 
     description: Text = ""
@@ -32,7 +33,7 @@ class Profile(Part):
     )
 
 
-class Variation(Part):
+class Variation(Section):
     """A row: base plus `set` (in the paper's sizes; profiles scale and replace it) plus `fixed` (in every profile)."""
 
     key: Key
@@ -74,7 +75,7 @@ class Variation(Part):
         return self
 
 
-class Cited(Part):
+class Cited(Section):
     """A published result of another system, printed as a row of the table. It is never run."""
 
     label: Text
@@ -83,7 +84,7 @@ class Cited(Part):
     note: Text = ""
 
 
-class Study(Part):
+class Study(Section):
     """A table. Attribute names are plural where the file has one entry each: [profile.x], [[variation]]."""
 
     name: Key

@@ -25,7 +25,6 @@ Exit codes: 0 finished, 3 preempted after a checkpoint, 1 failed (the last event
 
 import errno
 import faulthandler
-import json
 import logging
 import os
 import resource
@@ -154,7 +153,7 @@ def _end_with(parent: int) -> None:
 
 
 def _config(spec: dict[str, Any], task: Task) -> Any:
-    return task.config_type.model_validate_json(json.dumps(spec["config"]))
+    return task.config_type.from_mapping(spec["config"])
 
 
 def _context(

@@ -6,7 +6,6 @@ print(translator.translate(["Ein Hund rennt.", ""]))
 """
 
 import itertools
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,4 +127,4 @@ def exported_config(folder: Path) -> RunConfig:
         raise UserError(f"{folder} is no exported model: it has no config.json.")
     if found.get("format") != FORMAT:
         raise UserError(f"{folder} is no model that this version exported: its format is {found.get('format')!r}.")
-    return RunConfig.model_validate_json(json.dumps(found["config"]))
+    return RunConfig.from_mapping(found["config"])

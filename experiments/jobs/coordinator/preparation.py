@@ -1,6 +1,5 @@
 """Corpora that runs share, made once before the first of their runs starts, one at a time, beside running children."""
 
-import json
 import logging
 import threading
 import traceback
@@ -32,7 +31,7 @@ def serves(task: Task, job: Job, evaluations: Iterable[Mapping[str, Any]], weigh
 
 
 def config_of(task: Task, job: Job) -> TaskConfig:
-    return task.config_type.model_validate_json(json.dumps(dict(job.config)))
+    return task.config_type.from_mapping(job.config)
 
 
 class Preparation:

@@ -23,7 +23,7 @@ from typing import Any, Self
 
 from pydantic import create_model
 
-from experiments.config import GIVEN_ELSEWHERE, Section, SettingRoles, TaskConfig, flatten
+from experiments.config import GIVEN_ELSEWHERE, SettingRoles, TaskConfig, flatten
 from experiments.errors import UserError
 from experiments.store.layout import write_json
 from experiments.tasks.base import Context
@@ -32,6 +32,7 @@ from experiments.tasks.own.function import OwnTask, by_set
 from experiments.tasks.own.placeholders import PLACEHOLDER, refuse_quoted
 from experiments.tasks.own.shell import read_metrics, run_command
 from experiments.tasks.own.sources import sources_of
+from model.config import Section
 
 GIVEN = ("seed", "folder", "metrics", "settings", "device", "threads")
 ROLES = SettingRoles(given_elsewhere={**GIVEN_ELSEWHERE, "command": "the study's own `command` gives it"})

@@ -6,11 +6,12 @@ import types
 from collections.abc import Mapping
 from typing import Any, ClassVar, Generic, TypeVar, get_origin, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, create_model, model_validator
+from pydantic import BaseModel, Field, PydanticUserError, create_model, model_validator
 from pydantic_core import PydanticUndefined
 
-from experiments.config import GIVEN_ELSEWHERE, Section, SettingRoles, TaskConfig
+from experiments.config import GIVEN_ELSEWHERE, SettingRoles, TaskConfig
 from experiments.errors import UserError
+from model.config import Section
 
 Settings = TypeVar("Settings")
 
@@ -115,7 +116,6 @@ def _converted(kind: Any, where: str) -> Any:
 
 
 class _Group(Section):
-    model_config = ConfigDict(**Section.model_config)
     settings_type: ClassVar[Any]
 
 
