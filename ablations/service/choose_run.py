@@ -1,4 +1,4 @@
-"""Which trained run a command line names: by run_id, or by study, row and seed."""
+"""Find the trained run that a command line names: by run_id, or by study, row and seed."""
 
 import os
 from dataclasses import dataclass, replace
@@ -19,15 +19,16 @@ BEST = "best"
 
 @dataclass(frozen=True)
 class Trained:
+    """A run with finished training."""
     run_id: str
     config: RunConfig
-    attempt: Path  # the folder that holds its weights
+    attempt: Path  # the attempt's folder, with the weights
     result: dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Named:
-    """A trained run as a command line names it: `run`, or a study with what is set of the others."""
+    """A trained run as named on a command line: by `run`, or by a study with row and seed."""
 
     run: str | None = None
     study: str | None = None
@@ -36,16 +37,16 @@ class Named:
 
 
 def find_trained(named: Named, selectors: Selectors) -> Trained:
-    """The run, its training finished. Raises UserError: not known, not trained, or several fit."""
+    """The named run. Raises UserError if it is unknown, not trained or ambiguous, or if its task is not translation."""
     if (named.run is None) == (named.study is None):
         raise UserError("Name the model: --run RUN_ID, or --study STUDY with --row KEY and --seed N.")
     store = selectors.open()
     run_id = _by_id(store, named.run) if named.run is not None else _by_row(store, named, selectors)
     result, attempt = store.result(run_id), store.weights_folder(run_id)
     if result is None or attempt is None:
-        raise UserError(f"The run {run_id} is not trained in {store.root}: `ablations run` trains it.")
+        raise UserError(f"The run {run_id} is not trained in {store.root}; train it with `ablations run`.")
     if result["task"] != "translation":
-        raise UserError(f"The run {run_id} is of the task {result['task']}, which translates nothing.")
+        raise UserError(f"The run {run_id} belongs to the task {result['task']}, which does not translate.")
     config = RunConfig.from_mapping(result["config"])
     return Trained(run_id, config, attempt, result)
 
@@ -54,7 +55,7 @@ def _by_id(store: Store, run: str) -> str:
     known = sorted(path.parent.name for path in store.runs.glob("*/result.json"))
     fitting = [run_id for run_id in known if run_id.startswith(run)]
     if len(fitting) != 1:
-        found = f"{len(fitting)} runs begin so" if fitting else f"there are {len(known)} trained runs"
+        found = f"{len(fitting)} runs begin with it" if fitting else f"there are {len(known)} trained runs"
         raise UserError(f"--run {run}: {found} in {store.root}: {', '.join((fitting or known)[:8]) or 'none'}.")
     return fitting[0]
 
@@ -69,23 +70,23 @@ def _by_row(store: Store, named: Named, selectors: Selectors) -> str:
         known = _recorded(store, study.name, wanted, seed, profile)
         if len(known) == 1:
             return known[0]
-    # Several sizes or corpora, or a queue that was removed: work it out as `plan` does, which reads the corpus.
+    # Several sizes or corpora, or a removed queue: plan the study, which reads the corpus.
     chosen = choose(name, replace(selectors, rows=wanted))
     runs = [run for run in chosen.plan.runs if run.row == wanted and seed in (None, run.seed)]
     if not runs:
-        raise UserError(f"The study {study.name} has no row {wanted!r} with seed {seed}: `ablations plan` lists them.")
+        raise UserError(f"The study {study.name} has no row {wanted!r} with seed {seed}; see `ablations plan`.")
     return runs[0].run_id
 
 
 def _recorded(store: Store, study: str, row: str, seed: int | None, profile: str | None) -> list[str]:
-    """Trained runs that the queue remembers under this name: found without their training data."""
+    """Trained runs that the queue lists under this name; found without their training data."""
     named = _queued(store, study, row, profile)
     first = min((queued.seed for queued in named), default=None)
     return [q.run_id for q in named if q.seed == (first if seed is None else seed) and store.result(q.run_id)]
 
 
 def _queued(store: Store, study: str, row: str | None, profile: str | None) -> list[JobStatus]:
-    """The study's runs in the queue, of one row or of all."""
+    """The study's runs in the queue: those of one row, or all."""
     return [
         queued
         for queued in all_rows(store)
@@ -94,7 +95,7 @@ def _queued(store: Store, study: str, row: str | None, profile: str | None) -> l
 
 
 def _best(store: Store, study: Study, seed: int | None, profile: str | None) -> str:
-    """Of the study's trained runs the one with the best score on dev: of the first dev column where more is better."""
+    """The study's trained run with the best score on dev, in the first dev column where higher is better."""
     columns = [column for column in task_of(study).columns if column.set == "dev"]
     column = next((c for c in columns if c.better == "higher"), *columns[:1])
     found = {}
@@ -106,13 +107,16 @@ def _best(store: Store, study: Study, seed: int | None, profile: str | None) -> 
             found[queued.run_id] = max(known)
     if not found:
         raise UserError(
-            f"No run of {study.name} has a {column.metric} on dev in {store.root}: `ablations run` makes one."
+            f"No run of {study.name} has a {column.metric} on dev in {store.root}; `ablations run` produces one."
         )
     return max(found, key=found.__getitem__)
 
 
 def device_spec(devices: str) -> DeviceSpec:
-    """One device of what --devices names: the first GPU, or all of the processor's threads together."""
+    """The first GPU that --devices names, or all its processor threads together.
+
+    Sets CUDA_VISIBLE_DEVICES for a GPU. Raises UserError (see `parse_slots`).
+    """
     slots = parse_slots(devices)
     if slots[0].kind == "cuda":
         os.environ["CUDA_VISIBLE_DEVICES"] = slots[0].device or ""

@@ -1,4 +1,4 @@
-"""Runs that were left to a cluster: what has ended there meanwhile is taken in by any later command."""
+"""Collect the results of runs that were left to a cluster (`work --detach`): most commands do so first."""
 
 import os
 
@@ -7,13 +7,13 @@ from experiments.jobs.queue.queue import Queue
 from experiments.jobs.queue.states import State
 from experiments.store.layout import Store
 
-DETACHED = ("slurm",)  # of a Ray cluster only `work --engine ray --address …` knows where it is
+DETACHED = ("slurm",)  # not Ray: only `work --engine ray --address …` knows the cluster's address
 
 
 def collect_detached(store: Store) -> None:
-    """Finish what is done, if runs were left to a cluster and nobody works on the store. Starts nothing.
+    """Record runs that ended on a cluster while no coordinator was running. Starts no run.
 
-    Silent where that cannot be: on a disk that may only be read, while another command does the same.
+    Does nothing on a read-only disk or while another command works on the store.
     """
     if not store.queue_db.exists() or not os.access(store.state_dir, os.W_OK) or store.coordinator():
         return
@@ -32,7 +32,7 @@ def collect_detached(store: Store) -> None:
 
 
 def _engines(store: Store) -> set[str]:
-    """Which clusters have runs of this store."""
+    """The clusters that have runs of this store."""
     with Queue(store.queue_db, create=False) as queue:
         running = [row.run_id for row in queue.rows(State.RUNNING, 1)]
         refs = [queue.job(run_id).ref or {} for run_id in running]

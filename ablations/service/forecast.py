@@ -1,4 +1,4 @@
-"""What a plan will take: memory, disk, and time on the devices there are, from measurements of this store."""
+"""Predict what a plan needs: memory, disk, and time on the given devices, from measurements of this store."""
 
 import statistics
 import time
@@ -18,18 +18,18 @@ from experiments.jobs.devices.devices_per_run import devices_per_run, simulate
 from experiments.jobs.devices.slots import Slot, by_device
 from experiments.tasks.base import Progress
 
-PROBED_S = 120.0  # what measuring may take, beside the cheapest and the costliest row
+PROBED_S = 120.0  # time limit for measuring more than the cheapest and the most expensive row
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """Of the runs that are not done. Seconds by run_id; `makespan_s` is None where some could not be told."""
+    """For runs that are not done. Seconds by run_id; `makespan_s` is None if some run's time is unknown."""
 
     memory_bytes: dict[str, float]
     disk_bytes: dict[str, float]
     seconds: dict[str, float | None]
     makespan_s: float | None
-    devices: dict[str, int]  # of the runs that take more than one
+    devices: dict[str, int]  # by run_id, for runs on more than one device
     evaluations_known: bool
 
     @property
@@ -38,7 +38,7 @@ class Forecast:
 
 
 def forecast(chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slot]) -> Forecast:
-    """Predict from what was measured in the store on devices like the first of `slots`."""
+    """Predict from measurements in the store on devices like the first of `slots`."""
     slot, task = slots[0], chosen.task
     every = {run.run_id: step_cost(run) for run in chosen.plan.runs}
     steps, evaluations = of_results(chosen.store, every)
@@ -59,14 +59,15 @@ def forecast(chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slot]
 
 
 def measure(chosen: Selected, runs: Sequence[PlannedRun], slot: Slot, progress: Progress) -> None:
-    """Train a few steps of every row of another cost on one slot, and keep in the store how long they took.
+    """Train a few steps of each row with a different cost on one slot, and record the speeds in the store.
 
-    The cheapest and the costliest first: once they and PROBED_S have passed, the others are told from these.
+    The cheapest and the most expensive row come first. After these and PROBED_S, the others are interpolated.
+    Raises UserError for a task that does not predict its runs' cost.
     """
     prepare(chosen, runs, progress)
     by_cost = {step_cost(run): run for run in runs if run.cost}
     if not by_cost:
-        raise UserError(f"The task {chosen.study.task} does not predict what its runs cost: nothing can be measured.")
+        raise UserError(f"The task {chosen.study.task} does not predict its runs' cost, so nothing can be measured.")
     costs = sorted(by_cost)
     order, began = list(dict.fromkeys([costs[0], costs[-1], *costs])), time.monotonic()
     probes = probe(chosen.store, (short_spec(chosen, by_cost[cost]) for cost in order), slot)
@@ -86,21 +87,21 @@ def refuse_above(
     progress: Progress,
     here: bool,
 ) -> str:
-    """Raises UserError if the runs would take longer, all together, than the budget; else what they would take.
+    """Raises UserError if the runs together would take longer than `max_hours`; else returns the predicted time.
 
-    What is not known yet is measured, where the runs are to be trained `here`.
+    Unknown speeds are measured first, if the runs are trained on this machine (`here`).
     """
     predicted = forecast(chosen, runs, slots)
     if predicted.makespan_s is None and not here:
         raise UserError(
-            "--max-hours: nothing like these runs was measured in this store yet. On a machine like the cluster's, "
+            "--max-hours: no similar run was measured in this store yet. On a machine like the cluster's, "
             "`ablations plan … --measure` trains a few steps of each row."
         )
     if predicted.makespan_s is None:
         measure(chosen, runs, slots[0], progress)
         predicted = forecast(chosen, runs, slots)
     if predicted.makespan_s is None:
-        raise UserError("--max-hours: how long these runs take cannot be predicted, so the budget cannot be kept.")
+        raise UserError("--max-hours: the time of these runs cannot be predicted, so the budget cannot be checked.")
     if predicted.makespan_s > max_hours * 3600:
         longest = max(predicted.seconds.items(), key=lambda item: item[1] or 0.0)
         row = next(run.row for run in runs if run.run_id == longest[0])
@@ -108,14 +109,14 @@ def refuse_above(
         raise UserError(
             f"--max-hours {max_hours:g}: {number(len(predicted.seconds), 'run')} would take about {whole} on "
             f"{number(len(slots), 'slot')}, "
-            f"the longest ({row}) {alone}. Nothing was started. More --devices, fewer --rows or --seeds, or a smaller "
-            "--profile make it shorter."
+            f"the longest ({row}) {alone}. Nothing was started. Use more --devices, fewer --rows or --seeds, or a "
+            "smaller --profile."
         )
     return f"about {duration(predicted.makespan_s)}, within the {max_hours:g} h allowed"
 
 
 def _widths(runs: Mapping[str, PlannedRun], slots: Sequence[Slot], per_run: int) -> dict[str, int]:
-    """Devices of the runs that take more than one, as the coordinator will decide by their cost."""
+    """Devices of the runs that get more than one, by the coordinator's own rule."""
     devices = len(by_device(slot for slot in slots if per_run or slot.kind == "cuda"))
     if per_run:
         return dict.fromkeys(runs, min(per_run, devices)) if per_run > 1 and devices > 1 else {}
@@ -127,15 +128,15 @@ def _makespan(seconds: Mapping[str, float], wide: Mapping[str, int], slots: int)
 
 
 def lines(predicted: Forecast, slots: Sequence[Slot], devices: str) -> Iterable[str]:
-    """Totals for people."""
+    """Summary lines for the user."""
     memory, disk = list(predicted.memory_bytes.values()), sum(predicted.disk_bytes.values())
     if any(memory):
         yield f"memory: up to {max(memory) / 1e9:.1f} GB a run on {slots[0].kind}; disk: {disk / 1e9:.2f} GB"
     if predicted.makespan_s is None:
         if predicted.seconds:
-            yield "time: nothing like it was measured here yet; `ablations plan … --measure` trains a few steps"
+            yield "time: unknown, no similar run was measured here; `ablations plan … --measure` trains a few steps"
         return
-    scored = "" if predicted.evaluations_known else ", evaluation not counted (none was measured yet)"
+    scored = "" if predicted.evaluations_known else ", without evaluation (none was measured yet)"
     median = statistics.median(value or 0.0 for value in predicted.seconds.values())
     yield (
         f"time: {duration(predicted.total_s)} of work (median run {duration(median)}), about "
@@ -152,15 +153,15 @@ def _seconds(run: PlannedRun, speed: Speed, scoring: Speed) -> float | None:
 
 
 def step_cost(run: PlannedRun) -> float:
-    """Predicted operations of one training step; 0: unknown."""
+    """Predicted floating-point operations of one training step; 0: unknown."""
     return run.cost / (total_steps(run.config) or 1)
 
 
 def short_spec(chosen: Selected, run: PlannedRun, steps: int = STEPS) -> dict[str, object]:
-    """The run with as few steps as a measurement takes."""
+    """A child's spec for the run with only `steps` steps. Raises UserError for a task without a setting for steps."""
     settings, name = dict(flatten(run.config)), run.config.setting_roles.steps
     if not name or name not in settings:
-        raise UserError(f"The task {run.config.task} does not say in a setting how long it trains: it is not measured.")
+        raise UserError(f"The task {run.config.task} names no setting for its training steps: it cannot be measured.")
     return {
         "task": run.config.task,
         "folder": str(chosen.study.folder or ""),

@@ -1,4 +1,4 @@
-"""What planned runs could not be: what their settings, corpus and devices refuse, said before anything is trained."""
+"""Reasons why planned runs cannot run: settings, corpus or devices. Checked before anything is trained."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,17 +13,19 @@ from experiments.jobs.devices.slots import Slot
 
 @dataclass(frozen=True)
 class Obstacle:
+    """One reason with the rows that it concerns."""
+
     rows: tuple[str, ...]
     why: str
-    needs_corpus: bool = False  # nothing is wrong with the plan but that no corpus was named
+    needs_corpus: bool = False  # the plan is valid except that it names no corpus
 
     def text(self, every: int) -> str:
-        """One paragraph; `every` is how many rows were looked at."""
+        """One paragraph. `every`: number of rows checked; if all are concerned, they are not listed."""
         return self.why if len(self.rows) == every else f"{', '.join(self.rows)}: {self.why}"
 
 
 def obstacles(chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slot] = ()) -> list[Obstacle]:
-    """Of these runs, on these devices where they are known; one for all rows that it concerns."""
+    """Obstacles of these runs, and of these devices if given; equal reasons of several rows are one."""
     found: dict[tuple[str, bool], list[str]] = {}
     for run in _one_of_each_row(runs):
         for error in chosen.task.obstacles(run.config, chosen.store.root):
@@ -33,34 +35,35 @@ def obstacles(chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slot
 
 
 def refuse(chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slot] = ()) -> None:
-    """Raises UserError if anything stands in the way of these runs."""
+    """Raises UserError if there is any obstacle."""
     if found := obstacles(chosen, runs, slots):
         raise UserError(paragraphs(found, runs))
 
 
 def paragraphs(found: Sequence[Obstacle], runs: Sequence[PlannedRun]) -> str:
+    """The obstacles as text, one paragraph each."""
     every = len(_one_of_each_row(runs))
     return "\n".join(obstacle.text(every) for obstacle in found)
 
 
 def crowded(slots: Iterable[Slot]) -> str:
-    """A warning of more threads than cores; "" where there are enough."""
+    """A warning if slots have more threads than there are cores, else ""."""
     threads, cores = sum(slot.threads for slot in slots if slot.kind == "cpu"), available_cores()
     if threads <= cores:
         return ""
     return (
-        f"--devices asks for {threads:,} threads on {cores} core{'s' * (cores > 1)}: runs wait for each other, "
+        f"--devices requests {threads:,} threads on {cores} core{'s' * (cores > 1)}: runs slow each other down, "
         f"and memory is divided among all slots. cpu:{cores} uses every core once."
     )
 
 
 def _one_of_each_row(runs: Iterable[PlannedRun]) -> list[PlannedRun]:
-    return list({run.row: run for run in runs}.values())  # seeds differ in nothing that matters here
+    return list({run.row: run for run in runs}.values())  # a row's seeds have the same obstacles
 
 
 def _too_large(chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slot]) -> Iterator[Obstacle]:
-    """The rows that need more memory than any of the devices has."""
-    rooms: dict[tuple[str, str], float] = {}  # GB, by device and its kind; a run may take all slots of one
+    """Rows that need more memory than the largest device has."""
+    rooms: dict[tuple[str, str], float] = {}  # GB by device and kind; one run may use all slots of a device
     for slot in slots:
         device = slot.unit, slot.kind
         rooms[device] = rooms.get(device, 0.0) + (math.inf if slot.room_gb is None else slot.room_gb)
@@ -74,7 +77,7 @@ def _too_large(chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slo
         sizes = ", ".join(f"{row} {gb:,.1f} GB" for row, gb in needed.items())
         yield Obstacle(
             tuple(needed),
-            f"more memory is needed ({sizes}) than any of the devices has for runs (the largest, {unit}: "
-            f"{room:,.1f} GB). Make the model smaller, choose other rows with --rows, or train where there is more: "
+            f"these rows need more memory ({sizes}) than any device has for runs (the largest, {unit}: "
+            f"{room:,.1f} GB). Make the model smaller, choose other rows with --rows, or train on a larger machine: "
             "`ablations queue` here, `ablations work` there.",
         )

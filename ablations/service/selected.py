@@ -1,4 +1,4 @@
-"""What the selectors of a command line mean: one study, its task and plan in one store."""
+"""Resolve a command line's selectors: a study with its task and plan in one store, or a bundle."""
 
 import atexit
 import shutil
@@ -22,7 +22,7 @@ from experiments.tasks.load import load_task
 from reports.trust.bundles.archive import SUFFIX
 from reports.trust.bundles.read import read_bundle
 
-opened_bundles: list[str] = []  # by this process: what fails then may be their fault
+opened_bundles: list[str] = []  # by this process; later errors may come from their content
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class Place:
 
     @property
     def where(self) -> str:
-        """The options that name the same store in another command."""
+        """The options that name the same store on another command line."""
         return f"--store {self.store}" + (f" --state-dir {self.state_dir}" if self.state_dir else "")
 
 
@@ -65,13 +65,13 @@ class Selectors(Place):
 
 @dataclass(frozen=True, kw_only=True)
 class SelectedTable:
-    """A table that a command line selects, of a store or of a bundle."""
+    """A table selected on a command line, from a store or a bundle."""
 
     study: Study
     store: Store
-    replan: Callable[[], Plan]  # with the states as they are now
+    replan: Callable[[], Plan]  # with current states
     columns: tuple[Column, ...]
-    asked: tuple[str, ...] = ()  # the study and its selectors as words of a command line, without paths
+    asked: tuple[str, ...] = ()  # words of a command line that selects this table, without folders
 
     @property
     def plan(self) -> Plan:
@@ -80,15 +80,15 @@ class SelectedTable:
 
 @dataclass(frozen=True, kw_only=True)
 class Selected(SelectedTable):
-    """The same with its task: what can be trained. A bundle gives none, whatever module its study names."""
+    """A selected table with its task: it can be trained. A bundle never gives one, so no code that it names runs."""
 
     task: Task
-    devices_per_run: int = 1  # 0: as many as shorten the whole
+    devices_per_run: int = 1  # 0: as many as shorten the total time
     priority: int = 0
 
 
 def task_of(study: Study) -> Task:
-    """The study's task, with the columns and, for a command, the settings that the study declares."""
+    """The study's task, with the columns and (for the task `command`) the settings that the study declares."""
     task = load_task(study.task, str(study.folder or ""))
     declared = nested(study.base) | ({"command": study.command} if study.command else {})
     try:
@@ -99,9 +99,9 @@ def task_of(study: Study) -> Task:
 
 
 def choose(study_name: str, selectors: Selectors, many: bool = True) -> Selected:
-    """Resolve the selectors; reads the store if there is one, and makes none. Raises UserError.
+    """Resolve the selectors. Reads the store if it exists; never creates one. Raises UserError.
 
-    Verbs that begin work leave `many` to the user's --yes: over 10,000 rows are refused without it.
+    many: accept over 10,000 rows. Verbs that start work pass the user's --yes.
     """
     chosen = selectors.selection()
     study = load_study(study_name, many)
@@ -118,7 +118,7 @@ def choose(study_name: str, selectors: Selectors, many: bool = True) -> Selected
 
 
 def device_count(text: str) -> int:
-    """Of --devices-per-run; 0 for auto. Raises UserError for anything else."""
+    """The number of --devices-per-run; 0 for auto. Raises UserError for anything else."""
     if text == "auto":
         return 0
     if not text.isdecimal() or not int(text):
@@ -127,12 +127,12 @@ def device_count(text: str) -> int:
 
 
 def choose_table(study_name: str, selectors: Selectors) -> SelectedTable:
-    """As `choose`, for verbs that only read: STUDY may also be a bundle (`ablations bundle`), which is one table."""
+    """Like `choose`, for verbs that only read: STUDY may also be a bundle (`ablations bundle`) of one table."""
     if not study_name.endswith(SUFFIX):
         return choose(study_name, selectors)
     selected = selectors.profile, selectors.corpus, selectors.rows, selectors.seeds
     if selected != (None,) * 4 or selectors.sets:
-        raise UserError(f"{study_name} is a bundle: one table, as it was asked for. Leave the selectors out.")
+        raise UserError(f"{study_name} is a bundle of one table. Leave out the selectors.")
     folder = Path(tempfile.mkdtemp(prefix="ablations-bundle-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     bundle = read_bundle(Path(study_name), folder)

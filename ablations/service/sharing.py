@@ -1,4 +1,4 @@
-"""`ablations run --devices cpu:auto` and `cuda:*xauto`: how many runs share a device, by measurement."""
+"""Measure how many runs share a device, for `ablations run --devices cpu:auto` and `cuda:*xauto`."""
 
 import re
 import statistics
@@ -21,31 +21,31 @@ MEASURED = re.compile(r"cpu:auto|(cuda:(?:\*|\d+(?:,\d+)*)x)auto")
 
 
 def as_one(devices: str) -> str:
-    """The text with a device for each run where sharing is to be measured."""
+    """The text of --devices with one run per device wherever sharing is to be measured."""
     return _replaced(devices, lambda part: _text(part, 1))
 
 
 def resolve_auto(
     devices: str, chosen: Selected, runs: Sequence[PlannedRun], progress: Progress, say: Callable[[str], None]
 ) -> str:
-    """The text of `--devices` with numbers where it says auto: as many at once as are each time WORTH the fewer.
+    """Replace auto in the text of --devices by the largest count whose every step up gained WORTH times.
 
-    Measured is the row in which half of all the table's work is passed, going from its cheapest to its costliest. The
-    answer is kept in the store, so that the same command goes on as it began. `runs` are those not done. Raises
-    UserError if a coordinator works on the store, or if not even one run can be measured.
+    Measures the row at half of the table's total cost, counted from its cheapest run upwards. The result is stored, so
+    that the same command continues with it. `runs`: those not done. `say`: prints a line. Raises UserError if a
+    coordinator works on the store, or if not even one run can be measured.
     """
     if not runs:
         return as_one(devices)
     run = middle_of_work(chosen.plan.runs)
     prepare(chosen, [*runs, run], progress)
-    with chosen.store.coordinator_lock():  # what trains beside it would be measured too
+    with chosen.store.coordinator_lock():  # other training would distort the measurement
         settled = _replaced(devices, lambda part: _text(part, _count(chosen, run, say, parse_slots(_text(part, 1))[0])))
     say(f"--devices {settled}")
     return settled
 
 
 def middle_of_work(runs: Sequence[PlannedRun]) -> PlannedRun:
-    """From the cheapest run to the costliest, the one that passes half of the sum of their costs."""
+    """The run at which the sum of costs, from the cheapest run upwards, passes half of the total."""
     rising = sorted({run.run_id: run for run in runs}.values(), key=lambda run: run.cost)
     left = sum(run.cost for run in rising) / 2
     for run in rising:
@@ -65,7 +65,7 @@ def _text(part: re.Match[str], count: int) -> str:
 
 
 def _count(chosen: Selected, run: PlannedRun, say: Callable[[str], None], slot: Slot) -> int:
-    """Runs at once on a device like `slot`, as was measured in this store or is measured now."""
+    """Runs at once on a device like `slot`: recorded in this store, or measured now."""
     spec = short_spec(chosen, run, 2 * STEPS)
     alike = {key: value for key, value in spec.items() if key != "config"}
     settings = {key: value for key, value in run.config.model_dump(mode="json").items() if key != "seed"}
@@ -75,10 +75,10 @@ def _count(chosen: Selected, run: PlannedRun, say: Callable[[str], None], slot: 
         return known
     tried = list(counts(slot, chosen.task.memory_bytes(run.config, slot.kind) / 1e9))
     if len(tried) < 2:
-        say(f"{slot.unit} is not shared: two runs like {run.row} would not fit")
+        say(f"{slot.unit} is not shared: two runs like {run.row} do not fit")
         return 1
-    say(f"measuring how many runs like {run.row} share {slot.unit} best …")
-    seconds: dict[int, float] = {}  # of a step, by how many run at once
+    say(f"measuring how many runs like {run.row} should share {slot.unit} …")
+    seconds: dict[int, float] = {}  # seconds per step, by number of runs at once
 
     def speeds(count: int) -> list[float]:
         steps = steps_together(seconds[1]) if seconds else 2 * STEPS
@@ -86,7 +86,7 @@ def _count(chosen: Selected, run: PlannedRun, say: Callable[[str], None], slot: 
             found = probe_together(chosen.store, short_spec(chosen, run, steps), shares(slot, count))
         except UserError as error:
             if count == 1:
-                raise UserError(f"{error} So name a number in --devices, as cpu:2x4 or cuda:*x2.") from None
+                raise UserError(f"{error} Give a number in --devices, such as cpu:2x4 or cuda:*x2.") from None
             say(f"  {count} at once: {error}")
             return [0.0]
         seconds[count] = statistics.fmean(measured.seconds_per_step for measured in found)
@@ -95,7 +95,7 @@ def _count(chosen: Selected, run: PlannedRun, say: Callable[[str], None], slot: 
         return each
 
     count = most_worth(tried, speeds)[-1][0]
-    say(f"  {count} it is: each number has to gain {WORTH} times over the one before")
+    say(f"  chose {count}: each step up had to gain {WORTH} ×")
     keep_share(chosen.store, key, count)
     keep(chosen.store, [Point(slot.kind, shares(slot, count)[0].threads, step_cost(run), seconds[count])])
     return count

@@ -1,4 +1,4 @@
-"""The trials of a study's rows as ordinary runs: asked for, queued, judged, told. One process: the coordinator's."""
+"""Run a study's trials as ordinary runs: propose, queue, prune and report them. Runs in the coordinator's process."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -19,12 +19,13 @@ from experiments.jobs.queue.queue import Queue
 from experiments.jobs.queue.states import State
 from experiments.tuning import COMPLETE, FAILED, PRUNED, Search, Trial
 
-# A run that ends like this says something of its settings; other failures say something of the program or the machine.
+# A run that ends like this was caused by its settings, so its trial counts as failed. Other failures come from the
+# program or the machine.
 TELLING = ("diverged", "out_of_memory")
 
 
 class Trials:
-    """`refill` and `watch` are called by the coordinator; `searches` says what there is and what was found."""
+    """The coordinator calls `refill` and `watch`; `searches` holds the trials of each row and their results."""
 
     def __init__(
         self, chosen: Selected, selected: Selection, trials: int, slots: int, when_complete: Callable[[], None]
@@ -38,20 +39,22 @@ class Trials:
             space = space_of(study, row, selected, task)
             run = self._plan(study, row.key).runs[0]
             self.searches[row.key] = Search(chosen.store, space, about(run.config, run.inputs, space))
-        self._at_once = max(1, -(-slots // len(self.searches)))  # in flight for a row
-        self._runs: dict[tuple[str, int], PlannedRun] = {}  # of trials that this process has queued
+        self._at_once = max(1, -(-slots // len(self.searches)))  # queued or running trials of a row
+        self._runs: dict[tuple[str, int], PlannedRun] = {}  # trials queued by this process
         self._curves: dict[str, tuple[History, dict[int, float]]] = {}
         self.given_up: dict[str, str] = {}  # row → why
 
     def budget(self, row: str) -> int:
+        """Number of trials of a row; 0 for a row that declares every searched setting itself."""
         return self.trials if self.searches[row].space.ranges else 0
 
     @property
     def complete(self) -> bool:
+        """Whether every row's budget is spent and no trial is running."""
         return all(len(s.trials) >= self.budget(row) and not s.running for row, s in self.searches.items())
 
     def refill(self) -> None:
-        """Tell what has ended, and keep `_at_once` trials of each row in the queue until its budget is spent."""
+        """Report ended trials, and keep `_at_once` trials of each row in the queue until its budget is spent."""
         queued = self._queued()
         for row, search in self.searches.items():
             for trial in search.running:
@@ -70,7 +73,7 @@ class Trials:
             self._when_complete()
 
     def watch(self, view: View) -> None:
-        """Ask the pruner about running trials that have a new point on their curve."""
+        """Consult the pruner about running trials with a new point on their curve; cancel those it prunes."""
         if self.tune.pruner == "none":
             return
         running = {live.run_id for live in view.running}
@@ -86,10 +89,11 @@ class Trials:
                 self._cancel(run.run_id)
 
     def best(self) -> dict[str, Mapping[str, Any]]:
+        """The best settings found so far, by row."""
         return {row: search.best.params for row, search in self.searches.items() if search.best is not None}
 
     def _start(self, row: str, trial: Trial) -> None:
-        """Queue a trial's run, once in this process: also one that an earlier process had begun."""
+        """Queue a trial's run, once per process; also a trial that an earlier process started."""
         if (row, trial.number) in self._runs:
             return
         study = with_tuned(self._chosen.study, {row: trial.params})
@@ -107,7 +111,7 @@ class Trials:
         return plan_study(study, selected, task, store.root, run_states(store, task))
 
     def _report_trial(self, row: str, trial: Trial, queued: Mapping[str, JobStatus]) -> None:
-        """Tell a trial whose run has ended."""
+        """Report a trial to the search if its run has ended."""
         run, search, store = self._runs[row, trial.number], self.searches[row], self._chosen.store
         eval_id = next(e.eval_id for e in run.evaluations if e.spec.set == self.tune.set)
         scored = store.evaluation(run.run_id, eval_id) if store.result(run.run_id) else None
@@ -130,7 +134,7 @@ class Trials:
         return {point.step: point.value for point in points if point.name == search.space.curve}
 
     def _queued(self) -> dict[str, JobStatus]:
-        """Only what this process has queued counts: an old failure is tried again."""
+        """The queue's state of runs that this process queued; an older failure is tried again."""
         mine = {run.run_id for run in self._runs.values()}
         with Queue(self._chosen.store.queue_db) as queue:
             return {row.run_id: row for row in queue.status() if row.run_id in mine}

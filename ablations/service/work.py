@@ -1,4 +1,4 @@
-"""How the queue is worked off: on which engine and slots, with what patience, and who is told."""
+"""Options for working on the queue: engine, slots, time limit for hanging runs, notifications."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,7 +22,7 @@ ENGINES = ("local", "slurm", "ray")
 
 @dataclass(frozen=True)
 class WorkOptions:
-    """What the options of `run` and `work` say. Making it checks them; nothing is started yet."""
+    """The options of `run` and `work`. The constructor checks them (UserError); `start` begins the work."""
 
     devices: str = "auto"
     engine: str = "local"
@@ -40,7 +40,7 @@ class WorkOptions:
         object.__setattr__(self, "slots", parse(self.devices))
 
     def start(self, store: Store, until: Until = "empty", on_progress: Callable[[View], None] | None = None) -> Summary:
-        """Work on the store's queue; `on_progress` is called about twice a second."""
+        """Work on the store's queue until `until`; `on_progress` is called about twice a second."""
         slots = self.slots if until != "submitted" else _for_all(self.slots, store)
         return work(
             store,
@@ -56,7 +56,7 @@ class WorkOptions:
 
 
 def make_engine(name: str, settings: Sequence[str], store: Store, at_once: int) -> Engine | None:
-    """None is the local one. Raises UserError if the engine is not installed, or its cluster cannot be found."""
+    """An engine by name; None for the local one. Raises UserError if it is not installed or its cluster not found."""
     if name == "slurm":
         from experiments.jobs.engines.slurm import SlurmEngine
 
@@ -69,7 +69,7 @@ def make_engine(name: str, settings: Sequence[str], store: Store, at_once: int) 
 
 
 def engine_settings(pairs: Sequence[str] | None, address: str | None) -> list[str]:
-    """Of --engine-set and --address."""
+    """Combine --engine-set and --address."""
     return [*(pairs or ()), *([f"address={address}"] if address else ())]
 
 
@@ -81,12 +81,13 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def held(store: Store) -> list[str]:
+    """The reasons why queued runs are held (see `Queue.held`), each once."""
     with Queue(store.queue_db) as queue:
         return queue.held()
 
 
 def _for_all(slots: Sequence[Slot], store: Store) -> list[Slot]:
-    """As many slots as the runs want: the cluster sees to it that no more run at once than it was told."""
+    """As many slots as the queued runs need: the cluster itself limits how many run at once."""
     with Queue(store.queue_db) as queue:
         count = max(len(slots), queue.devices_wanted())
     return [replace(slots[0], name=f"{slots[0].kind}.{i}") for i in range(count)]

@@ -155,7 +155,7 @@ def test_the_plan_predicts_memory_and_disk_and_after_a_measurement_time(cli: Cli
     before = cli("plan", *options).stdout
     assert "memory: up to" in before and "--measure" in before and not (tmp_path / "store").exists()
     after = cli("plan", *options, "--measure").stdout
-    assert "on cpu:2, evaluation not counted" in after
+    assert "on cpu:2, without evaluation" in after
     runs = json.loads(cli("plan", *options, "--json").stdout)
     assert all(run["memory_bytes"] > 1e8 and run["disk_bytes"] > 0 for run in runs)
     assert [run["seconds"] is None for run in runs] == [False] * 3

@@ -67,7 +67,7 @@ def test_f1_rises_from_nothing_and_what_is_kept_gives_it_again(cli: Cli, folder:
         assert len((result.parent / "outputs.txt").read_text().split("\n")) == 31
     assert "nothing to train" in cli("run", study, "--corpus", folder, "--store", store).stderr
     asked = ("translate", "--study", study, "--row", "trained", "--corpus", folder, "--store", store)
-    assert "of the task parsing, which translates nothing" in cli(*asked, code=2).stderr
+    assert "belongs to the task parsing, which does not translate" in cli(*asked, code=2).stderr
 
 
 def test_unbalanced_brackets_are_refused_before_anything_runs(cli: Cli, folder: Path, tmp_path: Path) -> None:

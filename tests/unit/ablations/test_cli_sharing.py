@@ -88,7 +88,7 @@ def test_what_cannot_be_measured_is_said_with_what_to_write(chosen: Any, monkeyp
         raise UserError("A row could not be measured: too slow")
 
     monkeypatch.setattr(sharing, "probe_together", fails)
-    with pytest.raises(UserError, match="too slow So name a number in --devices"):
+    with pytest.raises(UserError, match="too slow Give a number in --devices"):
         resolve("cpu:auto", chosen, chosen.plan.runs)
     assert kept(chosen.store) == []
 
@@ -98,7 +98,7 @@ def test_where_two_do_not_fit_nothing_is_measured_or_kept(chosen: Any) -> None:
     chosen.task.memory_bytes = lambda config, kind: 1e15
     assert resolve("cpu:auto", chosen, chosen.plan.runs, said.append) == "cpu:1x4"
     assert chosen.measured == []
-    assert any("two runs like large would not fit" in line for line in said)
+    assert any("two runs like large do not fit" in line for line in said)
 
 
 def test_what_trains_beside_it_is_not_measured(chosen: Any) -> None:
