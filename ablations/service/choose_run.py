@@ -20,6 +20,7 @@ BEST = "best"
 @dataclass(frozen=True)
 class Trained:
     """A run with finished training."""
+
     run_id: str
     config: RunConfig
     attempt: Path  # the attempt's folder, with the weights

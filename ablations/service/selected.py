@@ -27,7 +27,7 @@ opened_bundles: list[str] = []  # by this process; later errors may come from th
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """The store that a command line names."""
+    """The store named on a command line."""
 
     store: Path = Path("runs")
     state_dir: Path | None = None
@@ -43,7 +43,7 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Selectors(Place):
-    """The options that select a table of a study, as typed; what is unset is as the study has it."""
+    """The options that select a table of a study, as typed; None means the study's own choice."""
 
     profile: str | None = None
     corpus: str | None = None
@@ -52,11 +52,11 @@ class Selectors(Place):
     sets: list[str] | None = None
 
     def selection(self) -> Selection:
-        """Raises UserError."""
+        """The options parsed. Raises UserError."""
         return selection(self.profile, self.corpus, self.rows, self.seeds, self.sets or ())
 
     def words(self) -> tuple[str, ...]:
-        """The words that select the same table; of a corpus's path only the last part."""
+        """The words that select the same table, with the last part of the corpus's path."""
         options = {"--profile": self.profile, "--corpus": self.corpus and Path(self.corpus).name, "--rows": self.rows}
         options["--seeds"] = str(self.seeds) if self.seeds else None
         words = [word for name, value in options.items() if value for word in (name, value)]
