@@ -33,7 +33,7 @@ from experiments.data.encoding.encoded import EncodedCorpus
 from experiments.data.encoding.pairs import SIDES, EncodedPairs, SideWriter, piece_dtype
 from experiments.device import Device, seed_everything
 from experiments.errors import Preempted
-from experiments.store.layout import write_json
+from experiments.store.sealed import write_json
 from experiments.tasks.base import Context
 from experiments.tasks.batches import Batches
 from experiments.tasks.translation import TASK

@@ -1,4 +1,8 @@
-"""The errors that cross rooms."""
+"""The errors that cross rooms, and the system's as paragraphs."""
+
+import contextlib
+import errno
+from collections.abc import Iterator
 
 
 class UserError(Exception):
@@ -31,3 +35,27 @@ class Diverged(Exception):  # noqa: N818
 
 class OutOfMemory(Exception):  # noqa: N818
     """The device's memory did not suffice; a smaller micro-batch may."""
+
+
+@contextlib.contextmanager
+def explain_os_errors(doing: str) -> Iterator[None]:
+    """Turn what a user can mend, such as a full disk or no permission, into one paragraph; other errors pass."""
+    remedies = {
+        errno.ENOSPC: "there is no space left on the disk, or no inode (`df -i`): free some, or name another place "
+        "with --store",
+        errno.EDQUOT: "your disk quota is used up: free some space, or name another place with --store",
+        errno.EROFS: "the disk is read-only: name another place with --store",
+        errno.EACCES: "permission is denied: check the folder's owner and mode, or name another place with --store",
+        errno.EPERM: "the operation is not permitted: check the folder's owner and mode, or name another place",
+        errno.ENOTDIR: "a part of the path is a file, not a folder: name another place with --store",
+        errno.EEXIST: "a file is where a folder should be: move it away, or name another place with --store",
+        errno.EISDIR: "a folder is where a file should be: move it away, or name another place with --store",
+    }
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in remedies:
+            raise
+        kind = DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else UserError
+        where = f" ({error.filename})" if error.filename else ""
+        raise kind(f"Could not {doing}: {remedies[error.errno]}{where}. Nothing that was finished is lost.") from error

@@ -15,7 +15,8 @@ from experiments.evaluation.trained.trained import load_tokenizers
 from experiments.events.event_log import Tail
 from experiments.jobs.attempts import calibration
 from experiments.jobs.queue.ledger import Ledger
-from experiments.store.layout import Store, read_json
+from experiments.store.layout import Store
+from experiments.store.sealed import read_json
 from experiments.tasks.base import Context
 from experiments.tasks.own.context import open_context
 from experiments.training.checkpoints import checkpoint, retention

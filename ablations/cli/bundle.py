@@ -18,7 +18,8 @@ from experiments.exchange.import_runs import Taken, import_runs, runs_in
 from experiments.exchange.redaction import NOTHING, identity, places
 from experiments.jobs.queue.job import Member
 from experiments.records import TrackedRun
-from experiments.store.layout import Store, read_json
+from experiments.store.layout import Store
+from experiments.store.sealed import read_json
 from reports.trust.bundles.archive import SUFFIX
 from reports.trust.bundles.read import read_bundle
 from reports.trust.bundles.traces import traces

@@ -8,8 +8,8 @@ import typer
 from ablations.cli import options
 from ablations.cli.report import table_of
 from ablations.service.selected import Selectors, choose_table
-from experiments.errors import UserError
-from experiments.store.layout import explain_os_errors, write_bytes
+from experiments.errors import UserError, explain_os_errors
+from experiments.store.durable import write_bytes
 
 FORMATS = ("pdf", "svg", "png")
 

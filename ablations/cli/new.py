@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from experiments.errors import UserError
-from experiments.store.layout import explain_os_errors, write_bytes
+from experiments.errors import UserError, explain_os_errors
+from experiments.store.durable import write_bytes
 from experiments.tasks.own.sources import OURS
 
 STUDY = Template("""\

@@ -10,8 +10,8 @@ import typer
 from ablations.cli import options
 from ablations.service.selected import SelectedTable, Selectors, choose_table
 from ablations.study.messages import number
-from experiments.errors import UserError
-from experiments.store.layout import explain_os_errors, write_bytes
+from experiments.errors import UserError, explain_os_errors
+from experiments.store.durable import write_bytes
 from reports.render.formats import RENDERERS, render
 from reports.results.failures import failures
 from reports.results.sound import Results

@@ -12,7 +12,8 @@ from experiments.config import DeviceSpec, RunConfig
 from experiments.errors import UserError
 from experiments.jobs.devices.slots import parse_slots
 from experiments.jobs.queue.job import JobStatus
-from experiments.store.layout import Store, read_json
+from experiments.store.layout import Store
+from experiments.store.sealed import read_json
 
 BEST = "best"
 

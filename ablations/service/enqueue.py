@@ -8,10 +8,12 @@ from ablations.service.obstacles import refuse
 from ablations.service.selected import Selected
 from ablations.study.selectors import CORPUS
 from experiments.config import digest, flatten, lineage, total_steps
-from experiments.errors import UserError
+from experiments.errors import UserError, explain_os_errors
 from experiments.jobs.queue.job import Job, Member
 from experiments.jobs.queue.queue import Queue
-from experiments.store.layout import Store, explain_os_errors, read_json, remove_folder, write_json
+from experiments.store.durable import remove_folder
+from experiments.store.layout import Store
+from experiments.store.sealed import read_json, write_json
 from experiments.tasks.base import Progress, Task, settings_read
 
 STALE = ("keep", "rerun")

@@ -13,7 +13,7 @@ from pathlib import Path
 from experiments.child import run
 from experiments.config import DeviceSpec
 from experiments.events.event_log import EventWriter
-from experiments.store.layout import read_json
+from experiments.store.sealed import read_json
 
 
 def main(spec_path: Path) -> int:

@@ -44,8 +44,8 @@ from experiments.events.event_log import EventWriter
 from experiments.events.training_time import training_time
 from experiments.store import provenance
 from experiments.store.keeps import union
-from experiments.store.layout import Store, read_json, write_json
-from experiments.store.sealed import describe_file
+from experiments.store.layout import Store
+from experiments.store.sealed import describe_file, read_json, write_json
 from experiments.tasks.base import Context, EvaluationSpec, Task
 from experiments.tasks.load import load_task
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from experiments.errors import UserError
 from experiments.events.event_log import NOT_FSYNCED, Tail
-from experiments.store.layout import Store, read_json
+from experiments.store.layout import Store
+from experiments.store.sealed import read_json
 
 SPEC = "spec.json"
 

@@ -5,9 +5,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.errors import UserError
+from experiments.errors import UserError, explain_os_errors
 from experiments.exchange.redaction import ANYONE
-from experiments.store.layout import Store, explain_os_errors, folder_beside, fsync_folder, read_json, write_json
+from experiments.store.durable import fsync_tree, whole_folder
+from experiments.store.layout import Store
+from experiments.store.sealed import read_json, write_json
 
 # Of an attempt; weights only where they are asked for. Checkpoints, optimizer state and specs stay behind.
 KEPT = ("events.jsonl", "log.txt", "result.json", "uncommitted.diff")
@@ -97,6 +99,7 @@ def _copy_training(source: Store, target: Store, run_id: str, result: Mapping[st
             place.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, place)
     write_json(folder / "result.json", {**result, "attempt": number})
+    fsync_tree(folder)
     config = source.run_folder(run_id) / "config.json"
     if _is_inside(config, source) and not (target.run_folder(run_id) / "config.json").exists():
         shutil.copyfile(config, target.run_folder(run_id) / "config.json")
@@ -107,14 +110,11 @@ def _copy_evaluation(source: Store, target: Store, run_id: str, eval_id: str, at
     made, place = source.evaluation(run_id, eval_id), target.evaluation_folder(run_id, eval_id)
     if made is None or place.exists():
         return False
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with folder_beside(place.parent, ".taking-") as beside:
+    with whole_folder(place) as beside:
         for path in source.evaluation_folder(run_id, eval_id).iterdir():
             if _is_inside(path, source):
                 shutil.copyfile(path, beside / path.name)
         write_json(beside / "result.json", {**made, "attempt": attempt, "weights_attempt": attempt})
-        beside.rename(place)
-    fsync_folder(place.parent)
     return True
 
 

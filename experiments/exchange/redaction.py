@@ -16,7 +16,8 @@ from typing import Any
 
 from experiments.config import TaskConfig, identity_settings
 from experiments.events.lines import LineError, decode, encode, format_of
-from experiments.store.layout import Store, read_json, write_json
+from experiments.store.layout import Store
+from experiments.store.sealed import read_json, write_json
 
 _PATH = re.compile(r"(?<![\w.:/~…-])~?(?:/[^\s/'\"`<>|:;,()\[\]{}]+){2,}/?")
 _WHOLE = re.compile(r"~?/[^\s/][^\n]*")

@@ -1,4 +1,4 @@
-"""The store's layout, version, locks and durable writes.
+"""The store's layout, version and locks.
 
     store.json                       {"version": 1}
     queue.db  mlflow.db              (in --state-dir if one is given)
@@ -13,21 +13,16 @@ No absolute path is kept inside, so a store can be moved. Imports no torch.
 """
 
 import contextlib
-import errno
-import fcntl
 import json
-import os
 import re
-import secrets
-import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from experiments.errors import Damaged, DiskFull, UserError
+from experiments.errors import Damaged, UserError, explain_os_errors
 from experiments.store import locks
-from experiments.store.sealed import seal, unseal
+from experiments.store.sealed import read_named, write_json
 
 VERSION = 1
 MARKER = "store.json"
@@ -135,10 +130,6 @@ class Store:
         result = self.result(run_id)
         return self.attempt_folder(run_id, int(result["attempt"])) if result else None
 
-    @staticmethod
-    def write_json(path: Path, value: Mapping[str, Any]) -> None:
-        write_json(path, value)
-
     def coordinator(self) -> str:
         """Who works on the store at this moment: "process 4711 on host"; "" for nobody. Takes no lock for long."""
         return locks.holder((self.root, self.state_dir))
@@ -185,143 +176,3 @@ def _refuse_foreign(root: Path) -> None:
         raise UserError(
             f"{root} is neither empty nor a store (it has no store.json). Name an empty or new folder with --store."
         )
-
-
-@contextlib.contextmanager
-def explain_os_errors(doing: str) -> Iterator[None]:
-    """Turn what a user can mend, such as a full disk or no permission, into one paragraph; other errors pass."""
-    remedies = {
-        errno.ENOSPC: "there is no space left on the disk, or no inode (`df -i`): free some, or name another place "
-        "with --store",
-        errno.EDQUOT: "your disk quota is used up: free some space, or name another place with --store",
-        errno.EROFS: "the disk is read-only: name another place with --store",
-        errno.EACCES: "permission is denied: check the folder's owner and mode, or name another place with --store",
-        errno.EPERM: "the operation is not permitted: check the folder's owner and mode, or name another place",
-        errno.ENOTDIR: "a part of the path is a file, not a folder: name another place with --store",
-        errno.EEXIST: "a file is where a folder should be: move it away, or name another place with --store",
-        errno.EISDIR: "a folder is where a file should be: move it away, or name another place with --store",
-    }
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in remedies:
-            raise
-        kind = DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else UserError
-        where = f" ({error.filename})" if error.filename else ""
-        raise kind(f"Could not {doing}: {remedies[error.errno]}{where}. Nothing that was finished is lost.") from error
-
-
-def write_json(path: Path, value: Mapping[str, Any], *, sealed: bool = True) -> None:
-    """Write durably: a temporary name beside, fsync, rename, fsync of the folder. Readers see old or new.
-
-    The record carries its checksum (experiments/store/sealed.py) unless other programs are to read it.
-    """
-    value = seal(value) if sealed else value
-    write_bytes(path, (json.dumps(value, indent=1, ensure_ascii=False, sort_keys=True) + "\n").encode())
-
-
-def write_bytes(path: Path, data: bytes) -> None:
-    """As write_json, for bytes."""
-    with whole_or_not(path) as stream:
-        stream.write(data)
-
-
-@contextlib.contextmanager
-def whole_or_not(path: Path, *, private: bool = False) -> Iterator[IO[bytes]]:
-    """Write a file under a temporary name beside, which becomes `path` when all of it is on the disk.
-
-    Its mode is what the umask leaves of rw-rw-rw-; `private`: for its owner alone, from the first byte.
-    """
-    name = _beside(path.parent, f".{path.name}.")
-    try:
-        with os.fdopen(os.open(name, _NEW, 0o600 if private else 0o666), "wb") as stream:
-            _mark_as_in_use(stream.fileno())
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-            name.replace(path)  # before the lock goes with the stream
-    except BaseException:
-        name.unlink(missing_ok=True)
-        raise
-    fsync_folder(path.parent)
-
-
-def name_new(made: Path, path: Path) -> None:
-    """Give a file its name, unless there is one of that name by now: then that one stays."""
-    try:
-        path.hardlink_to(made)
-    except FileExistsError:
-        return
-    except OSError:  # a disk without hard links
-        if path.exists():
-            return
-        made.replace(path)
-    fsync_folder(path.parent)
-
-
-@contextlib.contextmanager
-def folder_beside(parent: Path, prefix: str, suffix: str = "") -> Iterator[Path]:
-    """A folder of a new name, gone afterwards unless it was renamed. Its mode is the umask's; tempfile's is 0700."""
-    folder = _beside(parent, prefix, suffix)
-    folder.mkdir()
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        _mark_as_in_use(handle)
-        yield folder
-    finally:
-        remove_folder(folder)
-        os.close(handle)
-
-
-def _mark_as_in_use(handle: int) -> None:
-    """As long as it is open: what nobody has locked was left by a process that was killed (leftovers.py)."""
-    with contextlib.suppress(OSError):  # a disk without locks
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-
-
-def _beside(parent: Path, prefix: str, suffix: str = "") -> Path:
-    return parent / f"{prefix}{secrets.token_hex(8)}{suffix}"
-
-
-def fsync_folder(folder: Path) -> None:
-    """Make the names in a folder survive a power cut."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def read_json(path: Path) -> dict[str, Any] | None:
-    """What `write_json` wrote, or None if there is no such file. Raises Damaged."""
-    try:
-        return unseal(json.loads(path.read_text(encoding="utf-8")))
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (ValueError, RecursionError) as error:
-        raise Damaged(
-            f"{path} is damaged ({error}). Restore it from a backup, or delete it to redo this part."
-        ) from None
-    except OSError as error:
-        raise UserError(
-            f"{path} cannot be read: {error.strerror}. Check what lies there and who may read it."
-        ) from None
-
-
-def read_named(path: Path, **names: str) -> dict[str, Any] | None:
-    """As read_json; raises Damaged for the record of another run or evaluation too."""
-    record = read_json(path)
-    for key, name in names.items():
-        if record is not None and record.get(key, name) != name:
-            raise Damaged(
-                f"{path} is the record of another {key}: {record[key]}. Put the right one back, or delete it."
-            )
-    return record
-
-
-def remove_folder(folder: Path) -> None:
-    """Delete a folder that may be half gone."""
-    shutil.rmtree(folder, ignore_errors=True)

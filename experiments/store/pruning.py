@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.errors import UserError
-from experiments.store.layout import Store, remove_folder
+from experiments.store.durable import discard
+from experiments.store.layout import Store
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,5 @@ def size(folders: Iterable[Path]) -> int:
 
 
 def remove(folders: Iterable[Path]) -> None:
-    """Rename first: a folder that is half gone must not be taken for a whole one."""
     for folder in folders:
-        remove_folder(folder.rename(folder.with_name(f".{folder.name}.removed")))
+        discard(folder)

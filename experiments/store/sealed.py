@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from experiments.errors import Damaged
+from experiments.errors import Damaged, UserError
+from experiments.store.durable import write_bytes
 
 FORMAT = 1
 _FORMAT, _SHA256 = "record_format", "record_sha256"
@@ -40,6 +41,42 @@ def _digest(record: Mapping[str, Any]) -> str:
     """Of the values, not of the text: a file that was only laid out anew is not damaged. NaN is written as such."""
     text = json.dumps(record, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def write_json(path: Path, value: Mapping[str, Any], *, sealed: bool = True) -> None:
+    """Write durably: a temporary name beside, fsync, rename, fsync of the folder. Readers see old or new.
+
+    The record carries its checksum (experiments/store/sealed.py) unless other programs are to read it.
+    """
+    value = seal(value) if sealed else value
+    write_bytes(path, (json.dumps(value, indent=1, ensure_ascii=False, sort_keys=True) + "\n").encode())
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """What `write_json` wrote, or None if there is no such file. Raises Damaged."""
+    try:
+        return unseal(json.loads(path.read_text(encoding="utf-8")))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (ValueError, RecursionError) as error:
+        raise Damaged(
+            f"{path} is damaged ({error}). Restore it from a backup, or delete it to redo this part."
+        ) from None
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be read: {error.strerror}. Check what lies there and who may read it."
+        ) from None
+
+
+def read_named(path: Path, **names: str) -> dict[str, Any] | None:
+    """As read_json; raises Damaged for the record of another run or evaluation too."""
+    record = read_json(path)
+    for key, name in names.items():
+        if record is not None and record.get(key, name) != name:
+            raise Damaged(
+                f"{path} is the record of another {key}: {record[key]}. Put the right one back, or delete it."
+            )
+    return record
 
 
 def describe_file(path: Path) -> dict[str, Any]:

@@ -24,7 +24,8 @@ from experiments.config import digest, flatten
 from experiments.errors import DiskFull
 from experiments.events.history import History, Point
 from experiments.records import RUNNING, TrackedRun
-from experiments.store.layout import Store, folder_beside, remove_folder
+from experiments.store.durable import folder_beside, remove_folder
+from experiments.store.layout import Store
 from experiments.tracking.database import SCHEME, database_uri, set_journal
 from experiments.tracking.names import to_key, whole_names
 from experiments.tracking.record import (

@@ -10,7 +10,8 @@ from experiments.jobs.queue.job import Job, Member
 from experiments.jobs.queue.queue import Queue
 from experiments.jobs.queue.states import State
 from experiments.records import TrackedRun
-from experiments.store.layout import Store, read_json
+from experiments.store.layout import Store
+from experiments.store.sealed import read_json
 
 
 def tracked_runs(store: Store) -> Iterator[TrackedRun]:

@@ -4,9 +4,7 @@ All of it follows from the run's files, so that a database that grew with the ru
 """
 
 import math
-import os
 import re
-import shutil
 from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,7 +13,9 @@ from typing import Any
 from experiments.errors import UserError
 from experiments.events.history import History, Point
 from experiments.records import Member, TrackedRun
-from experiments.store.layout import Store, read_json
+from experiments.store.durable import link
+from experiments.store.layout import Store
+from experiments.store.sealed import read_json
 
 TAG_LENGTH = 4000  # MLflow's limit, with room
 ARTIFACT_BYTES = 64 << 20  # larger files stay in the run's folder only
@@ -154,7 +154,4 @@ def place_artifact(source: Path, target: Path) -> None:
         return
     target.parent.mkdir(parents=True, exist_ok=True)
     target.unlink(missing_ok=True)
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)
+    link(source, target)

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from experiments.store.layout import Store, read_json, read_named
+from experiments.store.layout import Store
+from experiments.store.sealed import read_json, read_named
 from reports.results.results import look_up
 
 

@@ -17,7 +17,8 @@ from experiments.events.event_log import FILE
 from experiments.jobs.queue.ledger import Ledger
 from experiments.jobs.queue.queue import Queue
 from experiments.jobs.queue.states import State
-from experiments.store.layout import Store, read_json
+from experiments.store.layout import Store
+from experiments.store.sealed import read_json
 
 from .stub_store import (
     EVALUATION,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.store.layout import read_json, write_json
+from experiments.store.sealed import read_json, write_json
 from tests.flips import printed
 
 from .conftest import Cli

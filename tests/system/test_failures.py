@@ -13,7 +13,8 @@ from experiments.jobs.devices import hardware, neighbours
 from experiments.jobs.devices.slots import Slot
 from experiments.jobs.queue.queue import Queue
 from experiments.jobs.queue.states import State
-from experiments.store.layout import Store, read_json
+from experiments.store.layout import Store
+from experiments.store.sealed import read_json
 
 from .stub_store import assert_whole, events, go, in_thread, make, outcomes, resumed_at, row, wait_for
 

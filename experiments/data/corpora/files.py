@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from experiments.errors import Damaged, UserError
-from experiments.store.layout import read_json, write_json
+from experiments.store.sealed import read_json, write_json
 
 BLOCK = 1 << 20  # bytes read at once
 RECENT_S = 2.0  # a file changed this lately may change again within its time stamp's grain: not remembered

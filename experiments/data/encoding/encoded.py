@@ -17,8 +17,7 @@ from experiments.config import DataConfig, digest
 from experiments.data.encoding.pairs import SIDES, EncodedPairs, piece_dtype
 from experiments.data.encoding.tokenizer import Tokenizer, tokenizer_settings
 from experiments.errors import Damaged, UserError
-from experiments.store.layout import read_json
-from experiments.store.sealed import check_file
+from experiments.store.sealed import check_file, read_json
 
 FORMAT = 1  # of the folder; another one is another digest
 

@@ -24,10 +24,9 @@ from experiments.data.encoding.tokenizer import (
     tokenizer_settings,
     train_tokenizer,
 )
-from experiments.errors import UserError
-from experiments.store.layout import explain_os_errors, write_json
-from experiments.store.sealed import describe_file
-from experiments.store.whole_folder import locked, make_folder
+from experiments.errors import UserError, explain_os_errors
+from experiments.store.durable import locked, whole_folder
+from experiments.store.sealed import describe_file, write_json
 
 HELD_PAIRS = 200_000  # a training set up to this size is read once and held (some 60 MB); a larger one is streamed
 
@@ -60,7 +59,9 @@ def prepare(
         root.mkdir(parents=True, exist_ok=True)
         if not (root / name).is_dir():
             with locked(root, name):
-                make_folder(root / name, name, lambda folder: work.make_train(folder, name))
+                if not (root / name).is_dir():
+                    with whole_folder(root / name) as folder:
+                        work.make_train(folder, name)
         encoded = open_encoded(root, name)
         digests = {each: corpus.set_digest(each, root) for each in corpus.sets}
         if any(digest not in encoded.set_digests(each) for each, digest in digests.items()):
@@ -133,8 +134,7 @@ class _Work:
         seen = seen_in_train(self._train_pairs("looking for duplicates"), texts) if missing else {}
         for name, digest in missing.items():
             pairs = texts[name]
-
-            def make(folder: Path, name: str = name, pairs: list[Pair] = pairs) -> None:
+            with whole_folder(encoded.folder / "sets" / f"{name}-{digest}") as folder:
                 encoder = Encoder(folder, encoded.tokenizers, self.threads)
                 encoder.add(pairs)
                 encoder.close()
@@ -144,8 +144,6 @@ class _Work:
                 files = _described(folder)
                 facts = {"name": name, **encoder.facts(), "seen_in_train": seen[name], "files": files}
                 write_json(folder / "facts.json", facts)
-
-            make_folder(encoded.folder / "sets" / f"{name}-{digest}", encoded.digest, make)
 
     def _train_tokenizers(self, folder: Path) -> int:
         """Train on train alone; returns how many pairs of it were read."""

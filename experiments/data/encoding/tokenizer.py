@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from experiments.config import DataConfig
 from experiments.errors import UserError
-from experiments.store.layout import write_bytes
+from experiments.store.durable import write_bytes
 
 PAD_ID = 0
 BOS_ID = 1

@@ -13,10 +13,10 @@ from typing import Any
 from experiments.config import DeviceSpec, RunConfig
 from experiments.data.encoding.encoded import model_names
 from experiments.device import Device
-from experiments.errors import UserError
+from experiments.errors import UserError, explain_os_errors
 from experiments.evaluation.trained.trained import load_model, load_tokenizers, spacing
 from experiments.evaluation.trained.translator import FORMAT
-from experiments.store.layout import explain_os_errors, write_json
+from experiments.store.sealed import write_json
 from experiments.training.checkpoints import checkpoint
 from model.cost import num_params
 

@@ -8,7 +8,7 @@ from experiments.data.encoding.tokenizer import Tokenizer
 from experiments.device import Device
 from experiments.errors import Damaged, UserError
 from experiments.evaluation.trained.averaging import kept_average
-from experiments.store.layout import read_json
+from experiments.store.sealed import read_json
 from experiments.training.checkpoints import checkpoint, retention
 from model.factory import build_model
 from model.transformer import Transformer

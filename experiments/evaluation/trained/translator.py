@@ -18,7 +18,7 @@ from experiments.evaluation.decode.beam import SearchSettings
 from experiments.evaluation.decode.translate import translate
 from experiments.evaluation.evaluate import search_settings
 from experiments.evaluation.trained.trained import load_model, load_tokenizers, spacing
-from experiments.store.layout import read_json
+from experiments.store.sealed import read_json
 from model.transformer import Transformer
 
 FORMAT = "transformer-ablations model 1"

@@ -17,8 +17,8 @@ from experiments.jobs.devices.slots import Slot
 from experiments.jobs.engines.base import Engine, Handle, Launch, child_environment
 from experiments.jobs.queue.job import Claimed, Job
 from experiments.processes.identity import identify
-from experiments.store.layout import Store, read_json
-from experiments.store.sealed import seal
+from experiments.store.layout import Store
+from experiments.store.sealed import read_json, seal
 
 SPEC = "spec.json"
 LOG = "log.txt"

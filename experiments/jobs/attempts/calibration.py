@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from experiments.store.layout import Store, read_json, write_json
+from experiments.store.layout import Store
+from experiments.store.sealed import read_json, write_json
 
 FILE = "measured.json"
 SAME = 1e-3  # relative difference of cost within which a measurement is of the same model

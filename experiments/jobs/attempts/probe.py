@@ -20,8 +20,9 @@ from experiments.jobs.devices.slots import Slot
 from experiments.jobs.engines.base import CHILD, Engine, Launch, child_environment
 from experiments.jobs.engines.local import LocalEngine
 from experiments.processes.identity import identify
-from experiments.store.layout import Store, folder_beside, read_json
-from experiments.store.sealed import seal
+from experiments.store.durable import folder_beside
+from experiments.store.layout import Store
+from experiments.store.sealed import read_json, seal
 
 PROBING = (sys.executable, "-m", "experiments.child.probing")  # a child that measures its device too
 STEPS = 20  # the curve has points at 10 and at 20: the first ten warm the device up

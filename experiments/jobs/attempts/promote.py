@@ -5,14 +5,15 @@ A child writes only into its attempt's folder; what is whole there (`result.json
 rest to the next one. Files whose JSON is torn or damaged count as not written.
 """
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments.errors import Damaged
 from experiments.jobs.queue.job import Job
-from experiments.store.layout import Store, fsync_folder, read_json, remove_folder, write_json
+from experiments.store.durable import fsync_folder, fsync_tree, remove_folder
+from experiments.store.layout import Store
+from experiments.store.sealed import read_json, write_json
 
 RESULT = "result.json"
 _ASKED = ("eval_id", "set", "settings", "inputs")  # of an evaluation, as a job has them
@@ -79,20 +80,13 @@ def _take_evaluation(store: Store, run_id: str, attempt: int, eval_id: str, weig
         return False
     if made.get("weights_attempt", weights) != weights:  # demoted here, or made of weights since replaced
         return False
-    store.write_json(source / RESULT, {**made, "attempt": attempt, "weights_attempt": weights})
+    write_json(source / RESULT, {**made, "attempt": attempt, "weights_attempt": weights})
     target.parent.mkdir(exist_ok=True)
-    _sync(source)
+    fsync_tree(source)
     remove_folder(target)  # where its record is gone
     source.rename(target)
     fsync_folder(target.parent)
     return True
-
-
-def _sync(folder: Path) -> None:
-    for path in filter(Path.is_file, folder.rglob("*")):
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
-    fsync_folder(folder)
 
 
 def _demote(store: Store, run_id: str, eval_id: str) -> dict[str, Any] | None:

@@ -8,6 +8,7 @@ takes up what it left (`_recover`).
 import contextlib
 from collections.abc import Callable, Sequence
 
+from experiments.errors import explain_os_errors
 from experiments.jobs.coordinator import leftovers
 from experiments.jobs.coordinator.background import Background
 from experiments.jobs.coordinator.interrupts import Interrupts
@@ -22,7 +23,7 @@ from experiments.jobs.engines.base import CHILD, Engine
 from experiments.jobs.engines.local import LocalEngine
 from experiments.jobs.queue.ledger import Ledger
 from experiments.jobs.queue.states import State
-from experiments.store.layout import Store, explain_os_errors
+from experiments.store.layout import Store
 
 
 def work(

@@ -1,7 +1,7 @@
 """What a process that was killed has left half made: temporary files and folders. Swept by the next coordinator.
 
-Who makes one holds a lock on it (store.py). What was made since the coordinator began is left alone all the same: its
-maker may not have come to lock it yet.
+Who makes one holds a lock on it (experiments/store/durable.py). What was made since the coordinator began is left
+alone all the same: its maker may not have come to lock it yet.
 """
 
 import contextlib
@@ -12,11 +12,15 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from experiments.store import locks
-from experiments.store.layout import Store, remove_folder
+from experiments.store.durable import remove_folder
+from experiments.store.layout import Store
 
 # of this version and of former ones, whose random part tempfile made
 _RANDOM = r"(?:[0-9a-f]{16}|[a-z0-9_]{8})"
-_NAME = re.compile(rf"\.?(?:mlflow|taking|probe)-{_RANDOM}|\..+\.(?:json|jsonl|toml|db|npy|txt|diff)\.{_RANDOM}")
+_NAME = re.compile(
+    rf"\.?(?:mlflow|taking|probe)-{_RANDOM}|\..+\.{_RANDOM}\.partial"
+    rf"|\..+\.(?:json|jsonl|toml|db|npy|txt|diff)\.{_RANDOM}"
+)
 _INSIDE = ("", "evaluations", "evaluations/*", "attempts/*")
 
 

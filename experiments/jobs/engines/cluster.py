@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from experiments.jobs.engines.base import Engine, Exit, Handle, Launch
 from experiments.jobs.engines.remote import LAUNCH, exit_code
-from experiments.store.layout import whole_or_not
+from experiments.store.durable import whole_file
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # a queue may be somebody's: no option for scancel
 LOOK_EVERY_S = 1.0
@@ -50,7 +50,7 @@ class ClusterEngine(Engine):
         folders = [launch.log.parent for launch in launches]
         for folder, launch in zip(folders, launches, strict=True):
             told = {"argv": list(launch.argv), "environment": dict(launch.environment), "log": str(launch.log)}
-            with whole_or_not(folder / LAUNCH, private=True) as file:  # an environment may hold secrets
+            with whole_file(folder / LAUNCH, private=True) as file:  # an environment may hold secrets
                 file.write(json.dumps({**told, "cwd": str(Path.cwd())}).encode())
         names = self._submit(folders, launches)
         return [Handle(self._ref(name, folder)) for name, folder in zip(names, folders, strict=True)]

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 
-from experiments.store.layout import read_json, write_json
+from experiments.store.sealed import read_json, write_json
 
 LAUNCH, EXIT = "launch.json", "exit.json"
 # The cluster's, where the launch does not say otherwise: which devices were given to this job, and how it is known.

@@ -6,8 +6,8 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
-from experiments.errors import DiskFull, UserError
-from experiments.store.layout import explain_os_errors, folder_beside, name_new
+from experiments.errors import DiskFull, UserError, explain_os_errors
+from experiments.store.durable import folder_beside, name_new
 from experiments.store.sqlite_mode import journal_mode
 
 VERSION = 5

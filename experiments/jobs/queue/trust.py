@@ -14,7 +14,7 @@ import secrets
 from pathlib import Path
 
 from experiments.jobs.queue.job import Job
-from experiments.store.layout import whole_or_not
+from experiments.store.durable import whole_file
 from experiments.tasks.load import BUILTIN
 
 _KEY_BYTES = 32
@@ -85,7 +85,7 @@ def _make(path: Path) -> bytes:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     try:
-        with whole_or_not(draft, private=True) as file:
+        with whole_file(draft, private=True) as file:
             file.write(secrets.token_bytes(_KEY_BYTES))
         try:
             path.hardlink_to(draft)

@@ -25,7 +25,7 @@ from pydantic import create_model
 
 from experiments.config import GIVEN_ELSEWHERE, SettingRoles, TaskConfig, flatten
 from experiments.errors import UserError
-from experiments.store.layout import write_json
+from experiments.store.sealed import write_json
 from experiments.tasks.base import Context
 from experiments.tasks.own.context import close_context, keep_metrics, open_context
 from experiments.tasks.own.function import OwnTask, by_set

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -11,8 +10,8 @@ from typing import Any
 
 from experiments.errors import Damaged, Preempted, UserError
 from experiments.events.kinds import LAST_STEP
-from experiments.store.layout import fsync_folder, read_json, remove_folder, write_bytes, write_json
-from experiments.store.sealed import check_file, describe_file
+from experiments.store.durable import discard, fsync_tree, remove_folder, whole_folder, write_bytes
+from experiments.store.sealed import check_file, describe_file, read_json, write_json
 from experiments.tasks.base import Context
 
 FINAL, EXAMPLES, CHECKPOINTS = "final", "examples", "checkpoints"
@@ -65,19 +64,13 @@ class RunContext:
         """
         step = _step("checkpoint", step)
         home = self._context.folder / CHECKPOINTS
-        path, aside = home / f"step-{step:08d}", home / f".step-{step:08d}.partial"
-        remove_folder(aside)
-        aside.mkdir(parents=True)
-        yield aside
-        _make_durable(aside)
-        write_json(_description(path), {"step": step, "files": _described(aside)})
-        remove_folder(path)
-        aside.rename(path)
-        fsync_folder(home)
+        path = home / f"step-{step:08d}"
+        with whole_folder(path, replace=True) as aside:
+            yield aside
+            write_json(_description(path), {"step": step, "files": _described(aside)})
         self._context.emit("checkpoint", step=step, path=f"{CHECKPOINTS}/{path.name}")
         for old in checkpoints(self._context.folder)[:-KEPT]:
-            gone = old.rename(old.with_name(f".{old.name}.partial"))  # half gone, it must not look like a checkpoint
-            remove_folder(gone)
+            discard(old)
             _description(old).unlink(missing_ok=True)
         if self.should_stop():
             raise Preempted(step)
@@ -118,7 +111,7 @@ def open_context(context: Context, seed: int) -> RunContext:
 def close_context(own: RunContext, context: Context) -> dict[str, Any]:
     """Drop the checkpoints, which nobody needs any more, and give the facts."""
     remove_folder(context.folder / CHECKPOINTS)
-    _make_durable(own.folder)
+    fsync_tree(own.folder)
     facts = {"device_kind": own.device, "threads": own.threads, "device": _device_name(own), **own._facts}
     return {**facts, "example_files": _described(own.folder / EXAMPLES)}
 
@@ -155,16 +148,6 @@ def checkpoints(folder: Path) -> list[Path]:
 
 def keep_metrics(folder: Path, metrics: Mapping[str, Mapping[str, float]]) -> None:
     write_json(folder / "metrics.json", metrics)
-
-
-def _make_durable(folder: Path) -> None:
-    for path in sorted(folder.rglob("*"), reverse=True):
-        if path.is_dir():
-            fsync_folder(path)
-        elif path.is_file():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
-    fsync_folder(folder)
 
 
 def _device_name(own: RunContext) -> str:

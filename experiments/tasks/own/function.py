@@ -25,8 +25,7 @@ from typing import Any
 
 from experiments.config import SettingRoles, TaskConfig, total_steps
 from experiments.errors import Diverged, UserError
-from experiments.store.layout import read_json
-from experiments.store.sealed import check_file
+from experiments.store.sealed import check_file, read_json
 from experiments.tasks.base import Column, Context, EvaluationSpec, Progress, Task
 from experiments.tasks.own.context import EXAMPLES, FINAL, RunContext, close_context, keep_metrics, open_context
 from experiments.tasks.own.settings import config_type_of, restore

@@ -8,10 +8,7 @@ written under another name, fsynced and renamed; meta.json names the size and ha
 into afterwards (replaced or removed at most), so that a new attempt can take over an earlier one's by hard links.
 """
 
-import contextlib
-import os
-import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,10 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from experiments.errors import Damaged, UserError
+from experiments.errors import Damaged, UserError, explain_os_errors
+from experiments.store.durable import link, whole_folder, write_bytes
 from experiments.store.keeps import Keep
-from experiments.store.layout import explain_os_errors, fsync_folder, write_bytes, write_json
-from experiments.store.sealed import check_file, describe_file
+from experiments.store.sealed import check_file, describe_file, write_json
 from experiments.training.checkpoints.retention import OPTIMIZER, all_of, gap, meta_of, same_training, step_of
 from experiments.training.checkpoints.tensorfile import read_tensors, write_tensors
 
@@ -148,9 +145,9 @@ def link_checkpoints(found: Checkpoint, attempts: Sequence[Path], folder: Path) 
         target = folder / "checkpoints" / path.name
         if target.exists() or not same_training(path, found.meta):
             continue
-        with explain_os_errors(f"take over the checkpoint {path}"), _aside(target) as aside:
+        with explain_os_errors(f"take over the checkpoint {path}"), whole_folder(target, replace=True) as aside:
             for file in path.iterdir():
-                _link(file, aside / file.name)
+                link(file, aside / file.name)
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -177,32 +174,6 @@ def restore_model(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
 
 
 def _write(path: Path, files: Mapping[str, Mapping[str, Tensor]], meta: Mapping[str, Any]) -> None:
-    with explain_os_errors(f"save {path}"), _aside(path) as folder:
+    with explain_os_errors(f"save {path}"), whole_folder(path, replace=True) as folder:
         described = {name: write_tensors(folder / name, tensors) for name, tensors in files.items()}
         write_json(folder / "meta.json", {"format": FORMAT, **meta, "files": described})
-
-
-@contextlib.contextmanager
-def _aside(path: Path) -> Iterator[Path]:
-    """A folder that becomes `path` when all of it is on the disk, and vanishes if something fails before."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    folder = path.with_name(f".{path.name}.partial")
-    shutil.rmtree(folder, ignore_errors=True)  # of an attempt that was killed here
-    try:
-        folder.mkdir()
-        yield folder
-        fsync_folder(folder)
-        if path.exists():  # an earlier try of the same step, damaged or of other code
-            shutil.rmtree(path)
-        folder.rename(path)
-        fsync_folder(path.parent)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-
-
-def _link(source: Path, target: Path) -> None:
-    try:
-        os.link(source, target)
-    except OSError:  # another disk, or one without hard links
-        shutil.copy2(source, target)

@@ -3,14 +3,14 @@
 Imports no torch: whether a run can be evaluated is asked while planning.
 """
 
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from experiments.errors import Damaged, UserError
+from experiments.store.durable import discard
 from experiments.store.keeps import BEST, SPACED, Keep, spaced_steps
-from experiments.store.layout import read_json, write_json
+from experiments.store.sealed import read_json, write_json
 
 OPTIMIZER = "optimizer.safetensors"
 
@@ -63,9 +63,7 @@ def prune(folder: Path, keeps: Iterable[Keep]) -> None:
             return  # which one is the best is unknown: all are kept
     for path in paths:
         if path not in kept:
-            # renamed first: a folder that is half gone must not look like a checkpoint
-            gone = path.rename(path.with_name(f".{path.name}.partial"))
-            shutil.rmtree(gone, ignore_errors=True)
+            discard(path)
 
 
 def drop_optimizers(folder: Path) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 from ablations.plan.plan import Plan, PlannedEvaluation, PlannedRun
 from experiments.config import TaskConfig, eval_identity, flatten, identity_settings, run_identity
 from experiments.errors import UserError
-from experiments.store.layout import Store, read_json
+from experiments.store.layout import Store
+from experiments.store.sealed import read_json
 from experiments.tasks.base import Column
 from experiments.tasks.load import BUILTIN, load_task
 from reports.results.recomputed import differs, recomputed

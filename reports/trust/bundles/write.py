@@ -14,10 +14,11 @@ from typing import Any
 
 from ablations.plan.plan import Plan
 from ablations.plan.plan_file import plan_to_json
-from experiments.errors import UserError
+from experiments.errors import UserError, explain_os_errors
 from experiments.exchange.import_runs import files_of
 from experiments.exchange.redaction import Redaction
-from experiments.store.layout import Store, explain_os_errors, whole_or_not
+from experiments.store.durable import whole_file
+from experiments.store.layout import Store
 from experiments.store.sealed import seal
 from experiments.tasks.base import Column
 from reports.trust.bundles.archive import manifest_entry, pack
@@ -54,7 +55,7 @@ def write_bundle(
         head = _head(plan, columns, asked, redaction) | {"files": {n: manifest_entry(p) for n, p in files.items()}}
         # in the order written: it is that of the table's columns
         text = (json.dumps(seal(head), indent=1, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
-        with explain_os_errors(f"write {path}"), whole_or_not(path.absolute()) as file:
+        with explain_os_errors(f"write {path}"), whole_file(path.absolute()) as file:
             pack(file, text, files)
     return len(files)
 

@@ -8,7 +8,8 @@ from ablations.service.run_states import run_states
 from experiments.jobs.queue.job import Job
 from experiments.jobs.queue.ledger import Ledger
 from experiments.jobs.queue.states import State
-from experiments.store.layout import Store, write_json
+from experiments.store.layout import Store
+from experiments.store.sealed import write_json
 from tests.unit.ablations.conftest import FakeTask
 
 RUN, ASKED, OTHER = "a" * 16, "1" * 16, "2" * 16

@@ -1,5 +1,6 @@
 """The encoded corpus: what is kept, what is counted, and that it is whole or not there."""
 
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ from experiments.data.encoding.pairs import Side, SideWriter, piece_dtype
 from experiments.data.encoding.prepare import prepare
 from experiments.data.encoding.tokenizer import UNK_ID
 from experiments.errors import Damaged, UserError
-from experiments.store.layout import read_json
+from experiments.store.sealed import read_json
 
 ENGLISH = [
     "the cat sat",
@@ -192,7 +193,7 @@ def test_an_interrupted_preparation_leaves_nothing_that_passes_for_whole(
 
     with pytest.raises(Interrupted):
         made(data(folder), root, progress=interrupt)
-    assert not list(root.rglob("*.part"))
+    assert not list(root.rglob("*.partial"))
     for place in whole_folders(root):
         assert len(open_encoded(root, place.name).train) == 4  # train was complete, its sets are not there yet
         assert not list((place / "sets").glob("*"))
@@ -205,10 +206,14 @@ def test_an_interrupted_preparation_leaves_nothing_that_passes_for_whole(
 def test_what_a_killed_process_left_is_swept_away(folder: Path, tmp_path: Path) -> None:
     root = tmp_path / "corpora"
     name = encoded_digest(resolve(data(folder)).training_digest(), data(folder), True)
-    (root / f".{name}.abc.part" / "train").mkdir(parents=True)
-    (root / ".0123456789abcdef.abc.part").mkdir()  # another corpus, perhaps at work
     made(data(folder), root)
-    assert [path.name for path in root.glob(".*.part")] == [".0123456789abcdef.abc.part"]
+    (root / f".{name}.abc.part" / "train").mkdir(parents=True)  # as an earlier version named it
+    (root / f".{name}.abc.partial" / "train").mkdir(parents=True)
+    (root / name / "sets" / ".dev-0.abc.partial").mkdir()
+    shutil.rmtree(next((root / name / "sets").glob("dev-*")))  # so that there is work to do
+    (root / ".0123456789abcdef.abc.partial").mkdir()  # another corpus, perhaps at work
+    made(data(folder), root)
+    assert [path.name for path in root.rglob(".*.part*")] == [".0123456789abcdef.abc.partial"]
 
 
 def test_two_at_once_make_one(folder: Path, tmp_path: Path) -> None:
@@ -254,7 +259,7 @@ def test_bad_input_writes_nothing(folder: Path, tmp_path: Path) -> None:
     (folder / "dev.de").write_bytes("Käse\n\n\n".encode("latin-1"))
     with pytest.raises(UserError, match=r"dev\.de, line 1: not UTF-8"):
         made(data(folder), root)
-    assert not whole_folders(root) and not list(root.rglob("*.part"))
+    assert not whole_folders(root) and not list(root.rglob("*.partial"))
 
 
 def test_a_folder_that_cannot_be_written_is_explained(folder: Path, tmp_path: Path) -> None:

@@ -11,18 +11,21 @@ import pytest
 
 from experiments.jobs.coordinator.leftovers import sweep
 from experiments.store import locks
-from experiments.store.layout import Store, folder_beside, whole_or_not, write_json
+from experiments.store.durable import folder_beside, whole_file
+from experiments.store.layout import Store
+from experiments.store.sealed import write_json
 
 RUN, OTHER = "a" * 16, "b" * 16
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from experiments.store.layout import folder_beside, whole_or_not
+from experiments.store.durable import folder_beside, whole_file, whole_folder
 
 root, run = map(Path, sys.argv[1:])
 homes = [(root, ".mlflow-"), (root, ".queue.db."), (root, ".probe-"), (run / "evaluations", ".taking-")]
 places = [root, run, run / "attempts" / "0001", run / "evaluations" / ("e" * 16)]
-begun = [folder_beside(*home) for home in homes] + [whole_or_not(place / "result.json") for place in places]
+begun = [folder_beside(*home) for home in homes] + [whole_file(place / "result.json") for place in places]
+begun.append(whole_folder(run / "evaluations" / ("f" * 16)))
 for one in begun:
     one.__enter__()
 os.kill(os.getpid(), signal.SIGKILL)
@@ -49,18 +52,18 @@ def leave(store: Store, run_id: str) -> set[Path]:
 
 def test_what_a_killed_process_left_is_swept_by_the_next_coordinator(store: Store) -> None:
     files = set(store.root.rglob("*"))
-    assert len(leave(store, RUN)) == 8
+    assert len(leave(store, RUN)) == 9
     old = [store.root / ".mlflow-ab_9xyz2", store.run_folder(RUN) / ".result.json.k3_zzq0a"]  # a former version's
     for path in old:
         path.touch()
     with store.coordinator_lock():
-        assert sweep(store, running=()) == 8 + len(old)
+        assert sweep(store, running=()) == 9 + len(old)
     assert set(store.root.rglob("*")) == files | {store.root / locks.FILE}
 
 
 def test_what_a_living_process_makes_or_may_make_is_left_alone(store: Store) -> None:
     left = leave(store, RUN)
-    with folder_beside(store.root, ".mlflow-") as living, whole_or_not(store.root / "result.json") as file:
+    with folder_beside(store.root, ".mlflow-") as living, whole_file(store.root / "result.json") as file:
         file.write(b"whole")
         before = time.time() - 60
         os.utime(living, (before, before))

@@ -8,7 +8,8 @@ import pytest
 from experiments.child import run
 from experiments.config import eval_identity, run_identity
 from experiments.events.event_log import read_events
-from experiments.store.layout import Store, write_json
+from experiments.store.layout import Store
+from experiments.store.sealed import write_json
 from experiments.tasks.load import load_task
 
 TRAINER = """

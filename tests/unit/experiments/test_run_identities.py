@@ -5,7 +5,8 @@ import pytest
 from experiments.child import run
 from experiments.config import RunConfig, eval_identity, run_identity
 from experiments.events.event_log import read_events
-from experiments.store.layout import Store, write_json
+from experiments.store.layout import Store
+from experiments.store.sealed import write_json
 
 INPUTS = {"corpus": "c" * 16}
 DECODING = {"beam_size": 4, "length_penalty": 0.6}

@@ -14,8 +14,9 @@ from experiments.jobs.engines.base import Launch
 from experiments.jobs.engines.cluster import ClusterEngine
 from experiments.jobs.engines.remote import LAUNCH, Keeper
 from experiments.jobs.queue.queue import Queue
-from experiments.store.layout import Store, read_json, whole_or_not, write_json
-from experiments.store.whole_folder import make_folder
+from experiments.store.durable import whole_file, whole_folder
+from experiments.store.layout import Store
+from experiments.store.sealed import read_json, write_json
 
 
 def mode(path):
@@ -35,7 +36,8 @@ def test_the_umask_decides_who_reads_a_store(tmp_path, umask):
         attempt, folder = store.new_attempt("a" * 16)
     EventWriter(folder).close()
     write_json(folder / "result.json", {"attempt": attempt})
-    make_folder(store.corpora / "corpus", "corpus", lambda part: (part / "pieces").write_bytes(b"1"))
+    with whole_folder(store.corpora / "corpus") as part:
+        (part / "pieces").write_bytes(b"1")
     made = list(store.root.rglob("*"))
     assert {path.name for path in made} >= {"result.json", "events.jsonl", "corpus", "pieces", "coordinator.lock"}
     for path in made:
@@ -43,10 +45,36 @@ def test_the_umask_decides_who_reads_a_store(tmp_path, umask):
 
 
 def test_a_private_file_never_is_anything_else(tmp_path, umask):
-    with whole_or_not(tmp_path / "secret", private=True) as file:
+    with whole_file(tmp_path / "secret", private=True) as file:
         assert mode(next(tmp_path.iterdir())) == 0o600
         file.write(b"secret")
     assert mode(tmp_path / "secret") == 0o600
+
+
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("there", [False, True])
+def test_a_folder_appears_whole_and_the_first_stays_unless_it_is_replaced(tmp_path, replace, there):
+    path = tmp_path / "home" / "made"
+    with whole_folder(path, replace=replace) as folder:
+        (folder / "inner").mkdir()
+        (folder / "inner" / "file").write_text("second")
+        assert not path.exists() and folder.parent == path.parent
+        if there:
+            path.mkdir()
+            (path / "first").touch()
+    kept = {"first"} if there and not replace else {"inner", "inner/file"}
+    assert {str(found.relative_to(path)) for found in path.rglob("*")} == kept
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_a_folder_that_fails_leaves_what_was_there(tmp_path, replace):
+    path = tmp_path / "made"
+    path.mkdir()
+    with pytest.raises(KeyError), whole_folder(path, replace=replace) as folder:
+        (folder / "file").touch()
+        raise KeyError
+    assert list(tmp_path.rglob("*")) == [path]
 
 
 class Cluster(ClusterEngine):

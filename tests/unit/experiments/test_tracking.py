@@ -17,7 +17,8 @@ import pytest
 from experiments.events.event_log import EventWriter
 from experiments.events.history import History
 from experiments.records import TrackedRun
-from experiments.store.layout import Store, write_json
+from experiments.store.layout import Store
+from experiments.store.sealed import write_json
 from experiments.tracking.database import ui_command
 from experiments.tracking.mlflow import Tracker, rebuild
 from experiments.tracking.record import final_points

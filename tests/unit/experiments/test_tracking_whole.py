@@ -10,7 +10,8 @@ import pytest
 from experiments.events.event_log import FILE, EventWriter
 from experiments.jobs.coordinator.background import Background
 from experiments.records import TrackedRun
-from experiments.store.layout import Store, write_json
+from experiments.store.layout import Store
+from experiments.store.sealed import write_json
 from experiments.tracking.mlflow import POSITION, Tracker, rebuild
 
 pytestmark = pytest.mark.slow  # importing MLflow and making its tables takes seconds

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import shutil
 
 import pytest
@@ -11,8 +12,8 @@ from torch import nn
 
 from experiments.errors import Damaged, UserError
 from experiments.store.keeps import BEST, SPACED, Keep
-from experiments.store.layout import read_json, write_json
-from experiments.training.checkpoints import checkpoint, retention, tensorfile
+from experiments.store.sealed import read_json, write_json
+from experiments.training.checkpoints import checkpoint, retention
 from experiments.training.checkpoints.tensorfile import read_tensors, write_tensors
 
 META = {"lineage": "a", "code": "b", "target_tokens": 7}
@@ -113,19 +114,20 @@ def test_a_full_disk_is_said_and_leaves_nothing(tmp_path, monkeypatch):
     def full(_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(tensorfile.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(UserError, match="no space left"):
         _save(tmp_path, 200)
     assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["step-00000100"]
 
 
-def test_a_killed_save_is_no_checkpoint_and_is_replaced(tmp_path):
-    left = tmp_path / "checkpoints" / ".step-00000100.partial"
+@pytest.mark.parametrize("name", [".step-00000100.partial", f".step-00000100.{'0' * 16}.partial"])
+def test_a_killed_save_is_no_checkpoint(tmp_path, name):
+    left = tmp_path / "checkpoints" / name
     left.mkdir(parents=True)
     (left / "model.safetensors").write_bytes(b"half")
     assert _newest(tmp_path)[0] is None
-    _save(tmp_path, 100)
-    assert _steps(tmp_path) == [100]
+    saved = _save(tmp_path, 100)
+    assert retention.all_of(tmp_path) == [saved] == [_newest(tmp_path)[0].path]
 
 
 def test_pruning_keeps_the_newest_the_regular_ones_and_the_best(tmp_path):

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from experiments.config import DeviceSpec, TrainingConfig
 from experiments.device import Device, mix, seed_everything
 from experiments.errors import Diverged, OutOfMemory, UserError
-from experiments.store.layout import read_json, write_json
+from experiments.store.sealed import read_json, write_json
 from experiments.training import curve
 from experiments.training.checkpoints import checkpoint, retention
 from experiments.training.schedules import learning_rate

@@ -20,7 +20,7 @@ from experiments.data.corpora.trees.settings import TreeData
 from experiments.data.corpora.trees.tree import Tree, cleaned
 from experiments.data.corpora.trees.treebank import read_trees
 from experiments.errors import Damaged, UserError
-from experiments.store.layout import read_json, write_json
+from experiments.store.sealed import read_json, write_json
 
 ENDINGS = (".mrg", ".ptb", ".parse", ".tree", ".trees")
 _DEV_NAMES = ("dev", "val", "valid")
