@@ -1,4 +1,4 @@
-"""`ablations attention`: who attends to what in a sentence, as a figure and as numbers."""
+"""`ablations attention`: attention weights of a sentence, as a figure and as numbers."""
 
 import json
 from pathlib import Path
@@ -22,20 +22,20 @@ def attention(
     sentence: Annotated[str, typer.Argument(help="A source sentence.")],
     named: choose_run.Named,
     *,
-    target: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Its translation; the model's own if unset.")
-    ] = None,
+    target: Annotated[str | None, typer.Option(metavar="TEXT", help="A translation; the model's own if unset.")] = None,
     kind: Annotated[str, typer.Option(metavar="|".join(KINDS), help="Which attention.")] = "cross",
-    layer: Annotated[int | None, typer.Option(metavar="N", min=1, help="From 1; the last if unset.")] = None,
-    head: Annotated[int | None, typer.Option(metavar="N", min=1, help="From 1; all if unset.")] = None,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="The figure: .png, .pdf or .svg.")] = None,
+    layer: Annotated[int | None, typer.Option(metavar="N", min=1, help="Layer, from 1; the last if unset.")] = None,
+    head: Annotated[int | None, typer.Option(metavar="N", min=1, help="Head, from 1; all if unset.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a copy of the figure: .png, .pdf or .svg.")
+    ] = None,
     checkpoint: options.Checkpoint = None,
     selectors: Annotated[Selectors, options.Without(("rows", "seeds"))],
     as_json: options.Json = False,
 ) -> None:
-    """Draw attention weights of a sentence (the paper's figures 3 to 5); all weights beside them as JSON.
+    """Draw attention weights of a sentence (as the paper's figures 3 to 5), and write all weights as JSON.
 
-    Figure and JSON are kept with the run and, where it is tracked, as artifacts in MLflow; --out writes a copy.
+    Figure and JSON are stored with the run and, if it is tracked, as artifacts in MLflow; --out writes a copy.
     """
     if kind not in KINDS:
         raise UserError(f"--kind {kind}: write one of {', '.join(KINDS)}.")

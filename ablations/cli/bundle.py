@@ -1,4 +1,4 @@
-"""`ablations bundle` and `ablations import`: a finished table in one archive, and runs into a store of one's own."""
+"""`ablations bundle` and `ablations import`: pack a finished table into one archive; import runs into a store."""
 
 import tempfile
 from collections import Counter
@@ -30,23 +30,21 @@ def bundle(
     study: options.StudyName,
     selectors: Selectors,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="The archive; STUDY.tar.gz if unset.")] = None,
-    weights: Annotated[bool, typer.Option("--weights", help="With the trained weights.")] = False,
+    weights: Annotated[bool, typer.Option("--weights", help="Include the trained weights.")] = False,
     anonymous: Annotated[
-        bool, typer.Option("--anonymous", help="For double-blind review: no names, commits, logs or changes of code.")
+        bool, typer.Option("--anonymous", help="For double-blind review: no names, commits, logs or code changes.")
     ] = False,
-    as_recorded: Annotated[
-        bool, typer.Option("--as-recorded", help="Keep host names and absolute paths, which are left out otherwise.")
-    ] = False,
+    as_recorded: Annotated[bool, typer.Option("--as-recorded", help="Keep host names and absolute paths.")] = False,
 ) -> None:
-    """Pack a finished table: `ablations report FILE` prints it again anywhere, without corpus or GPU."""
+    """Pack a finished table into a file. `ablations report FILE` prints it anywhere, without corpus or GPU."""
     if anonymous and as_recorded:
-        raise UserError("--anonymous leaves out what --as-recorded keeps: give one of them.")
+        raise UserError("--anonymous removes what --as-recorded keeps: give only one of them.")
     chosen = choose(study, selectors)
     path = out or Path(f"{chosen.study.name}{SUFFIX}")
     if not path.name.endswith(SUFFIX):
         raise UserError(f"--out {path}: a bundle's name ends with {SUFFIX}.")
     if not path.absolute().parent.is_dir():
-        raise UserError(f"--out {path}: there is no folder {path.absolute().parent}. Make it, or name another.")
+        raise UserError(f"--out {path}: there is no folder {path.absolute().parent}. Create it, or name another one.")
     plan, opened, folder = chosen.plan, chosen.store, chosen.study.folder
     if as_recorded:
         redaction = NOTHING
@@ -63,7 +61,7 @@ def import_(
     source: Annotated[Path, typer.Argument(metavar="BUNDLE|STORE", help="A bundle, or another store's folder.")],
     place: Place,
 ) -> None:
-    """Take finished runs into this store; a run that is there already stays as it is."""
+    """Import finished runs into this store; runs that it already has stay unchanged."""
     with tempfile.TemporaryDirectory(prefix="ablations-import-") as folder:
         origin, members = _origin(source, Path(folder))
         target = place.open(create=True)
@@ -78,7 +76,7 @@ Members = dict[str, tuple[Member, ...]]
 
 
 def _origin(source: Path, folder: Path) -> tuple[Store, Members]:
-    """The store to take from, and in which tables its runs stand."""
+    """The store to import from, and the tables that its runs belong to."""
     if source.name.endswith(SUFFIX):
         found = read_bundle(source, folder)
         typer.echo(f"{source}: {found.checked}", err=True)
@@ -94,7 +92,7 @@ def _origin(source: Path, folder: Path) -> tuple[Store, Members]:
 
 
 def _track(store: Store, run_ids: Iterable[str], members: Members) -> None:
-    """Show what was taken in MLflow too."""
+    """Record the imported runs in MLflow."""
     run_ids = list(run_ids)
     if not run_ids:
         return
@@ -123,12 +121,12 @@ def _say(taken: list[Taken], target: Store) -> None:
     counts = Counter(item.how for item in taken)
     scores = sum(item.evaluations for item in taken)
     typer.echo(
-        f"{number(counts['taken'], 'run')} taken into {target.root}, {counts['had']} already there; "
-        f"{number(scores, 'evaluation')} taken"
+        f"{number(counts['taken'], 'run')} imported into {target.root}, {counts['had']} already there; "
+        f"{number(scores, 'evaluation')} imported"
     )
     for item in taken:
         if item.how == "other":
             typer.echo(
-                f"{item.run_id}: both stores trained it, with other numbers (another device, or code); ours is kept",
+                f"{item.run_id}: both stores trained it, with different results (another device or code); ours is kept",
                 err=True,
             )

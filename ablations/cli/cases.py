@@ -1,4 +1,4 @@
-"""`ablations cases`: single examples, and what each row made of them."""
+"""`ablations cases`: single examples with the output of each row."""
 
 import csv
 import io
@@ -20,11 +20,11 @@ def cases(
     selectors: Annotated[Selectors, options.Without(("seeds",))],
     of_set: Annotated[str, typer.Option("--of", metavar="SET", help="The set whose examples are shown.")] = "test",
     seed: Annotated[int, typer.Option(metavar="N", help="The seed whose runs are shown.")] = 1,
-    differing: Annotated[bool, typer.Option(help="Only examples of which the rows make different things.")] = False,
-    limit: Annotated[int, typer.Option(min=0, metavar="N", help="At most so many; 0: all.")] = 50,
+    differing: Annotated[bool, typer.Option(help="Only examples with different outputs of the rows.")] = False,
+    limit: Annotated[int, typer.Option(min=0, metavar="N", help="Show at most N examples; 0: all.")] = 50,
     format_: Annotated[str, typer.Option("--format", metavar="F", help="markdown or csv.")] = "markdown",
 ) -> None:
-    """Show what each row made of single examples, for trainers that keep such outputs."""
+    """Show the output of each row for single examples, for trainers that record outputs."""
     if format_ not in _WRITERS:
         raise UserError(f"--format {format_}: write one of {', '.join(_WRITERS)}.")
     chosen = choose(study, replace(selectors, seeds=seed))

@@ -1,4 +1,4 @@
-"""`ablations compare`: a table beside another study's, another store's, an older revision's, or an earlier printing."""
+"""`ablations compare`: compare a table with another study, store, code revision or printed table."""
 
 import json
 from collections.abc import Callable
@@ -27,13 +27,13 @@ def compare(
         typer.Argument(metavar="[OTHER]", help="A .json or .csv of `report`, another store, a bundle, another study."),
     ] = None,
     revision: Annotated[
-        str | None, typer.Option(metavar="COMMIT", help="The same store as that commit (or code digest) trained it.")
+        str | None, typer.Option(metavar="COMMIT", help="Compare with this commit (or code digest) in the same store.")
     ] = None,
     *,
     selectors: Selectors,
     as_json: options.Json = False,
 ) -> None:
-    """Say which cells moved, with intervals. The selectors apply to both sides; so does STUDY to another store."""
+    """List the cells that differ, with intervals. Selectors apply to both sides; so does STUDY for another store."""
     if (against is None) == (revision is None):
         raise UserError(
             "compare: name one other side: a .json or .csv table, a store, a bundle, a study, or --revision."
@@ -47,7 +47,7 @@ def compare(
     look, counts, name = _other(chosen, against, revision, choose, study, selectors.store)
     cells = list(versus.versus(table, look, counts_in(chosen.store), counts))
     if not any(cell.there is not None for cell in cells):
-        raise UserError(f"{name} has no number for any cell of {table.name}: nothing to compare.")
+        raise UserError(f"{name} has no number for any cell of {table.name}, so there is nothing to compare.")
     if as_json:
         typer.echo(json.dumps(versus.as_records(cells), indent=1, ensure_ascii=False))
     else:
@@ -62,14 +62,14 @@ def _other(
     study: str,
     store: Path,
 ) -> tuple[versus.Look, CountsOf | None, str]:
-    """The other side: how to look a cell up, its counts per sentence, and what it is called."""
+    """The other side: a look-up of its cells, its counts per sentence, and its name."""
     if revision is not None:
         older = AtRevision(chosen.store, revision)
         return versus.side_of(table_of(chosen, "none", older)), counts_in(older), f"revision {revision}"
     path = Path(str(against))
     if path.suffix in (".json", ".csv"):
         look, found = versus.side_of_file(path)
-        return look, None, f"{path.name}, {len(found)} rows; it does not say over which tokens and sentences"
+        return look, None, f"{path.name}, {len(found)} rows; tokens and sentences unknown"
     is_store = path.is_dir()
     other = choose(study, path) if is_store else choose(str(against), store)
     table: Table = table_of(other, "none")

@@ -13,7 +13,7 @@ def evaluate(
     devices: options.Devices = "auto",
     as_json: options.Json = False,
 ) -> None:
-    """Score trained runs with the evaluation.* settings given; refuses to train.
+    """Score trained runs with other evaluation.* settings; never trains.
 
     For example: ablations evaluate table3 --set evaluation.beam_size=1
     """
@@ -22,11 +22,11 @@ def evaluate(
     if untrained:
         raise UserError(
             f"Not trained in {chosen.store.root} with these settings: {', '.join(untrained)}. `evaluate` never trains: "
-            "train them with `ablations run`, or leave them out with --rows. Only evaluation.* may differ."
+            "train them with `ablations run`, or leave them out with --rows. Only evaluation.* settings may differ."
         )
     if again := trained_again(chosen, chosen.plan.runs):
         raise UserError(
             f"The trainings of {', '.join(dict.fromkeys(run.row for run in again))} kept too few checkpoints for this "
-            "evaluation.checkpoint, and `evaluate` never trains. `ablations run` with the same options does."
+            "evaluation.checkpoint, and `evaluate` never trains. Use `ablations run` with the same options."
         )
     run_chosen(chosen, devices, "keep", "json" if as_json else "markdown")

@@ -1,4 +1,4 @@
-"""`ablations export`: a trained model in one folder."""
+"""`ablations export`: write a trained model to one folder."""
 
 from pathlib import Path
 from typing import Annotated

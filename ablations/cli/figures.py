@@ -1,4 +1,4 @@
-"""`ablations figures`: the table's figures as files for a paper."""
+"""`ablations figures`: draw the table's figures as files for a paper."""
 
 from pathlib import Path
 from typing import Annotated
@@ -18,19 +18,19 @@ def figures(
     study: options.StudyOrBundle,
     selectors: Selectors,
     formats: Annotated[str, typer.Option("--formats", metavar="F,F", help="Some of pdf, svg, png.")] = "pdf",
-    out: Annotated[Path, typer.Option(metavar="DIR", help="A folder; it is made if there is none.")] = Path("figures"),
+    out: Annotated[Path, typer.Option(metavar="DIR", help="A folder; created if missing.")] = Path("figures"),
     significance: options.Significance = "auto",
 ) -> None:
-    """Draw changes from base, quality against cost, learning curves and BLEU by length."""
+    """Draw changes from base, quality against cost, learning curves, and BLEU by length."""
     wanted = [part.strip() for part in formats.split(",")]
     if not all(part in FORMATS for part in wanted):
-        raise UserError(f"--formats {formats}: write some of {', '.join(FORMATS)}, with commas between.")
+        raise UserError(f"--formats {formats}: choose from {', '.join(FORMATS)}, separated by commas.")
     chosen = choose_table(study, selectors)
-    from reports.figures.draw import draw  # a second of matplotlib: not for who mistypes an option
+    from reports.figures.draw import draw  # imported late: matplotlib takes a second
 
     drawn = draw(table_of(chosen, significance), chosen.store, wanted)
     if not drawn:
-        raise UserError(f"There is nothing to draw yet: {chosen.store.root} holds no number of this table.")
+        raise UserError(f"There is nothing to draw yet: {chosen.store.root} has no number of this table.")
     with explain_os_errors(f"write to {out}"):
         out.mkdir(parents=True, exist_ok=True)
         for name, data in drawn.items():

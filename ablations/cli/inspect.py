@@ -1,4 +1,4 @@
-"""`ablations verify` and `ablations explain`: from a printed table back to its runs."""
+"""`ablations verify` and `ablations explain`: check a printed table, and trace its cells to runs."""
 
 import argparse
 import json
@@ -21,23 +21,25 @@ FORMATS = ", ".join(verifying.SUFFIXES.values())
 
 
 def verify(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A table as `ablations report` printed it.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A table printed by `ablations report`.")],
     study: Annotated[
-        str | None, typer.Argument(metavar="[STUDY]", help="Where the file does not say it: a study or a bundle.")
+        str | None, typer.Argument(metavar="[STUDY]", help="A study or a bundle, if the file does not name it.")
     ] = None,
     *,
     selectors: Selectors,
-    significance: Annotated[str | None, typer.Option(metavar="MODE", help="As the table was made.")] = None,
+    significance: Annotated[
+        str | None, typer.Option(metavar="MODE", help="As given when the table was printed.")
+    ] = None,
     format_: Annotated[str | None, typer.Option("--format", metavar="F", help=f"One of: {FORMATS}")] = None,
 ) -> None:
-    """Compute a table again from the store and say which cells changed. Exits 1 if any did.
+    """Compute a table again from the store and list the cells that changed. Exits 1 if any did.
 
-    LaTeX and HTML files name the study and selectors they were made with; options given here go before those.
+    LaTeX and HTML files contain their study and selectors; options given here replace those.
     """
     text = _text(file)
     format_ = format_ or verifying.SUFFIXES.get(file.suffix, "")
     if format_ not in verifying.SUFFIXES.values():
-        raise UserError(f"{file}: of which format is it? Say --format, one of {FORMATS}.")
+        raise UserError(f"{file}: its format is unknown. Add --format with one of {FORMATS}.")
     said = _said(verifying.asked_for(text))
     named, tests = said.pop("study", None), said.pop("significance", None)
     study = study or _find(named, file)
@@ -46,7 +48,7 @@ def verify(
     table = table_of(choose_table(study, selectors), significance or tests or "auto")
     verdict = verifying.verify(text, table, format_)
     if verdict.same:
-        typer.echo(f"{file}: {number(verdict.cells, 'cell')}, all as the store gives them")
+        typer.echo(f"{file}: {number(verdict.cells, 'cell')}, all equal to the store's")
         return
     typer.echo("\n".join([f"{file}: {number(len(verdict.changed), 'difference')}", *verdict.changed]))
     raise typer.Exit(1)
@@ -60,7 +62,7 @@ def _text(file: Path) -> str:
 
 
 def _said(words: list[str]) -> dict[str, Any]:
-    """The selectors in a file's own words; what does not parse is not taken."""
+    """The selectors recorded in a file; {} if they cannot be parsed."""
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False, allow_abbrev=False)
     parser.add_argument("study", nargs="?")
     for name in ("--profile", "--corpus", "--rows", "--significance"):
@@ -75,16 +77,18 @@ def _said(words: list[str]) -> dict[str, Any]:
 
 
 def _find(name: str | None, file: Path) -> str:
-    """The study that a file names: a built-in one, or a .toml beside the file or here."""
+    """The study that a file names: a built-in one, or a .toml file beside the file or in the current folder."""
     if name is None:
-        raise UserError(f"{file} does not say which study it shows. Name it: ablations verify {file} STUDY [selectors]")
+        raise UserError(f"{file} does not name its study. Give it: ablations verify {file} STUDY [selectors]")
     beside = file.parent / name
     return str(beside) if name.endswith(".toml") and beside.is_file() else name
 
 
 def explain(
     study: options.StudyOrBundle,
-    cell: Annotated[str, typer.Argument(metavar="ROW.COLUMN", help="Such as A-h16.bleu; ROW alone for all of a row.")],
+    cell: Annotated[
+        str, typer.Argument(metavar="ROW.COLUMN", help="For example A-h16.bleu, or ROW alone for all its cells.")
+    ],
     selectors: Selectors,
     significance: options.Significance = "auto",
     as_json: options.Json = False,

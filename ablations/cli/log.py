@@ -1,4 +1,4 @@
-"""`ablations log RUN`: a run's attempts and what the last one has printed."""
+"""`ablations log RUN`: a run's attempts, and the log of the last one."""
 
 import time
 from pathlib import Path
@@ -17,20 +17,20 @@ from experiments.jobs.queue.states import State
 from experiments.store.layout import Store
 
 FOLLOW_S = 0.5
-SPOKEN = ("resumed", "restarted", "checkpoint_skipped", "failed", "preempted")  # of the events: what explains a run
+SPOKEN = ("resumed", "restarted", "checkpoint_skipped", "failed", "preempted")  # events that explain a run
 
 
 def log(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A row (A-h16, A-h16:2) or the beginning of a run_id.")],
     place: Place,
-    attempt: Annotated[int | None, typer.Option(metavar="N", min=1, help="Which attempt; else the last.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on printing until the run ends.")] = False,
+    attempt: Annotated[int | None, typer.Option(metavar="N", min=1, help="Which attempt; the last if unset.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new lines until the run ends.")] = False,
 ) -> None:
-    """Show a run's attempts, what became of each, and the log of the last."""
+    """Show a run's attempts with their outcomes, and the log of the last attempt."""
     opened = place.open()
     rows = chosen(opened, [run])
     if len(rows) > 1:
-        raise UserError(f"{run} means {len(rows)} runs; name one by its run_id or with its seed:\n{labels(rows)}")
+        raise UserError(f"{run} selects {len(rows)} runs; name one by its run_id or its seed:\n{labels(rows)}")
     row, numbers = rows[0], opened.attempts(rows[0].run_id)
     typer.echo(f"{label(row)}: {row.state.value}")
     _print_attempts(opened, row)
@@ -51,7 +51,7 @@ def _print_attempts(store: Store, row: JobStatus) -> None:
     for made in history:
         steps = f" steps {made['first_step'] or 0}–{made['last_step']}" if made["last_step"] is not None else ""
         seconds = f" {max(0.0, made['ended'] - made['started']):.0f} s" if made["ended"] else ""
-        outcome = made["outcome"] or "under way"
+        outcome = made["outcome"] or "running"
         typer.echo(f"  attempt {made['number']} on {made['slot']}:{seconds}{steps} {outcome} {made['detail']}".rstrip())
         tail = Tail(store.attempt_folder(row.run_id, made["number"]))
         for event in tail.read():
@@ -63,9 +63,9 @@ def _print_attempts(store: Store, row: JobStatus) -> None:
 
 def _spoken(event: dict[str, object]) -> str:
     words = {
-        "resumed": "went on at step {step}, from {path}",
-        "restarted": "began anew: {why}",
-        "checkpoint_skipped": "passed over the checkpoint {path}: {reason}",
+        "resumed": "resumed at step {step}, from {path}",
+        "restarted": "restarted from step 0: {why}",
+        "checkpoint_skipped": "skipped the checkpoint {path}: {reason}",
         "failed": "failed ({cls}): {message}",
         "preempted": "stopped at step {step}, after a checkpoint",
     }
@@ -87,7 +87,7 @@ def _print(store: Store, run_id: str, path: Path, follow: bool) -> None:
                     return
                 time.sleep(FOLLOW_S)
     except FileNotFoundError:
-        typer.echo("nothing was printed yet")
+        typer.echo("the log is empty so far")
     except OSError as error:
         typer.echo(f"it cannot be read: {error.strerror}")
 

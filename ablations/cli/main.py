@@ -1,7 +1,7 @@
-"""The command `ablations`: its verbs, and what becomes of errors.
+"""The command `ablations`: its verbs, and its handling of errors.
 
-Exit codes: 0 done; 1 something failed (a run, or with --strict a gap in the table); 2 a mistake of the user's;
-130 interrupted. A bug of ours prints its traceback and keeps it in a file to be sent in.
+Exit codes: 0 done; 1 something failed (a run, or with --strict a gap in the table); 2 a user's mistake;
+130 interrupted. A bug prints its traceback and saves it to a file for a report.
 """
 
 import errno
@@ -87,8 +87,8 @@ for name, verb in VERBS.items():
     app.command(name, cls=terminal.VerbWithHelp)(options.spread(verb))
 
 
-RIGHTS, SPACE = "Check who owns it and who may use it.", "Free some space, or name another disk."
-DISK = {  # never a mistake of the program's own, wherever it shows
+RIGHTS, SPACE = "Check its owner and its permissions.", "Free some space, or name another disk."
+DISK = {  # errors of the disk, never of the program
     errno.EACCES: RIGHTS,
     errno.EPERM: RIGHTS,
     errno.EROFS: "Name a place on another disk.",
@@ -110,7 +110,7 @@ def main() -> None:
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
-    except BrokenPipeError:  # `ablations plan … | head`: the reader has left
+    except BrokenPipeError:  # `ablations plan … | head`: the reader has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except Exception as error:
@@ -119,13 +119,13 @@ def main() -> None:
             sys.exit(2)
         if opened_bundles:
             _say(
-                f"{' and '.join(opened_bundles)}: its records hold something that this program does not write "
-                f"({type(error).__name__}: {error}). Ask its maker for the bundle again, or for the version that wrote "
-                f"it. If you made it yourself, this is a bug: the traceback is kept in {_keep_traceback()}."
+                f"{' and '.join(opened_bundles)}: its records contain something that this program does not write "
+                f"({type(error).__name__}: {error}). Request the bundle again from its author, or install the version "
+                f"that wrote it. If you wrote it yourself, this is a bug: the traceback is in {_keep_traceback()}."
             )
             sys.exit(2)
         traceback.print_exc()
-        _say(f"This is a bug in ablations, not a mistake of yours. The traceback is kept in {_keep_traceback()}.")
+        _say(f"This is a bug in ablations, not a mistake of yours. The traceback is in {_keep_traceback()}.")
         sys.exit(1)
 
 

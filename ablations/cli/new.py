@@ -1,4 +1,4 @@
-"""`ablations new`: a study and a trainer to start from, that run as they are."""
+"""`ablations new`: write a small study with its trainer, both ready to run and to be changed."""
 
 import re
 from pathlib import Path
@@ -108,19 +108,19 @@ def accuracy(weights, name, settings):
 
 
 def new(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the study: letters, digits, '_' and '-'.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the study: letters, digits, '_' and '-'.")],
     folder: Annotated[Path, typer.Option(metavar="DIR", help="Where to write the two files.")] = Path(),
 ) -> None:
-    """Write NAME.toml and NAME_task.py: a small study with a trainer of its own, ready to run and to be changed."""
+    """Write NAME.toml and NAME_task.py: a small study with its own trainer, ready to run and to be changed."""
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", name) or name in OURS:
         raise UserError(f"{name!r} cannot be the name of a study and of a Python module: use letters, digits, _ and -.")
     module = f"{name.replace('-', '_')}_task"
     files = {f"{name}.toml": STUDY, f"{module}.py": TRAINER}
     for file in files:
         if (folder / file).exists():
-            raise UserError(f"{folder / file} is there already, and is left alone. Choose another name, or --folder.")
+            raise UserError(f"{folder / file} already exists and was not changed. Choose another name, or --folder.")
     with explain_os_errors(f"write to {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         for file, template in files.items():
             write_bytes((folder / file).absolute(), template.substitute(name=name, module=module).encode())
-    typer.echo(f"{folder / name}.toml and {module}.py are there. Run it:  ablations run {folder / name}.toml")
+    typer.echo(f"{folder / name}.toml and {module}.py written. Run:  ablations run {folder / name}.toml")

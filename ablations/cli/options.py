@@ -1,4 +1,4 @@
-"""The options that verbs share: single ones, and those that fill a dataclass (`spread`)."""
+"""Command-line options that verbs share: single ones, and groups that fill a dataclass (`spread`)."""
 
 import dataclasses
 import functools
@@ -26,35 +26,40 @@ DevicesPerRun = Annotated[
     str,
     typer.Option(
         metavar="K|auto",
-        help="Devices that train a run together; auto: more for rows that would outlast all others.",
+        help="Devices that train a run together; auto: more for rows that take longer than all others.",
     ),
 ]
-Priority = Annotated[int, typer.Option(metavar="N", help="Higher ones are trained first; 0 if left out.")]
+Priority = Annotated[int, typer.Option(metavar="N", help="Higher priorities train first; 0 if unset.")]
 Stale = Annotated[
-    str, typer.Option(metavar="keep|rerun", help="Finished runs of older code: keep them, marked, or train anew.")
+    str, typer.Option(metavar="keep|rerun", help="Finished runs of older code: keep and mark them, or train again.")
 ]
 EngineName = Annotated[str, typer.Option("--engine", metavar="local|slurm|ray", help="Where runs execute.")]
 EngineSet = Annotated[
     list[str] | None,
     typer.Option("--engine-set", metavar="KEY=VALUE", help="For the engine: partition=gpu, time=720, …; repeatable."),
 ]
-Address = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Of the Ray cluster; else the one nearby.")]
+Address = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="Address of the Ray cluster; the local one if unset.")
+]
 HangAfter = Annotated[
-    float, typer.Option("--hang-after", metavar="MIN", min=0.01, help="Stop a run without a step for so many minutes.")
+    float,
+    typer.Option("--hang-after", metavar="MIN", min=0.01, help="Stop a run that makes no step for so many minutes."),
 ]
 Notify = Annotated[
     str | None,
-    typer.Option(metavar="COMMAND", envvar="ABLATIONS_NOTIFY", help="Run this when a row fails or a table has ended."),
+    typer.Option(
+        metavar="COMMAND", envvar="ABLATIONS_NOTIFY", help="Run this command when a row fails or a table ends."
+    ),
 ]
 DEFAULT_HANG_MIN = HANG_S / 60
-Yes = Annotated[bool, typer.Option("--yes", help="Go on with a design of over 10,000 rows.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Accept a design of over 10,000 rows.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Significance = Annotated[
     str,
     typer.Option(
         metavar="auto|seeds|sentences|none",
-        help="What marks a change from base: seeds (other trainings), sentences (these weights, other sentences); "
-        "auto: seeds where every row has three.",
+        help="Test for a change from base: over seeds (other trainings) or sentences (same weights, other sentences); "
+        "auto: seeds if every row has three.",
     ),
 ]
 
@@ -73,18 +78,18 @@ def _precision(value: str) -> str:
 
 Checkpoint = Annotated[
     str | None,
-    typer.Option(metavar="last|best|average:K", callback=_checkpoint, help="As the run's evaluation if unset."),
+    typer.Option(metavar="last|best|average:K", callback=_checkpoint, help="The run's own choice if unset."),
 ]
-Precision = Annotated[str, typer.Option(metavar="fp32|bf16|auto", callback=_precision, help="Arithmetic.")]
+Precision = Annotated[str, typer.Option(metavar="fp32|bf16|auto", callback=_precision, help="Arithmetic precision.")]
 
-OPTIONS = {  # of a dataclass that a verb takes, by its field, in the order of --help
+OPTIONS = {  # options of dataclass fields by name, in the order of --help
     "run": typer.Option("--run", metavar="RUN_ID", help="A trained run, or the beginning of its id."),
     "study": typer.Option("--study", metavar="STUDY", help="The study that trained it."),
     "row": typer.Option(
-        "--row", metavar="KEY", help="The study's row, or best: that with the best dev score; its base if unset."
+        "--row", metavar="KEY", help="The study's row, or `best`: the row with the best dev score; base if unset."
     ),
-    "seed": typer.Option("--seed", metavar="N", help="The row's seed; its first if unset."),
-    "profile": typer.Option(metavar="P", help="Size of the whole table; the study has a default."),
+    "seed": typer.Option("--seed", metavar="N", help="The row's seed; the first if unset."),
+    "profile": typer.Option(metavar="P", help="Size of the whole table; the study's default if unset."),
     "corpus": typer.Option(
         metavar="builtin|DIR", help="The generated corpus, or a folder with train.<lang>, dev.<lang>."
     ),
@@ -95,19 +100,19 @@ OPTIONS = {  # of a dataclass that a verb takes, by its field, in the order of -
     "state_dir": typer.Option(
         metavar="DIR",
         envvar="ABLATIONS_STATE_DIR",
-        help="A local folder for queue.db and mlflow.db, where the store is on a network disk.",
+        help="A local folder for queue.db and mlflow.db, if the store is on a network disk.",
     ),
 }
 
 
 class Without(tuple[str, ...]):
-    """Fields of a dataclass that a verb has no option for: Annotated[Selectors, Without(("seeds",))]."""
+    """Fields of a dataclass for which a verb has no option: Annotated[Selectors, Without(("seeds",))]."""
 
 
 def spread(verb: Callable[..., None]) -> Callable[..., None]:
-    """The verb as typer reads it: in place of a parameter that is a dataclass, an option for each of its fields."""
+    """Replace each parameter of a verb that is a dataclass by one option per field, for typer."""
     parameters: list[inspect.Parameter] = []
-    made: dict[str, tuple[Any, list[str]]] = {}  # by parameter: its class and the fields that are options
+    made: dict[str, tuple[Any, list[str]]] = {}  # parameter → its class, and its fields with an option
     for parameter in inspect.signature(verb, eval_str=True).parameters.values():
         annotated = get_origin(parameter.annotation) is Annotated
         kind, *about = get_args(parameter.annotation) if annotated else (parameter.annotation,)

@@ -1,4 +1,4 @@
-"""`ablations plan`: the runs of a table, without running anything."""
+"""`ablations plan`: show the runs of a table without running anything."""
 
 import json
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ def plan(
     measured: Annotated[bool, typer.Option("--measure", help="Train a few steps to predict the time.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Show the runs of a table: settings, parameters, what they will cost, and what is done already."""
+    """Show the runs of a table: settings, parameters, predicted cost, and state."""
     wide = device_count(devices_per_run)
     chosen = choose(study, selectors, many=yes)
     chosen = replace(chosen, devices_per_run=wide)
@@ -58,7 +58,7 @@ def plan(
 def _as_json(
     planned: Plan, predicted: Forecast, found: Sequence[Obstacle], again: Sequence[PlannedRun]
 ) -> list[dict[str, Any]]:
-    """What is predicted of runs that are still to be done."""
+    """The plan as JSON, with predictions for runs that are not done."""
     rows = plan_as_json(planned)
     for row in rows:
         row["trained_again"] = any(run.run_id == row["run_id"] for run in again)
@@ -79,7 +79,7 @@ def _print(planned: Plan, store: Path, predicted: Forecast) -> None:
         typer.echo(f"  {run.row:<{width}}  seed {run.seed}  {run.run_id}  {run.state:<8}{size}  {changes}".rstrip())
     states = [run.state for run in planned.runs]
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
-    trainings = {run.run_id: run.cost for run in planned.runs}  # rows may share one and differ in its decoding
+    trainings = {run.run_id: run.cost for run in planned.runs}  # rows may share a training and differ in decoding
     shared = "" if len(trainings) == len(states) else f"; {number(len(trainings), 'training')}"
     total = sum(trainings.values())
     typer.echo(
@@ -88,7 +88,7 @@ def _print(planned: Plan, store: Path, predicted: Forecast) -> None:
 
 
 def _size(run: PlannedRun, predicted: Forecast) -> str:
-    """Parameters and cost, as far as the task can tell them beforehand."""
+    """Parameters and cost, as far as the task can predict them."""
     params = "" if run.num_params is None else f"  {run.num_params / 1e6:8.2f}M params"
     devices = predicted.devices.get(run.run_id)
     memory, seconds = predicted.memory_bytes.get(run.run_id), predicted.seconds.get(run.run_id)

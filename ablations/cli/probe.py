@@ -1,4 +1,4 @@
-"""`ablations probe`: how fast each row trains on the devices at hand."""
+"""`ablations probe`: measure the training speed of each row on the given devices."""
 
 import json
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from experiments.jobs.attempts.probe import probe as measure
 from experiments.jobs.devices.device_sharing import WORTH, gain, shares, worth_sharing
 from experiments.jobs.devices.slots import Slot, parse_slots
 
-TRACED = 4  # steps in a trace: the first two warm up
+TRACED = 4  # steps in a trace; the first two are warm-up
 FORMULA = (
     "MFU = operations of a training step per target piece × target tokens/s ÷ the matrix product's rate; operations "
     "are 3 × forward, multiply and add counted, matrix products only (model/cost.py). tokens/s are real pieces."
@@ -33,16 +33,18 @@ def probe(
     study: options.StudyName,
     selectors: Annotated[Selectors, options.Without(("seeds", "state_dir"))],
     devices: options.Devices = "auto",
-    steps: Annotated[int, typer.Option(metavar="N", min=11, help="Steps of each row; the first ten warm up.")] = STEPS,
+    steps: Annotated[
+        int, typer.Option(metavar="N", min=11, help="Steps of each row; the first ten are warm-up.")
+    ] = STEPS,
     together: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Also N runs at once on the first device: does sharing it pay?")
+        int, typer.Option(metavar="N", min=1, help="Also measure N runs at once on the first device.")
     ] = 1,
     trace: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write a torch profiler trace of each row there.")
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Train a few steps of each row on the first of the devices and tell how fast it is; nothing is kept."""
+    """Train a few steps of each row on the first device and report the speed; nothing is stored."""
     chosen = choose(study, replace(selectors, seeds=1))
     slot, runs = parse_slots(devices)[0], list({run.run_id: run for run in chosen.plan.runs}.values())
     prepare(chosen, runs, plain_progress)
@@ -53,7 +55,7 @@ def probe(
         row = {"row": run.row, **asdict(alone), "mfu": alone.mfu, "hours": _hours(run, alone)}
         if together > 1:
             spec = short_spec(chosen, run, steps_together(alone.seconds_per_step))
-            [first] = probe_together(chosen.store, spec, [slot])  # as long, and started as those are
+            [first] = probe_together(chosen.store, spec, [slot])  # same steps and start as the shared runs
             row |= _sharing(first, probe_together(chosen.store, spec, parts))
         if trace:
             row["trace"] = str(_trace(chosen, run, slot, trace))
@@ -74,7 +76,7 @@ def _trace(chosen: Selected, run: PlannedRun, slot: Slot, folder: Path) -> Path:
     spec = {**short_spec(chosen, run, TRACED), "trace": str(path)}
     try:
         next(measure(chosen.store, [spec], slot, child=PROBING))
-    except UserError:  # so few steps show no two points of a curve
+    except UserError:  # so few steps give fewer than two points of a curve
         if not path.exists():
             raise
     return path
@@ -117,7 +119,7 @@ def _notes(rows: Sequence[dict[str, Any]], slot: Slot) -> str:
         worth = [row["row"] for row in shared if row["share"]]
         how = f"cuda:*x{shared[0]['together']}" if slot.kind == "cuda" else f"cpu:{shared[0]['together']}"
         lines.append(
-            f"Sharing the device pays from {WORTH} times: {', '.join(worth) if worth else 'no row'}"
+            f"Sharing the device pays from a gain of {WORTH} ×: {', '.join(worth) if worth else 'no row'}"
             + (f" (--devices {how})." if worth else ".")
         )
     lines += [f"trace: {row['trace']}" for row in rows if "trace" in row]

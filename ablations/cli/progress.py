@@ -1,4 +1,4 @@
-"""Progress in the terminal: one live line per running row where there is a terminal, plain lines elsewhere."""
+"""Progress in the terminal: one live line per running row; plain lines where output is not a terminal."""
 
 import sys
 import time
@@ -23,7 +23,7 @@ PLAIN_EVERY_S = 10.0
 
 
 def plain_progress(what: str, done: int, total: int) -> None:
-    """Progress of a preparation, on one line of the terminal; silent where output is not a terminal."""
+    """Show progress of a preparation on one line of the terminal; prints nothing if output is not a terminal."""
     terminal = unguarded(sys.stderr)
     if terminal.isatty():
         end = "\n" if done >= total else ""
@@ -31,7 +31,7 @@ def plain_progress(what: str, done: int, total: int) -> None:
 
 
 def work_on(store: Store, options: WorkOptions, until: Until = "empty") -> Summary:
-    """Work on the store's queue, with progress in the terminal."""
+    """Work on the store's queue, show progress, and print why held runs were not started."""
     with Live() as live:
         summary = options.start(store, until, live.update)
     for reason in held(store):
@@ -40,7 +40,7 @@ def work_on(store: Store, options: WorkOptions, until: Until = "empty") -> Summa
 
 
 class Live:
-    """`update` is called by the coordinator about twice a second."""
+    """Live progress of the coordinator, which calls `update` about twice a second."""
 
     def __init__(self) -> None:
         self._console = Console(file=unguarded(sys.stderr))
@@ -71,7 +71,7 @@ class Live:
         return ", ".join(filter(None, [*words, view.preparing, eta, stopping]))
 
 
-STOPPING = f"stopping after checkpoints, in {duration(GRACE_S)} at most (once more: at once)"
+STOPPING = f"stopping after checkpoints, within {duration(GRACE_S)} (Ctrl-C again: at once)"
 
 
 def _running(view: View) -> list[str]:

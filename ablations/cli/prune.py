@@ -1,4 +1,4 @@
-"""`ablations prune` and `ablations rebuild`: disk space, and MLflow's database anew."""
+"""`ablations prune` and `ablations rebuild`: free disk space; write MLflow's database again."""
 
 import contextlib
 from collections import Counter
@@ -33,7 +33,7 @@ def prune(
         counts = Counter(one.what for one in found)
         what = ", ".join(f"{count} folders of {name}" for name, count in counts.items())
         typer.echo(f"{megabytes:,.1f} MB in {opened.root}: {what}, of {len({one.run_id for one in found})} runs.")
-        typer.echo("These runs could then not be averaged, evaluated at their best step, or trained for more steps.")
+        typer.echo("Without them, runs cannot be averaged, evaluated at their best step, or trained for more steps.")
         if not yes and not typer.confirm("Remove them?"):
             typer.echo("nothing was removed")
             return
@@ -42,7 +42,7 @@ def prune(
 
 
 def rebuild(place: Place) -> None:
-    """Write MLflow's database anew, from the runs' events and results."""
+    """Write MLflow's database again from the runs' events and results."""
     opened = place.open()
     with _alone(opened):
         runs = list(tracked_runs(opened))
@@ -55,7 +55,7 @@ def rebuild(place: Place) -> None:
 
 
 def _alone(store: Store) -> contextlib.AbstractContextManager[None]:
-    """Nobody else may work on the store meanwhile."""
+    """Lock the store, so that no other command works on it meanwhile. Raises UserError if it holds no runs."""
     if not store.runs.is_dir():
         raise UserError(f"{store.root} is no store with runs. Name it with --store.")
     return store.coordinator_lock()

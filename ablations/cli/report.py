@@ -1,4 +1,4 @@
-"""`ablations report`: the table, from what the store holds."""
+"""`ablations report`: print the table from the results in the store."""
 
 import shlex
 from dataclasses import replace
@@ -30,7 +30,7 @@ def report(
     strict: Annotated[bool, typer.Option(help="Exit with 1 if the table has gaps.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Print the table of a study; gaps are shown as gaps."""
+    """Print the table of a study; missing results are shown as gaps."""
     chosen = choose_table(study, selectors)
     table = print_table(chosen, "json" if as_json else format_, out, significance)
     gaps = missing_cells(table)
@@ -40,14 +40,14 @@ def report(
 
 
 def table_of(chosen: SelectedTable, significance: str = "auto", results: Results | None = None) -> Table:
-    """The table of what is chosen, with the words that ask for it."""
+    """The selected table, with the words of the command line that select it."""
     table = build_table(chosen.plan, results or chosen.store, chosen.columns, significance)
     words = [*chosen.asked, *(("--significance", significance) if significance != "auto" else ())]
     return replace(table, asked=shlex.join(words))
 
 
 def print_table(chosen: SelectedTable, format_: str, out: Path | None = None, significance: str = "auto") -> Table:
-    """Build and print the table, or write it to `out`, whole or not at all."""
+    """Build the table and print it, or write it to `out` atomically."""
     if format_ not in RENDERERS:
         raise UserError(f"--format {format_}: write one of {', '.join(RENDERERS)}.")
     table = table_of(chosen, significance)
@@ -63,8 +63,8 @@ def print_table(chosen: SelectedTable, format_: str, out: Path | None = None, si
 
 
 def page(table: Table, chosen: SelectedTable) -> str:
-    """The HTML page with what lies in the store beside the numbers: figures, failures."""
-    from reports.figures.draw import FIGURES, draw  # matplotlib: only who asks for figures waits for it
+    """The table as an HTML page, with figures and failures from the store."""
+    from reports.figures.draw import FIGURES, draw  # imported late: matplotlib takes a second
     from reports.render import html
 
     drawn = draw(table, chosen.store, ["svg"])
@@ -73,8 +73,8 @@ def page(table: Table, chosen: SelectedTable) -> str:
 
 
 def write_out(out: Path, data: bytes) -> None:
-    """Write the file that --out names, whole or not at all."""
+    """Write the file of --out atomically. Raises UserError if its folder does not exist or cannot be written."""
     with explain_os_errors(f"write {out}"):
         if not out.absolute().parent.is_dir():
-            raise UserError(f"--out {out}: there is no folder {out.absolute().parent}. Make it, or name another.")
+            raise UserError(f"--out {out}: there is no folder {out.absolute().parent}. Create it, or name another one.")
         write_bytes(out.absolute(), data)

@@ -1,4 +1,4 @@
-"""`ablations cancel`, `retry` and `drain`: wishes to whoever works on the queue, at any time, from any shell."""
+"""`ablations cancel`, `retry` and `drain`: requests to the coordinator, at any time, from any shell."""
 
 from collections.abc import Callable, Iterable
 from typing import Annotated
@@ -13,43 +13,43 @@ from experiments.jobs.queue.states import State
 from experiments.store.layout import Store
 
 Names = Annotated[list[str], typer.Argument(metavar="RUN…", help="Rows, studies, run_ids, or all.")]
-MaybeNames = Annotated[list[str] | None, typer.Argument(metavar="RUN…", help="Rows, studies or run_ids; else all.")]
+MaybeNames = Annotated[list[str] | None, typer.Argument(metavar="RUN…", help="Rows, studies or run_ids; all if unset.")]
 
 
 def cancel(runs: Names, place: Place) -> None:
-    """Take runs out of the queue; those that run save a checkpoint and end. `retry` takes them up again."""
+    """Take runs out of the queue; running ones save a checkpoint and end. `retry` queues them again."""
     opened = place.open()
     rows = chosen(opened, runs, (State.WAITING, State.RUNNING))
     _ask(opened, rows, Queue.cancel)
     if not rows:
-        typer.echo("nothing to cancel: none of these waits or runs")
+        typer.echo("nothing to cancel: none of these runs is waiting or running")
         return
-    typer.echo(f"cancelled, or asked to end after a checkpoint:\n{labels(rows)}", nl=False)
+    typer.echo(f"cancelled, or requested to end after a checkpoint:\n{labels(rows)}", nl=False)
 
 
 def retry(runs: MaybeNames = None, *, place: Place) -> None:
-    """Let failed and cancelled runs wait again; they go on from their checkpoints. Without names: all failed ones."""
+    """Queue failed and cancelled runs again; they resume from their checkpoints. Without names: all failed ones."""
     opened = place.open()
     states = (State.FAILED, State.CANCELLED) if runs else (State.FAILED,)
     rows = chosen(opened, runs or ["all"], states)
     _ask(opened, rows, Queue.retry)
     for row in rows:
-        typer.echo(f"waits again: {label(row)}")
+        typer.echo(f"queued again: {label(row)}")
     if not rows:
-        typer.echo("nothing to retry: none of these has failed or was cancelled")
+        typer.echo("nothing to retry: none of these runs failed or was cancelled")
     elif not opened.coordinator():
         typer.echo(f"`ablations work {place.where}` starts {'it' if len(rows) == 1 else 'them'}")
 
 
 def drain(place: Place) -> None:
-    """Let what runs finish and start nothing more; the rest stays queued for the next `ablations work`."""
+    """Let running runs finish and start no others; the rest stays queued for the next `ablations work`."""
     opened = place.open()
     holder = opened.coordinator()
     if not holder:
-        typer.echo(f"nobody works on {opened.root}: there is nothing to drain")
+        typer.echo(f"no coordinator works on {opened.root}: nothing to drain")
         return
     _ask(opened, [], lambda queue, _: queue.drain())
-    typer.echo(f"{holder} finishes what runs, starts nothing more and ends")
+    typer.echo(f"{holder} finishes its running runs, starts no others and ends")
 
 
 def _ask(store: Store, rows: Iterable[JobStatus], request: Callable[[Queue, list[str]], object]) -> None:

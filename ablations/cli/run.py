@@ -32,7 +32,7 @@ def queue(
     stale: options.Stale = "keep",
     yes: options.Yes = False,
 ) -> None:
-    """Queue what is missing of a table; `ablations work` trains it."""
+    """Queue the missing runs of a table; `ablations work` trains them."""
     wide = device_count(devices_per_run)
     chosen = choose(study, selectors, many=yes)
     chosen = replace(chosen, devices_per_run=wide, priority=priority)
@@ -49,28 +49,26 @@ def work_command(
     engine: options.EngineName = "local",
     engine_set: options.EngineSet = None,
     address: options.Address = None,
-    detach: Annotated[bool, typer.Option("--detach", help="Submit to the cluster and return.")] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Submit to the cluster and return at once.")] = False,
     trust: Annotated[
         list[str] | None,
-        typer.Option(
-            "--trust", metavar="STUDY", help="Run this study's own code, queued by somebody else; repeatable."
-        ),
+        typer.Option("--trust", metavar="STUDY", help="Run this study's own code, queued by another user; repeatable."),
     ] = None,
 ) -> None:
-    """Train and evaluate what is queued, until the queue is empty.
+    """Train and evaluate the queued runs until the queue is empty.
 
-    With --detach the runs go on in the cluster alone: `ablations status`, or the same command again, takes in what has
-    ended meanwhile, and the same command submits what has to be done again.
+    With --detach the runs continue in the cluster without a coordinator. `ablations status`, or the same command again,
+    collects the results of ended runs; the same command also submits again what failed on the way.
     """
     working = WorkOptions(devices, engine, engine_settings(engine_set, address), hang_after * 60, notify)
     if detach and engine == "local":
-        raise UserError("--detach is for clusters: on this machine runs end with the process that works on the queue.")
+        raise UserError("--detach is for clusters: on this machine, runs end with the coordinator.")
     opened = place.open(create=True)
     for study in trust or ():
         _trust(opened, study)
     _exit_if_bad(work_on(opened, working, "submitted" if detach else "empty"))
     if detach:
-        typer.echo(f"submitted; `ablations status {place.where}` says how far they are", err=True)
+        typer.echo(f"submitted; `ablations status {place.where}` shows their progress", err=True)
 
 
 def run(
@@ -87,11 +85,11 @@ def run(
     engine_set: options.EngineSet = None,
     address: options.Address = None,
     max_hours: Annotated[
-        float | None, typer.Option(metavar="H", min=0.0, help="Refuse to begin what would take longer than this.")
+        float | None, typer.Option(metavar="H", min=0.0, help="Refuse to start if the runs would take longer.")
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Train and evaluate what is missing of a table, then print it."""
+    """Train and evaluate the missing runs of a table, then print it."""
     wide = device_count(devices_per_run)
     chosen = choose(study, selectors, many=yes)
     chosen = replace(chosen, devices_per_run=wide, priority=priority)
@@ -106,8 +104,8 @@ def run(
     if one != devices:
         if devices_per_run != "1":
             raise UserError(
-                f"--devices {devices} measures how many runs share a device, --devices-per-run {devices_per_run} gives "
-                "a run several: name a number of runs a device, as cuda:*x2, or leave one of the two out."
+                f"--devices {devices} measures how many runs share a device, but --devices-per-run {devices_per_run} "
+                "gives a run several devices: give a number of runs per device, such as cuda:*x2, or leave one out."
             )
         working = replace(working, devices=resolve_auto(devices, chosen, todo, plain_progress, say))
     if max_hours is not None and todo:
@@ -116,7 +114,7 @@ def run(
 
 
 def run_chosen(chosen: Selected, working: WorkOptions | str, stale: str, format_: str, show: bool = True) -> None:
-    """plan − valid results → queue → work → report. Exits 1 if a run failed, 130 if interrupted."""
+    """plan − valid results → queue → work → report. Exits 1 if a run failed, with 128 + the signal if interrupted."""
     working = WorkOptions(working) if isinstance(working, str) else working
     plan = chosen.plan
     runs = wanted(plan, stale)
@@ -125,7 +123,7 @@ def run_chosen(chosen: Selected, working: WorkOptions | str, stale: str, format_
         _queue(chosen, plan, runs, stale)
         summary = work_on(chosen.store, working)
     else:
-        typer.echo(f"{number(len(plan.runs), 'run')}, all done: nothing to train", err=True)
+        typer.echo(f"{number(len(plan.runs), 'run')}, all done, nothing to train", err=True)
     if show and not summary.interrupted:
         print_table(chosen, format_)
     _exit_if_bad(summary)
@@ -143,16 +141,16 @@ def _queue(chosen: Selected, plan: Plan, runs: list[PlannedRun], stale: str) -> 
 
 
 def _trust(store: Store, study: str) -> None:
-    """Allow the own commands and tasks of a study that another user, or another machine's, has queued."""
+    """Allow a study's own commands and tasks, queued by another user or from another machine. Raises UserError."""
     with Queue(store.queue_db) as queue:
         studies = sorted({member.study for row in queue.status() for member in row.members})
         jobs = queue.trust(study)
     if study not in studies:
-        raise UserError(f"--trust {study}: no study of that name is queued. Queued: {', '.join(studies) or 'none'}.")
+        raise UserError(f"--trust {study}: no such study is queued. Queued studies: {', '.join(studies) or 'none'}.")
     for what, count in Counter(map(executes, jobs)).items():
         typer.echo(f"trusted from now on, in {number(count, 'run')} of {study}: {what}", err=True)
     if not jobs:
-        typer.echo(f"{study}: nothing to trust, no run of it is held for its code", err=True)
+        typer.echo(f"{study}: nothing to trust, because none of its runs is held for its code", err=True)
 
 
 def say(line: str) -> None:
@@ -161,8 +159,8 @@ def say(line: str) -> None:
 
 def _exit_if_bad(summary: Summary) -> None:
     if summary.interrupted:
-        typer.echo("stopped; the same command goes on from the last checkpoints", err=True)
+        typer.echo("stopped; the same command continues from the last checkpoints", err=True)
         raise typer.Exit(128 + summary.interrupted)
     if summary.failed:
-        typer.echo(f"{summary.failed} failed: `ablations status` says why", err=True)
+        typer.echo(f"{summary.failed} failed; `ablations status` shows why", err=True)
         raise typer.Exit(1)

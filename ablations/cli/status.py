@@ -1,4 +1,4 @@
-"""`ablations status`: what waits and why, what runs and for how long still, what has ended and how."""
+"""`ablations status`: waiting runs with the reason, running ones with progress, ended ones with the outcome."""
 
 import json
 import sys
@@ -25,16 +25,16 @@ from experiments.jobs.queue.queue import Queue
 from experiments.jobs.queue.states import State
 from experiments.store.layout import Store
 
-SHOWN = 20  # waiting runs that are listed; of 10,000 the rest is a number
+SHOWN = 20  # waiting and cancelled runs listed; the rest is only counted
 WATCH_S = 2.0
 
 
 def status(
     place: Place,
-    watch: Annotated[bool, typer.Option("--watch", help="Show it anew every two seconds; Ctrl-C ends it.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh every two seconds; Ctrl-C ends it.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Show the queue: waiting with the reason, running with progress, failed with the end of the log."""
+    """Show the queue: waiting runs with the reason, running ones with progress, failed ones with the log's end."""
     opened = place.open()
     collect_detached(opened)
     if as_json:
@@ -67,7 +67,7 @@ def _lines(store: Store) -> list[str]:
         for number, row in enumerate(queue.rows(State.WAITING, SHOWN)):
             lines.append(f"  {_line(row)}: {_why(row, number, holder, 'drain' in notes)}")
         if counts[State.WAITING] > SHOWN:
-            lines.append(f"  … and {counts[State.WAITING] - SHOWN:,} more that wait")
+            lines.append(f"  … and {counts[State.WAITING] - SHOWN:,} more waiting")
         for row in queue.rows(State.CANCELLED, SHOWN) + queue.rows(State.FAILED, counts[State.FAILED]):
             lines.append(f"  {_line(row)}")
             lines += [f"      {line}" for line in row.error.splitlines()]
@@ -75,7 +75,7 @@ def _lines(store: Store) -> list[str]:
 
 
 def _damaged(store: Store, queue: Queue) -> Iterator[str]:
-    """Whose events have lines that cannot be read: what they said is lost, the rest counts."""
+    """Runs with unreadable lines in their events: these lines are lost, the others count."""
     found = list(damaged_events(store, queue.damaged_lines()))
     labels = {row.run_id: label(row) for row in queue.status()} if found else {}
     for run_id, attempt, line in found:
@@ -84,7 +84,7 @@ def _damaged(store: Store, queue: Queue) -> Iterator[str]:
 
 def _left(queue: Queue) -> list[str]:
     seconds = left_s(queue)
-    return [] if not seconds else [f"about {duration(seconds)} left, as fast as until now"]
+    return [] if not seconds else [f"about {duration(seconds)} left at the present speed"]
 
 
 def _line(row: JobStatus) -> str:
@@ -97,14 +97,14 @@ def _line(row: JobStatus) -> str:
 
 
 def _why(row: JobStatus, before: int, holder: str, draining: bool) -> str:
-    """Why a run waits."""
+    """The reason why a run waits."""
     if row.held:
         return row.held
     if not holder:
         gone_on = f" ({row.doing})" if row.doing else ""
-        return f"nobody works on the queue: `ablations work` does{gone_on}"
+        return f"no coordinator is running; start `ablations work`{gone_on}"
     if draining:
-        return "nothing new is started (drain)"
+        return "no new run is started (drain)"
     return row.doing or (f"{before} before it" if before else "next, when a slot is free")
 
 
@@ -128,5 +128,5 @@ def _as_json(store: Store) -> list[dict[str, Any]]:
 
 
 def _log(store: Store, row: JobStatus) -> str | None:
-    """Where the last attempt's log is, within the store."""
+    """Path of the last attempt's log, relative to the store."""
     return f"runs/{row.run_id}/attempts/{row.attempt:04d}/log.txt" if row.attempt else None

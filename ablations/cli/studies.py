@@ -1,4 +1,4 @@
-"""`ablations studies`: the built-in tables."""
+"""`ablations studies`: list the built-in studies."""
 
 import typer
 

@@ -1,8 +1,8 @@
-"""The way to the terminal: control characters in names, paths, logs and errors are shown, never sent.
+"""Output to the terminal: control characters in names, paths, logs and errors are shown as text, never sent.
 
-A row's label or a line of a log may come from somebody else, and a terminal obeys what it is sent: it can be told to
-hide text, to rename its window, to answer as if typed. `guard` puts one filter on standard output and standard error.
-What this program itself sends (colours of --help, a line that is written over) goes through `unguarded`.
+A row's label or a line of a log may come from another person, and a terminal executes control characters: they can
+hide text, rename the window or type input. `guard` filters standard output and standard error. The program's own
+control characters (colours of --help, a line that is overwritten) go through `unguarded`.
 """
 
 import re
@@ -17,15 +17,15 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def visible(text: str) -> str:
-    r"""Control characters but newline and tab as \u001b: valid in JSON too, where that means the same text.
+    r"""Replace control characters other than newline and tab by \u001b and the like; in JSON this keeps the text.
 
-    Lone surrogates as well: names of files that are no UTF-8 hold them, and no stream takes them.
+    Also replaces lone surrogates: file names that are not UTF-8 contain them, and streams cannot encode them.
     """
     return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 class Guarded:
-    """A text stream that writes only `visible` text. It says that it is no terminal, so that nobody colours it."""
+    """A text stream that writes only `visible` text. It claims to be no terminal, so that libraries add no colour."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
@@ -42,29 +42,29 @@ class Guarded:
         return False
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("buffer", "detach"):  # the bytes below, past the filter
+        if name in ("buffer", "detach"):  # they would bypass the filter
             raise AttributeError(name)
         return getattr(self.stream, name)
 
 
 def guard() -> None:
-    """From now on all of this process's output is `visible`."""
+    """Make all further output of this process `visible`."""
     sys.stdout, sys.stderr = (cast(TextIO, Guarded(unguarded(stream))) for stream in (sys.stdout, sys.stderr))
 
 
 def unguarded(stream: TextIO) -> TextIO:
-    """The stream itself, for control characters of our own. What others wrote must pass `visible` before."""
+    """The stream without the filter, for our own control characters. Pass other text through `visible` first."""
     return stream.stream if isinstance(stream, Guarded) else stream
 
 
 def for_data() -> TextIO:
-    """Standard output for text that a program reads on (translations): unchanged, but visible on a terminal."""
+    """Standard output for text that another program reads (translations): unchanged, but visible on a terminal."""
     below = unguarded(sys.stdout)
     return sys.stdout if below.isatty() else below
 
 
 class Help:
-    """--help in colour: it holds nothing but our own words."""
+    """--help in colour: its text is our own."""
 
     def format_help(self, *arguments: Any) -> None:
         with _unguarded_output():

@@ -1,4 +1,4 @@
-"""`ablations translate`: text through a trained model."""
+"""`ablations translate`: translate text with a trained model."""
 
 import contextlib
 import json
@@ -21,22 +21,24 @@ if TYPE_CHECKING:
 
 def translate(
     input_: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="UTF-8 lines; standard input if unset.")
+        Path | None, typer.Argument(metavar="[FILE]", help="A file of UTF-8 lines; standard input if unset.")
     ] = None,
     *,
     named: choose_run.Named,
-    model: Annotated[Path | None, typer.Option(metavar="DIR", help="A model that `ablations export` wrote.")] = None,
-    beam_size: Annotated[int | None, typer.Option(metavar="N", min=1, help="As the run's evaluation if unset.")] = None,
+    model: Annotated[Path | None, typer.Option(metavar="DIR", help="A model written by `ablations export`.")] = None,
+    beam_size: Annotated[int | None, typer.Option(metavar="N", min=1, help="The run's own beam size if unset.")] = None,
     length_penalty: Annotated[float | None, typer.Option(metavar="ALPHA", min=0)] = None,
     nbest: Annotated[int, typer.Option(metavar="N", min=1, help="Print the N best: number ||| text ||| score.")] = 1,
     scores: Annotated[bool, typer.Option(help="Put the score and a tab before each translation.")] = False,
     over_long: Annotated[
         str,
-        typer.Option(metavar="refuse|skip", help="Lines of more than --max-pieces: stop, or leave empty and say so."),
+        typer.Option(
+            metavar="refuse|skip", help="Lines of more than --max-pieces: stop, or leave empty with a warning."
+        ),
     ] = "refuse",
     max_pieces: Annotated[int, typer.Option(metavar="N", min=1, help="Longest source line, in word pieces.")] = 1024,
     line_buffered: Annotated[
-        bool, typer.Option(help="Translate each line as it comes, for a program that waits for it; slower.")
+        bool, typer.Option(help="Translate each line at once, for a program that waits for it; slower.")
     ] = False,
     checkpoint: options.Checkpoint = None,
     precision: options.Precision = "fp32",
@@ -44,7 +46,7 @@ def translate(
     selectors: Annotated[Selectors, options.Without(("rows", "seeds"))],
     as_json: options.Json = False,
 ) -> None:
-    """Translate lines with a trained model, in order, as they come. Empty lines stay empty.
+    """Translate a file or standard input line by line, in order; empty lines stay empty.
 
     For example: ablations translate --study table3 --row base < input.txt > output.txt
     """
@@ -84,9 +86,9 @@ def _load(
     devices: str,
 ) -> "Translator":
     if model is not None and (named.run is not None or named.study is not None):
-        raise UserError("--model names an exported folder: leave --run and --study out, or --model.")
+        raise UserError("--model names an exported folder: leave out either --model, or --run and --study.")
     if model is not None and checkpoint is not None:
-        raise UserError("--model names an exported folder, which holds one set of weights: leave --checkpoint out.")
+        raise UserError("--model names an exported folder, which has one set of weights: leave out --checkpoint.")
     spec = choose_run.device_spec(devices)
     if model is not None:
         from experiments.evaluation.trained.translator import Translator
@@ -99,7 +101,7 @@ def _load(
 
 
 def _lines(path: Path | None) -> Iterator[str]:
-    """Lines split at "\\n" only: other line separators belong to the text."""
+    """Lines of the input, split at "\\n" only: other line separators belong to the text. Raises UserError."""
     try:
         source = sys.stdin.buffer if path is None else path.open("rb")
     except OSError as error:
@@ -130,12 +132,12 @@ def _shown(number: int, found: Iterable["Translation"], nbest: int, scores: bool
 
 
 def _skipped(line: int, pieces: int) -> None:
-    typer.echo(f"line {line} has {pieces} pieces and is left empty (--max-pieces)", err=True)
+    typer.echo(f"line {line} has {pieces} pieces and was left empty (--max-pieces)", err=True)
 
 
 @contextlib.contextmanager
 def _progress(path: Path | None) -> Iterator[Callable[[int], None]]:
-    """A bar over the lines of a file, a count of those of standard input; nothing where the output is a terminal."""
+    """Progress on standard error: a bar for a file, a count for standard input; none if output is a terminal."""
     terminal = unguarded(sys.stderr)
     if not terminal.isatty() or unguarded(sys.stdout).isatty():
         yield lambda _done: None
@@ -148,7 +150,7 @@ def _progress(path: Path | None) -> Iterator[Callable[[int], None]]:
 
 
 def _count(path: Path) -> int:
-    """Lines of a file, a last one without "\n" counted."""
+    """Number of lines of a file, including a last line without "\n"."""
     lines, end = 0, b"\n"
     with contextlib.suppress(OSError), path.open("rb") as file:
         while part := file.read(1 << 20):

@@ -1,4 +1,4 @@
-"""`ablations tune`: every row at its best, by the same number of trials, and the table of the tuned rows."""
+"""`ablations tune`: search the best settings of every row with equal budgets, and print the table of the tuned rows."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -34,19 +34,19 @@ def tune(
     selectors: Selectors,
     devices: options.Devices = "auto",
     trials: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Trials of each row; the study's, if unset.")
+        int | None, typer.Option(min=1, metavar="N", help="Trials of each row; the study's number if unset.")
     ] = None,
     format_: Annotated[
-        str, typer.Option("--format", metavar="F", help="Of the table: see `ablations report`.")
+        str, typer.Option("--format", metavar="F", help="Format of the table: see `ablations report`.")
     ] = "markdown",
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table to a file.")] = None,
-    importances: Annotated[bool, typer.Option(help="Print what each tuned setting accounts for, row by row.")] = False,
+    importances: Annotated[bool, typer.Option(help="Print the importance of each tuned setting for each row.")] = False,
     yes: options.Yes = False,
     as_json: options.Json = False,
 ) -> None:
     """Tune each row on the development set as the study's [tune] says, train it at its best, print the table.
 
-    A trial is an ordinary run. Interrupted, the same command goes on; finished, it prints the table again.
+    A trial is an ordinary run. After an interruption the same command continues; at the end it prints the table.
     """
     slots = parse_slots(devices)
     chosen = choose(study, selectors, many=yes)
@@ -54,7 +54,7 @@ def tune(
     budget = trials or tune_of(chosen.study, chosen.task).trials
 
     def queue_tuned() -> None:
-        """The tuned rows follow the last trial without a pause."""
+        """Queue the tuned rows as soon as the last trial ends, so that no slot is idle."""
         tuned = _tuned(chosen, selected, searching)
         plan = tuned.plan
         enqueue(tuned, plan, wanted(plan, "keep"), "keep")
@@ -75,7 +75,7 @@ def tune(
 
 
 def _search(chosen: Selected, searching: Trials, slots: list[Slot]) -> None:
-    """Run trials until every row's budget is spent. Exits 130 if interrupted, 1 if a row had to be given up."""
+    """Run trials until every row's budget is spent. Exits 128 + the signal if interrupted, 1 if a row is given up."""
     prepare(chosen, chosen.plan.runs, plain_progress)
     spent = {row: len(search.trials) - len(search.running) for row, search in searching.searches.items()}
     typer.echo(
@@ -95,21 +95,21 @@ def _search(chosen: Selected, searching: Trials, slots: list[Slot]) -> None:
 
 def _leave_if_incomplete(searching: Trials, summary: Summary) -> None:
     if summary.interrupted:
-        typer.echo("stopped; the same command goes on with the same trials", err=True)
+        typer.echo("stopped; the same command continues with the same trials", err=True)
         raise typer.Exit(128 + summary.interrupted)
     for row, why in searching.given_up.items():
         typer.echo(f"{row}: a trial failed, so this row is not tuned further: {why}", err=True)
     if not searching.complete:
-        typer.echo("`ablations status` says why; the same command tries again what failed", err=True)
+        typer.echo("`ablations status` shows why; the same command tries failed trials again", err=True)
         raise typer.Exit(1)
 
 
 def _tuned(chosen: Selected, selected: Selection, searching: Trials) -> Selected:
-    """The study with each row at its best, scored on the test sets too, if the task lets sets be chosen."""
+    """The study with tuned rows, also scored on the test sets if the task has a setting for sets. Raises UserError."""
     lost = [row for row, search in searching.searches.items() if searching.budget(row) and search.best is None]
     if lost:
         raise UserError(
-            f"No trial of {', '.join(lost)} gave a number, so there is nothing to choose: widen or move the ranges."
+            f"No trial of {', '.join(lost)} gave a score, so no settings can be chosen: widen or move the ranges."
         )
     notes = notes_of(searching.searches, searching.trials, searching.column)
     study, task, store = with_tuned(chosen.study, searching.best(), notes), chosen.task, chosen.store

@@ -1,4 +1,4 @@
-"""`ablations ui`: MLflow's pages on this store, on 127.0.0.1, with a study's table as a ready comparison."""
+"""`ablations ui`: serve MLflow on this store at 127.0.0.1, with a study's table as a prepared comparison."""
 
 import contextlib
 import errno
@@ -24,7 +24,7 @@ from experiments.tracking.record import own_evaluations
 from reports.render.formats import render
 from reports.results.table import Table as Printed
 
-LEAVE_S = 10.0  # for MLflow to end on Ctrl-C
+LEAVE_S = 10.0  # time for MLflow to end after Ctrl-C
 FILES = {"markdown": "table.md", "latex": "table.tex", "csv": "table.csv", "json": "table.json", "setup": "setup.md"}
 
 
@@ -35,15 +35,15 @@ def ui(
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port on 127.0.0.1.")] = 5000,
     tracking_uri: Annotated[
         str | None,
-        typer.Option(metavar="URI", help="A tracking server of your own: send the table and its runs there."),
+        typer.Option(metavar="URI", help="Send the table and its runs to this tracking server."),
     ] = None,
 ) -> None:
-    """Open MLflow on the store; Ctrl-C ends it. With STUDY, its table and figures are put there first."""
+    """Serve MLflow on the store until Ctrl-C. With STUDY, its table and figures are added first."""
     server = tracking_uri or f"http://{HOST}:{port}"
     if not tracking_uri:
         _refuse_used_port(port)
     if study is None and tracking_uri:
-        raise UserError("--tracking-uri sends a table to a server: name the study, `ablations ui STUDY …`.")
+        raise UserError("--tracking-uri sends a table to a server: give its study, `ablations ui STUDY …`.")
     if study is not None:
         chosen = choose(study, selectors)
         found = _publish(chosen, tracking_uri or "")
@@ -53,14 +53,14 @@ def ui(
         return
     opened = selectors.open()
     if not opened.mlflow_db.is_file():
-        raise UserError(f"{opened.mlflow_db} does not exist: nothing was run in this store yet.")
+        raise UserError(f"{opened.mlflow_db} does not exist: no run was started in this store yet.")
     if study is None:
         _print_views(opened, server)
     raise typer.Exit(_serve(ui_command(opened, port), server))
 
 
 def _serve(command: Sequence[str], server: str) -> int:
-    """MLflow's server and what it starts, until it ends or Ctrl-C; none of it outlives this process."""
+    """Run MLflow's server until it ends or Ctrl-C; no process of it outlives this one."""
     environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"}
     with kept(command, env=environment, stdin=subprocess.DEVNULL) as served:
         typer.echo(f"MLflow on {server} (Ctrl-C ends it)")
@@ -75,7 +75,7 @@ def _serve(command: Sequence[str], server: str) -> int:
 
 def _refuse_used_port(port: int) -> None:
     with contextlib.closing(socket.socket()) as trial:
-        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does: one that has ended is no bar
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # like the server: allow a port in TIME_WAIT
         try:
             trial.bind((HOST, port))
             return
@@ -87,7 +87,7 @@ def _refuse_used_port(port: int) -> None:
 
 
 def _listener(port: int) -> str:
-    """The process that listens on a port, where this user may know it."""
+    """The process that listens on a port, if this user may see it."""
     import psutil
 
     with contextlib.suppress(psutil.Error, OSError):
@@ -98,6 +98,7 @@ def _listener(port: int) -> str:
 
 
 def _print_views(store: Store, server: str) -> None:
+    """Print the links of the store's saved comparisons."""
     from experiments.tracking.mlflow import Tracker
 
     for name, views in saved_views(Tracker(store)).items():
@@ -106,11 +107,11 @@ def _print_views(store: Store, server: str) -> None:
 
 
 def _publish(chosen: Selected, uri: str) -> Published:
-    """Runs that MLflow does not have yet, then the table. Raises UserError where the server cannot be reached."""
+    """Add missing runs to MLflow, then the table. Raises UserError if the server cannot be reached."""
     from experiments.tracking.mlflow import Tracker
 
     os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # its own seven take four minutes to say no
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # MLflow's own seven retries take four minutes
     plan = chosen.plan
     done = [run for run in plan.runs if chosen.store.result(run.run_id) is not None]
     if not done:
@@ -123,7 +124,7 @@ def _publish(chosen: Selected, uri: str) -> Published:
     except Exception as error:
         if not uri or type(error).__name__ not in ("MlflowException", "RestException", "ConnectionError"):
             raise
-        raise UserError(f"--tracking-uri {uri}: the server did not take it ({error}).") from None
+        raise UserError(f"--tracking-uri {uri}: the server refused it ({error}).") from None
 
 
 def _tracked(plan: Plan, store: Store) -> list[TrackedRun]:
@@ -144,7 +145,7 @@ def _tracked(plan: Plan, store: Store) -> list[TrackedRun]:
 
 
 def _own_sets(plan: Plan, store: Store) -> set[str]:
-    """The sets whose plain metric names in MLflow are of the decoding that this plan prints, in every run."""
+    """Sets whose plain metric names in MLflow stand for this plan's decoding in every run."""
     other = {
         e.spec.set
         for run in plan.runs

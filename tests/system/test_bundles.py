@@ -340,13 +340,13 @@ def test_bundle_and_import_by_the_command(finished, tmp_path, monkeypatch, capfd
     one, two = tmp_path / "one.tar.gz", tmp_path / "two.tar.gz"
     assert call(monkeypatch, capfd, "bundle", *study, "--out", one, "--anonymous")[2] == ""
     assert call(monkeypatch, capfd, "bundle", *study, "--out", two, "--as-recorded")[0] == 0
-    assert "give one of them" in call(monkeypatch, capfd, "bundle", *study, "--anonymous", "--as-recorded")[2]
+    assert "give only one of them" in call(monkeypatch, capfd, "bundle", *study, "--anonymous", "--as-recorded")[2]
     assert socket.gethostname().encode() in b"".join(contents(two).values())
     code, said, _ = call(monkeypatch, capfd, "import", one, "--store", tmp_path / "mine")
-    assert code == 0 and "4 runs taken" in said
+    assert code == 0 and "4 runs imported" in said
     for again in (two, chosen.store.root):  # the same trainings, whatever was left out of the one that came first
         code, said, errors = call(monkeypatch, capfd, "import", again, "--store", tmp_path / "mine")
-        assert code == 0 and "0 runs taken" in said and "4 already there" in said and "other numbers" not in errors
+        assert code == 0 and "0 runs imported" in said and "4 already there" in said and "different results" not in errors
 
 
 def test_what_an_anonymous_bundle_cannot_leave_out_is_named(finished, tmp_path, monkeypatch, capfd):
@@ -370,5 +370,5 @@ def test_a_bundle_that_a_report_stumbles_over_is_no_bug_of_ours(finished, tmp_pa
     monkeypatch.setattr("ablations.cli.report.build_table", stumble)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     code, _, errors = call(monkeypatch, capfd, "report", path)
-    assert code == 2 and "Traceback" not in errors and f"{path}: its records hold something" in errors
+    assert code == 2 and "Traceback" not in errors and f"{path}: its records contain something" in errors
     assert list(tmp_path.glob("ablations-*.log"))

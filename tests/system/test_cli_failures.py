@@ -56,8 +56,8 @@ def test_a_damaged_last_checkpoint_is_passed_over_and_said(cli: Cli, tiny: Path,
     weights.write_bytes(data)
     cli("run", tiny, *LONG, "--store", store, "--devices", "cpu:1")
     log = cli("log", "base", "--store", store).stdout
-    assert f"passed over the checkpoint 0001/checkpoints/{last.name}: model.safetensors is not what was written" in log
-    assert f"went on at step {int(before.name[5:])}" in log
+    assert f"skipped the checkpoint 0001/checkpoints/{last.name}: model.safetensors is not what was written" in log
+    assert f"resumed at step {int(before.name[5:])}" in log
 
 
 @pytest.fixture

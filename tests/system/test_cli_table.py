@@ -36,7 +36,7 @@ def test_verify_names_the_cells_that_changed(
     options = [tiny, "--seeds", "2", "--store", store]
     path = tmp_path / name
     cli("report", *options, "--format", format_, "--out", path)
-    assert "all as the store gives them" in cli("verify", path, *options).stdout
+    assert "all equal to the store's" in cli("verify", path, *options).stdout
     text = path.read_text(encoding="utf-8")
     number = re.search(r"\d\d\.\d\d", text.partition("h1")[2] if format_ in ("csv", "json") else text)
     assert number is not None
@@ -51,11 +51,11 @@ def test_a_latex_table_says_how_it_was_made(cli: Cli, tiny: Path, store: Path, t
     made = ["--rows", "base,A", "--seeds", "2", "--significance", "sentences"]
     cli("report", tiny, *made, "--store", store, "--format", "latex", "--out", path)
     assert str(tiny.parent) not in path.read_text(encoding="utf-8")
-    assert "all as the store gives them" in cli("verify", path, "--store", store).stdout
+    assert "all equal to the store's" in cli("verify", path, "--store", store).stdout
     assert "rows were added or left out" in cli("verify", path, "--rows", "base", "--store", store, code=1).stdout
     nameless = tmp_path / "t.csv"
     cli("report", tiny, "--seeds", "2", "--store", store, "--format", "csv", "--out", nameless)
-    assert "does not say which study" in cli("verify", nameless, "--store", store, code=2).stderr
+    assert "does not name its study" in cli("verify", nameless, "--store", store, code=2).stderr
 
 
 def test_explain_leads_to_the_files(cli: Cli, tiny: Path, store: Path) -> None:

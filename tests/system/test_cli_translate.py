@@ -128,7 +128,7 @@ def test_attention_is_drawn_and_kept_as_an_artifact(cli: Cli, store: tuple[Path,
         (("--checkpoint", "bset"), "--checkpoint bset: write last, best or average:K"),
         (("--checkpoint", "average:0"), "--checkpoint average:0: write last"),
         (("--precision", "float32"), "--precision float32: write fp32, bf16 or auto"),
-        (("--model", "exported", "--checkpoint", "best"), "leave --checkpoint out"),
+        (("--model", "exported", "--checkpoint", "best"), "leave out --checkpoint"),
         (("--study", "search.toml", "--checkpoint", "best"), "holds none whose perplexity on dev was measured"),
     ],
 )

@@ -55,5 +55,5 @@ def test_the_table_and_its_runs_go_to_a_server(
 def test_a_server_that_is_not_there(cli: Cli, tiny: Path, finished: Path) -> None:
     words = ["ui", tiny, "--seeds", "2", "--store", finished, "--tracking-uri", f"http://127.0.0.1:{free_port()}"]
     said = cli(*words, code=2).stderr
-    assert "the server did not take it" in said and "Traceback" not in said
-    assert "name the study" in cli("ui", "--tracking-uri", "http://127.0.0.1:9", code=2).stderr
+    assert "the server refused it" in said and "Traceback" not in said
+    assert "give its study" in cli("ui", "--tracking-uri", "http://127.0.0.1:9", code=2).stderr

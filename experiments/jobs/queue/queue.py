@@ -77,7 +77,7 @@ class Queue(Reading):
     def drain(self) -> None:
         """Ask the coordinator to finish what runs and to start nothing more. The next one begins as usual."""
         with self._change():
-            self._db.execute("INSERT OR REPLACE INTO notes VALUES ('drain', 'starts nothing more, as was asked')")
+            self._db.execute("INSERT OR REPLACE INTO notes VALUES ('drain', 'draining: starts no other runs')")
 
     @contextlib.contextmanager
     def _change(self) -> Iterator[None]:

@@ -64,7 +64,7 @@ def requests(store):
 def test_status_says_what_waits_and_why_what_runs_and_what_failed(store):
     text = call(store, "status")
     assert "1 waiting, 1 running, 1 finished, 1 failed" in text
-    assert "A-h16 seed 1" in text and "nobody works on the queue" in text
+    assert "A-h16 seed 1" in text and "no coordinator is running" in text
     assert "B-dk16 seed 2" in text and "step 4/10 training" in text and "about 12 s of training left" in text
     assert "the loss of step 3 is nan" in text
     assert "base" not in text
@@ -95,7 +95,7 @@ def test_a_long_queue_is_cut_short_in_the_terminal(store):
     ledger.enqueue([make(0x100 + i, "E") for i in range(30)])
     ledger.close()
     text = call(store, "status")
-    assert "more that wait" in text and len(text.splitlines()) < 40
+    assert "more waiting" in text and len(text.splitlines()) < 40
     with store.coordinator_lock():
         assert "before it" in call(store, "status") and "worked on by process" in call(store, "status")
 
@@ -129,20 +129,20 @@ def test_retry_takes_failed_ones_and_cancelled_ones_by_name(store):
 
 
 def test_drain_without_a_coordinator_says_so_and_leaves_no_wish(store):
-    assert "nobody works" in call(store, "drain")
+    assert "no coordinator works" in call(store, "drain")
     with store.coordinator_lock():
-        assert "starts nothing more" in call(store, "drain")
-        assert "starts nothing more" in call(store, "status")
+        assert "starts no others" in call(store, "drain")
+        assert "starts no other runs" in call(store, "status")
 
 
 def test_log_shows_attempts_what_explains_them_and_the_last_log(store):
     text = call(store, "log", "C-n2")
     assert "attempt 1 on cpu:0" in text and "diverged" in text
-    assert "passed over the checkpoint" in text and "has 3 bytes" in text
+    assert "skipped the checkpoint" in text and "has 3 bytes" in text
     assert text.endswith("first line\nlast line\n")
     with pytest.raises(UserError, match="no attempt 7"):
         call(store, "log", "C-n2", "--attempt", "7")
-    with pytest.raises(UserError, match="means 4 runs"):
+    with pytest.raises(UserError, match="selects 4 runs"):
         call(store, "log", "table3")
 
 
@@ -216,5 +216,5 @@ def test_runs_that_are_held_say_why_and_are_allowed_by_their_studys_name(store):
     ledger.hold(make(0xA1, "").run_id, "held: it executes the command 'x'")
     ledger.close()
     assert "A-h16 seed 1 (00a100a100a100a1): held: it executes the command 'x'" in call(store, "status")
-    with pytest.raises(UserError, match="no study of that name is queued"):
+    with pytest.raises(UserError, match="no such study is queued"):
         call(store, "work", "--trust", "table9", "--devices", "cpu:1")
