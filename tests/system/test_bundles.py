@@ -346,7 +346,8 @@ def test_bundle_and_import_by_the_command(finished, tmp_path, monkeypatch, capfd
     assert code == 0 and "4 runs imported" in said
     for again in (two, chosen.store.root):  # the same trainings, whatever was left out of the one that came first
         code, said, errors = call(monkeypatch, capfd, "import", again, "--store", tmp_path / "mine")
-        assert code == 0 and "0 runs imported" in said and "4 already there" in said and "different results" not in errors
+        assert code == 0
+        assert "0 runs imported" in said and "4 already there" in said and "different results" not in errors
 
 
 def test_what_an_anonymous_bundle_cannot_leave_out_is_named(finished, tmp_path, monkeypatch, capfd):
