@@ -2,10 +2,20 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Any
 
 RUNNING = "RUNNING"
 Member = tuple[str, str, str, str, str]  # study, profile, corpus, row, group
+
+
+class ChildExit(IntEnum):
+    """What the process of one attempt exits with."""
+
+    FINISHED = 0
+    FAILED = 1
+    PREEMPTED = 3
+    DISK_FULL = 4
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from pathlib import Path
 from experiments.child import run
 from experiments.config import DeviceSpec
 from experiments.events.event_log import EventWriter
+from experiments.records import ChildExit
 from experiments.store.sealed import read_json
 
 
@@ -22,7 +23,7 @@ def main(spec_path: Path) -> int:
     with _profile(spec["trace"]) if "trace" in spec else contextlib.nullcontext():
         code = run.main(spec_path)
     result = read_json(spec_path.parent / "result.json") or {}
-    if code == run.FINISHED and "precision" in result and "trace" not in spec:
+    if code == ChildExit.FINISHED and "precision" in result and "trace" not in spec:
         from experiments.device import Device
 
         device = Device.open(DeviceSpec(**spec["device"]), result["precision"])

@@ -42,6 +42,7 @@ from experiments.config import PROBE_ID, DeviceSpec, TaskConfig, eval_identity, 
 from experiments.errors import Damaged, DiskFull, Diverged, OutOfMemory, Preempted, UserError
 from experiments.events.event_log import EventWriter
 from experiments.events.training_time import training_time
+from experiments.records import ChildExit
 from experiments.store import provenance
 from experiments.store.keeps import union
 from experiments.store.layout import Store
@@ -49,7 +50,6 @@ from experiments.store.sealed import describe_file, read_json, write_json
 from experiments.tasks.base import Context, EvaluationSpec, Task
 from experiments.tasks.load import load_task
 
-FINISHED, FAILED, PREEMPTED, DISK_FULL = 0, 1, 3, 4
 log = logging.getLogger("experiments.child.run")
 
 
@@ -62,7 +62,7 @@ def main(spec_path: Path, rank: int = 0, port: int = 0) -> int:
         events = EventWriter(folder / "ranks" / str(rank) if rank else folder)
     except OSError as error:
         log.exception("no event can be written")
-        return DISK_FULL if _failure_class(error) == "disk_full" else FAILED
+        return ChildExit.DISK_FULL if _failure_class(error) == "disk_full" else ChildExit.FAILED
     try:
         spec = read_json(spec_path) or {}
         stop = StopRequest(None if rank else spec.get("coordinator"))
@@ -76,11 +76,11 @@ def main(spec_path: Path, rank: int = 0, port: int = 0) -> int:
         events.emit("finished")
     except Preempted as outcome:
         events.emit("preempted", step=outcome.step)
-        return PREEMPTED
+        return ChildExit.PREEMPTED
     except Exception as error:
         log.exception("failed")
         return _say_failed(error, events)
-    return FINISHED
+    return ChildExit.FINISHED
 
 
 def cap_memory(device: DeviceSpec) -> None:
@@ -103,8 +103,8 @@ def _say_failed(error: Exception, events: EventWriter) -> int:
         events.emit("failed", cls=cls, message=str(error), traceback=traceback.format_exc())
     except OSError:  # nothing can be written any more: the exit code says it
         log.exception("the failure could not be told")
-        return DISK_FULL
-    return DISK_FULL if cls == "disk_full" else FAILED
+        return ChildExit.DISK_FULL
+    return ChildExit.DISK_FULL if cls == "disk_full" else ChildExit.FAILED
 
 
 def _failure_class(error: Exception) -> str:
@@ -149,7 +149,7 @@ def _other_rank(spec: dict[str, Any], task: Task, folder: Path, rank: int, port:
 def _end_with(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(0.5)
-    os._exit(FAILED)
+    os._exit(ChildExit.FAILED)
 
 
 def _config(spec: dict[str, Any], task: Task) -> Any:

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from experiments.child.run import DISK_FULL, main
+from experiments.child.run import main
 from experiments.errors import DiskFull
 from experiments.jobs.queue.queue import Queue
+from experiments.records import ChildExit
 from experiments.store.layout import Store
 
 from .conftest import Cli, command, environment
@@ -52,7 +53,7 @@ def test_no_inode_left_for_a_store_or_a_queue(cli: Cli, tiny: Path, without_inod
 def test_a_child_that_cannot_make_a_file_says_that_the_disk_is_full(without_inodes: Path) -> None:
     (without_inodes / "attempt").mkdir()
     (without_inodes / "attempt" / "spec.json").write_text("{}")
-    assert main(without_inodes / "attempt" / "spec.json") == DISK_FULL
+    assert main(without_inodes / "attempt" / "spec.json") == ChildExit.DISK_FULL
 
 
 def test_no_space_left(cli: Cli, tiny: Path, disk: Path) -> None:

@@ -12,12 +12,13 @@ from experiments.jobs.attempts.progress import AttemptProgress
 from experiments.jobs.attempts.promote import TRAINING
 from experiments.jobs.queue.job import Claimed, Ending
 from experiments.jobs.queue.states import Outcome, State
+from experiments.records import ChildExit
 
 MAX_STALLS = 3
 LONG_S = 600.0  # an attempt that trained for so long has moved forward by one step, too: it may be an epoch
 MAX_HANGS = 2  # one retry
 MIN_MICRO_BATCH = 64  # tokens: below this, memory is not the micro-batch's
-PREEMPTED, DISK_FULL, FAILED_CODES = 3, 4, range(1, 128)
+FAILED_CODES = range(1, 128)
 OUTCOMES = {
     "out_of_memory": Outcome.OUT_OF_MEMORY,
     "disk_full": Outcome.DISK_FULL,
@@ -52,17 +53,17 @@ def decide(
     if record.failure is not None and record.failure.get("cls") != "disk_full":
         training = TRAINING in expected and not record.parts
         return _failed(claimed, record.failure, pinned, best, log_tail, training)
-    if record.failure is not None or code == DISK_FULL:
+    if record.failure is not None or code == ChildExit.DISK_FULL:
         detail = str((record.failure or {}).get("message") or "There is no space left on the disk of the store.")
         return Ending(State.WAITING, Outcome.DISK_FULL, detail=detail, pinned=pinned, best=best, alone=claimed.alone)
     if asked == "hung":
         return _hung(claimed, pinned, best, log_tail)
-    if code == 0:
+    if code == ChildExit.FINISHED:
         return _incomplete([part for part in missing if part in expected], pinned, best, log_tail)
-    if code in FAILED_CODES and code != PREEMPTED and not record.preempted:
+    if code in FAILED_CODES and code != ChildExit.PREEMPTED and not record.preempted:
         error = f"The child process ended with exit code {code} and did not say why.{_tail(log_tail)}"
         return Ending(State.FAILED, Outcome.BUG, error=error, pinned=pinned, best=best)
-    outcome = Outcome.PREEMPTED if record.preempted or code == PREEMPTED else Outcome.KILLED
+    outcome = Outcome.PREEMPTED if record.preempted or code == ChildExit.PREEMPTED else Outcome.KILLED
     how = "stopped after a checkpoint" if outcome is Outcome.PREEMPTED else _killed_by(code)
     stalls = 0 if ahead else claimed.stalls + (asked != "stop")
     if stalls >= MAX_STALLS:

@@ -8,6 +8,7 @@ import pytest
 from experiments.child import run
 from experiments.config import eval_identity, run_identity
 from experiments.events.event_log import read_events
+from experiments.records import ChildExit
 from experiments.store.layout import Store
 from experiments.store.sealed import write_json
 from experiments.tasks.load import load_task
@@ -46,7 +47,7 @@ def test_one_that_fails_is_the_attempts_failure_and_the_others_are_made(tmp_path
         "device": {"kind": "cpu", "threads": 1},
     }  # fmt: skip
     write_json(folder / "spec.json", spec)
-    assert run.main(folder / "spec.json") == run.FAILED
+    assert run.main(folder / "spec.json") == ChildExit.FAILED
     events = read_events(folder)
     assert [event["set"] for event in events if event["kind"] == "evaluated"] == ["a", "c"]
     [failed] = [event for event in events if event["kind"] == "failed"]
