@@ -14,8 +14,9 @@ SPEC is a JSON file in the attempt's folder, written by the coordinator:
     earlier      folders of attempts whose checkpoints may be used, newest first, relative to the store
     pinned       what the first attempt resolved (precision, micro-batch …), so that a resume is exact
     keeps        what evaluations of other rows and studies ask of the training (experiments/store/keeps.py)
-    keeps        what evaluations of other rows and studies ask of the training (experiments/store/keeps.py)
     coordinator  {pid, start_ticks, boot_id}    when it is gone, the child saves a checkpoint and ends
+
+`--alone` before SPEC runs a copy of an old attempt's spec for debugging (docs/architecture.md).
 
 Where several devices train a run together, each has a process of its own: the child is rank 0, and starts the others as
 `python -m experiments.child.run SPEC RANK PORT` (experiments/training/parallel/ranks.py).
@@ -53,8 +54,11 @@ from experiments.tasks.load import load_task
 log = logging.getLogger("experiments.child.run")
 
 
-def main(spec_path: Path, rank: int = 0, port: int = 0) -> int:
-    """Run one attempt; returns the exit code. Never raises: what went wrong is the attempt's last event."""
+def main(spec_path: Path, rank: int = 0, port: int = 0, *, alone: bool = False) -> int:
+    """Run one attempt; returns the exit code. Never raises: the attempt's last event says what went wrong.
+
+    alone: ignore the spec's coordinator, which a copied spec outlives.
+    """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
     faulthandler.enable()  # a crash in native code leaves its stack in the log
     folder = spec_path.parent
@@ -65,7 +69,7 @@ def main(spec_path: Path, rank: int = 0, port: int = 0) -> int:
         return ChildExit.DISK_FULL if _failure_class(error) == "disk_full" else ChildExit.FAILED
     try:
         spec = read_json(spec_path) or {}
-        stop = StopRequest(None if rank else spec.get("coordinator"))
+        stop = StopRequest(None if rank or alone else spec.get("coordinator"))
         cap_memory(DeviceSpec(**spec["device"]))
         task = load_task(spec["task"], spec.get("folder", "")).with_settings(spec["config"])
         if rank:
@@ -297,4 +301,5 @@ def _evaluate(
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]).absolute(), *map(int, sys.argv[2:4])))
+    given = [argument for argument in sys.argv[1:] if argument != "--alone"]
+    sys.exit(main(Path(given[0]).absolute(), *map(int, given[1:3]), alone="--alone" in sys.argv))
