@@ -1,12 +1,12 @@
-"""The time of day that is written into records: of the process's start, plus what has passed since.
+"""The time of day written into records: the process's start time plus the time elapsed since then.
 
-A machine's clock may be set while a run trains. Differences of these times are durations all the same, and events of
-one attempt stand in their order.
+A machine's clock may be set while a run trains. With this clock, differences are still durations, and the events of an
+attempt are in order.
 """
 
 import time
 
-# counts what a machine sleeps, as the time of day does
+# a clock that also counts while the machine sleeps, like the time of day
 _PASSED = time.CLOCK_BOOTTIME if hasattr(time, "CLOCK_BOOTTIME") else time.CLOCK_MONOTONIC
 _BEGAN = time.time() - time.clock_gettime(_PASSED)
 

@@ -1,4 +1,4 @@
-"""Event files with damaged lines, over a whole store. Imports no torch."""
+"""Find event files with damaged lines in a whole store. Imports no torch."""
 
 import functools
 from collections.abc import Iterator, Mapping
@@ -7,13 +7,15 @@ from pathlib import Path
 from experiments.events.event_log import FILE, Tail
 from experiments.store.layout import Store
 
-Known = Mapping[tuple[str, int], tuple[str, int]]  # run_id and attempt → content of its events, damaged lines
+Known = Mapping[
+    tuple[str, int], tuple[str, int]
+]  # (run_id, attempt) → fingerprint of its events, number of damaged lines
 
 
 def damaged_events(store: Store, known: Known | None = None) -> Iterator[tuple[str, int, str]]:
-    """(run_id, attempt, a line for people) of every event file in which lines had to be passed over.
+    """(run_id, attempt, message) of every event file with skipped lines.
 
-    Files whose content is `known` are not read again: a store may have 10,000.
+    Files whose fingerprint is `known` are not read again: a store may have 10,000.
     """
     for run_id in store.run_ids():
         for attempt in store.attempts(run_id):
@@ -27,7 +29,7 @@ def damaged_events(store: Store, known: Known | None = None) -> Iterator[tuple[s
 
 
 def content_of(folder: Path) -> str:
-    """What changes when an attempt's events change; "" if there are none."""
+    """A fingerprint (size and time) of an attempt's events; "" if there are none."""
     try:
         about = (folder / FILE).stat()
     except OSError:
@@ -37,7 +39,7 @@ def content_of(folder: Path) -> str:
 
 @functools.cache
 def _damaged(folder: Path, _content: str) -> int:
-    """Read once per content: `status --watch` asks every two seconds."""
+    """Number of damaged lines, counted once per fingerprint: `status --watch` calls this every two seconds."""
     tail = Tail(folder)
     for _ in tail.read():
         pass

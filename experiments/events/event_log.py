@@ -1,7 +1,7 @@
-"""A run's events: one JSON object a line, appended by the child, tailed by the coordinator. The truth of a run.
+"""A run's events: one JSON object per line, appended by the child, read by the coordinator. They are the run's record.
 
-What the kinds of events hold: event_kinds.py. When a line is damaged: event_lines.py. The times are Unix seconds whose
-differences are durations (clock.py).
+Fields of each kind: kinds.py. Damaged lines: lines.py. Times are Unix seconds whose differences are durations
+(clock.py).
 """
 
 import contextlib
@@ -21,18 +21,18 @@ PROGRESS_EVERY_S = 1.0
 
 
 class EventWriter:
-    """Appends events to `<folder>/events.jsonl`: one write call a line, so that a kill tears at most the last."""
+    """Appends events to `<folder>/events.jsonl`, one write call per line, so a kill damages at most the last."""
 
     def __init__(self, folder: Path) -> None:
         self._file = os.open(folder / FILE, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
         size = os.fstat(self._file).st_size
         self._head = {} if size else {"format": FORMAT}
-        self._torn = size > 0 and os.pread(self._file, 1, size - 1) != b"\n"  # by a writer that was killed
+        self._torn = size > 0 and os.pread(self._file, 1, size - 1) != b"\n"  # the writer was killed
         self._progress_at = 0.0
-        self._turn = threading.Lock()  # a checkpoint is told by the thread that wrote it
+        self._turn = threading.Lock()  # checkpoints are reported by the thread that writes them
 
     def emit(self, kind: str, /, **fields: Any) -> None:
-        """Append an event. Raises ValueError for fields that its kind does not have (event_lines.py)."""
+        """Append an event. Raises ValueError if its fields do not fit its kind (kinds.py), OSError if writing fails."""
         if kind == "progress":
             if time.monotonic() - self._progress_at < PROGRESS_EVERY_S:
                 return
@@ -40,11 +40,11 @@ class EventWriter:
         with self._turn:
             self._append(encode({**fields, **self._head, "t": round(clock.now(), 3), "kind": kind}))
             self._head = {}
-        if kind not in NOT_FSYNCED:  # what a restart relies on must survive a power cut
+        if kind not in NOT_FSYNCED:  # a restart relies on these events, so they must survive a power cut
             os.fsync(self._file)
 
     def _append(self, line: bytes) -> None:
-        """One write; on a disk that is nearly full it may be cut short: then OSError, and nothing of it stays."""
+        """Write a line. On a full disk the write may be cut short: then remove the part and raise OSError."""
         line = b"\n" + line if self._torn else line
         written = 0
         try:
@@ -62,10 +62,10 @@ class EventWriter:
 
 
 class Tail:
-    """Reads a growing event file: each call goes on where the last one stopped.
+    """Reads a growing event file; each call continues where the last one stopped.
 
-    `offset` is where the next event begins, in bytes; `damaged` counts the lines passed over on the way. A line that
-    is still being written, or was torn by a kill, is left for the next call.
+    offset: byte position of the next event. damaged: number of lines skipped so far. A last line without newline is
+    left for the next call: it is still being written, or was cut short by a kill.
     """
 
     def __init__(self, folder: Path, offset: int = 0) -> None:
@@ -75,17 +75,17 @@ class Tail:
         self._within_too_long = False
 
     def damage(self, root: Path) -> str:
-        """A line for people on what was passed over; empty if nothing was."""
+        """A message on skipped lines; "" if there are none."""
         lines = "1 damaged line was" if self.damaged == 1 else f"{self.damaged} damaged lines were"
         return f"{lines} skipped in {os.path.relpath(self.path, root)}" if self.damaged else ""
 
     def read(self, until: int | None = None) -> Iterator[dict[str, Any]]:
-        """The complete events since the last call, oldest first, in bounded memory; those that begin before `until`."""
+        """The complete events since the last call, oldest first, in bounded memory; only those before byte `until`."""
         try:
             file = open(self.path, "rb", opener=_without_waiting)  # noqa: SIM115
         except FileNotFoundError:
             return
-        except OSError:  # a folder, somebody else's file: nothing in it can be read
+        except OSError:  # a folder, or no permission: nothing can be read
             self.damaged = max(1, self.damaged)
             return
         with file:
@@ -103,7 +103,7 @@ class Tail:
                     yield event
 
     def _line(self, file: IO[bytes]) -> bytes:
-        """The next complete line, at most LONGEST_LINE of it; empty where the file ends."""
+        """The next complete line, at most LONGEST_LINE bytes of it; b"" at the end of the file."""
         while True:
             line = file.readline(LONGEST_LINE)
             whole = line.endswith(b"\n")
@@ -123,7 +123,7 @@ def _without_waiting(path: str, flags: int) -> int:
 
 
 def _format(file: IO[bytes]) -> int | None:
-    """By the first line that can be read."""
+    """The file's format, from the first readable line."""
     while (line := file.readline(LONGEST_LINE)).endswith(b"\n"):
         if (found := format_of(line)) is not None:
             return found
@@ -131,5 +131,5 @@ def _format(file: IO[bytes]) -> int | None:
 
 
 def read_events(folder: Path) -> list[dict[str, Any]]:
-    """All complete events of an attempt; empty if it never started."""
+    """All complete events of an attempt; [] if it never started."""
     return list(Tail(folder).read())

@@ -1,4 +1,4 @@
-"""A run's story over its attempts, read from the events: one curve, whatever died in between. Imports no torch."""
+"""A run's history over its attempts, read from events: one curve without gaps or repeats. Imports no torch."""
 
 from collections.abc import Iterator, Mapping
 from itertools import islice
@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 from experiments.events.event_log import Tail
 from experiments.store.layout import Store
 
-HEAD = 20  # events, of which one is "started"
+HEAD = 20  # one of the first HEAD events is "started"
 
 
 class Point(NamedTuple):
-    """A number of the training curve."""
+    """A value of the training curve."""
 
     name: str
     value: float
@@ -20,17 +20,17 @@ class Point(NamedTuple):
 
 
 class History:
-    """Reads what is new at each call. A step that a resumed attempt repeats is given once.
+    """Reads a run's new events at each call. A step that a resumed attempt repeats is given once.
 
-    `begin` is the first attempt of the present line of work: a "restarted" event starts a new line, whose numbers have
-    nothing to do with the former one's.
+    begin: the first attempt of the present training. A "restarted" event begins a new training, whose curve is
+    unrelated to the former one.
     """
 
     def __init__(self, store: Store, run_id: str) -> None:
         self._store, self._run_id = store, run_id
-        self._tails: dict[int, Tail] = {}  # of the attempts that have begun
+        self._tails: dict[int, Tail] = {}  # by attempt number, for started attempts
         self.begin = 0
-        self.last: dict[str, int] = {}  # the last step given, by name
+        self.last: dict[str, int] = {}  # the last step given, by metric name
         self.started: dict[str, Any] = {}  # the latest attempt's "started" event
         self.begun: dict[str, Any] = {}  # the first attempt's "started" event
         self.first_t: float | None = None
@@ -41,15 +41,15 @@ class History:
 
     @property
     def position(self) -> dict[int, int]:
-        """How far it has read: bytes of each attempt's events."""
+        """Bytes read of each attempt's events."""
         return {number: tail.offset for number, tail in sorted(self._tails.items()) if number >= self.begin}
 
     def read(self) -> Iterator[Point]:
-        """The points since the last call; after `restarted` they begin anew."""
+        """The points since the last call; after a "restarted" event they begin again."""
         return (point for points in self.batches(1) for point in points)
 
     def batches(self, size: int) -> Iterator[list[Point]]:
-        """As `read`, at least so many at a time, the last one may be empty; `position` counts what has been given."""
+        """Like `read`, in batches of at least `size`; the last may be empty. `position` covers batches given so far."""
         self.look()
         batch: list[Point] = []
         for number, tail in sorted(self._tails.items()):
@@ -62,7 +62,7 @@ class History:
         yield batch
 
     def skip(self, position: Mapping[int, int]) -> None:
-        """Go to where another History's `position` was, as if all before it had been read."""
+        """Skip to a `position` of another History, as if everything before it had been read."""
         self.look()
         for number, tail in sorted(self._tails.items()):
             if number >= self.begin:
@@ -71,7 +71,7 @@ class History:
                         pass
 
     def look(self) -> int:
-        """Take notice of new attempts; returns `begin`."""
+        """Look for new attempts; returns `begin`."""
         numbers = self._store.attempts(self._run_id)
         for number in numbers:
             folder = self._store.attempt_folder(self._run_id, number)

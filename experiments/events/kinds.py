@@ -1,6 +1,6 @@
-"""The kinds of events, and what each holds: the fields it must have, their types and bounds.
+"""The kinds of events with their required fields, types and bounds.
 
-A field that is not named here may be added to an event, and is not checked.
+Events may have further fields; these are not checked.
 """
 
 from typing import Annotated, Any, Literal, Required
@@ -12,7 +12,7 @@ LAST_STEP = (1 << 63) - 1  # SQLite's largest integer
 Step = Annotated[int, Field(ge=0, le=LAST_STEP)]
 Time = Annotated[float, Field(ge=0, lt=253402300800)]  # Unix seconds (clock.py), to the end of the year 9999
 Count = Annotated[int, Field(ge=0, le=LAST_STEP)]
-Number = float | Literal["nan", "inf", "-inf"]  # JSON knows no NaN
+Number = float | Literal["nan", "inf", "-inf"]  # JSON has no NaN
 
 
 class _Event(TypedDict, total=False):
@@ -22,6 +22,8 @@ class _Event(TypedDict, total=False):
 
 
 class Started(_Event, total=False):
+    """The attempt has begun."""
+
     kind: Required[Literal["started"]]
     attempt: Required[Count]
     pid: Count
@@ -34,7 +36,7 @@ class Started(_Event, total=False):
 
 
 class Resumed(_Event, total=False):
-    """Training goes on at this step."""
+    """Training continues from this step."""
 
     kind: Required[Literal["resumed"]]
     step: Required[Step]
@@ -43,14 +45,14 @@ class Resumed(_Event, total=False):
 
 
 class Restarted(_Event, total=False):
-    """Earlier attempts count no more; written before "started"."""
+    """Earlier attempts no longer count; written before "started"."""
 
     kind: Required[Literal["restarted"]]
     why: str
 
 
 class Point(_Event, total=False):
-    """Numbers of the training curve."""
+    """Values of the training curve."""
 
     kind: Required[Literal["metrics"]]
     step: Required[Step]
@@ -58,7 +60,7 @@ class Point(_Event, total=False):
 
 
 class Progress(_Event, total=False):
-    """Of what has no steps; at most one a second."""
+    """Progress of work without steps; at most one per second."""
 
     kind: Required[Literal["progress"]]
     what: Required[str]
@@ -67,7 +69,7 @@ class Progress(_Event, total=False):
 
 
 class Checkpoint(_Event, total=False):
-    """Saved and durable."""
+    """A checkpoint was saved durably."""
 
     kind: Required[Literal["checkpoint"]]
     step: Required[Step]
@@ -75,13 +77,15 @@ class Checkpoint(_Event, total=False):
 
 
 class CheckpointSkipped(_Event, total=False):
+    """A checkpoint was not usable for a resume."""
+
     kind: Required[Literal["checkpoint_skipped"]]
     path: Required[str]
     reason: Required[str]
 
 
 class Pinned(_Event, total=False):
-    """What later attempts keep."""
+    """Settings that later attempts keep, for an exact resume."""
 
     kind: Required[Literal["pinned"]]
     micro_batch_tokens: Count
@@ -91,13 +95,15 @@ class Pinned(_Event, total=False):
 
 
 class Trained(_Event, total=False):
-    """Weights are in the attempt's folder."""
+    """Training is finished; the weights are in the attempt's folder."""
 
     kind: Required[Literal["trained"]]
     step: Step | None
 
 
 class Evaluated(_Event, total=False):
+    """An evaluation is finished."""
+
     kind: Required[Literal["evaluated"]]
     eval_id: Required[Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]]
     set: Required[str]
@@ -105,17 +111,21 @@ class Evaluated(_Event, total=False):
 
 
 class Finished(_Event, total=False):
+    """The attempt is finished."""
+
     kind: Required[Literal["finished"]]
 
 
 class Preempted(_Event, total=False):
-    """Stopped on request, after a checkpoint."""
+    """The attempt stopped on request, after a checkpoint."""
 
     kind: Required[Literal["preempted"]]
     step: Step | None
 
 
 class Failed(_Event, total=False):
+    """The attempt failed."""
+
     kind: Required[Literal["failed"]]
     cls: Required[str]  # out_of_memory | disk_full | diverged | user_error | bug
     message: Required[str]
@@ -124,6 +134,8 @@ class Failed(_Event, total=False):
 
 
 class Probed(_Event, total=False):
+    """The measured rate of a large matrix product."""
+
     kind: Required[Literal["probed"]]
     matrix_flops: Required[float]
 

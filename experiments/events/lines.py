@@ -1,8 +1,8 @@
-"""One line of an event file: its checksum, and what makes it damaged.
+"""Encode and decode a line of an event file, with its checksum; recognise damaged lines.
 
 Format 2: the file's first event has "format": 2, and every line ends with "crc", 8 hex digits of CRC-32 over the
-line's canonical JSON (sorted keys, no blanks) without it. Format 1 has neither, and the numbers of a "metrics" event
-stand beside "t" and "kind" instead of under "metrics".
+line's canonical JSON (sorted keys, no blanks) without "crc". Format 1 has neither; in a "metrics" event the values are
+beside "t" and "kind" instead of under "metrics".
 """
 
 import json
@@ -18,14 +18,14 @@ from pydantic_core import from_json
 from experiments.events.kinds import EVENT
 
 FORMAT = 2
-LONGEST_LINE = 4 << 20  # bytes; a longer one is damaged, and is never held in memory as a whole
-LONGEST_TEXT = 200_000  # characters of a text in an event; the middle of a longer one is left out
+LONGEST_LINE = 4 << 20  # bytes; a longer line counts as damaged and is never read as a whole
+LONGEST_TEXT = 200_000  # characters of a text in an event; the middle of a longer text is cut out
 _CRC = re.compile(rb',"crc":"([0-9a-f]{8})"\}\n?\Z')
 _CRC_LENGTH = len(b',"crc":"01234567"}\n')
 
 
 class LineError(ValueError):
-    """A line that is no event."""
+    """The line is not a valid event."""
 
 
 class _UnknownKindError(LineError):
@@ -33,7 +33,7 @@ class _UnknownKindError(LineError):
 
 
 def encode(event: Mapping[str, Any]) -> bytes:
-    """The line of an event, with its checksum and newline. Raises LineError for what `decode` would refuse."""
+    """An event as a line with checksum and newline. Raises LineError for an event that `decode` would refuse."""
     plain = _plain(event)
     line = _canonical(plain)
     _checked(from_json(line))
@@ -44,7 +44,7 @@ def encode(event: Mapping[str, Any]) -> bytes:
 
 
 def decode(line: bytes, format_: int) -> dict[str, Any] | None:
-    """The event of a line of a file of this format; None for a kind of a later version. Raises LineError."""
+    """The event of a line in a file of format `format_`; None for a kind of a later version. Raises LineError."""
     try:
         event = from_json(line, allow_inf_nan=False, cache_strings="keys")
         if not isinstance(event, dict):
@@ -58,12 +58,12 @@ def decode(line: bytes, format_: int) -> dict[str, Any] | None:
         if format_ >= FORMAT:
             return None
         raise
-    except ValueError as error:  # bad UTF-8, NaN, a lone surrogate, nesting beyond 200 too
+    except ValueError as error:  # includes bad UTF-8, NaN, lone surrogates and nesting beyond 200
         raise LineError(str(error)) from None
 
 
 def format_of(line: bytes) -> int | None:
-    """Of the file in which this is the first line that can be read; None if it cannot."""
+    """The format of a file whose first readable line is `line`; None if the line is not readable."""
     try:
         event = from_json(line)
     except ValueError:
@@ -99,7 +99,7 @@ def _checked(event: Any) -> dict[str, Any]:
 
 
 def _nested(event: Mapping[str, Any]) -> dict[str, Any]:
-    """A "metrics" event of format 1, as format 2 has it; text and flags among its numbers are left out."""
+    """Convert a "metrics" event of format 1 to format 2; texts and flags among its values are dropped."""
     kept = {name: event[name] for name in ("t", "kind", "step") if name in event}
     values = {name: value for name, value in event.items() if name not in kept}
     return {**kept, "metrics": {name: value for name, value in values.items() if _is_number(value)}}
@@ -111,11 +111,11 @@ def _is_number(value: Any) -> bool:
 
 def _canonical(value: Mapping[str, Any]) -> bytes:
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return text.encode(errors="replace")  # a file name that is no Unicode is told with question marks
+    return text.encode(errors="replace")  # file names that are not Unicode get question marks
 
 
 def _plain(value: Any) -> Any:
-    """JSON knows no NaN or infinity: they are written as strings, so that every line stays valid JSON."""
+    """Make a value valid JSON: NaN and infinity become strings, long texts are cut in the middle."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, str) and len(value) > LONGEST_TEXT:

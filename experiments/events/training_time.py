@@ -1,4 +1,4 @@
-"""How long a training took over all its attempts, from their events. Imports no torch."""
+"""Training time of a run over all its attempts, computed from their events. Imports no torch."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,11 +13,11 @@ SPEC = "spec.json"
 
 
 def training_time(store: Store, run_id: str, attempt: int, seconds: float) -> dict[str, Any]:
-    """Facts for the record of attempt `attempt`, which took `seconds` itself.
+    """Fields for the record of attempt `attempt`, which itself took `seconds`.
 
-    train_s            of all attempts together, with what failed and what was repeated
-    earlier_attempts   attempt, seconds until its last event, how it ended ("killed" if it did not say)
-    continues          {run_id, step}: the shorter run whose checkpoint this one began with; None for most
+    train_s            seconds of all attempts together, including failed and repeated work
+    earlier_attempts   of each: attempt, seconds until its last event, how it ended ("killed" if it did not say)
+    continues          {run_id, step}: the shorter run whose checkpoint this run began with; usually None
     """
     earlier: list[dict[str, Any]] = []
     resumed: dict[str, Any] | None = None
@@ -32,7 +32,7 @@ def training_time(store: Store, run_id: str, attempt: int, seconds: float) -> di
 
 
 def _line_of_work(store: Store, run_id: str, last: int) -> Iterator[tuple[int, list[dict[str, Any]]]]:
-    """The attempts that trained towards this result: from the one on that began anew."""
+    """The attempts that contribute to this result: from the last restart on."""
     found: list[tuple[int, list[dict[str, Any]]]] = []
     for number in store.attempts(run_id):
         folder = store.attempt_folder(run_id, number)
@@ -46,7 +46,7 @@ def _line_of_work(store: Store, run_id: str, last: int) -> Iterator[tuple[int, l
 
 
 def _trains(folder: Path) -> bool:
-    """Whether the attempt was to train; others evaluate alone. One that cannot be read counts."""
+    """Whether the attempt trained; others only evaluate. An unreadable spec counts as training."""
     try:
         spec: Any = read_json(folder / SPEC)
     except UserError:
@@ -55,7 +55,7 @@ def _trains(folder: Path) -> bool:
 
 
 def _without_curve(folder: Path) -> list[dict[str, Any]]:
-    """Its events, without the points between the first and the last: there may be a million."""
+    """The attempt's events; of consecutive curve points only the last, since there may be a million."""
     kept: list[dict[str, Any]] = []
     last: list[dict[str, Any]] = []
     for event in Tail(folder).read():
@@ -73,7 +73,7 @@ def _seconds(events: list[dict[str, Any]]) -> float:
 
 
 def _ended(events: list[dict[str, Any]]) -> str:
-    """The class of a failure, "stopped" on request, or "killed"."""
+    """The class of the failure, "stopped" on request, or "killed"."""
     last = events[-1]
     if last["kind"] == "failed":
         return str(last.get("cls", "failed"))

@@ -1,4 +1,4 @@
-"""Finished runs from one store into another: identities decide what is the same. Imports no torch."""
+"""Import finished runs from one store into another; identities tell which runs are equal. Imports no torch."""
 
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,23 +11,23 @@ from experiments.store.durable import fsync_tree, whole_folder
 from experiments.store.layout import Store
 from experiments.store.sealed import read_json, write_json
 
-# Of an attempt; weights only where they are asked for. Checkpoints, optimizer state and specs stay behind.
+# Files of an attempt that are exchanged; weights only on request; never checkpoints, optimizer state and specs.
 KEPT = ("events.jsonl", "log.txt", "result.json", "uncommitted.diff")
 WEIGHTS = "final"
 
 
 class Taken(NamedTuple):
-    """What became of one run: "taken", "had" (the same training was there), "other" (there, with other numbers)."""
+    """The outcome for one run: "taken", "had" (same training already there), or "other" (there with other results)."""
 
     run_id: str
     how: str
-    evaluations: int = 0  # taken
+    evaluations: int = 0  # number of evaluations imported
 
 
 def files_of(store: Store, run_id: str, eval_ids: Iterable[str] | None = None, weights: bool = False) -> list[Path]:
-    """The files that make up a finished run, relative to the store, sorted; empty for one that is not finished.
+    """Sorted paths of a finished run's files, relative to the store; [] if it is not finished.
 
-    `eval_ids`: which evaluations; all if None.
+    eval_ids: which evaluations; None for all.
     """
     result = store.result(run_id)
     if result is None:
@@ -44,22 +44,22 @@ def files_of(store: Store, run_id: str, eval_ids: Iterable[str] | None = None, w
 
 
 def _is_inside(path: Path, store: Store) -> bool:
-    """Whether it is a file, and of this store. Raises UserError for one that a link brings in from outside.
+    """Whether a path is a file of this store. Raises UserError for a link that leads out of the store.
 
-    A store that somebody made may link to any file of its reader's; it would be packed, or copied, as a result.
+    A foreign store could link to any file of its reader; that file would be packed or copied as a result.
     """
     if not path.is_file():
         return False
     if not path.resolve().is_relative_to(store.root.resolve()):
         raise UserError(
-            f"{path} is, or lies behind, a link that leads out of the store {store.root}. Its files are not given away "
-            "or taken over: put a copy in the place of the link, if it is meant to be there."
+            f"{path} is, or is behind, a link that leads out of the store {store.root}. Its files are not exported "
+            "or imported: replace the link by a copy, if the file belongs there."
         )
     return True
 
 
 def import_runs(source: Store, target: Store, run_ids: Iterable[str]) -> Iterator[Taken]:
-    """Copy what `target` lacks. Hold the target's coordinator lock: nobody else may write its results meanwhile."""
+    """Copy what `target` lacks. The caller holds the target's coordinator lock, so no other process writes there."""
     for run_id in run_ids:
         theirs, ours = source.result(run_id), target.result(run_id)
         if theirs is None:
@@ -73,15 +73,15 @@ def import_runs(source: Store, target: Store, run_ids: Iterable[str]) -> Iterato
                 _copy_evaluation(source, target, run_id, eval_id, attempt)
                 for eval_id in _folders(source.run_folder(run_id) / "evaluations")
             )
-            if ours is None:  # last: from now on the run counts
+            if ours is None:  # last: this makes the run finished
                 write_json(target.run_folder(run_id) / "result.json", {**theirs, "attempt": attempt})
         yield Taken(run_id, "taken" if ours is None else "had", count)
 
 
 def _training(result: Mapping[str, Any]) -> dict[str, Any]:
-    """What two results of one training have in common: not the attempt's number, nor what a bundle leaves out.
+    """The parts of a result that two records of one training share: no attempt number, nothing that a bundle redacts.
 
-    The settings are left to the run_id, since a corpus may lie elsewhere.
+    Settings are left out because the run_id covers them, and a corpus may have another path.
     """
     numbers = {name: value for name, value in result.items() if name not in ("attempt", "config")}
     return ANYONE.without_fields(numbers)
@@ -119,7 +119,7 @@ def _copy_evaluation(source: Store, target: Store, run_id: str, eval_id: str, at
 
 
 def runs_in(store: Store) -> list[str]:
-    """Identities of the runs that a store has a folder of."""
+    """Sorted run_ids of the finished runs of a store."""
     return [name for name in _folders(store.runs) if read_json(store.runs / name / "result.json") is not None]
 
 

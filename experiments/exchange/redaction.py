@@ -1,7 +1,7 @@
-"""What a record says of the machine and the people beside the numbers, and how it is left out of what is given away.
+"""Remove information on machines and people from records that are given to others.
 
-`PLACES` leaves out host names and absolute paths. `IDENTITY` is for double-blind review: also user names, platform,
-repository and commits, and whole files of free text (logs, uncommitted changes). Numbers, and what a model has put out,
+`places` removes host names and absolute paths. `identity` is for double-blind review: it also removes user names,
+platform, repository and commits, and whole files of free text (logs, uncommitted changes). Numbers and model outputs
 stay as they are. Imports no torch.
 """
 
@@ -21,26 +21,26 @@ from experiments.store.sealed import read_json, write_json
 
 _PATH = re.compile(r"(?<![\w.:/~…-])~?(?:/[^\s/'\"`<>|:;,()\[\]{}]+){2,}/?")
 _WHOLE = re.compile(r"~?/[^\s/][^\n]*")
-_PLACES = ("host", "command", "pid")  # of a result, of an event
+_PLACES = ("host", "command", "pid")  # fields of results and events
 _IDENTITY = (*_PLACES, "platform", "revision", "tool", "traceback", "message")
-_MUST_BE = ("message",)  # of an event that is whole (event_kinds.py)
+_MUST_BE = ("message",)  # required fields of events (experiments/events/kinds.py): emptied, not removed
 _RECORDS = ("result.json", "config.json", "store.json")
 _EVENTS = "events.jsonl"
-_TEXTS = ("log.txt", "uncommitted.diff")  # free text, written by anybody
+_TEXTS = ("log.txt", "uncommitted.diff")  # free text
 
 
 @dataclass(frozen=True)
 class Redaction:
-    """`fields` of records are left out; known `paths`, and `words` of free text, are replaced in the order given."""
+    """Rules of a redaction: `fields` to remove; `paths`, and `words` in free text, to replace in the given order."""
 
     what: str = "nothing"
     fields: tuple[str, ...] = ()
     paths: tuple[tuple[str, str], ...] = ()
     words: tuple[tuple[str, str], ...] = ()
-    texts: bool = True  # whether files of free text are given away at all
+    texts: bool = True  # whether files of free text are included at all
 
     def file(self, path: Path, place: Path) -> Path | None:
-        """The file to give away: itself, or a redacted copy at `place`; None if it is left out."""
+        """The file to give away: the file itself, or a redacted copy at `place`; None if it is left out."""
         if self.what == "nothing":
             return path
         if path.name in _TEXTS:
@@ -52,7 +52,7 @@ class Redaction:
         return path
 
     def value(self, value: Any) -> Any:
-        """A JSON value without paths: of a text that is a path its last part is left."""
+        """A JSON value without paths: a text that is a path is reduced to its last part."""
         if isinstance(value, str) and self.fields:
             whole = _WHOLE.fullmatch(value)
             return value.rstrip("/").rpartition("/")[2] if whole else self._without_paths(value)
@@ -61,10 +61,10 @@ class Redaction:
         return [self.value(part) for part in value] if isinstance(value, list | tuple) else value
 
     def text(self, text: str) -> str:
-        """Free text with words replaced and of each path only its last part."""
+        """Free text with words replaced, and paths reduced to their last part."""
         if not self.fields:
             return text
-        for word, instead in self.words:  # in free text alone: elsewhere a machine's name may be a set's or a row's
+        for word, instead in self.words:  # only in free text: elsewhere the word may be the name of a set or a row
             text = _alone(word).sub(instead, text)
         return self._without_paths(text)
 
@@ -74,11 +74,12 @@ class Redaction:
         return _PATH.sub(lambda found: f"…/{found[0].rstrip('/').rpartition('/')[2]}", text)
 
     def names_run(self, config: TaskConfig) -> bool:
-        """Whether something is left out of the settings that make a run's name."""
+        """Whether the redaction changes settings that are part of the run's identity."""
         settings = identity_settings(config)
         return bool(self.value(settings) != json.loads(json.dumps(settings)))
 
     def without_fields(self, record: Mapping[str, Any]) -> dict[str, Any]:
+        """A record without the redacted fields and paths."""
         kept = {name: self.value(part) for name, part in record.items() if name not in self.fields}
         return kept | {name: "" for name in _MUST_BE if name in record and name in self.fields}
 
@@ -99,7 +100,7 @@ class Redaction:
         return place
 
     def _events(self, path: Path, place: Path) -> Path:
-        """Line by line; one that is damaged stays so, without what it says."""
+        """Redact line by line; a damaged line stays damaged, without its content."""
         with path.open("rb") as file, place.open("wb") as out:
             format_ = 0
             for line in file:
@@ -122,21 +123,21 @@ class Redaction:
 
 
 NOTHING = Redaction()
-ANYONE = Redaction("identity", _IDENTITY)  # whose records they are does not matter: what two may be compared by
+ANYONE = Redaction("identity", _IDENTITY)  # for comparing two records of any origin
 
 
 def places(store: Store, run_ids: Iterable[str], folder: Path | None = None) -> Redaction:
-    """Leave out host names and absolute paths. `folder`: where the study lies."""
+    """Remove host names and absolute paths. `folder`: the study's folder."""
     return Redaction("hosts and paths", _PLACES, _known_paths(store, folder), _hosts(store, run_ids))
 
 
 def identity(store: Store, folder: Path | None = None) -> Redaction:
-    """Leave out what tells who made a table, as far as this program knows it."""
+    """Remove everything that identifies the author of a table, as far as this program knows it."""
     return Redaction("identity", _IDENTITY, _known_paths(store, folder), texts=False)
 
 
 def _known_paths(store: Store, folder: Path | None) -> tuple[tuple[str, str], ...]:
-    """Longest first: a path may lie in another, and may hold blanks, which no pattern could tell from the text's."""
+    """Known paths, longest first, since one may contain another; they may contain blanks, so no pattern finds them."""
     named = {store.root: "STORE", store.state_dir: "STATE", Path.cwd(): "FOLDER", Path.home(): "HOME"}
     named |= {Path(sys.prefix): "PYTHON"} | ({folder: "STUDY"} if folder else {})
     found = {str(form): name for path, name in named.items() for form in (path, path.resolve())}
@@ -144,7 +145,7 @@ def _known_paths(store: Store, folder: Path | None) -> tuple[tuple[str, str], ..
 
 
 def _hosts(store: Store, run_ids: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    """This machine's name and those that the runs recorded; the short form of each too."""
+    """Names of this machine and of those that the runs recorded, each also in its short form."""
     names = [socket.gethostname(), *(str((store.result(run_id) or {}).get("host") or "") for run_id in run_ids)]
     forms = [form for name in names for form in (name, name.partition(".")[0])]
     return tuple((name, "HOST") for name in sorted(set(filter(None, forms)), key=lambda name: (-len(name), name)))

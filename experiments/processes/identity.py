@@ -1,8 +1,8 @@
-"""Which process is meant: known by its id and by when it started, in clock ticks since the machine's boot.
+"""Identify a process by its id and its start time in clock ticks since the machine's boot.
 
-The system gives an id to another process sooner or later. The time of day at which a process was created tells the two
-apart only as long as nobody sets the clock: psutil adds the ticks to the boot's time of day, and that moves with every
-step. Ticks do not. This file alone reads them. Imports no torch, and psutil only where there is no /proc.
+The system reuses process ids. A start time as time of day distinguishes two processes only while nobody sets the
+clock: psutil adds the ticks to the boot's time of day, which moves with the clock. Ticks do not. Only this file reads
+them. Imports no torch, and psutil only on systems without /proc.
 """
 
 import functools
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 PROC = Path("/proc/self/stat")
 STAT = "/proc/{}/stat"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_CLOCK_S = 2.0  # two readings of one creation's time of day may differ by a small step of the clock
+_CLOCK_S = 2.0  # tolerance for two readings of one start time, for small clock steps
 _STATE, _PARENT, _START_TICKS = 0, 1, 19  # fields 3, 4 and 22 of /proc/PID/stat, counted behind the name
 
 
@@ -23,9 +23,9 @@ class _Stat(NamedTuple):
 
 
 def identify(pid: int) -> dict[str, Any]:
-    """A process as plain JSON, for `is_alive`: by ticks, or by time of day on a system without /proc.
+    """A process as plain JSON for `is_alive`: by ticks, or by time of day on systems without /proc.
 
-    One that has ended already never reads as alive.
+    The identity of an ended process never reads as alive.
     """
     if not PROC.exists():
         return {"pid": pid, "create_time": _create_time(pid) or 0.0}
@@ -34,9 +34,9 @@ def identify(pid: int) -> dict[str, Any]:
 
 
 def is_alive(identity: Any) -> bool:
-    """Whether the process that `identify` named lives: no zombie, and its id not another's by now.
+    """Whether the process of `identify` is alive: not a zombie, and not another process with the same id.
 
-    An identity that a former version wrote has a time of day only. Raises OSError where it cannot be read just now.
+    Identities written by former versions have only a time of day. Raises OSError if /proc cannot be read at the moment.
     """
     pid = int(identity["pid"])
     if "start_ticks" not in identity:
@@ -49,7 +49,7 @@ def is_alive(identity: Any) -> bool:
 
 
 def descendants(pid: int) -> list[int]:
-    """What a process has started and what that has, parents first; without zombies. Empty where there is no /proc."""
+    """Ids of all processes started below a process, parents first, without zombies; [] without /proc."""
     found = {int(path.name): _read_stat(int(path.name)) for path in Path("/proc").glob("[0-9]*")}
     children: dict[int, list[int]] = {}
     for child, stat in found.items():
@@ -62,7 +62,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def _read_stat(pid: int) -> _Stat | None:
-    """None if there is no such process. The name, in parentheses, may itself hold spaces and parentheses."""
+    """None if there is no such process. The name, in parentheses, may itself contain blanks and parentheses."""
     try:
         text = Path(STAT.format(pid)).read_bytes()
     except (FileNotFoundError, ProcessLookupError):
@@ -77,7 +77,7 @@ def _boot_id() -> str:
 
 
 def _create_time(pid: int) -> float | None:
-    """Seconds since the epoch; None for a process that has ended."""
+    """Start time in seconds since the epoch; None for an ended process."""
     import psutil
 
     try:

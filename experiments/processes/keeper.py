@@ -1,8 +1,8 @@
-"""A command that leaves no process behind: whatever it starts ends with it, and with the process that runs it.
+"""Run a command that leaves no process behind: all it starts ends with it, and with the process that runs it.
 
-Between the two stands a keeper, a small process of its own. On Linux orphans below it become its children, also those
-that have left the command's session, so that none is out of its sight. It ends them when the command has ended, and
-when its pipe closes: however the process at the other end dies, the kernel closes it.
+A small process, the keeper, stands between the two. On Linux, orphans below the keeper become its children, even after
+leaving the command's session, so it sees all of them. It ends them when the command has ended, or when its pipe
+closes: the kernel closes the pipe when the process at the other end dies in any way.
 """
 
 import contextlib
@@ -19,15 +19,15 @@ from typing import Any, NoReturn
 
 from experiments.processes.identity import descendants
 
-LEAVE_S = 2.0  # what outlives its command is asked to end, then killed
-KILLED_S = 10.0  # a process that a dead disk holds cannot be killed: it is not waited for
+LEAVE_S = 2.0  # time between SIGTERM and SIGKILL for processes that outlive the command
+KILLED_S = 10.0  # a process blocked by a dead disk cannot be killed: stop waiting for it
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _TERMINATE = b"T"
 _PROGRAM = "import sys; sys.path.append(sys.argv[1]); from experiments.processes.keeper import main; main(sys.argv[2:])"
 
 
 class Kept:
-    """A command under a keeper. `process` is the keeper's: it ends as the command does, after all that it started."""
+    """A command under a keeper. `process` is the keeper; it ends like the command, after all that the command started."""
 
     def __init__(self, argv: Sequence[str], **options: Any) -> None:
         theirs, self._ours = os.pipe()
@@ -41,19 +41,19 @@ class Kept:
             os.close(theirs)
 
     def terminate(self) -> None:
-        """SIGTERM to the command and what it has started."""
+        """Send SIGTERM to the command and everything it started."""
         with contextlib.suppress(BrokenPipeError):
             os.write(self._ours, _TERMINATE)
 
     def close(self) -> None:
-        """Kill what is left, and wait for it."""
+        """Kill what is left, and wait for the keeper."""
         os.close(self._ours)
         self.process.wait()
 
 
 @contextlib.contextmanager
 def kept(argv: Sequence[str], **options: Any) -> Iterator[Kept]:
-    """Start a command; nothing of it is left afterwards. `options` are Popen's."""
+    """Run a command; afterwards no process of it is left. `options`: those of Popen."""
     command = Kept(argv, **options)
     try:
         yield command
@@ -62,7 +62,7 @@ def kept(argv: Sequence[str], **options: Any) -> Iterator[Kept]:
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
-    """The keeper: `PIPE ARGV…`."""
+    """The keeper's program: `PIPE ARGV…`."""
     pipe, argv = int(arguments[0]), arguments[1:]
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     woken, wake = os.pipe()
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
     signal.set_wakeup_fd(wake)
     asked = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
     for number in (*asked, signal.SIGCHLD):
-        signal.signal(number, lambda *_: None)  # it is the byte for `woken` that counts
+        signal.signal(number, lambda *_: None)  # only the byte in `woken` matters
     command = subprocess.Popen(argv, process_group=0, preexec_fn=lambda: _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL))
     while command.poll() is None:
         ready, _, _ = select.select([pipe, woken], [], [])
@@ -89,7 +89,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
 
 
 def _signal(group: int, number: int) -> None:
-    """To all that the command has started, and its own group, which is all that is known where there is no /proc."""
+    """Signal the command's group and all its descendants; without /proc only the group is known."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
     for pid in descendants(os.getpid()):
@@ -98,7 +98,7 @@ def _signal(group: int, number: int) -> None:
 
 
 def _wait(seconds: float, each_time: Callable[[], object]) -> None:
-    """Until nothing is left below, `seconds` at most, or until `each_time` says so."""
+    """Wait until no descendant is left, at most `seconds`, or until `each_time` returns true."""
     until = time.monotonic() + seconds
     while time.monotonic() < until and not each_time():
         with contextlib.suppress(ChildProcessError):
@@ -114,11 +114,11 @@ def _closed(pipe: int) -> bool:
 
 
 def _leave_like(code: int | None) -> NoReturn:
-    """End with the command's exit code, or by its signal."""
+    """End with the command's exit code or signal."""
     if code is not None and code < 0:
         import resource
 
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core was the command's to leave
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the command itself has dumped a core, if any
         signal.signal(-code, signal.SIG_DFL) if -code not in (signal.SIGKILL, signal.SIGSTOP) else None
         os.kill(os.getpid(), -code)
     os._exit(1 if code is None else code & 0xFF)

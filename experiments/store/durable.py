@@ -1,4 +1,4 @@
-"""Files and folders that are whole or not there: made under another name, brought to the disk, renamed.
+"""Write files and folders atomically and durably: under a temporary name, fsynced, then renamed.
 
 Imports no torch.
 """
@@ -12,20 +12,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-PARTIAL = ".partial"  # the end of a name that no whole folder has
+PARTIAL = ".partial"  # ending of temporary folders; a complete folder never has it
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write durably: readers see the old file or the new one."""
+    """Write a file durably and atomically: readers see the old file or the new one."""
     with whole_file(path) as stream:
         stream.write(data)
 
 
 @contextlib.contextmanager
 def whole_file(path: Path, *, private: bool = False) -> Iterator[IO[bytes]]:
-    """Write a file under a temporary name beside, which becomes `path` when all of it is on the disk.
+    """Write a file under a temporary name; it is renamed to `path` once all of it is on the disk.
 
-    Its mode is what the umask leaves of rw-rw-rw-; `private`: for its owner alone, from the first byte.
+    private: mode 0600 from the first byte; otherwise 0666 minus the umask.
     """
     name = _beside(path.parent, f".{path.name}.")
     try:
@@ -34,7 +34,7 @@ def whole_file(path: Path, *, private: bool = False) -> Iterator[IO[bytes]]:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
-            name.replace(path)  # before the lock goes with the stream
+            name.replace(path)  # before closing the stream releases the lock
     except BaseException:
         name.unlink(missing_ok=True)
         raise
@@ -43,9 +43,9 @@ def whole_file(path: Path, *, private: bool = False) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def whole_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
-    """Fill a folder of another name, which becomes `path` when all of it is on the disk.
+    """Fill a folder under a temporary name; it is renamed to `path` once all of it is on the disk.
 
-    If `path` is there by then, it is replaced, or without `replace` stays as it is.
+    An existing `path` is replaced, or kept unchanged without `replace`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with folder_beside(path.parent, f".{path.name}.", PARTIAL) as part:
@@ -62,7 +62,7 @@ def whole_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
 
 
 def name_new(made: Path, path: Path) -> None:
-    """Give a file its name, unless there is one of that name by now: then that one stays."""
+    """Give a file its final name, unless a file of that name exists; then that one is kept."""
     try:
         path.hardlink_to(made)
     except FileExistsError:
@@ -76,7 +76,7 @@ def name_new(made: Path, path: Path) -> None:
 
 @contextlib.contextmanager
 def folder_beside(parent: Path, prefix: str, suffix: str = "") -> Iterator[Path]:
-    """A folder of a new name, gone afterwards unless it was renamed. Its mode is the umask's; tempfile's is 0700."""
+    """A folder with a new name, removed at the end unless renamed. Its mode follows the umask (tempfile's is 0700)."""
     folder = _beside(parent, prefix, suffix)
     folder.mkdir()
     handle = os.open(folder, os.O_RDONLY)
@@ -89,7 +89,7 @@ def folder_beside(parent: Path, prefix: str, suffix: str = "") -> Iterator[Path]
 
 
 def _mark_as_in_use(handle: int) -> None:
-    """As long as it is open: what nobody has locked was left by a process that was killed (leftovers.py)."""
+    """Lock an open file or folder. Unlocked temporary ones were left by killed processes (leftovers.py)."""
     with contextlib.suppress(OSError):  # a disk without locks
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
@@ -103,9 +103,9 @@ def _beside(parent: Path, prefix: str, suffix: str = "") -> Path:
 
 @contextlib.contextmanager
 def locked(root: Path, name: str) -> Iterator[None]:
-    """One process at a time makes `root/name`; what a killed one left half-made is swept away.
+    """Let only one process at a time create `root/name`; removes what a killed one left unfinished.
 
-    Where the filesystem knows no locks (some network disks) nothing is held: then the first rename wins.
+    On filesystems without locks (some network disks) nothing is locked: then the first rename wins.
     """
     with (root / f"{name}.lock").open("w") as file:
         try:
@@ -128,7 +128,7 @@ def fsync_folder(folder: Path) -> None:
 
 
 def fsync_tree(folder: Path) -> None:
-    """Bring a folder to the disk with all that it holds."""
+    """Fsync a folder with everything below it."""
     for place, _, files in os.walk(folder):
         for name in files:
             with (Path(place) / name).open("rb") as file:
@@ -137,17 +137,17 @@ def fsync_tree(folder: Path) -> None:
 
 
 def remove_folder(folder: Path) -> None:
-    """Delete a folder that may be half gone."""
+    """Delete a folder; one that is already partly deleted is no error."""
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def discard(folder: Path) -> None:
-    """Delete a folder. Renamed first: one that is half gone must not look like a whole one."""
+    """Delete a folder; renamed first, so that a partly deleted one never looks complete."""
     remove_folder(folder.rename(folder.with_name(f".{folder.name}{PARTIAL}")))
 
 
 def link(source: Path, target: Path) -> None:
-    """A second name of a file that will not change any more; a copy where the disk has no hard links."""
+    """Hard-link a file that no longer changes; copy it if the disk has no hard links."""
     try:
         target.hardlink_to(source)
     except OSError:

@@ -1,7 +1,7 @@
-"""What a training must keep so that its weights can be evaluated: demands on a run, and no part of its name.
+"""Checkpoints that a training must keep for later evaluations: demands on a run that are not part of its identity.
 
-Studies that share a run ask different things of it: the mean of its last 5 checkpoints, the best of those measured
-every 500 steps. It is trained once, so that it serves all of them. Imports no torch.
+Studies that share a run make different demands: the average of its last 5 checkpoints, or the best of those measured
+every 500 steps. The run is trained once and serves all of them. Imports no torch.
 """
 
 from collections.abc import Iterable
@@ -10,11 +10,11 @@ from typing import NamedTuple
 from experiments.config import EvaluationConfig, TrainingConfig
 
 SPACED = "spaced"  # checkpoints at multiples of `every`, and the last step
-BEST = "best"  # the best on dev of those measured at multiples of `every`
+BEST = "best"  # the best on dev among checkpoints at multiples of `every`
 
 
 class Keep(NamedTuple):
-    """One demand. `needed` of the `kept` are what an evaluation takes; the others are there for later."""
+    """One demand. An evaluation uses `needed` of the `kept` checkpoints; the rest is for later evaluations."""
 
     what: str
     every: int  # steps
@@ -22,19 +22,19 @@ class Keep(NamedTuple):
     needed: int = 0
 
     def steps(self, last_step: int) -> list[int]:
-        """The steps whose checkpoints an evaluation needs after `last_step`, ascending; of the spaced ones only."""
+        """Ascending steps of the spaced checkpoints needed to evaluate after `last_step`; [] for other demands."""
         if self.what != SPACED or not self.needed:
             return []
         return spaced_steps(last_step, self.every, self.needed)
 
 
 def spaced_steps(last_step: int, every: int, count: int) -> list[int]:
-    """The newest `count` of the multiples of `every` and the last step, ascending; fewer if there are fewer."""
+    """The newest `count` of: the multiples of `every`, and the last step. Ascending; fewer if there are fewer."""
     return [*range(every, last_step, every), *([last_step] if last_step else [])][-count:]
 
 
 def keeps_of(training: TrainingConfig, evaluation: EvaluationConfig | None = None) -> tuple[Keep, ...]:
-    """What a configuration asks for by itself."""
+    """The demands of one configuration."""
     kind, _, number = evaluation.checkpoint.partition(":") if evaluation else ("last", "", "")
     averaged, best = int(number or 0) if kind == "average" else 0, kind == "best"
     spaced = Keep(SPACED, training.checkpoint_steps, max(training.keep_checkpoints, averaged), averaged)
@@ -42,7 +42,7 @@ def keeps_of(training: TrainingConfig, evaluation: EvaluationConfig | None = Non
 
 
 def union(*demands: Iterable[Keep]) -> tuple[Keep, ...]:
-    """All of them: of two with the same spacing, what serves both."""
+    """All demands; those with the same spacing are merged into one that serves both."""
     found: dict[tuple[str, int], Keep] = {}
     for keep in (Keep(*keep) for some in demands for keep in some):
         other = found.get((keep.what, keep.every), keep)

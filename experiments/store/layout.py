@@ -5,11 +5,11 @@
     artifacts/                       MLflow's
     corpora/<digest>/                tokenizer and encoded arrays, made once
     runs/<run_id>/config.json        the resolved configuration and the inputs' digests
-                 /attempts/0001/     events.jsonl, log.txt, checkpoints/, final/: one try, the only place it writes
-                 /result.json        written once a try has trained to the end; names that attempt
+                 /attempts/0001/     events.jsonl, log.txt, checkpoints/, final/: an attempt writes only here
+                 /result.json        written when an attempt has finished training; names that attempt
                  /evaluations/<eval_id>/result.json, translations
 
-No absolute path is kept inside, so a store can be moved. Imports no torch.
+No absolute path is stored, so a store can be moved. Imports no torch.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ MOST_ATTEMPTS = 10**9
 
 
 class Store:
-    """A folder of runs. `open` checks it; every path inside comes from here."""
+    """A folder of runs. `open` checks it; all paths inside come from this class."""
 
     def __init__(self, root: Path, state_dir: Path | None = None) -> None:
         self.root = root
@@ -40,9 +40,9 @@ class Store:
 
     @classmethod
     def open(cls, root: Path | str, state_dir: Path | str | None = None, *, create: bool = True) -> "Store":
-        """Open a store, making it if there is none. With `create=False` a missing store reads as an empty one.
+        """Open a store, creating it if missing. With `create=False` a missing store reads as an empty one.
 
-        Raises UserError for a store of another version, and for a folder that cannot be written when `create`.
+        Raises UserError for a store of another version, and, with `create`, for a folder that cannot be written.
         """
         store = cls(Path(root).absolute(), Path(state_dir).absolute() if state_dir else None)
         marker = store.root / MARKER
@@ -82,7 +82,7 @@ class Store:
         return self.root / "runs"
 
     def run_ids(self) -> list[str]:
-        """Of the runs that have a folder, sorted; other names there are nobody's."""
+        """Sorted run_ids of the runs that have a folder; folders with other names are ignored."""
         return sorted(p.name for p in self.runs.iterdir() if _IDENTITY.fullmatch(p.name)) if self.runs.is_dir() else []
 
     def run_folder(self, run_id: str) -> Path:
@@ -95,12 +95,12 @@ class Store:
         return self.run_folder(run_id) / "evaluations" / _checked(eval_id)
 
     def attempts(self, run_id: str) -> list[int]:
-        """Numbers of the attempts so far, oldest first."""
+        """Numbers of the attempts, oldest first."""
         folder = self.run_folder(run_id) / "attempts"
         return sorted(int(p.name) for p in folder.iterdir() if _ATTEMPT.fullmatch(p.name)) if folder.is_dir() else []
 
     def new_attempt(self, run_id: str) -> tuple[int, Path]:
-        """The next free attempt and its folder, made here: mkdir decides between two who want the same number."""
+        """Create the next attempt's folder and return its number and path; safe against concurrent callers."""
         number = max(self.attempts(run_id), default=0) + 1
         while True:
             folder = self.attempt_folder(run_id, number)
@@ -113,7 +113,7 @@ class Store:
                 return number, folder
 
     def result(self, run_id: str) -> dict[str, Any] | None:
-        """What the finished training recorded, or None. Raises Damaged."""
+        """The record of the finished training, or None. Raises Damaged."""
         path = self.run_folder(run_id) / "result.json"
         found = read_named(path, run_id=run_id)
         if found is not None and not (isinstance(found.get("attempt"), int) and 0 < found["attempt"] < MOST_ATTEMPTS):
@@ -121,22 +121,22 @@ class Store:
         return found
 
     def evaluation(self, run_id: str, eval_id: str) -> dict[str, Any] | None:
-        """What a finished evaluation recorded, or None. Raises Damaged."""
+        """The record of a finished evaluation, or None. Raises Damaged."""
         path = self.evaluation_folder(run_id, eval_id) / "result.json"
         return read_named(path, run_id=run_id, eval_id=eval_id)
 
     def weights_folder(self, run_id: str) -> Path | None:
-        """The folder of the attempt that trained to the end, or None."""
+        """The folder of the attempt that finished training, or None."""
         result = self.result(run_id)
         return self.attempt_folder(run_id, int(result["attempt"])) if result else None
 
     def coordinator(self) -> str:
-        """Who works on the store at this moment: "process 4711 on host"; "" for nobody. Takes no lock for long."""
+        """The store's coordinator at this moment, "process 4711 on host", or "". Takes the lock only for an instant."""
         return locks.holder((self.root, self.state_dir))
 
     @contextlib.contextmanager
     def coordinator_lock(self) -> Iterator[None]:
-        """Held by the one process that owns the store's work; raises UserError naming the other holder."""
+        """Hold the store as its coordinator. Raises UserError naming the process that holds it."""
         with contextlib.ExitStack() as stack:
             with explain_os_errors(f"lock the store {self.root}"):
                 stack.enter_context(locks.hold((self.root, self.state_dir)))
@@ -144,7 +144,7 @@ class Store:
 
 
 def _checked(identity: str) -> str:
-    """An identity becomes a folder's name: nothing but 16 hex digits may."""
+    """Check that an identity is exactly 16 hex digits before it becomes a folder's name."""
     if not _IDENTITY.fullmatch(identity):
         raise ValueError(f"not an identity of 16 hex digits: {identity!r}")
     return identity
@@ -155,7 +155,7 @@ def _check_version(marker: Path) -> None:
         version = json.loads(marker.read_text(encoding="utf-8"))["version"]
     except (ValueError, KeyError, TypeError, RecursionError):
         raise UserError(
-            f"{marker} is damaged: it should say which version of the store this is. If the folder is a store, write "
+            f"{marker} is damaged: it should contain the version of the store. If the folder is a store, write "
             f'{{"version": {VERSION}}} into it; if not, name another folder with --store.'
         ) from None
     except OSError as error:
@@ -168,11 +168,11 @@ def _check_version(marker: Path) -> None:
 
 
 def _refuse_foreign(root: Path) -> None:
-    """A folder full of somebody's files is not made a store by a slip of --store."""
+    """Refuse to turn a folder with other files into a store, for example after a typing mistake in --store."""
     if root.exists() and not root.is_dir():
-        raise UserError(f"--store {root} is a file. Name a folder: it is made if it does not exist.")
+        raise UserError(f"--store {root} is a file. Name a folder; it is created if missing.")
     foreign = root.is_dir() and any(not path.name.startswith(f".{MARKER}.") for path in root.iterdir())
-    if foreign and not (root / MARKER).exists():  # else another process has made it meanwhile
+    if foreign and not (root / MARKER).exists():  # otherwise another process has just created the store
         raise UserError(
             f"{root} is neither empty nor a store (it has no store.json). Name an empty or new folder with --store."
         )

@@ -1,7 +1,7 @@
-"""One coordinator at a time: a lock in the store, and one in the state folder, where that is another.
+"""The coordinator's lock: one in the store, and one in the state folder if that is another folder.
 
-An flock: the kernel lets go when the holder dies, however it dies. Some network disks have none, or one that other
-machines do not see; there the holder's name in the file decides, which it takes out when it ends.
+It is an flock, which the kernel releases when the holder dies in any way. Some network disks have no locks, or locks
+that other machines do not see; there the holder's name in the file decides. The holder removes it when it ends.
 """
 
 import contextlib
@@ -20,15 +20,15 @@ from experiments.errors import UserError
 from experiments.processes.identity import identify, is_alive
 
 FILE = "coordinator.lock"
-PATIENCE_S = 1.0  # who asks for the holder (`holder`) has the lock for some microseconds
-SETTLE_S = 1.0  # two that wrote their names into the same file at once see by then whose stayed
+PATIENCE_S = 1.0  # `holder` takes the lock for some microseconds, so one failure means nothing
+SETTLE_S = 1.0  # after this time, of two processes that wrote their names into the file, one sees that it lost
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
 _TAKEN = (errno.EWOULDBLOCK, errno.EACCES)
 _LOCAL = {"nolock", "local_lock=all", "local_lock=flock", "localflock", "nobrl"}  # of NFS, Lustre, SMB: mount options
 
 
 def holder(folders: Iterable[Path]) -> str:
-    """Who holds one of the folders at this moment: "process 4711 on host"; "" for nobody."""
+    """The process that holds one of the folders, "process 4711 on host", or ""."""
     for folder in _distinct(folders):
         try:
             file = os.open(folder / FILE, os.O_RDONLY)
@@ -48,7 +48,7 @@ def holder(folders: Iterable[Path]) -> str:
 
 @contextlib.contextmanager
 def hold(folders: Iterable[Path]) -> Iterator[None]:
-    """Hold the folders until the end. Raises UserError naming the other holder."""
+    """Hold the folders until the context ends. Raises UserError naming the other holder."""
     with contextlib.ExitStack() as stack:
         for folder in _distinct(folders):
             stack.enter_context(_hold(folder))
@@ -77,12 +77,12 @@ def _hold(folder: Path) -> Iterator[None]:
 
 
 def _distinct(folders: Iterable[Path]) -> Iterable[Path]:
-    """Each once: a process that asks twice for one lock would wait for itself."""
+    """Each folder once: a process that locks one twice would wait for itself."""
     return dict.fromkeys(folder.resolve() for folder in folders)
 
 
 def _lock(file: int, folder: Path) -> bool:
-    """Lock the file; whether the lock binds other machines too. Raises UserError if somebody else has it."""
+    """Lock the file; True if other machines see the lock too. Raises UserError if another process holds it."""
     until = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -100,18 +100,18 @@ def _lock(file: int, folder: Path) -> bool:
 
 
 def _refuse_named(folder: Path) -> None:
-    """Where no lock tells: the name that is left in the file is somebody's who works, or who was killed."""
+    """Without usable locks: refuse if the name in the file is that of a process that may still work."""
     if not _lives(_identity(folder)):
         return
-    advice = f" This disk has no locks that other machines see: if that process was killed, delete {folder / FILE}."
+    advice = f" On this disk other machines see no locks: if that process was killed, delete {folder / FILE}."
     raise _held(folder, advice)
 
 
 def _held(folder: Path, more: str = "") -> UserError:
     return UserError(
-        f"{folder} is already worked on by {_name(folder)}. One coordinator at a time owns a store, whatever its "
-        "--state-dir: wait for it or stop it; `ablations queue` adds runs at any time, `ablations status` watches."
-        f"{more}"
+        f"{folder} is already worked on by {_name(folder)}. Only one coordinator at a time works on a store, also with "
+        "another --state-dir: wait for it or stop it; `ablations queue` adds runs at any time, `ablations status` shows "
+        f"progress.{more}"
     )
 
 
@@ -133,7 +133,7 @@ def _name(folder: Path) -> str:
 
 
 def _identity(folder: Path) -> Mapping[str, Any] | None:
-    """What the holder left about itself; None if there is nothing."""
+    """The identity that the holder wrote into the file; None if there is none."""
     with contextlib.suppress(ValueError):
         for line in _lines(folder)[1:]:
             found = json.loads(line)
@@ -142,12 +142,12 @@ def _identity(folder: Path) -> Mapping[str, Any] | None:
 
 
 def _lives(identity: Mapping[str, Any] | None) -> bool:
-    """Whether a process may live: one of another machine is not to be seen from here."""
+    """Whether a process may be alive; one on another machine always may."""
     return identity is not None and (identity.get("host") != socket.gethostname() or is_alive(identity))
 
 
 def _locks_are_local(folder: Path) -> bool:
-    from experiments.store.sqlite_mode import mount_of  # psutil: not on a bare GPU box
+    from experiments.store.sqlite_mode import mount_of  # imported late: psutil is not on a bare GPU box
 
     mount = mount_of(folder)
     return mount is not None and bool(_LOCAL & set(mount.opts.split(",")))

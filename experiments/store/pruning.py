@@ -1,4 +1,4 @@
-"""What of a store can go without a table losing a number: checkpoints of runs that are finished."""
+"""Find folders that can be deleted without losing a number of a table: checkpoints of finished runs."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from experiments.store.layout import Store
 
 @dataclass(frozen=True)
 class Removable:
-    """A folder that may go, of a run and an attempt."""
+    """A folder that can be deleted."""
 
     path: Path
     run_id: str
@@ -19,10 +19,10 @@ class Removable:
 
 
 def removable(store: Store, busy: Iterable[str] = ()) -> Iterator[Removable]:
-    """Folders that no table reads; `busy` are runs that wait or run.
+    """Folders that no table reads. `busy`: runs that wait or run, which are left alone.
 
-    Kept always: configurations, events, logs, results, evaluations, and the weights that count. Without its
-    checkpoints a run can no longer be averaged, evaluated at its best step, or trained for more steps.
+    Always kept: configurations, events, logs, results, evaluations, and the final weights. Without its checkpoints a
+    run can no longer be averaged, evaluated at its best step, or trained for more steps.
     """
     busy = set(busy)
     for run_id in store.run_ids():
@@ -30,7 +30,7 @@ def removable(store: Store, busy: Iterable[str] = ()) -> Iterator[Removable]:
             continue
         try:
             result = store.result(run_id)
-        except UserError:  # damaged: its weights may be all there is of it
+        except UserError:  # damaged: its weights may be all that is left
             continue
         for number in store.attempts(run_id):
             folder = store.attempt_folder(run_id, number)
@@ -45,8 +45,8 @@ def removable(store: Store, busy: Iterable[str] = ()) -> Iterator[Removable]:
 
 
 def size(folders: Iterable[Path]) -> int:
-    """Bytes that would be free: a file that is hard-linked elsewhere too does not count."""
-    links: dict[int, tuple[int, int, int]] = {}  # by inode: bytes, links there are, links found here
+    """Bytes that deleting would free; a file that also has a hard link elsewhere does not count."""
+    links: dict[int, tuple[int, int, int]] = {}  # inode → bytes, total links, links found here
     for folder in folders:
         for path in folder.rglob("*"):
             if path.is_file() and not path.is_symlink():
@@ -57,5 +57,6 @@ def size(folders: Iterable[Path]) -> int:
 
 
 def remove(folders: Iterable[Path]) -> None:
+    """Delete the folders, each so that a kill leaves none that looks complete."""
     for folder in folders:
         discard(folder)

@@ -1,8 +1,8 @@
-"""Checksums of what is kept on disk: JSON records carry their own; records name those of the files beside them.
+"""Checksums of records: JSON records contain their own; they also list those of the files beside them.
 
-A sealed record has two more keys, `record_format` and `record_sha256`: the SHA-256 of the canonical JSON of all other
-keys. A record with neither was written by an earlier version and is read as it stands. There are two keys so that a
-single damaged byte never makes a sealed record look like an unsealed one. Imports no torch.
+A sealed record has two more keys: `record_format`, and `record_sha256`, the SHA-256 of the canonical JSON of all other
+keys. A record with neither was written by an earlier version and is read unchecked. There are two keys so that a single
+damaged byte never makes a sealed record look unsealed. Imports no torch.
 """
 
 import hashlib
@@ -19,12 +19,12 @@ _FORMAT, _SHA256 = "record_format", "record_sha256"
 
 
 def seal(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The record with its format and checksum."""
+    """The record with its format and checksum added."""
     return {**record, _FORMAT: FORMAT, _SHA256: _digest(record)}
 
 
 def unseal(record: Any) -> dict[str, Any]:
-    """The record without its format and checksum. Raises ValueError if it is not what was sealed."""
+    """The record without format and checksum. Raises ValueError if its content does not match them."""
     if not isinstance(record, dict):
         raise ValueError("expected a JSON object")
     rest = {name: value for name, value in record.items() if name not in (_FORMAT, _SHA256)}
@@ -38,22 +38,22 @@ def unseal(record: Any) -> dict[str, Any]:
 
 
 def _digest(record: Mapping[str, Any]) -> str:
-    """Of the values, not of the text: a file that was only laid out anew is not damaged. NaN is written as such."""
+    """Digest of the values, not of the text, so that reformatting the file does no harm. NaN is allowed."""
     text = json.dumps(record, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def write_json(path: Path, value: Mapping[str, Any], *, sealed: bool = True) -> None:
-    """Write durably: a temporary name beside, fsync, rename, fsync of the folder. Readers see old or new.
+    """Write a JSON record durably and atomically.
 
-    The record carries its checksum (experiments/store/sealed.py) unless other programs are to read it.
+    sealed: add its checksum (see `seal`); False for files that other programs read.
     """
     value = seal(value) if sealed else value
     write_bytes(path, (json.dumps(value, indent=1, ensure_ascii=False, sort_keys=True) + "\n").encode())
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """What `write_json` wrote, or None if there is no such file. Raises Damaged."""
+    """Read a record of `write_json`; None if the file is missing. Raises Damaged; UserError if it is unreadable."""
     try:
         return unseal(json.loads(path.read_text(encoding="utf-8")))
     except (FileNotFoundError, NotADirectoryError):
@@ -64,29 +64,27 @@ def read_json(path: Path) -> dict[str, Any] | None:
         ) from None
     except OSError as error:
         raise UserError(
-            f"{path} cannot be read: {error.strerror}. Check what lies there and who may read it."
+            f"{path} cannot be read: {error.strerror}. Check that it is a file and its permissions."
         ) from None
 
 
 def read_named(path: Path, **names: str) -> dict[str, Any] | None:
-    """As read_json; raises Damaged for the record of another run or evaluation too."""
+    """Like read_json; also raises Damaged for a record of another run or evaluation (`names`: key → identity)."""
     record = read_json(path)
     for key, name in names.items():
         if record is not None and record.get(key, name) != name:
-            raise Damaged(
-                f"{path} is the record of another {key}: {record[key]}. Put the right one back, or delete it."
-            )
+            raise Damaged(f"{path} is the record of another {key}: {record[key]}. Restore the right one, or delete it.")
     return record
 
 
 def describe_file(path: Path) -> dict[str, Any]:
-    """{"bytes", "sha256"} of a file, for the record that names it."""
+    """{"bytes", "sha256"} of a file, for the record that lists it."""
     with path.open("rb") as file:
         return {"sha256": hashlib.file_digest(file, "sha256").hexdigest(), "bytes": file.tell()}
 
 
 def check_file(path: Path, written: Mapping[str, Any]) -> None:
-    """Raises Damaged unless the file has the size and the SHA-256 that were recorded."""
+    """Raises Damaged unless the file has the recorded size and SHA-256."""
     try:
         size = path.stat().st_size
         if size != written["bytes"]:
@@ -96,4 +94,4 @@ def check_file(path: Path, written: Mapping[str, Any]) -> None:
     except OSError as error:
         raise Damaged(f"{path.name} cannot be read: {error.strerror}") from error
     except (KeyError, TypeError):
-        raise Damaged(f"of {path.name} no size and hash were recorded") from None
+        raise Damaged(f"no size and hash were recorded for {path.name}") from None

@@ -1,4 +1,4 @@
-"""MLflow's SQLite file in a store: where it is, its journal, the server that shows it. Does not import mlflow."""
+"""MLflow's SQLite file in a store: its address, journal and server command. Does not import mlflow."""
 
 import contextlib
 import sqlite3
@@ -17,13 +17,13 @@ def database_uri(store: Store) -> str:
 
 
 def set_journal(path: Path) -> None:
-    """The journal that is right for the file's disk; an absent file is made, empty.
+    """Set the journal mode that fits the file's disk; an absent file is created empty.
 
-    With WAL from the first moment MLflow's 60 tables take 2 s to make instead of 7.
+    With WAL from the start, creating MLflow's 60 tables takes 2 s instead of 7 s.
     """
     with contextlib.closing(sqlite3.connect(path, timeout=30, isolation_level=None)) as connection:
         mode = journal_mode(path.parent)
-        with contextlib.suppress(sqlite3.OperationalError):  # somebody is reading: it is right already, or next time
+        with contextlib.suppress(sqlite3.OperationalError):  # the file is in use: its mode is set already, or next time
             if connection.execute("PRAGMA journal_mode").fetchone()[0].upper() != mode:
                 connection.execute(f"PRAGMA journal_mode={mode}")
                 connection.execute("CREATE TABLE IF NOT EXISTS made_by_ablations (version INTEGER)")
@@ -31,7 +31,7 @@ def set_journal(path: Path) -> None:
 
 
 def ui_command(store: Store, port: int) -> list[str]:
-    """The command that shows a store in a browser, on this machine only."""
+    """The command of a local MLflow server on a store."""
     set_journal(store.mlflow_db)
     server = [sys.executable, "-m", "mlflow", "server", "--host", HOST, "--port", str(port), "--workers", "1"]
     return [*server, "--backend-store-uri", database_uri(store), "--artifacts-destination", str(store.artifacts)]

@@ -1,15 +1,15 @@
-"""Runs in MLflow: one experiment a study, a heading run per study × profile × corpus, below it a run per row × seed.
+"""Runs in MLflow: one experiment per study, a parent run per study × profile × corpus, one run per row × seed below it.
 
-The only importer of mlflow, and it imports it when a Tracker is made: that takes two seconds. MLflow is a view: `sync`
-writes what is not there yet of a whole run, from its events and results, whether the run has just begun, has ended, or
+The only importer of mlflow; imported when a Tracker is created, because it takes two seconds. MLflow is a view: `sync`
+writes everything that is missing of a run, from its events and results, whether the run has just begun, has ended, or
 is rebuilt years later. Only one process writes at a time: the coordinator.
 
-How far a run's events are known to be written is a tag of the run, set after the points themselves. After a failure
-`sync` goes on from there; a point that was written already is the same row once more, which MLflow leaves out.
+A tag of the run says how far its events are written; it is set after the points themselves. After a failure `sync`
+continues from there. A point written twice is the same row, which MLflow ignores.
 
-Artifacts lie in the store's `artifacts/`, hard-linked where possible. Their addresses are `mlflow-artifacts:/…`,
-relative to what the server is started with (`ui_command`), so that the database holds no absolute path and a store can
-be moved.
+Artifacts are in the store's `artifacts/`, hard-linked if possible. Their addresses are `mlflow-artifacts:/…`, relative
+to the folder that the server is started with (`ui_command`). So the database contains no absolute path, and a store
+can be moved.
 """
 
 import json
@@ -41,9 +41,9 @@ from experiments.tracking.record import (
 from experiments.tracking.tables import Tables, knows
 
 PARAM_LENGTH = 500  # MLflow's limit on a parameter's text
-METRICS_AT_ONCE, ITEMS_AT_ONCE = 900, 100  # and on one call, which may have 1,000 in all
-MOST_ATTEMPTS = 200  # in the tag POSITION; what older ones told would be written again
-POSITION = "events_written"  # tag: bytes of each attempt's events whose points are in MLflow
+METRICS_AT_ONCE, ITEMS_AT_ONCE = 900, 100  # limits of a call: MLflow allows 1,000 items in all
+MOST_ATTEMPTS = 200  # in the tag POSITION; points of older attempts would be written again
+POSITION = "events_written"  # tag: bytes of each attempt's events that are in MLflow
 
 
 @dataclass
@@ -52,23 +52,23 @@ class _Entry:
 
     mlflow_id: str
     history: History
-    begin: int  # the attempt with which its curve begins
+    begin: int  # the first attempt of its curve
     status: str = ""
     tags: dict[str, str] = field(default_factory=dict)
     params: Mapping[str, str] = field(default_factory=dict)
 
 
 class Tracker:
-    """Writes to a store's MLflow database, or to the server at `uri`. Not to be shared between threads."""
+    """Writes to a store's MLflow database, or to the server at `uri`. Not for use by several threads."""
 
     def __init__(
         self, store: Store, uri: str = "", *, database: Path | None = None, artifacts: Path | None = None
     ) -> None:
-        """`database` and `artifacts`: to be filled from nothing, beside the store's own."""
+        """`database` and `artifacts`: fill these from scratch instead of the store's own."""
         os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
         from mlflow import MlflowClient, entities
 
-        for name in ("mlflow", "alembic"):  # migrations are not the user's news
+        for name in ("mlflow", "alembic"):  # migrations are of no interest to the user
             logging.getLogger(name).setLevel(logging.WARNING)
         database = database or store.mlflow_db
         if not uri:
@@ -86,7 +86,7 @@ class Tracker:
         self._open: dict[str, _Entry] = {}
 
     def close(self) -> None:
-        """Let go of the database: all is written, and its journal merged into it."""
+        """Write everything, merge the journal into the database, and close it."""
         if isinstance(self._client, Tables):
             self._client.close()
         if not self._elsewhere:
@@ -94,13 +94,15 @@ class Tracker:
 
     @property
     def client(self) -> Any:
-        """MLflow's own, for views.py."""
+        """MLflow's own client, for page.py."""
         return self._client
 
     def sync(self, run: TrackedRun) -> None:
-        """Bring MLflow up to date with a run. Raises what MLflow raises; then the next call does the rest."""
+        """Bring MLflow up to date with a run. Raises MLflow's errors; the next call then continues."""
         entry = self._open.pop(run.run_id, None) or (None if self._fresh else self._find(run))
-        if entry is not None and entry.begin != entry.history.look():  # started anew: the curve is another training's
+        if (
+            entry is not None and entry.begin != entry.history.look()
+        ):  # restarted: the curve belongs to another training
             self._client.delete_run(entry.mlflow_id)
             entry = None
         entry = entry or self._create(run)
@@ -122,7 +124,7 @@ class Tracker:
             self._open[run.run_id] = entry
 
     def _find(self, run: TrackedRun) -> _Entry | None:
-        """The run as an earlier sync left it."""
+        """The run's entry of an earlier sync; None if there is none."""
         experiments = [e.experiment_id for e in self._client.search_experiments()]
         found = self._client.search_runs(experiments, f"tags.run_id = '{run.run_id}'", max_results=1)
         if not found:
@@ -135,7 +137,7 @@ class Tracker:
         return _Entry(known.info.run_id, history, begin, known.info.status, about, params)
 
     def _create(self, run: TrackedRun) -> _Entry | None:
-        """None for a run that has not begun."""
+        """Create the run's entry; None for a run that has not begun."""
         history = History(self._store, run.run_id)
         begin = history.look()
         if history.first_t is None and run.status == RUNNING:
@@ -156,6 +158,7 @@ class Tracker:
         entry.status = status
 
     def experiment(self, study: str) -> str:
+        """The id of the study's experiment, created or restored if necessary."""
         if study not in self._experiments:
             known = self._client.get_experiment_by_name(study)
             if known is None:
@@ -170,7 +173,7 @@ class Tracker:
         return self._experiments[study]
 
     def heading(self, study: str, profile: str, corpus: str, start_ms: int | None = None) -> str:
-        """The parent run: a heading and nothing more, so that it is finished from the start."""
+        """The id of the parent run. It only groups runs, so it is finished from the start."""
         key = (study, profile, corpus)
         if key not in self._headings:
             experiment = self.experiment(study)
@@ -186,7 +189,7 @@ class Tracker:
         return self._headings[key]
 
     def _describe(self, entry: _Entry, run: TrackedRun) -> None:
-        """What does not change: parameters and data sets; once, or again where that may have failed."""
+        """Log what never changes, parameters and data sets: once, or again after a failure."""
         if POSITION in entry.tags:
             return
         values = {"task": run.task, **dict(flatten(config(self._store, run))), "seed": run.seed}
@@ -206,7 +209,7 @@ class Tracker:
         self._set_tags(entry, whole_names(values))
 
     def _log_curve(self, entry: _Entry) -> None:
-        """The points since the last time, and then how far that is."""
+        """Log the new points, then record how far the events are written."""
         for batch in entry.history.batches(METRICS_AT_ONCE):
             self._log(entry, [point._replace(name=curve_name(point.name)) for point in batch])
             read = list(entry.history.position.items())[-MOST_ATTEMPTS:]
@@ -222,7 +225,7 @@ class Tracker:
         self._set_tags(entry, whole_names(point.name for point in points))
 
     def _set_tags(self, entry: _Entry, wanted: Mapping[str, str]) -> None:
-        """Write those that are new or have changed."""
+        """Write the new and changed tags."""
         changed = {to_key(name): value for name, value in wanted.items() if entry.tags.get(to_key(name)) != value}
         make = self._entities.RunTag
         for some in _chunks([make(*item) for item in changed.items()], ITEMS_AT_ONCE):
@@ -230,13 +233,13 @@ class Tracker:
         entry.tags |= changed
 
     def _locate(self, run: Any) -> None:
-        """Remember where a run of MLflow's has its artifacts."""
+        """Remember the artifact folder of an MLflow run."""
         self._locations[run.info.run_id] = self._artifacts / run.info.artifact_uri.removeprefix(SCHEME)
 
     def keep_artifact(self, mlflow_id: str, source: Path, name: str, fresh: bool = False) -> None:
-        """Show a file among a run's artifacts, by its name there; what is no file or too large is left out.
+        """Add a file to a run's artifacts under `name`; folders and too large files are left out.
 
-        `fresh`: it may have changed since it was kept.
+        fresh: replace an earlier version of the file.
         """
         if not self._elsewhere:
             if mlflow_id not in self._locations:
@@ -250,7 +253,7 @@ class Tracker:
 
 
 def attach(store: Store, run_id: str, files: Mapping[Path, str]) -> bool:
-    """Show files, by their names there, among a run's artifacts; False if the run is not in MLflow."""
+    """Add files (path → name) to a run's artifacts; False if the run is not in MLflow."""
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
     from mlflow import MlflowClient
 
@@ -265,10 +268,10 @@ def attach(store: Store, run_id: str, files: Mapping[Path, str]) -> bool:
 
 
 def rebuild(store: Store, runs: Iterable[TrackedRun]) -> list[str]:
-    """Write the MLflow database anew from the store's events and results. Hold the coordinator's lock.
+    """Write the MLflow database again from the store's events and results. The caller holds the coordinator's lock.
 
-    It is made aside and takes the old one's place when it is whole. Returns a line for each run that could not be
-    written: the others are there.
+    A new database is filled and then replaces the old one. Returns a line for each run that could not be written; all
+    others are written.
     """
     problems = []
     with folder_beside(store.state_dir, ".mlflow-") as state, folder_beside(store.root, ".mlflow-") as files:
@@ -290,10 +293,10 @@ def rebuild(store: Store, runs: Iterable[TrackedRun]) -> list[str]:
 
 
 def make_database(path: Path) -> None:
-    """A database with MLflow's tables, or the one that is there in the journal mode that is right for its disk.
+    """Create a database with MLflow's tables; set the journal mode of an existing one.
 
-    The tables are made aside and renamed: MLflow's migrations are not one transaction, and it can never go on with
-    tables that a kill has left half made. Its own empty experiment "Default" gets a relative address too.
+    The tables are created in a temporary file and renamed: MLflow's migrations are not one transaction, and it cannot
+    use tables that a kill left incomplete. MLflow's empty experiment "Default" also gets a relative address.
     """
     if path.exists():
         set_journal(path)
@@ -305,12 +308,12 @@ def make_database(path: Path) -> None:
         from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
         SqlAlchemyStore(f"sqlite:///{aside}", SCHEME).engine.dispose()
-        if not path.exists():  # else another process was faster, and its database may hold runs by now
+        if not path.exists():  # otherwise another process was faster, and its database may already contain runs
             aside.replace(path)
 
 
 def _position(text: str) -> dict[int, int]:
-    """Of the tag; nothing is known to be written where it says nothing that can be read."""
+    """Parse the tag POSITION; {} for an unreadable one, which means that nothing is known to be written."""
     try:
         return {int(number): int(offset) for number, offset in (word.split(":") for word in text.split())}
     except ValueError:
@@ -318,7 +321,7 @@ def _position(text: str) -> dict[int, int]:
 
 
 def _ms(t: float) -> int:
-    """MLflow's time."""
+    """Seconds as MLflow's milliseconds."""
     return int(t * 1000)
 
 

@@ -1,8 +1,8 @@
-"""What a study's page in MLflow shows first: a note with the table, its files, and a saved comparison of its runs.
+"""A study's page in MLflow: a note with the table, its files, and a saved comparison of its runs.
 
-A saved comparison is an experiment's tag in the page's own format (MLflow 3.17: JSON of what the page keeps of itself);
-it is no public interface. Where the page does not read it, it shows the same runs by the plain link's search.
-Imports no mlflow: `publish` is handed a Tracker.
+A saved comparison is an experiment's tag in the page's internal format (MLflow 3.17: JSON of the page's state). It is
+no public interface; a page that cannot read it still shows the same runs by the search in the plain link.
+Imports no mlflow: `publish` gets a Tracker.
 """
 
 import json
@@ -18,15 +18,15 @@ from experiments.config import digest
 if TYPE_CHECKING:
     from experiments.tracking.mlflow import Tracker
 
-NOTE, NOTE_LENGTH = "mlflow.note.content", 7900  # of MLflow's 8,000 signs
+NOTE, NOTE_LENGTH = "mlflow.note.content", 7900  # MLflow allows 8,000 characters
 VIEW = "mlflow.sharedViewState."
-VIEW_LENGTH = 4900  # of MLflow's 5,000 signs of an experiment's tag
-FOLDER = "table"  # of the heading run's artifacts
+VIEW_LENGTH = 4900  # MLflow allows 5,000 characters in an experiment's tag
+FOLDER = "table"  # among the parent run's artifacts
 
 
 @dataclass(frozen=True)
 class Chart:
-    """One number of the runs, as bars over rows; or, with `curve`, as lines over steps."""
+    """One metric of the runs, as bars over rows or, with `curve`, as lines over steps."""
 
     metric: str
     title: str
@@ -35,7 +35,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class Table:
-    """A printed table and the runs that it is made of, in its order."""
+    """A printed table and its runs, in the table's order."""
 
     study: str
     profile: str
@@ -49,17 +49,19 @@ class Table:
 
 @dataclass(frozen=True)
 class Published:
+    """A table's saved comparison in MLflow."""
+
     experiment: str
     key: str  # of the saved view
     search: str
     order: str
 
     def view(self, server: str) -> str:
-        """The saved comparison."""
+        """The address of the saved comparison on a server."""
         return f"{self._page(server)}viewStateShareKey={self.key}&compareRunsMode=CHART"
 
     def listing(self, server: str) -> str:
-        """The same runs by a search that the address itself holds."""
+        """The address of a list of the same runs, by a search in the address itself."""
         order = f"orderByKey={quote(self.order, safe='')}&orderByAsc=true"
         return f"{self._page(server)}searchFilter={quote(self.search, safe='')}&{order}"
 
@@ -68,7 +70,7 @@ class Published:
 
 
 def publish(tracker: "Tracker", table: Table) -> Published:
-    """Write the note, the files and the view of a table; may be repeated. Its runs must have been synced."""
+    """Write the note, files and view of a table; can be repeated. The table's runs must have been synced."""
     client = tracker.client
     experiment = tracker.experiment(table.study)
     heading = tracker.heading(table.study, table.profile, table.corpus)
@@ -87,7 +89,7 @@ def publish(tracker: "Tracker", table: Table) -> Published:
     ids = [known[run_id].info.run_id for run_id in table.runs if run_id in known]
     search = f"attributes.run_id IN ({', '.join(repr(str(name)) for name in ids)})"
     state = _state(table, search, f"tags.`{order}`")
-    if len(state) > VIEW_LENGTH:  # too many to name: all runs under the heading then
+    if len(state) > VIEW_LENGTH:  # too many to list: use all runs below the parent run
         search = f"tags.`mlflow.parentRunId` = '{heading}'"
         state = _state(table, search, f"tags.`{order}`")
     key = digest(["view", table.study, table.profile, table.corpus])
@@ -107,7 +109,7 @@ def _runs_of(client: Any, experiment: str) -> list[Any]:
 
 
 def _note(text: str) -> str:
-    """Whole lines, as many as fit."""
+    """As many whole lines as fit."""
     if len(text) <= NOTE_LENGTH:
         return text
     rest = f"\n\n… the whole table is among this run's artifacts, in `{FOLDER}/`."
@@ -115,7 +117,7 @@ def _note(text: str) -> str:
 
 
 def _state(table: Table, search: str, order: str) -> str:
-    """The page's state: rows of the table as groups, means over seeds, charts of its columns."""
+    """The page's state: rows as groups, means over seeds, charts of the table's columns."""
     section = {"uuid": "table", "name": "The table", "display": True, "isReordered": False, "deleted": False}
     state = {
         "searchFilter": search,
@@ -146,7 +148,7 @@ def _chart(chart: Chart, rows: int) -> dict[str, Any]:
 
 
 def saved_views(tracker: "Tracker") -> dict[str, list[Published]]:
-    """The views there are, by study; of each the page's own search is not known any more."""
+    """The saved views by study; the page's own search and order are unknown."""
     return {
         experiment.name: [
             Published(experiment.experiment_id, name.removeprefix(VIEW), "", "")

@@ -1,4 +1,4 @@
-"""Every run of a store as the tracking store should know it: from the queue, or else from its folder."""
+"""All runs of a store, as MLflow should show them: from the queue, or else from their folders."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -15,7 +15,7 @@ from experiments.store.sealed import read_json
 
 
 def tracked_runs(store: Store) -> Iterator[TrackedRun]:
-    """The runs that were attempted, in the order in which they began; then those that ended before they began."""
+    """The attempted runs in the order of their starts, then runs that ended without a start."""
     with Queue(store.queue_db, create=False) as queue:
         queued = {row.run_id: row for row in queue.status()}
         begun = [run_id for _, run_id in sorted((began, run_id) for run_id, began in _begun(store))]
@@ -42,7 +42,7 @@ def _begun(store: Store) -> Iterator[tuple[str, float]]:
 
 
 def _from_folder(store: Store, run_id: str) -> TrackedRun:
-    """Of a run that is not in the queue. What is damaged in its folder is left out."""
+    """A run that is not in the queue, described by its folder; damaged parts are left out."""
     try:
         described: dict[str, Any] = read_json(store.run_folder(run_id) / "config.json") or {}
     except UserError:

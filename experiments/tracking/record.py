@@ -1,6 +1,6 @@
-"""What of a run is shown in a tracking store: names and values, none of MLflow's ways. Imports no torch.
+"""The names and values of a run that a tracking store shows. Independent of MLflow; imports no torch.
 
-All of it follows from the run's files, so that a database that grew with the runs equals one that is rebuilt from them.
+Everything follows from the run's files, so a database filled while runs train equals a rebuilt one.
 """
 
 import math
@@ -17,26 +17,26 @@ from experiments.store.durable import link
 from experiments.store.layout import Store
 from experiments.store.sealed import read_json
 
-TAG_LENGTH = 4000  # MLflow's limit, with room
+TAG_LENGTH = 4000  # below MLflow's limit
 ARTIFACT_BYTES = 64 << 20  # larger files stay in the run's folder only
 NUM_PARAMS, TRAIN_WALL_S = "num_params", "train_wall_s"
 _IDENTITY = re.compile(r"[0-9a-f]{16}")
 
 
 def config(store: Store, run: TrackedRun) -> Mapping[str, Any]:
-    """The run's configuration as it was first queued: a later decoding with other settings does not change it."""
+    """The run's configuration as first queued; a later decoding with other settings does not change it."""
     found = _described(store, run.run_id).get("config")
     return found if isinstance(found, dict) else run.config
 
 
 def first_member(run: TrackedRun, history: History) -> Member | None:
-    """The table for which the run was begun."""
+    """The table for which the run was started."""
     begun = [tuple(member) for member in history.begun.get("members", ()) if len(member) == 5]
     return next(iter([*begun, *run.members]), None)
 
 
 def tags(run: TrackedRun, history: History) -> dict[str, str]:
-    """Where the run stands, in which tables, and what trained it. `row.<study>` names its row in each study."""
+    """Tags: the tables that the run belongs to, and its code and host. `row.<study>`: its row in each study."""
     revision = history.started.get("revision") or {}
     first = first_member(run, history)
     members = dict.fromkeys([first, *run.members] if first else run.members)
@@ -60,10 +60,10 @@ def tags(run: TrackedRun, history: History) -> dict[str, str]:
 
 
 def final_points(store: Store, run: TrackedRun, history: History) -> list[Point]:
-    """num_params, the training's wall time, and every score: `bleu` on dev, `bleu.test_2016` on another set.
+    """num_params, the training time, and every score: `bleu` on dev, `bleu.test_2016` on another set.
 
-    The plain names are those of the decoding with which the run was first queued, for ever. Another decoding of a set
-    is named with the beginning of its eval_id: `bleu.dev.1f2e3d4c`. Each has the time at which it was made.
+    The plain names always belong to the decoding that the run was first queued with. Another decoding of a set gets the
+    beginning of its eval_id: `bleu.dev.1f2e3d4c`. Each point has the time of its evaluation.
     """
     try:
         result = store.result(run.run_id) or {}
@@ -73,7 +73,7 @@ def final_points(store: Store, run: TrackedRun, history: History) -> list[Point]
     trained, step = history.trained_t or begun, history.last_step
     found: list[tuple[str, Any, float, int]] = [
         (NUM_PARAMS, run.num_params or result.get("num_params"), begun, 0),
-        (TRAIN_WALL_S, result.get("train_s", result.get("wall_s")), trained, step),  # before, of one attempt
+        (TRAIN_WALL_S, result.get("train_s", result.get("wall_s")), trained, step),  # older records: of one attempt
     ]
     own = own_evaluations(store, run.run_id, history.evaluated_t)
     for eval_id, made in evaluations(store, run.run_id):
@@ -89,9 +89,9 @@ def final_points(store: Store, run: TrackedRun, history: History) -> list[Point]
 
 
 def own_evaluations(store: Store, run_id: str, evaluated_t: Mapping[str, float] | None = None) -> dict[str, str]:
-    """By set, the evaluation that has the plain names: of those the run was first queued with, else the first made.
+    """Set → eval_id of the evaluation with the plain names: the one first queued, else the first one made.
 
-    `evaluated_t` as in History, which is read if it is not given.
+    evaluated_t: as in History, which is read if None.
     """
     found: dict[str, str] = {}
     queued = _described(store, run_id).get("evaluations")
@@ -108,13 +108,13 @@ def own_evaluations(store: Store, run_id: str, evaluated_t: Mapping[str, float] 
 
 
 def curve_name(name: str) -> str:
-    """Training's own numbers are named apart from the final scores: `train_perplexity` beside dev's `perplexity`."""
+    """Prefix metrics of training, so that `train_perplexity` differs from dev's final `perplexity`."""
     named = name if name.startswith("dev_") else f"train_{name}"
     return f"{named}.curve" if named == TRAIN_WALL_S else named
 
 
 def evaluations(store: Store, run_id: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The evaluations there are, by eval_id; damaged ones are left out."""
+    """(eval_id, record) of the run's evaluations; damaged ones are left out."""
     home = store.run_folder(run_id) / "evaluations"
     names = sorted(p.name for p in home.iterdir() if _IDENTITY.fullmatch(p.name)) if home.is_dir() else []
     for eval_id in names:
@@ -127,7 +127,7 @@ def evaluations(store: Store, run_id: str) -> Iterator[tuple[str, Mapping[str, A
 
 
 def artifacts(store: Store, run_id: str) -> Iterator[tuple[Path, str]]:
-    """(file, name) of what is worth opening beside the numbers: outputs, logs, uncommitted changes."""
+    """(file, name) of artifacts: outputs, attention maps, logs, uncommitted changes."""
     for eval_id, made in evaluations(store, run_id):
         for path in sorted(store.evaluation_folder(run_id, eval_id).iterdir()):
             yield path, f"evaluations/{made.get('set', 'set')}-{eval_id[:8]}/{path.name}"
@@ -139,7 +139,7 @@ def artifacts(store: Store, run_id: str) -> Iterator[tuple[Path, str]]:
 
 
 def _described(store: Store, run_id: str) -> Mapping[str, Any]:
-    """config.json, or nothing where it is not there or damaged."""
+    """The run's config.json; {} if missing or damaged."""
     try:
         return read_json(store.run_folder(run_id) / "config.json") or {}
     except UserError:
@@ -147,7 +147,7 @@ def _described(store: Store, run_id: str) -> Mapping[str, Any]:
 
 
 def place_artifact(source: Path, target: Path) -> None:
-    """Hard-link a file that will not change any more; copy it where links do not work."""
+    """Hard-link a file that no longer changes; copy it if links do not work. Skips files over ARTIFACT_BYTES."""
     if not source.is_file() or source.stat().st_size > ARTIFACT_BYTES:
         return
     if target.exists() and target.stat().st_size == source.stat().st_size:

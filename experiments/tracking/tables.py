@@ -1,7 +1,7 @@
-"""MLflow's SQLite tables, filled without MLflow: for a whole database at once. Imports no mlflow.
+"""Fill MLflow's SQLite tables without MLflow, for a whole database at once. Imports no mlflow.
 
-MLflow's own calls take 140 ms of processor time per run, most of it for objects of its ORM. The rows are those that
-MLflow 3.17 writes (a test compares them); `knows` says whether the tables are the ones that are filled here.
+MLflow's own calls take 140 ms of processor time per run, mostly in its ORM. The rows equal those of MLflow 3.17 (a test
+compares them); `knows` checks that the tables are the expected ones.
 """
 
 import math
@@ -30,7 +30,7 @@ COLUMNS = {
 
 
 def knows(path: Path) -> bool:
-    """Whether the database has the tables that this file fills."""
+    """Whether the database has exactly the tables and columns that this file fills."""
     connection = sqlite3.connect(path)
     try:
         return all(
@@ -43,7 +43,7 @@ def knows(path: Path) -> bool:
 
 @dataclass
 class _Latest:
-    """A run's last value of a metric, in MLflow's order."""
+    """A run's last value of a metric, as MLflow orders values."""
 
     step: int
     timestamp: int
@@ -52,21 +52,21 @@ class _Latest:
 
 
 class Tables:
-    """As much of MlflowClient as writing runs needs; all else is asked of `client`, the real one.
+    """The part of MlflowClient that writes runs; everything else goes to `client`, the real one.
 
-    What is written here is in the database once `close` has returned.
+    The database is complete once `close` has returned.
     """
 
     def __init__(self, path: Path, client: Any) -> None:
         self._client = client
         self._db = sqlite3.connect(path, isolation_level=None)
-        self._db.execute("PRAGMA synchronous=OFF")  # a database that is not whole is thrown away
+        self._db.execute("PRAGMA synchronous=OFF")  # an incomplete database is discarded
         self._latest: dict[str, dict[str, _Latest]] = {}
         self._datasets: dict[tuple[Any, ...], str] = {}
         self._locations: dict[str, str] = {}
 
     def __getattr__(self, name: str) -> Any:
-        self._commit()  # else the real client would wait for this connection
+        self._commit()  # otherwise the real client waits for this connection
         return getattr(self._client, name)
 
     def close(self) -> None:
