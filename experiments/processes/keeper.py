@@ -27,7 +27,7 @@ _PROGRAM = "import sys; sys.path.append(sys.argv[1]); from experiments.processes
 
 
 class Kept:
-    """A command under a keeper. `process` is the keeper; it ends like the command, after all that the command started."""
+    """A command under a keeper. `process` is the keeper; it ends like the command, after its descendants."""
 
     def __init__(self, argv: Sequence[str], **options: Any) -> None:
         theirs, self._ours = os.pipe()

@@ -109,9 +109,9 @@ def _refuse_named(folder: Path) -> None:
 
 def _held(folder: Path, more: str = "") -> UserError:
     return UserError(
-        f"{folder} is already worked on by {_name(folder)}. Only one coordinator at a time works on a store, also with "
-        "another --state-dir: wait for it or stop it; `ablations queue` adds runs at any time, `ablations status` shows "
-        f"progress.{more}"
+        f"{folder} is already worked on by {_name(folder)}. Only one coordinator at a time works on a store, whatever "
+        "its --state-dir: wait for it or stop it; `ablations queue` adds runs at any time, `ablations status` watches."
+        f"{more}"
     )
 
 
