@@ -31,8 +31,8 @@ from benchmarks.machine import machine
 from experiments.config import DeviceSpec, RunConfig
 from experiments.data.encoding.encoded import model_names
 from experiments.errors import Preempted
+from experiments.store.code import code_digest
 from experiments.store.layout import Store
-from experiments.store.provenance import code_digest
 from experiments.store.sealed import write_json
 from experiments.tasks.base import Context
 from experiments.tasks.translation import TASK

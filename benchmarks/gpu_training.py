@@ -35,7 +35,7 @@ from experiments.device import Device, seed_everything
 from experiments.errors import Preempted
 from experiments.store.sealed import write_json
 from experiments.tasks.base import Context
-from experiments.tasks.batches import Batches
+from experiments.tasks.sequence.batches import Batches
 from experiments.tasks.translation import TASK
 from experiments.training.trainer import train
 from model.cost import flops_per_token

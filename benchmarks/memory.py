@@ -106,7 +106,7 @@ def train_steps(
 ) -> dict[str, Any]:
     """Many steps on encoded pairs, as a run makes them."""
     from experiments.device import Device, seed_everything
-    from experiments.tasks.batches import Batches
+    from experiments.tasks.sequence.batches import Batches
     from experiments.training.parallel.group import Group
     from experiments.training.parallel.lanes import lanes_for
     from experiments.training.trainer import train

@@ -20,11 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from ablations.plan.plan import plan_study
+from ablations.plan.plan import RunState, plan_study
 from ablations.study.selectors import selection
 from ablations.study.study import load_study
 from benchmarks.machine import machine
-from experiments.store import provenance
+from experiments.store.code import code_digest, code_digests
 from experiments.store.layout import Store
 from experiments.tasks.load import load_task
 
@@ -72,11 +72,11 @@ def _write_store(study_file: Path, root: Path, sentences: int) -> int:
     """Results and counts of every planned run; returns how many runs there are."""
     study = load_study(str(study_file))
     task = load_task(study.task)
-    plan = plan_study(study, selection(), task, root, lambda *_: "missing")
+    plan = plan_study(study, selection(), task, root, lambda *_: RunState("missing"))
     store = Store.open(root)
     rng = np.random.default_rng(1)
     reference = rng.integers(1, 40, sentences)
-    training, scoring = provenance.code_digest(task.training_code), provenance.code_digest(task.evaluation_code)
+    training, parts = code_digest(task.training_code), code_digests(task.evaluation_code)
     for run in plan.runs:
         if store.result(run.run_id) is not None:
             continue
@@ -87,7 +87,12 @@ def _write_store(study_file: Path, root: Path, sentences: int) -> int:
             np.save(folder / "statistics.npy", counts, allow_pickle=False)
             metrics = {"perplexity": float(rng.normal(5, 0.1)), "bleu": float(rng.normal(25, 0.3))}
             record: dict[str, Any] = {"metrics": metrics, "signature": {"bleu": SIGNATURE}, "sentences": sentences}
-            record |= {"code_digest": scoring, "device_kind": "cpu", "precision": "fp32", "weights_attempt": 1}
+            record |= {
+                "parts": {part: {"code_digest": code} for part, code in parts.items()},
+                "device_kind": "cpu",
+                "precision": "fp32",
+                "weights_attempt": 1,
+            }
             (folder / "result.json").write_text(json.dumps(record), encoding="utf-8")
         record = {"attempt": 1, "code_digest": training, "num_params": run.num_params, "precision": "fp32"}
         record |= {"device": "a processor", "device_kind": "cpu", "versions": {"torch": "2.13.0"}, "wall_s": 60.0}

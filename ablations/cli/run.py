@@ -10,7 +10,7 @@ from ablations.cli import options
 from ablations.cli.progress import plain_progress, work_on
 from ablations.cli.report import print_table
 from ablations.plan.plan import Plan, PlannedRun
-from ablations.service.enqueue import enqueue, prepare, say_trained_again, trained_again, wanted
+from ablations.service.enqueue import enqueue, prepare, say_renewed, say_trained_again, trained_again, wanted
 from ablations.service.forecast import refuse_above
 from ablations.service.obstacles import crowded, refuse
 from ablations.service.selected import Place, Selected, Selectors, choose, device_count
@@ -130,7 +130,7 @@ def run_chosen(chosen: Selected, working: WorkOptions | str, stale: str, format_
 
 
 def _queue(chosen: Selected, plan: Plan, runs: list[PlannedRun], stale: str) -> None:
-    for note in filter(None, [*plan.notes, say_trained_again(trained_again(chosen, runs))]):
+    for note in filter(None, [*plan.notes, say_trained_again(trained_again(chosen, runs)), say_renewed(runs, stale)]):
         typer.echo(f"note: {note}", err=True)
     prepare(chosen, runs, plain_progress)
     added = enqueue(chosen, plan, runs, stale)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ablations.plan.resolve import PlannedRow, paper_keys, resolve
 from ablations.study.messages import show
@@ -13,8 +13,19 @@ from experiments.config import TaskConfig, digest, eval_identity, run_identity
 from experiments.errors import UserError
 from experiments.tasks.base import EvaluationSpec, Task, settings_read
 
-# State of a run with its evaluations: missing, waiting, running, finished, failed, stale or damaged.
-StateOf = Callable[[str, list[str]], str]  # run_id, eval_ids → state
+
+class RunState(NamedTuple):
+    """How far a run and its requested evaluations are.
+
+    `word`: missing, waiting, running, finished, failed, stale or damaged. `stale`: what other code has made, where the
+    word is stale: TRAINING, and parts of evaluations ("decode", "score").
+    """
+
+    word: str
+    stale: tuple[str, ...] = ()
+
+
+StateOf = Callable[[str, list[str]], RunState]
 
 
 @dataclass(frozen=True)
@@ -41,7 +52,8 @@ class PlannedRun:
     cost: float  # predicted floating-point operations of training; 0: unknown
     overrides: Mapping[str, Any]  # changes from base, after scaling, by dotted name
     paper: Mapping[str, float]
-    state: str
+    state: str  # RunState.word
+    stale: tuple[str, ...] = ()  # RunState.stale
 
     @property
     def eval_ids(self) -> list[str]:
@@ -104,6 +116,7 @@ def _runs_of(row: PlannedRow, inputs: _Inputs, task: Task, store: Path, state_of
         evaluations = tuple(
             PlannedEvaluation(spec, eval_identity(run_id, spec.settings, spec.inputs)) for spec in specs
         )
+        state = state_of(run_id, [evaluation.eval_id for evaluation in evaluations])
         runs.append(
             PlannedRun(
                 row=row.variation.key,
@@ -118,7 +131,8 @@ def _runs_of(row: PlannedRow, inputs: _Inputs, task: Task, store: Path, state_of
                 cost=cost,
                 overrides=row.overrides,
                 paper=row.variation.paper,
-                state=state_of(run_id, [evaluation.eval_id for evaluation in evaluations]),
+                state=state.word,
+                stale=state.stale,
             )
         )
     return runs
@@ -167,6 +181,7 @@ def plan_as_json(plan: Plan) -> list[dict[str, Any]]:
             "overrides": dict(run.overrides),
             "paper": {key: run.paper.get(key) for key in plan.paper_keys},
             "state": run.state,
+            "stale": list(run.stale),
         }
         for run in plan.runs
     ]

@@ -40,6 +40,7 @@ def _run(run: PlannedRun) -> dict[str, Any]:
         for e in run.evaluations
     ]
     return {name: getattr(run, name) for name in _OF_RUN} | {
+        "stale": list(run.stale),
         "inputs": dict(run.inputs),
         "evaluations": evaluations,
     }
@@ -79,6 +80,7 @@ def _run_again(item: Mapping[str, Any], row: PlannedRow) -> PlannedRun:
         config=row.config_of(item["seed"]),
         inputs=item["inputs"],
         evaluations=evaluations,
+        stale=tuple(item.get("stale", ())),
         overrides=row.overrides,
         paper=row.variation.paper,
     )

@@ -2,9 +2,11 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
-from ablations.plan.plan import Plan, PlannedRun
+from ablations.plan.plan import Plan, PlannedEvaluation, PlannedRun
 from ablations.service.obstacles import refuse
+from ablations.service.run_states import TRAINING, stale_parts
 from ablations.service.selected import Selected
 from ablations.study.selectors import CORPUS
 from experiments.config import digest, flatten, lineage, total_steps
@@ -82,6 +84,23 @@ def say_trained_again(runs: Sequence[PlannedRun]) -> str:
     )
 
 
+def say_renewed(runs: Sequence[PlannedRun], stale: str) -> str:
+    """What `--stale rerun` makes again, and the cost of it, as one line; "" for nothing."""
+    if stale != "rerun":
+        return ""
+    trained = [run for run in runs if TRAINING in run.stale]
+    cost = sum({run.run_id: run.cost for run in trained}.values())
+    told = [f"training and all scores of {_rows(trained)}{f' ({cost:.1e} FLOP)' if cost else ''}"] if trained else []
+    rest = [run for run in runs if run.stale and TRAINING not in run.stale]
+    for part in dict.fromkeys(part for run in rest for part in run.stale):
+        told.append(f"{part} of {_rows([run for run in rest if part in run.stale])}, no training")
+    return f"made again, since the code has changed: {'; '.join(told)}" if told else ""
+
+
+def _rows(runs: Iterable[PlannedRun]) -> str:
+    return ", ".join(dict.fromkeys(run.row for run in runs))
+
+
 def enqueue(chosen: Selected, plan: Plan, runs: Iterable[PlannedRun], stale: str) -> int:
     """Put runs into the queue; returns how many were not there."""
     store = chosen.store
@@ -109,7 +128,8 @@ def member(plan: Plan, run: PlannedRun) -> Member:
 def _job(chosen: Selected, plan: Plan, run: PlannedRun, stale: str) -> Job:
     store = chosen.store
     result = store.result(run.run_id)
-    retrain = run.state == "stale" and stale == "rerun"
+    renewed = run.state == "stale" and stale == "rerun"
+    retrain = renewed and TRAINING in run.stale
     return Job(
         run_id=run.run_id,
         task=run.config.task,
@@ -117,10 +137,7 @@ def _job(chosen: Selected, plan: Plan, run: PlannedRun, stale: str) -> Job:
         folder=str(chosen.study.folder or ""),
         seed=run.seed,
         train=result is None or retrain or bool(trained_again(chosen, [run])),
-        evaluations=tuple(
-            {"eval_id": e.eval_id, "set": e.spec.set, "settings": dict(e.spec.settings), "inputs": dict(e.spec.inputs)}
-            for e in run.evaluations
-        ),
+        evaluations=tuple(_evaluation(chosen, run, e, renewed and not retrain) for e in run.evaluations),
         inputs=run.inputs,
         prepared_key=_prepared_key(chosen.task, run),
         steps=total_steps(run.config),
@@ -135,6 +152,18 @@ def _job(chosen: Selected, plan: Plan, run: PlannedRun, stale: str) -> Job:
         keeps=chosen.task.keeps(run.config),
         continues=tuple(_shorter(store, run)),
     )
+
+
+def _evaluation(chosen: Selected, run: PlannedRun, planned: PlannedEvaluation, renewed: bool) -> dict[str, Any]:
+    """An evaluation as a job names it; `renewed`: its stale parts are made again, and what follows from them."""
+    spec = planned.spec
+    item: dict[str, Any] = {
+        "eval_id": planned.eval_id, "set": spec.set, "settings": dict(spec.settings), "inputs": dict(spec.inputs),
+    }  # fmt: skip
+    made = chosen.store.evaluation(run.run_id, planned.eval_id) if renewed else None
+    if made and stale_parts(made, chosen.task):
+        item["renew"] = int(made["attempt"])
+    return item
 
 
 def _shorter(store: Store, run: PlannedRun) -> list[str]:

@@ -1,39 +1,57 @@
 """The state of a planned run: what the store holds, else where the queue has it."""
 
-from ablations.plan.plan import StateOf
+from collections.abc import Mapping
+from typing import Any
+
+from ablations.plan.plan import RunState, StateOf
 from experiments.errors import Damaged
 from experiments.jobs.queue.queue import Queue
-from experiments.store import provenance
+from experiments.store.code import code_digests
 from experiments.store.layout import Store
 from experiments.tasks.base import Task
 
+TRAINING = "training"
+
 
 def run_states(store: Store, task: Task) -> StateOf:
-    """A look-up for `plan_study`: missing, waiting, running, finished, failed, stale or damaged."""
+    """A look-up for `plan_study`."""
     queued, asked_of_failed = _queue_states(store)
-    training, scoring = provenance.code_digest(task.training_code), provenance.code_digest(task.evaluation_code)
+    code = code_digests({TRAINING: task.training_code, **task.evaluation_code})
 
-    def state_of(run_id: str, eval_ids: list[str]) -> str:
+    def state_of(run_id: str, eval_ids: list[str]) -> RunState:
         in_queue = queued.get(run_id)
         if in_queue in ("waiting", "running"):
-            return in_queue
+            return RunState(in_queue)
         try:
             result = store.result(run_id)
             evaluations = [store.evaluation(run_id, eval_id) for eval_id in eval_ids]
         except Damaged:
-            return "damaged"
+            return RunState("damaged")
         if result is None or None in evaluations:
             lacking = {eval_id for eval_id, made in zip(eval_ids, evaluations, strict=True) if made is None}
             tried = result is None or lacking & asked_of_failed.get(run_id, set())
-            return "failed" if in_queue == "failed" and tried else "missing"
-        current = result["code_digest"] == training and all(e["code_digest"] == scoring for e in evaluations if e)
-        return "finished" if current else "stale"
+            return RunState("failed" if in_queue == "failed" and tried else "missing")
+        stale = {} if result.get("code_digest") == code[TRAINING] else {TRAINING: None}
+        for made in evaluations:
+            stale |= dict.fromkeys(_stale_parts(made or {}, code))
+        return RunState("stale", tuple(part for part in code if part in stale)) if stale else RunState("finished")
 
     return state_of
 
 
+def stale_parts(made: Mapping[str, Any], task: Task) -> list[str]:
+    """The parts of an evaluation that other code than the present has made, in the order in which they are made."""
+    return _stale_parts(made, {TRAINING: "", **code_digests(task.evaluation_code)})
+
+
+def _stale_parts(made: Mapping[str, Any], code: Mapping[str, str]) -> list[str]:
+    """A record of an earlier version knows no parts: all of them are of other code."""
+    parts = made.get("parts", {})
+    return [p for p, digest in code.items() if p != TRAINING and parts.get(p, {}).get("code_digest") != digest]
+
+
 def _queue_states(store: Store) -> tuple[dict[str, str], dict[str, set[str]]]:
-    """The state of each run in the queue; of those that failed, the evaluations that were asked for."""
+    """The state of each run in the queue; of those that failed, the evaluations that were requested."""
     if not store.queue_db.exists():
         return {}, {}
     queue = Queue(store.queue_db, create=False)

@@ -7,7 +7,8 @@ from experiments.config import DeviceSpec
 from experiments.data.encoding.tokenizer import EOS_ID
 from experiments.device import Device
 from experiments.evaluation.decode.beam import SearchSettings, beam_search
-from experiments.evaluation.decode.translate import evaluating, pad_sources, translate
+from experiments.evaluation.decode.translate import translate
+from experiments.evaluation.in_batches import evaluating, pad_sources
 from model.config import ModelConfig
 from model.factory import build_model
 

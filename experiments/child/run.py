@@ -9,7 +9,7 @@ SPEC is a JSON file in the attempt's folder, written by the coordinator:
     members      [study, profile, corpus, row, group]: where it stands in tables, told again in the events
     inputs       digests of what training reads
     train                                      false: the weights are there, only evaluations are asked for
-    evaluations  [{eval_id, set, settings, inputs}]
+    evaluations  [{eval_id, set, settings, inputs, renew}]; renew: the attempt whose stored evaluation it replaces
     device       {kind, threads, memory_gb}
     earlier      folders of attempts whose checkpoints may be used, newest first, relative to the store
     pinned       what the first attempt resolved (precision, micro-batch …), so that a resume is exact
@@ -24,7 +24,6 @@ Where several devices train a run together, each has a process of its own: the c
 Exit codes: 0 finished, 3 preempted after a checkpoint, 1 failed (the last event says why), 4 the disk is full.
 """
 
-import errno
 import faulthandler
 import logging
 import os
@@ -33,22 +32,25 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from experiments.child.evaluations import evaluate_all, versions_of
+from experiments.child.failures import failure_class
 from experiments.child.stopping import StopRequest
 from experiments.config import PROBE_ID, DeviceSpec, TaskConfig, eval_identity, run_identity
-from experiments.errors import Damaged, DiskFull, Diverged, OutOfMemory, Preempted, UserError
+from experiments.errors import Damaged, Preempted
 from experiments.events.event_log import EventWriter
 from experiments.events.training_time import training_time
 from experiments.records import ChildExit
 from experiments.store import provenance
+from experiments.store.code import code_digest
 from experiments.store.keeps import union
 from experiments.store.layout import Store
-from experiments.store.sealed import describe_file, read_json, write_json
-from experiments.tasks.base import Context, EvaluationSpec, Task
+from experiments.store.sealed import read_json, write_json
+from experiments.tasks.base import Context, Task
 from experiments.tasks.load import load_task
 
 log = logging.getLogger("experiments.child.run")
@@ -66,7 +68,7 @@ def main(spec_path: Path, rank: int = 0, port: int = 0, *, alone: bool = False) 
         events = EventWriter(folder / "ranks" / str(rank) if rank else folder)
     except OSError as error:
         log.exception("no event can be written")
-        return ChildExit.DISK_FULL if _failure_class(error) == "disk_full" else ChildExit.FAILED
+        return ChildExit.DISK_FULL if failure_class(error) == "disk_full" else ChildExit.FAILED
     try:
         spec = read_json(spec_path) or {}
         stop = StopRequest(None if rank or alone else spec.get("coordinator"))
@@ -102,29 +104,13 @@ def cap_memory(device: DeviceSpec) -> None:
 
 
 def _say_failed(error: Exception, events: EventWriter) -> int:
-    cls = _failure_class(error)
+    cls = failure_class(error)
     try:
         events.emit("failed", cls=cls, message=str(error), traceback=traceback.format_exc())
     except OSError:  # nothing can be written any more: the exit code says it
         log.exception("the failure could not be told")
         return ChildExit.DISK_FULL
     return ChildExit.DISK_FULL if cls == "disk_full" else ChildExit.FAILED
-
-
-def _failure_class(error: Exception) -> str:
-    if isinstance(error, OutOfMemory | MemoryError) or _torch_ran_out(error):
-        return "out_of_memory"
-    if isinstance(error, DiskFull) or (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)):
-        return "disk_full"
-    if isinstance(error, Diverged):
-        return "diverged"
-    return "user_error" if isinstance(error, UserError) else "bug"
-
-
-def _torch_ran_out(error: Exception) -> bool:
-    """Whether an allocation of torch's failed, where a task has imported it."""
-    device = sys.modules.get("experiments.device")
-    return device is not None and device.is_out_of_memory(error)
 
 
 def _announce(events: EventWriter, spec: dict[str, Any], task: Task) -> None:
@@ -134,7 +120,7 @@ def _announce(events: EventWriter, spec: dict[str, Any], task: Task) -> None:
         pid=os.getpid(),
         members=spec.get("members", []),
         device=spec["device"],
-        code_digest=provenance.code_digest(task.training_code),
+        code_digest=code_digest(task.training_code),
         revision=provenance.revision_of(task.training_code, task.folder).facts(),
         tool=provenance.tool(),
         versions=provenance.versions(task.packages()),
@@ -179,7 +165,7 @@ def _context(
         earlier=[store.root / path for path in spec.get("earlier", ())],
         pinned=spec.get("pinned", {}),
         keeps=union(spec.get("keeps", ())),
-        code_digest=provenance.code_digest(task.training_code),
+        code_digest=code_digest(task.training_code),
     )
 
 
@@ -205,28 +191,7 @@ def _attempt(spec: dict[str, Any], task: Task, folder: Path, events: EventWriter
         if found is None:
             raise RuntimeError(f"run {spec['run_id']} has no weights to evaluate")
         weights = found
-    _evaluate_all(spec["evaluations"], config, task, weights, context, events)
-
-
-def _evaluate_all(
-    items: Sequence[dict[str, Any]], config: Any, task: Task, weights: Path, context: Context, events: EventWriter
-) -> None:
-    """One that cannot be made keeps no other from being made; the first such error is raised at the end."""
-    failed: Exception | None = None
-    for item in items:
-        if context.should_stop():
-            raise Preempted(None)
-        try:
-            _evaluate(item, config, task, weights, context, events)
-        except Preempted:
-            raise
-        except Exception as error:
-            if _failure_class(error) in ("out_of_memory", "disk_full"):
-                raise
-            log.exception("the evaluation %s of %s failed", item["eval_id"], item["set"])
-            failed = failed or error
-    if failed is not None:
-        raise failed
+    evaluate_all(spec["evaluations"], config, task, weights, context, events)
 
 
 def _check_identities(spec: dict[str, Any], config: TaskConfig) -> None:
@@ -261,43 +226,13 @@ def _write_result(spec: dict[str, Any], task: Task, context: Context, facts: dic
         **training_time(store, spec["run_id"], spec["attempt"], seconds),
         "devices": context.device.count,
         "device_share": context.device.share,
-        "code_digest": provenance.code_digest(task.training_code),
+        "code_digest": code_digest(task.training_code),
         "revision": revision.facts(),
         "tool": provenance.tool(),
         **provenance.host(),
-        "versions": _versions(task, facts),
+        "versions": versions_of(task, facts),
     }
     write_json(context.folder / "result.json", result)
-
-
-def _versions(task: Task, facts: Mapping[str, Any]) -> dict[str, str]:
-    """Of the packages that the numbers depend on; a task may know more of its own (CUDA's)."""
-    own = facts.get("versions")
-    return {**provenance.versions(task.packages()), **(own if isinstance(own, dict) else {})}
-
-
-def _evaluate(
-    item: dict[str, Any], config: Any, task: Task, weights: Path, context: Context, events: EventWriter
-) -> None:
-    target = context.folder / "evaluations" / item["eval_id"]
-    target.mkdir(parents=True, exist_ok=True)
-    spec = EvaluationSpec(item["set"], item["settings"], item["inputs"])
-    began = time.monotonic()
-    outcome = task.evaluate(config, spec, weights, target, context)
-    result = {
-        **outcome,
-        "eval_id": item["eval_id"],
-        "run_id": context.run_id,
-        "set": spec.set,
-        "settings": dict(spec.settings),
-        "inputs": dict(spec.inputs),
-        "wall_s": round(time.monotonic() - began, 3),
-        "code_digest": provenance.code_digest(task.evaluation_code),
-        "versions": _versions(task, outcome),
-        "files": {path.name: describe_file(path) for path in sorted(target.iterdir()) if path.is_file()},
-    }
-    write_json(target / "result.json", result)
-    events.emit("evaluated", eval_id=item["eval_id"], set=spec.set, metrics=outcome["metrics"])
 
 
 if __name__ == "__main__":

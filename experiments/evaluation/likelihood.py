@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from experiments.data.encoding.tokenizer import BOS_ID, EOS_ID
 from experiments.device import Device
 from experiments.errors import Preempted
-from experiments.evaluation.decode.translate import by_length, check_length, evaluating, pad, pad_sources
+from experiments.evaluation.in_batches import by_length, check_length, evaluating, pad, pad_sources
 from model.transformer import Transformer
 
 BATCH_TOKENS = {"cpu": 2**12, "cuda": 2**16}  # padded target pieces of one pass

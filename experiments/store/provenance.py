@@ -1,8 +1,7 @@
-"""What trained a run: a digest of the code, the commit and its uncommitted changes, versions, host. No torch."""
+"""What trained a run: the commit and its uncommitted changes, versions, host. No torch."""
 
 import functools
 import hashlib
-import importlib.util
 import platform
 import socket
 import subprocess
@@ -13,46 +12,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-# The code whose change may change a trained number. Planning, queueing and reporting are not in it.
-TRAINING_CODE = (
-    "model",
-    "experiments.config",  # defaults
-    "experiments.data",
-    "experiments.training",
-    "experiments.tasks",
-    "experiments.device",
-)
-# The code whose change may change a score of given weights.
-EVALUATION_CODE = ("model", "experiments.evaluation", "experiments.data", "experiments.tasks")
 PACKAGES = ("torch", "numpy", "sentencepiece", "sacrebleu")  # that the numbers of built-in tasks depend on
 DISTRIBUTION = "transformer-ablations"
 OURS = ("ablations", "model", "experiments")  # the folders of a checkout that a training may depend on
-
-
-@functools.cache
-def code_digest(modules: tuple[str, ...]) -> str:
-    """16 hex digits over the source of modules and packages, by dotted name, and of a user's files, by path.
-
-    A path itself does not count: a study may be moved.
-    """
-    digest = hashlib.sha256()
-    for name in modules:
-        for path in _sources(name):
-            digest.update(f"{'' if name.startswith('/') else name}:{path.name}\0".encode())
-            digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
-
-
-def _sources(name: str) -> list[Path]:
-    if name.startswith("/"):
-        return [Path(name)]
-    spec = importlib.util.find_spec(name)
-    if spec is None:
-        raise ModuleNotFoundError(f"no module named {name}")
-    if spec.submodule_search_locations:
-        folder = Path(next(iter(spec.submodule_search_locations)))
-        return sorted(p for p in folder.rglob("*") if p.suffix in {".py", ".toml"} and p.is_file())
-    return [Path(spec.origin)] if spec.origin else []
 
 
 @dataclass(frozen=True)

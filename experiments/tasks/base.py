@@ -7,6 +7,8 @@ that corpus starts. `train` and `evaluate` run in a child process, on the device
  - `train` must be resumable: called again with the same config it continues at the last complete checkpoint
    (`context.earlier`), and must reach the numbers of an undisturbed run.
  - `train` writes only below `context.folder`, `evaluate` only below its `folder`; they report through `context.emit`.
+ - an evaluation may have parts (`evaluation_code`, `evaluate_part`): likelihood, decode, score. A part reads what the
+   parts before it have written, so that each can be made again alone.
  - a mistake of the user's raises UserError; anything else is our bug and keeps its traceback.
 """
 
@@ -20,7 +22,7 @@ from typing import Any, Self
 from experiments.config import DeviceSpec, RunConfig, TaskConfig, flatten
 from experiments.errors import UserError
 from experiments.store.keeps import Keep
-from experiments.store.provenance import EVALUATION_CODE, PACKAGES, TRAINING_CODE
+from experiments.store.provenance import PACKAGES
 from experiments.tasks.own.sources import packages
 
 Progress = Callable[[str, int, int], None]  # what is being done, how many of how many
@@ -76,8 +78,13 @@ class Task(ABC):
     name: str
     config_type: type[TaskConfig] = RunConfig
     columns: tuple[Column, ...]
-    training_code: tuple[str, ...] = TRAINING_CODE  # modules, or files by path, whose change makes finished runs stale
-    evaluation_code: tuple[str, ...] = EVALUATION_CODE
+    # Modules by dotted name, or files by path, in which training begins: a change in them, or in what they import,
+    # makes finished runs stale (experiments/store/code.py).
+    training_code: tuple[str, ...] = ()
+    # The same for each part of an evaluation, in the order in which the parts are made; a stale one is renewed alone.
+    evaluation_code: Mapping[str, tuple[str, ...]] = {"evaluate": ()}
+    part_reads: Mapping[str, tuple[str, ...]] = {}  # part → the parts whose output it reads
+    part_settings: Mapping[str, tuple[str, ...]] = {}  # part → the settings of an evaluation that it reads, if not all
     # Settings by dotted name (a group ends in a dot) that `inputs` and `prepare` look at: they are called once for all
     # configurations that agree in these. None: in all but the seed.
     inputs_read: tuple[str, ...] | None = None
@@ -157,7 +164,6 @@ class Task(ABC):
     def train(self, config: Any, context: Context) -> dict[str, Any]:
         """Train to the end; weights under `context.folder / "final"`. Returns facts for the run's result."""
 
-    @abstractmethod
     def evaluate(
         self, config: Any, evaluation: EvaluationSpec, weights: Path, folder: Path, context: Context
     ) -> dict[str, Any]:
@@ -165,6 +171,22 @@ class Task(ABC):
 
         Returns {"metrics": {name: float}, …facts}.
         """
+        made: dict[str, Any] = {"metrics": {}}
+        for part in self.evaluation_code:
+            facts = self.evaluate_part(part, config, evaluation, weights, folder, context)
+            made = {**made, **facts, "metrics": {**made["metrics"], **facts.get("metrics", {})}}
+        return made
+
+    def evaluate_part(
+        self, part: str, config: Any, evaluation: EvaluationSpec, weights: Path, folder: Path, context: Context
+    ) -> dict[str, Any]:
+        """One part of `evaluation_code`. What earlier parts wrote lies in `folder`. Returns facts as `evaluate` does.
+
+        A task of one part need not define this; a task of several defines this in place of `evaluate`.
+        """
+        if type(self).evaluate is Task.evaluate:
+            raise NotImplementedError(f"{type(self).__name__} defines neither evaluate nor evaluate_part")
+        return self.evaluate(config, evaluation, weights, folder, context)
 
 
 def settings_read(config: TaskConfig, names: tuple[str, ...] | None) -> dict[str, Any]:

@@ -46,7 +46,8 @@ def load_task(name: str, folder: str = "") -> Task:
     task.folder = Path(folder) if folder else None
     if own:
         code = sources(module)
-        task.training_code, task.evaluation_code = (*task.training_code, *code), (*task.evaluation_code, *code)
+        task.training_code = (*task.training_code, *code)
+        task.evaluation_code = {part: (*roots, *code) for part, roots in task.evaluation_code.items()}
     return task
 
 

@@ -9,12 +9,11 @@ from experiments.config import RunConfig
 from experiments.data.corpora.parallel import Corpus, resolve
 from experiments.errors import UserError
 from experiments.tasks.base import Column, EvaluationSpec
-from experiments.tasks.sequence import EVALUATED_BY, TRAINED_BY, SequenceTask, write_lines
+from experiments.tasks.sequence.task import SequenceTask
 
 if TYPE_CHECKING:
-    from experiments.evaluation.score.scoring import SetScores
+    from experiments.evaluation.score.scores import SetScores
 
-_HERE = "experiments.tasks.translation"
 PERPLEXITY = "Perplexity: of unsmoothed probabilities, per piece of the vocabulary, end of sentence counted."
 
 
@@ -25,8 +24,8 @@ class Translation(SequenceTask):
         Column("bleu", "dev", "bleu", "BLEU (dev)", "higher", 1, paper="bleu"),
         Column("bleu_*", "*", "bleu", "BLEU (*)", "higher", 1, paper="bleu_test"),
     )
-    training_code = (*TRAINED_BY, _HERE)
-    evaluation_code = (*EVALUATED_BY, _HERE)
+
+    training_code = (*SequenceTask.training_code, "experiments.data.corpora.parallel")
 
     def corpus(self, config: RunConfig) -> Corpus:
         return resolve(config.data)
@@ -40,7 +39,6 @@ class Translation(SequenceTask):
         from experiments.evaluation.score.scoring import score_text
 
         scores = score_text(outputs, references, _target_language(config))
-        write_lines(folder / "translations.txt", outputs)
         np.save(folder / "statistics.npy", scores.statistics, allow_pickle=False)
         return scores
 

@@ -15,8 +15,8 @@ from ablations.study.overrides import nested
 from ablations.study.study import load_study
 from experiments.config import DeviceSpec, TaskConfig, eval_identity, run_identity
 from experiments.errors import Preempted
+from experiments.store.code import code_digest, code_digests
 from experiments.store.layout import Store
-from experiments.store.provenance import code_digest
 from experiments.tasks.base import Context, Task
 from experiments.tasks.load import load_task
 
@@ -222,7 +222,8 @@ class TestTask:
 
     def test_the_code_is_known(self, bench: Bench) -> None:
         assert bench.task.training_code
-        assert code_digest(bench.task.training_code) == code_digest.__wrapped__(bench.task.training_code)
+        assert code_digest(bench.task.training_code) == code_digest(bench.task.training_code)
+        assert code_digests(bench.task.evaluation_code).keys() == bench.task.evaluation_code.keys() != set()
 
     def test_training_reports_and_keeps_to_its_folder(self, bench: Bench, whole: tuple[Path, dict[str, Any]]) -> None:
         folder, facts = whole

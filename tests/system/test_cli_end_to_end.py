@@ -50,6 +50,11 @@ def test_evaluate_scores_again_without_training(cli: Cli, tiny: Path, store: Pat
     assert all(row["bleu_test"] is not None for row in rows)
     first = as_json(cli("report", tiny, "--store", store, "--json"))
     assert [row["ppl"] for row in first] == [row["ppl"] for row in rows]  # another beam, the same weights
+    for run in store.glob("runs/*"):  # what both read alike was computed once
+        records = [json.loads(path.read_text()) for path in run.glob("evaluations/*/result.json")]
+        dev = [record["parts"] for record in records if record["set"] == "dev"]
+        assert len(dev) == 2
+        assert dev[0]["likelihood"] == dev[1]["likelihood"] and dev[0]["decode"] != dev[1]["decode"]
 
 
 def test_one_more_seed_trains_only_that_seed(cli: Cli, tiny: Path, store: Path, tmp_path: Path) -> None:

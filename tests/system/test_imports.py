@@ -15,7 +15,7 @@ for name in {ABSENT!r}:
     sys.modules[name] = None  # importing it raises ImportError
 import experiments.tasks.translation
 import experiments.training.trainer
-import experiments.evaluation.evaluate
+import experiments.evaluation.likelihood, experiments.evaluation.decode.translate
 import experiments.data.encoding.prepare
 import experiments.data.batches.batching, experiments.data.batches.tensors
 import model.factory

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ablations.plan.plan import Plan, plan_study
+from ablations.plan.plan import Plan, RunState, plan_study
 from ablations.study.selectors import selection
 from ablations.study.study import load_study
 from experiments.tasks.load import load_task
@@ -63,7 +63,9 @@ class Published:
 def table3(title: str = "", note: str = "A note.", seeds: int = 3) -> Table:
     """Table 3 at the paper's sizes with the paper's own numbers, as a finished reproduction prints it."""
     task, study = load_task("translation"), load_study("table3")
-    plan = plan_study(study, selection("paper", "builtin", seeds=seeds), task, Path("nowhere"), lambda *_: "finished")
+    plan = plan_study(
+        study, selection("paper", "builtin", seeds=seeds), task, Path("nowhere"), lambda *_: RunState("finished")
+    )
     table = build_table(plan, Published(plan), task.columns)
     warnings = (*table.warnings, "A warning: 5 % & more.")
     return replace(table, title=title or table.title, footnotes=(*table.footnotes, note), warnings=warnings)

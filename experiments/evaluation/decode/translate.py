@@ -7,17 +7,14 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from typing import Protocol
 
 import torch
-from torch import Tensor, nn
 
-from experiments.data.encoding.tokenizer import EOS_ID, PAD_ID
 from experiments.device import Device
-from experiments.errors import Preempted, UserError
+from experiments.errors import Preempted
 from experiments.evaluation.decode.beam import SearchSettings, beam_search
 from experiments.evaluation.decode.hypothesis import Hypothesis
+from experiments.evaluation.in_batches import by_length, check_length, evaluating, pad_sources
 from model.config import ModelConfig
 from model.transformer import Transformer
 
@@ -135,56 +132,6 @@ class _Told:
             if self._done * 100 >= (self._told + 1) * self._total:
                 self._told = self._done * 100 // self._total
                 self._progress(self._done, self._total)
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Inference mode, with dropout off; a model that was training goes back to it."""
-    training = [module for module in model.modules() if module.training]
-    for module in training:
-        module.training = False
-    try:
-        with torch.inference_mode():
-            yield
-    finally:
-        for module in training:
-            module.training = True
-
-
-class Sized(Protocol):
-    def __len__(self) -> int: ...
-
-
-def by_length(items: Sequence[Sized]) -> list[int]:
-    """Indices, longest first (what does not fit in memory fails at once); equal lengths in the input's order."""
-    return sorted(range(len(items)), key=lambda i: -len(items[i]))
-
-
-def pad(rows: Sequence[Sequence[int]], device: Device) -> tuple[Tensor, Tensor]:
-    """(B, S) ids padded on the right, and the mask that is True on the real ones."""
-    lengths = [len(row) for row in rows]
-    longest = max(lengths)
-    ids_BS = torch.tensor([[*row, *[PAD_ID] * (longest - len(row))] for row in rows])
-    real_BS = torch.arange(longest) < torch.tensor(lengths)[:, None]
-    return device.move(ids_BS), device.move(real_BS)
-
-
-def pad_sources(rows: Sequence[Sequence[int]], device: Device) -> tuple[Tensor, Tensor | None]:
-    """Sources with EOS added, padded, and their mask; None where nothing is padded, which the model does quicker."""
-    ids_BS, real_BS = pad([[*row, EOS_ID] for row in rows], device)
-    equal = all(len(row) == len(rows[0]) for row in rows)
-    return ids_BS, None if equal else real_BS
-
-
-def check_length(config: ModelConfig, ids: Sequence[int], line: int, side: str) -> int:
-    """The length with EOS. Raises UserError where a learned position table is too short for it."""
-    length = len(ids) + 1
-    if config.positions == "learned" and length > config.max_length:
-        raise UserError(
-            f"Line {line} of the {side} has {length} pieces (EOS counted), and the model learned positions for "
-            f"{config.max_length}: split or drop the line, or train with a larger model.max_length."
-        )
-    return length
 
 
 def _limit(config: ModelConfig, length: int, settings: SearchSettings) -> int:

@@ -1,25 +1,12 @@
 """Corpus scores of detokenised text by sacrebleu, each with its signature, and what significance tests need."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from sacrebleu.metrics import BLEU, CHRF
 
 from experiments.evaluation.score import paper_bleu
-
-
-@dataclass(frozen=True)
-class SetScores:
-    """`metrics` and `signatures` by metric name; `statistics`: counts per sentence.
-
-    BLEU's columns: sys_len, ref_len, correct_1 … correct_4, total_1 … total_4; sums over rows give corpus BLEU.
-    """
-
-    metrics: dict[str, float]
-    signatures: dict[str, str]
-    statistics: NDArray[np.int64]
+from experiments.evaluation.score.scores import SetScores
 
 
 def score_text(translations: Sequence[str], references: Sequence[str], language: str = "en") -> SetScores:

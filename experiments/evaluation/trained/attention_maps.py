@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from experiments.data.encoding.tokenizer import BOS_ID, EOS_ID
-from experiments.evaluation.decode.translate import evaluating
+from experiments.evaluation.in_batches import evaluating
 from experiments.evaluation.trained.translator import Translator
 from model.parts.masks import causal_bias
 from model.sublayers.attention import CrossAttention, SelfAttention

@@ -16,7 +16,6 @@ from experiments.device import Device
 from experiments.errors import UserError
 from experiments.evaluation.decode.beam import SearchSettings
 from experiments.evaluation.decode.translate import translate
-from experiments.evaluation.evaluate import search_settings
 from experiments.evaluation.trained.trained import load_model, load_tokenizers, spacing
 from experiments.store.sealed import read_json
 from model.transformer import Transformer
@@ -53,7 +52,9 @@ class Translator:
         device = Device.open(spec, precision)
         choice = choice or config.evaluation.checkpoint
         model = load_model(config, choice, spacing(config, choice), attempt, device).eval()
-        return cls(model, load_tokenizers(config, attempt), device, search_settings(config.evaluation))
+        asked = config.evaluation
+        search = SearchSettings(asked.beam_size, asked.length_penalty, asked.max_extra_length)
+        return cls(model, load_tokenizers(config, attempt), device, search)
 
     @classmethod
     def load(cls, folder: Path | str, spec: DeviceSpec | None = None, precision: str = "fp32") -> "Translator":

@@ -5,7 +5,7 @@ A child writes only into its attempt's folder; what is whole there (`result.json
 rest to the next one. Files whose JSON is torn or damaged count as not written.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -75,14 +75,16 @@ def _put(made: Path, place: Path, result: dict[str, Any]) -> None:
 def _take_evaluation(store: Store, run_id: str, attempt: int, eval_id: str, weights: int) -> bool:
     source = store.attempt_folder(run_id, attempt) / "evaluations" / eval_id
     target = store.evaluation_folder(run_id, eval_id)
-    made = _whole(source / RESULT)
-    if made is None or _whole(target / RESULT) is not None:  # the first one counts
-        return False
+    made, stands = _whole(source / RESULT), _whole(target / RESULT)
+    if made is None or (stands is not None and made.get("renews") != stands.get("attempt")):
+        return False  # the first one counts, unless this one was made to take its place
     if made.get("weights_attempt", weights) != weights:  # demoted here, or made of weights since replaced
         return False
     write_json(source / RESULT, {**made, "attempt": attempt, "weights_attempt": weights})
     target.parent.mkdir(exist_ok=True)
     fsync_tree(source)
+    if stands is not None:
+        _demote(store, run_id, eval_id)
     remove_folder(target)  # where its record is gone
     source.rename(target)
     fsync_folder(target.parent)
@@ -103,11 +105,16 @@ def _demote(store: Store, run_id: str, eval_id: str) -> dict[str, Any] | None:
 
 
 def missing(store: Store, job: Job) -> list[str]:
-    """The parts that a job still wants: TRAINING, eval_ids."""
+    """The parts that a job still needs: TRAINING, eval_ids. Those that are to be renewed count until they are."""
     result = store.result(job.run_id)
     if result is None or int(result["attempt"]) <= job.rerun_after:
         return [TRAINING] * job.train + [item["eval_id"] for item in job.evaluations]
-    return [item["eval_id"] for item in job.evaluations if store.evaluation(job.run_id, item["eval_id"]) is None]
+    return [item["eval_id"] for item in job.evaluations if _is_needed(store, job.run_id, item)]
+
+
+def _is_needed(store: Store, run_id: str, item: Mapping[str, Any]) -> bool:
+    made, renew = store.evaluation(run_id, item["eval_id"]), item.get("renew")
+    return made is None or (renew is not None and int(made["attempt"]) <= int(renew))
 
 
 def leftover(store: Store, job: Job, code_digest: str) -> Promoted:

@@ -19,7 +19,7 @@ from experiments.jobs.queue import trust
 from experiments.jobs.queue.job import Claimed, Job, Waiting
 from experiments.jobs.queue.ledger import Ledger
 from experiments.jobs.queue.states import Outcome, State
-from experiments.store import provenance
+from experiments.store.code import code_digest
 from experiments.store.layout import Store
 
 LOOKAHEAD = 64  # jobs beyond the free slots that one placement looks at
@@ -130,13 +130,13 @@ class Placement:
         if claimed is None or not self._allowed(claimed):
             return None
         try:
-            code_digest = self._code_digest(claimed.job)
+            code = self._code_digest(claimed.job)
         except UserError as error:
             self._end_waiting(run_id, State.FAILED, str(error), Outcome.USER_ERROR)
             return None
         try:
             if TRAINING in missing(self._store, claimed.job):
-                taken = leftover(self._store, claimed.job, code_digest)
+                taken = leftover(self._store, claimed.job, code)
                 self._ledger.score_again(claimed.job, taken.replaced)
                 claimed = self._ledger.job(run_id) if taken.replaced else claimed
             parts = self._parts(claimed.job)
@@ -151,9 +151,7 @@ class Placement:
             attempt[1].rmdir()  # cancelled since we looked
             return None
         try:
-            return attempts.prepare_attempt(
-                self._store, self._engine, self._child, claimed, attempt, slot, parts, code_digest
-            )
+            return attempts.prepare_attempt(self._store, self._engine, self._child, claimed, attempt, slot, parts, code)
         except Exception as error:
             ending = own_harm.failed(error, run_id)
             self._ledger.end(run_id, attempt[0], ending)
@@ -177,10 +175,10 @@ class Placement:
         return lives
 
     def _code_digest(self, job: Job) -> str:
-        """Of the code on disk now, past the cache: it may be edited while this process runs; a child reads it anew."""
+        """Of the code on disk now: it may be edited while this process runs, and a child reads it anew."""
         if self._load_task is None:
             return ""
-        return provenance.code_digest.__wrapped__(task_of(job, self._load_task).training_code)
+        return code_digest(task_of(job, self._load_task).training_code)
 
     def _end_waiting(self, run_id: str, state: State, error: str = "", error_class: str = "") -> None:
         claimed = self._job(run_id)

@@ -26,7 +26,11 @@ class Member(NamedTuple):
 
 @dataclass(frozen=True)
 class Job:
-    """What is wanted of one run. `evaluations` are dicts of eval_id, set, settings, inputs."""
+    """What is to be made of one run.
+
+    `evaluations` are dicts of eval_id, set, settings, inputs; and renew, where a stored one has stale parts: the number
+    of the attempt that made it.
+    """
 
     run_id: str
     task: str
@@ -81,12 +85,14 @@ class Job:
 
 def merge(old: Job, new: Job) -> Job:
     """Both wishes in one job: for a run that is asked for again before the first asking was served."""
-    seen = {item["eval_id"] for item in old.evaluations}
-    more = tuple(item for item in new.evaluations if item["eval_id"] not in seen)
+    evaluations = {item["eval_id"]: item for item in old.evaluations}
+    for item in new.evaluations:
+        if item["eval_id"] not in evaluations or "renew" in item:
+            evaluations[item["eval_id"]] = item
     return replace(
         new,
         train=old.train or new.train,
-        evaluations=old.evaluations + more,
+        evaluations=tuple(evaluations.values()),
         keeps=union(old.keeps, new.keeps),
         priority=max(old.priority, new.priority),
         rerun_after=max(old.rerun_after, new.rerun_after),

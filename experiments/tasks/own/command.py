@@ -58,7 +58,8 @@ class CommandTask(OwnTask):
         changed.config_type = _config_type(declared)
         command = str(declared.get("command", ""))
         _check(command, changed.config_type)
-        changed.training_code = changed.evaluation_code = _code(command, self.folder)
+        changed.training_code = _code(command, self.folder)
+        changed.evaluation_code = dict.fromkeys(self.evaluation_code, changed.training_code)
         refuse_quoted(command)
         return changed
 

@@ -74,8 +74,6 @@ def task(
 
 
 class OwnTask(Task):
-    training_code: tuple[str, ...] = ()  # load_task adds the user's files
-    evaluation_code: tuple[str, ...] = ()
     prepare_reads = ()
 
     def __init__(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ablations.plan.plan import Plan, plan_study
+from ablations.plan.plan import Plan, RunState, plan_study
 from ablations.plan.resolve import PlannedRow, resolve
 from ablations.study.selectors import selection
 from ablations.study.study import Study, load_study
@@ -84,7 +84,9 @@ def rows_of(task: FakeTask) -> Callable[..., dict[str, PlannedRow]]:
 @pytest.fixture
 def plan_of(task: FakeTask) -> Callable[..., Plan]:
     def plan(study: Study, **options: Any) -> Plan:
-        return plan_study(study, selection(**options), task, Path("unused"), lambda run_id, eval_ids: "missing")
+        return plan_study(
+            study, selection(**options), task, Path("unused"), lambda run_id, eval_ids: RunState("missing")
+        )
 
     return plan
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ablations.plan.plan import plan_study
+from ablations.plan.plan import RunState, plan_study
 from ablations.service.selected import device_count
 from ablations.study.selectors import selection
 from ablations.study.study import load_study
@@ -15,7 +15,7 @@ from experiments.tasks.translation import TASK
 def table3(tmp_path_factory):
     """(row, seed) → predicted cost, of the paper's sizes with two seeds."""
     chosen, store = selection("paper", None, None, 2, ()), tmp_path_factory.mktemp("store")
-    plan = plan_study(load_study("table3"), chosen, TASK, store, lambda run_id, eval_ids: "missing")
+    plan = plan_study(load_study("table3"), chosen, TASK, store, lambda run_id, eval_ids: RunState("missing"))
     return {f"{run.row}-{run.seed}": run.cost for run in plan.runs}
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ablations.plan.plan import plan_as_json, plan_study
+from ablations.plan.plan import RunState, plan_as_json, plan_study
 from ablations.study.selectors import Selection
 from ablations.study.study import Study, load_study
 from experiments.config import run_identity
@@ -46,7 +46,7 @@ def test_all_identities_of_the_table_differ(plan_of):
 @given(order=st.permutations(TABLE3.variations))
 def test_order_of_rows_changes_no_identity(task, order):
     def ids(study: Study) -> dict[tuple[str, int], str]:
-        plan = plan_study(study, Selection(seeds=2), task, Path("unused"), lambda *_: "missing")
+        plan = plan_study(study, Selection(seeds=2), task, Path("unused"), lambda *_: RunState("missing"))
         return {(run.row, run.seed): run.run_id for run in plan.runs}
 
     assert ids(TABLE3.model_copy(update={"variations": tuple(order)})) == ids(TABLE3)
@@ -110,13 +110,13 @@ def test_rows_that_differ_in_nothing_that_counts_are_refused(own_study, plan_of,
 def test_state_is_looked_up_by_run_and_its_evaluations(task):
     asked = []
 
-    def state_of(run_id: str, eval_ids: list[str]) -> str:
+    def state_of(run_id: str, eval_ids: list[str]) -> RunState:
         asked.append((run_id, eval_ids))
-        return "stale"
+        return RunState("stale", ("score",))
 
     chosen = Selection(rows=("base",), overrides={"evaluation.sets": ["dev", "test2016"]})
     (run,) = plan_study(TABLE3, chosen, task, Path("unused"), state_of).runs
-    assert run.state == "stale"
+    assert (run.state, run.stale) == ("stale", ("score",))
     assert asked == [(run.run_id, run.eval_ids)]
     assert [e.spec.set for e in run.evaluations] == ["dev", "test2016"]
     assert len(set(run.eval_ids)) == 2

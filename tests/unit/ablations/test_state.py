@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from ablations.plan.plan import RunState
 from ablations.service.run_states import run_states
 from experiments.jobs.queue.job import Job
 from experiments.jobs.queue.ledger import Ledger
@@ -28,5 +29,5 @@ def test_a_row_that_was_never_asked_for_has_not_failed(tmp_path: Path, task: Fak
         store.run_folder(RUN).mkdir(parents=True)
         write_json(store.run_folder(RUN) / "result.json", {"run_id": RUN, "attempt": 1})
     state_of = run_states(store, task)
-    assert state_of(RUN, [ASKED]) == state_of(RUN, [OTHER, ASKED]) == "failed"
-    assert state_of(RUN, [OTHER]) == ("missing" if trained else "failed")
+    assert state_of(RUN, [ASKED]) == state_of(RUN, [OTHER, ASKED]) == RunState("failed")
+    assert state_of(RUN, [OTHER]) == RunState("missing" if trained else "failed")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ablations.plan.plan import Plan, plan_study
+from ablations.plan.plan import Plan, RunState, plan_study
 from ablations.plan.resolve import PlannedRow, resolve
 from ablations.study.selectors import selection
 from ablations.study.study import load_study
@@ -39,7 +39,7 @@ def rows_of(name: str, **options: object) -> dict[str, PlannedRow]:
 def plan_of(name: str, tmp_path: Path, **options: object) -> Plan:
     study = load_study(name)
     chosen = selection(**options)  # type: ignore[arg-type]
-    return plan_study(study, chosen, load_task(study.task), tmp_path / "none", lambda *_: "missing")
+    return plan_study(study, chosen, load_task(study.task), tmp_path / "none", lambda *_: RunState("missing"))
 
 
 def test_table_2_as_printed() -> None:

@@ -14,7 +14,8 @@ from experiments.device import Device
 from experiments.evaluation.decode.beam import SearchSettings, beam_search
 from experiments.evaluation.decode.finished import length_penalty
 from experiments.evaluation.decode.hypothesis import Hypothesis
-from experiments.evaluation.decode.translate import CHECK_EVERY, evaluating, pad_sources, translate
+from experiments.evaluation.decode.translate import CHECK_EVERY, translate
+from experiments.evaluation.in_batches import evaluating, pad_sources
 from experiments.evaluation.likelihood import measure_likelihood
 from model.config import ModelConfig
 from model.factory import build_model

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from experiments.config import RunConfig, defaults, digest
-from experiments.store import provenance
+from experiments.store import code
 from experiments.tasks.load import load_task
 from experiments.tasks.parsing_config import ParsingConfig
 
@@ -21,8 +21,17 @@ def test_every_default_is_what_it_was(kind):
 @pytest.mark.parametrize("name", ["translation", "parsing"])
 @pytest.mark.parametrize("module", ["experiments.config", "model.config"])
 def test_a_default_that_is_edited_makes_results_stale(monkeypatch, name, module):
-    code = load_task(name).training_code
-    before = provenance.code_digest.__wrapped__(code)
-    [edited], read = provenance._sources(module), Path.read_bytes
-    monkeypatch.setattr(Path, "read_bytes", lambda path: read(path) + (b"#" if path == edited else b""))
-    assert provenance.code_digest.__wrapped__(code) != before
+    roots = load_task(name).training_code
+    before, edited, read = code.code_digest(roots), code._file(module), Path.read_bytes
+    default, changed = {
+        "experiments.config": (b"adam_beta2: float = Field(0.98,", b"adam_beta2: float = Field(0.5,"),
+        "model.config": (b"num_layers: int = Field(6,", b"num_layers: int = Field(5,"),
+    }[module]
+
+    def edit(path):
+        text = read(path)
+        return text.replace(default, changed) if path == edited else text
+
+    assert default in read(edited)
+    monkeypatch.setattr(Path, "read_bytes", edit)
+    assert code.code_digest(roots) != before

@@ -6,7 +6,8 @@ import torch
 from experiments.device import Device
 from experiments.errors import Preempted, UserError
 from experiments.evaluation.decode.beam import SearchSettings
-from experiments.evaluation.decode.translate import LEAST_SLOTS, _pack, evaluating, translate
+from experiments.evaluation.decode.translate import LEAST_SLOTS, _pack, translate
+from experiments.evaluation.in_batches import evaluating
 from model.config import ModelConfig
 from model.factory import build_model
 from model.transformer import Transformer

@@ -10,9 +10,10 @@ from experiments.data.corpora.trees.treebank import parse_line
 from experiments.errors import UserError
 from experiments.evaluation.score.evalb.rules import COLLINS
 from experiments.evaluation.score.evalb.score import Status, score_sentence, summarise
+from experiments.evaluation.score.parses import with_golds_punctuation
 from experiments.tasks.base import EvaluationSpec
 from experiments.tasks.load import load_task
-from experiments.tasks.parsing import TASK, with_golds_punctuation
+from experiments.tasks.parsing import TASK
 from experiments.tasks.parsing_config import ParsingConfig
 from model.factory import build_model
 from tests.evalb_files import score_files

@@ -6,7 +6,7 @@ from typing import Any, get_args, get_origin
 import pytest
 from pydantic import BaseModel
 
-from ablations.plan.plan import plan_study
+from ablations.plan.plan import RunState, plan_study
 from ablations.study.selectors import Selection
 from ablations.study.study import Study
 from experiments.config import TaskConfig, flatten
@@ -59,7 +59,9 @@ def said(task: str, base: dict[str, Any], tmp_path: Path) -> list[str]:
     study = Study.model_validate(
         {"name": "s", "title": "S", "task": task, "base": base, "variation": [{"key": "base"}]}
     )
-    plan = plan_study(study, Selection(), Inputless(TASKS[task]), tmp_path, lambda run_id, eval_ids: "missing")
+    plan = plan_study(
+        study, Selection(), Inputless(TASKS[task]), tmp_path, lambda run_id, eval_ids: RunState("missing")
+    )
     table = build_table(plan, FakeStore(), TASKS[task].columns)
     return [" ".join(table.footnotes), paragraph(table)]
 

@@ -1,0 +1,161 @@
+"""The evaluations of an attempt, each made of parts (likelihood, decode, score).
+
+A part has an identity: the run, the settings that the part reads, the set. A part that was made of the same weights by
+the present code is not made again: a row that differs in its beam takes over the perplexity, another metric takes over
+what was decoded.
+"""
+
+import logging
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from experiments.child.failures import failure_class
+from experiments.config import eval_identity
+from experiments.errors import Damaged, Preempted
+from experiments.events.event_log import EventWriter
+from experiments.store import provenance
+from experiments.store.code import code_digests
+from experiments.store.layout import Store
+from experiments.store.sealed import check_file, describe_file, read_json, write_json
+from experiments.tasks.base import Context, EvaluationSpec, Task
+
+log = logging.getLogger("experiments.child.run")
+
+
+class _Made(NamedTuple):
+    """A part that is there: its entry in the record, and the folder with its files."""
+
+    entry: Mapping[str, Any]
+    files: Mapping[str, Mapping[str, Any]]
+    folder: Path
+
+
+def evaluate_all(
+    items: Sequence[dict[str, Any]],
+    config: Any,
+    task: Task,
+    weights: Path,
+    context: Context,
+    events: EventWriter,
+) -> None:
+    """Make the evaluations. One that fails keeps no other from being made; the first error is raised at the end.
+
+    `weights`: the folder of the attempt that trained; what is stored of other evaluations is reused where that is not
+    the present attempt.
+    """
+    store = Store.open(context.store, create=False)
+    stored = [] if weights == context.folder else [store.run_folder(context.run_id) / "evaluations"]
+    failed: Exception | None = None
+    for item in items:
+        if context.should_stop():
+            raise Preempted(None)
+        made = _made_parts([context.folder / "evaluations", *stored])
+        try:
+            _evaluate(item, config, task, weights, context, events, made)
+        except Preempted:
+            raise
+        except Exception as error:
+            if failure_class(error) in ("out_of_memory", "disk_full"):
+                raise
+            log.exception("the evaluation %s of %s failed", item["eval_id"], item["set"])
+            failed = failed or error
+    if failed is not None:
+        raise failed
+
+
+def part_identity(task: Task, part: str, run_id: str, spec: EvaluationSpec) -> str:
+    """Names what a part computes: an eval_id over the settings that the part reads."""
+    reads = task.part_settings.get(part)
+    settings = {name: value for name, value in spec.settings.items() if reads is None or name in reads}
+    return eval_identity(run_id, {"part": part, **settings}, spec.inputs)
+
+
+def _evaluate(
+    item: dict[str, Any],
+    config: Any,
+    task: Task,
+    weights: Path,
+    context: Context,
+    events: EventWriter,
+    made: Mapping[tuple[str, str], _Made],
+) -> None:
+    target = context.folder / "evaluations" / item["eval_id"]
+    target.mkdir(parents=True, exist_ok=True)
+    spec = EvaluationSpec(item["set"], item["settings"], item["inputs"])
+    versions = provenance.versions(task.packages())
+    parts: dict[str, Any] = {}
+    again: set[str] = set()
+    for part, code in code_digests(task.evaluation_code).items():
+        identity = part_identity(task, part, context.run_id, spec)
+        found = made.get((identity, code)) if again.isdisjoint(task.part_reads.get(part, ())) else None
+        if found is not None and _take(found, target):
+            parts[part] = found.entry
+            continue
+        again.add(part)
+        before, began = _names(target), time.monotonic()
+        facts = task.evaluate_part(part, config, spec, weights, target, context)
+        parts[part] = {
+            "id": identity, "code_digest": code, "wall_s": round(time.monotonic() - began, 3), "versions": versions,
+            "facts": facts, "files": sorted(_names(target) - before),
+        }  # fmt: skip
+    outcome = _joined([entry["facts"] for entry in parts.values()])
+    result = {
+        **outcome,
+        "parts": parts,
+        "eval_id": item["eval_id"],
+        "run_id": context.run_id,
+        "set": spec.set,
+        "settings": dict(spec.settings),
+        "inputs": dict(spec.inputs),
+        "wall_s": round(sum(entry["wall_s"] for entry in parts.values()), 3),
+        "versions": versions_of(task, outcome),
+        "files": {name: describe_file(target / name) for name in sorted(_names(target))},
+        **({"renews": item["renew"]} if "renew" in item else {}),
+    }
+    write_json(target / "result.json", result)
+    events.emit("evaluated", eval_id=item["eval_id"], set=spec.set, metrics=outcome["metrics"])
+
+
+def versions_of(task: Task, facts: Mapping[str, Any]) -> dict[str, str]:
+    """Of the packages that the numbers depend on; a task may know more of its own (CUDA's)."""
+    own = facts.get("versions")
+    return {**provenance.versions(task.packages()), **(own if isinstance(own, dict) else {})}
+
+
+def _names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir() if path.is_file() and path.name != "result.json"}
+
+
+def _made_parts(homes: Sequence[Path]) -> dict[tuple[str, str], _Made]:
+    """Whole parts of the evaluations below the folders, by identity and digest of the code that made them."""
+    found: dict[tuple[str, str], _Made] = {}
+    for home in homes:
+        for path in sorted(home.glob("*/result.json")):
+            try:
+                record = read_json(path) or {}
+            except Damaged:
+                continue
+            for entry in record.get("parts", {}).values():
+                files = {name: record["files"][name] for name in entry["files"]}
+                found.setdefault((entry["id"], entry["code_digest"]), _Made(entry, files, path.parent))
+    return found
+
+
+def _take(made: _Made, target: Path) -> bool:
+    """Copy the files of a part; False if one of them is not what was written: then it is made again."""
+    try:
+        for name, written in made.files.items():
+            check_file(made.folder / name, written)
+            shutil.copyfile(made.folder / name, target / name)
+    except (Damaged, OSError):
+        return False
+    return True
+
+
+def _joined(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The facts of an evaluation's parts as those of one record."""
+    metrics = {name: value for facts in parts for name, value in facts.get("metrics", {}).items()}
+    return {**{name: value for facts in parts for name, value in facts.items()}, "metrics": metrics}

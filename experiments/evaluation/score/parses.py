@@ -1,0 +1,64 @@
+"""Lines of brackets scored as trees, the way EVALB scores them."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from experiments.data.corpora.trees.linear import NO_TAG, Repairs, delinearise
+from experiments.data.corpora.trees.tree import Tree, to_text
+from experiments.evaluation.score.evalb.files import report
+from experiments.evaluation.score.evalb.rules import Rules
+from experiments.evaluation.score.evalb.score import SentenceScore, score_sentence, summarise
+from experiments.evaluation.score.scores import SetScores
+
+
+def score_parses(
+    sources: Sequence[str], outputs: Sequence[str], references: Sequence[str], labels: Sequence[str], rules: Rules,
+    folder: Path,
+) -> SetScores:  # fmt: skip
+    """Repair and score the outputs; write, a tree a line, parses.mrg and gold.mrg, which EVALB reads, and evalb.txt.
+
+    `labels`: all pieces of the target's vocabulary. evalb.txt is EVALB's report, as this program makes it.
+    """
+    brackets = [label[1:] for label in labels if label.startswith("/") and len(label) > 1]
+    words = [source.split(" ") if source else [] for source in sources]
+    gold = [delinearise(w, r.split())[0] for w, r in zip(words, references, strict=True)]
+    made = [delinearise(w, o.split(), brackets) for w, o in zip(words, outputs, strict=True)]
+    parses = [with_golds_punctuation(tree, g, rules) for (tree, _), g in zip(made, gold, strict=True)]
+    sentences = [score_sentence(g, p, rules) for g, p in zip(gold, parses, strict=True)]
+    _write(folder / "gold.mrg", gold)
+    _write(folder / "parses.mrg", parses)
+    (folder / "evalb.txt").write_text(report(sentences, rules), encoding="utf-8")
+    return _scores(sentences, [repairs for _, repairs in made], rules, folder)
+
+
+def _write(path: Path, trees: Sequence[Tree]) -> None:
+    path.write_text("".join(f"{to_text(tree)}\n" for tree in trees), encoding="utf-8")
+
+
+def with_golds_punctuation(parse: Tree, gold: Tree, rules: Rules) -> Tree:
+    """The parse, with gold's word for which words the rules delete.
+
+    A sentence in which the parser takes a comma for a noun, or the reverse, would be an error of EVALB's and in no sum:
+    a parser that tags badly would be scored on the sentences that it tags well. Wrong tags still count as wrong.
+    """
+    deleted = rules.delete_labels
+    tags = [g if g in deleted else NO_TAG if p in deleted else p for p, g in zip(parse.tags, gold.tags, strict=True)]
+    return Tree(parse.words, tuple(tags), parse.brackets)
+
+
+def _scores(sentences: Sequence[SentenceScore], repairs: Sequence[Repairs], rules: Rules, folder: Path) -> SetScores:
+    """Metrics: EVALB's, the same up to the rules' cut-off length, and what was repaired, in sentences and by kind."""
+    all_, short = summarise(sentences), summarise(sentences, rules.cutoff_length)
+    metrics = all_.metrics() | {f"f1_up_to_{rules.cutoff_length}": short.f1}
+    metrics |= {"evalb_errors": float(all_.errors), "evalb_skipped": float(all_.skipped)}
+    malformed = sum(map(bool, repairs))
+    metrics |= {"malformed": 100 * malformed / len(repairs), "malformed_sentences": float(malformed)}
+    for kind in asdict(Repairs()):
+        metrics[f"repaired_{kind}"] = float(sum(getattr(each, kind) for each in repairs))
+    statistics = np.array([[s.matched, s.gold, s.parsed] for s in sentences], dtype=np.int64)
+    np.save(folder / "brackets.npy", statistics, allow_pickle=False)
+    signature = f"EVALB|labeled F1|rules: {rules.text()}|punctuation: gold's"
+    return SetScores(metrics, {"f1": signature}, statistics)

@@ -1,0 +1,200 @@
+"""What counts as changed code: a digest of the syntax trees of the modules that a computation imports.
+
+Comments, docstrings, annotations and what stands under `if TYPE_CHECKING` do not count, so that prose never makes a
+result stale. Trees are kept by the files' content in a cache of the user's: parsing all of them takes a second.
+
+A digest reads "2-" and 16 hex digits. Earlier versions wrote 16 digits over the bytes of whole packages: such a digest
+equals none of today's, and the results that carry it are of another revision of the code.
+"""
+
+import ast
+import contextlib
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from experiments.errors import UserError
+from experiments.store.sealed import read_json, write_json
+
+FORMAT = 2
+OURS = ("ablations", "model", "experiments", "reports")
+# Storage, processes and the seams between rooms: they carry numbers and make none. Not counted, and not followed.
+NEUTRAL = (
+    "ablations", "reports", "experiments.child", "experiments.errors", "experiments.events", "experiments.exchange",
+    "experiments.jobs", "experiments.processes", "experiments.records", "experiments.store", "experiments.tracking",
+    "experiments.tasks.base", "experiments.tasks.load", "experiments.tasks.own",
+)  # fmt: skip
+ROOT = Path(__file__).resolve().parents[2]
+LARGEST = 5_000  # files in the cache, before it is started again
+_SKIPPED = frozenset({"annotation", "returns", "type_comment", "type_params", "ctx", "simple", "kind"})
+
+
+class Module(NamedTuple):
+    """One file: the digest of its tree, and what it imports by absolute name."""
+
+    digest: str
+    imports: tuple[str, ...]
+
+
+def code_digest(roots: Iterable[str]) -> str:
+    """The digest of modules and packages of this program, by dotted name, with what they import of it; and of files.
+
+    A root that begins with "/" is a user's file: Python counts by its tree, anything else by its bytes. Its path does
+    not count, since a study may be moved. Raises ModuleNotFoundError for a root that does not exist.
+    """
+    return code_digests({"": roots})[""]
+
+
+def code_digests(parts: Mapping[str, Iterable[str]]) -> dict[str, str]:
+    """`code_digest` for each of several parts of a computation."""
+    with _Cache() as cache:
+        return {part: _digest(tuple(roots), cache) for part, roots in parts.items()}
+
+
+def modules_of(roots: Iterable[str]) -> dict[str, Path]:
+    """The modules of this program that count for the roots, by dotted name."""
+    with _Cache() as cache:
+        return {name: file for name, (file, _) in _closure(roots, cache).items()}
+
+
+def _digest(roots: tuple[str, ...], cache: "_Cache") -> str:
+    whole = hashlib.sha256()
+    for path in (name for name in roots if name.startswith("/")):
+        whole.update(f"{Path(path).name}\0{cache.read(Path(path)).digest}\n".encode())
+    for name, (_, module) in sorted(_closure((n for n in roots if not n.startswith("/")), cache).items()):
+        whole.update(f"{name}\0{module.digest}\n".encode())
+    return f"{FORMAT}-{whole.hexdigest()[:16]}"
+
+
+def _closure(roots: Iterable[str], cache: "_Cache") -> dict[str, tuple[Path, Module]]:
+    found: dict[str, tuple[Path, Module]] = {}
+    waiting: list[str] = []
+    for root in roots:
+        below = list(_files(root))
+        if not below:
+            raise ModuleNotFoundError(f"no module named {root}")
+        waiting += below
+    while waiting:
+        name = waiting.pop()
+        file = _file(name)
+        if name in found or file is None or _in(name, NEUTRAL):
+            continue
+        module = cache.read(file)
+        found[name] = (file, module)
+        waiting += [imported for imported in module.imports if imported.partition(".")[0] in OURS]
+    return found
+
+
+def _in(name: str, packages: Iterable[str]) -> bool:
+    return any(name == package or name.startswith(f"{package}.") for package in packages)
+
+
+def _file(name: str) -> Path | None:
+    path = ROOT.joinpath(*name.split("."))
+    return next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None)
+
+
+def _files(name: str) -> Iterator[str]:
+    """The module of that name, or all modules of the package."""
+    folder = ROOT.joinpath(*name.split("."))
+    if not folder.is_dir():
+        yield from [name] if _file(name) else []
+    for path in sorted(folder.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def parse(source: bytes, python: bool = True) -> Module:
+    """The digest and the imports of a file. What Python cannot parse counts by its bytes."""
+    try:
+        tree = ast.parse(source) if python else None
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        tree = None
+    if tree is None:
+        return Module(hashlib.sha256(source).hexdigest(), ())
+    prose = b"__doc__" not in source  # docstrings are data to who reads them
+    text = ",".join(_plain(tree, prose))
+    return Module(hashlib.sha256(text.encode()).hexdigest(), tuple(dict.fromkeys(_imports(tree))))
+
+
+def _plain(node: Any, prose: bool) -> Iterator[str]:
+    """The tree in words that are the same in every version of Python: fields that are empty are left out."""
+    if isinstance(node, list):
+        yield "["
+        for item in node:
+            if not _is_prose(item, prose):
+                yield from _plain(item, prose)
+        yield "]"
+    elif isinstance(node, ast.AST):
+        yield f"{type(node).__name__}("
+        for name, value in ast.iter_fields(node):
+            if name not in _SKIPPED and value is not None and value != []:
+                yield name
+                yield from _plain(value, prose)
+        yield ")"
+    else:
+        yield repr(node)
+
+
+def _is_prose(node: Any, prose: bool) -> bool:
+    if _is_type_checking(node):
+        return True
+    if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Constant):
+        return False
+    return prose and isinstance(node.value.value, str)
+
+
+def _is_type_checking(node: Any) -> bool:
+    """Whether a statement is `if TYPE_CHECKING:` and nothing else."""
+    if not isinstance(node, ast.If) or node.orelse:
+        return False
+    return "TYPE_CHECKING" in (getattr(node.test, "id", ""), getattr(node.test, "attr", ""))
+
+
+def _imports(node: ast.AST) -> Iterator[str]:
+    """Absolute names; `from a import b` gives a and a.b, whichever of them is a module."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            yield from (alias.name for alias in child.names)
+        elif isinstance(child, ast.ImportFrom) and child.module and not child.level:
+            yield child.module
+            yield from (f"{child.module}.{alias.name}" for alias in child.names)
+        elif not _is_type_checking(child):
+            yield from _imports(child)
+
+
+class _Cache:
+    """Parsed files by the digest of their content. Damaged, unwritable or absent, it only costs time."""
+
+    def __init__(self) -> None:
+        home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+        self._file = Path(home).expanduser() / "ablations" / f"syntax-{FORMAT}.json"
+        self._known: dict[str, Module] = {}
+        self._new = False
+
+    def __enter__(self) -> "_Cache":
+        with contextlib.suppress(UserError, TypeError, ValueError, AttributeError):
+            kept = (read_json(self._file) or {}).get("files", {})
+            self._known = {key: Module(digest, tuple(imports)) for key, (digest, imports) in kept.items()}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._new:
+            return
+        with contextlib.suppress(OSError):
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            write_json(self._file, {"files": self._known})
+
+    def read(self, file: Path) -> Module:
+        source = file.read_bytes()
+        python = file.suffix == ".py"
+        key = f"{'py' if python else 'raw'}-{hashlib.sha256(source).hexdigest()}"
+        module = self._known.get(key)
+        if module is None:
+            module = parse(source, python)
+            self._known = self._known if len(self._known) < LARGEST else {}
+            self._known[key] = module
+            self._new = True
+        return module

@@ -1,0 +1,172 @@
+"""Tasks whose examples are pairs of lines, a source and a target: what translation and parsing share.
+
+The planning half imports no torch; training and evaluation do. A task says where its pairs come from (`corpus`), how
+its targets become pieces (`target_symbols`) and how outputs are scored (`score`).
+
+This file is in no digest of code: what it decides for a training or a score is in run_id or eval_id, or is passed to
+the modules beside it, which are.
+"""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from experiments.config import RunConfig
+from experiments.data.corpora.pair_corpus import PairCorpus, select_sets
+from experiments.data.encoding.encoded import EncodedCorpus
+from experiments.data.encoding.prepare import prepare
+from experiments.errors import UserError
+from experiments.store.keeps import Keep, keeps_of
+from experiments.tasks import footprint, obstacles
+from experiments.tasks.base import Context, EvaluationSpec, Progress, Task
+from experiments.tasks.footprint import TYPICAL_LENGTH
+from experiments.tasks.sequence.lines import read_lines
+from experiments.tasks.sequence.spacing import spacing_of
+from experiments.training.checkpoints import retention
+from model import cost as count
+
+if TYPE_CHECKING:
+    from experiments.evaluation.score.scores import SetScores
+
+# The parts of an evaluation, in the order in which they are made.
+LIKELIHOOD, DECODE, SCORE = "likelihood", "decode", "score"
+_OF_WEIGHTS = ("checkpoint", "precision", "checkpoint_steps", "eval_steps")
+_OF_SEARCH = ("beam_size", "length_penalty", "max_extra_length")
+
+
+class SequenceTask(Task):
+    training_code: tuple[str, ...] = ("experiments.tasks.sequence.training", "experiments.data.encoding.prepare")
+    evaluation_code: Mapping[str, tuple[str, ...]] = {
+        LIKELIHOOD: ("experiments.tasks.sequence.likelihood",),
+        DECODE: ("experiments.tasks.sequence.decoding",),
+        SCORE: ("experiments.evaluation.score.scoring",),
+    }
+    part_reads: Mapping[str, tuple[str, ...]] = {SCORE: (DECODE,)}
+    part_settings: Mapping[str, tuple[str, ...]] = {LIKELIHOOD: _OF_WEIGHTS, DECODE: (*_OF_WEIGHTS, *_OF_SEARCH)}
+    outputs_file = "translations.txt"  # in an evaluation's folder: what was decoded, a line each
+    inputs_read: tuple[str, ...] | None = ("data.",)
+    prepare_reads: tuple[str, ...] | None = ("data.", "model.shared_vocabulary", "training.tokens_per_batch")
+
+    @abstractmethod
+    def corpus(self, config: Any) -> PairCorpus:
+        """Looks at names of files only. Raises UserError."""
+
+    @abstractmethod
+    def score(
+        self, config: Any, evaluation: EvaluationSpec, sources: Sequence[str], outputs: Sequence[str],
+        references: Sequence[str], labels: Sequence[str], folder: Path,
+    ) -> "SetScores":  # fmt: skip
+        """Score what was decoded, and keep it under `folder`; `labels` are all pieces of the target's vocabulary."""
+
+    def target_symbols(self, config: Any) -> int:
+        """The size of a vocabulary of whole symbols for the target; 0: it has word-pieces, as many as the source."""
+        return 0
+
+    def scoring(self, config: Any) -> dict[str, Any]:
+        """Settings of `score` that enter eval_id beside (or in place of) those of `config.evaluation`."""
+        return {}
+
+    def inputs(self, config: RunConfig, store: Path) -> dict[str, str]:
+        """The content of train and dev, or the recipe of a built-in corpus."""
+        return {"corpus": self.corpus(config).training_digest(store / "corpora")}
+
+    def evaluations(self, config: RunConfig, store: Path) -> list[EvaluationSpec]:
+        """One per set, with the decoding in full; the spacing of checkpoints only where it decides the weights."""
+        corpus = self.corpus(config)
+        settings = config.evaluation.model_dump(mode="json", exclude={"sets"}) | self.scoring(config)
+        if config.evaluation.checkpoint != "last":
+            settings |= {"checkpoint_steps": config.training.checkpoint_steps}
+        if config.evaluation.checkpoint == "best":
+            settings |= {"eval_steps": config.training.eval_steps}
+        return [
+            EvaluationSpec(name, settings, {"set": corpus.set_digest(name, store / "corpora")})
+            for name in select_sets(corpus, config.evaluation.sets)
+        ]
+
+    def vocab_sizes(self, config: RunConfig) -> tuple[int, int]:
+        """Of target and source: what `build_model` and `count.num_params` take."""
+        return self.target_symbols(config) or config.data.vocab_size, config.data.vocab_size
+
+    def num_params(self, config: RunConfig) -> int:
+        return count.num_params(config.model, *self.vocab_sizes(config))
+
+    def cost(self, config: RunConfig) -> float:
+        vocab_size, _ = self.vocab_sizes(config)
+        per_token = count.flops_per_token(config.model, vocab_size, TYPICAL_LENGTH, TYPICAL_LENGTH)
+        return per_token * config.training.tokens_per_batch * config.training.train_steps
+
+    def memory_bytes(self, config: RunConfig, kind: str) -> float:
+        precision, heap = footprint.precision_here(config.training.precision), footprint.heap_here()
+        tokens = config.training.tokens_per_batch
+        return footprint.memory_bytes(config.model, self.vocab_sizes(config), tokens, kind, precision, heap)
+
+    def least_memory_bytes(self, config: RunConfig, kind: str) -> float:
+        """On a processor nothing says that memory runs out: there the micro-batch stays as it is."""
+        if kind == "cpu":
+            return self.memory_bytes(config, kind)
+        return footprint.memory_bytes(config.model, self.vocab_sizes(config), footprint.SMALLEST_TOKENS, kind)
+
+    def disk_bytes(self, config: RunConfig) -> float:
+        kept = config.training
+        return footprint.disk_bytes(self.num_params(config), kept.keep_checkpoints, kept.keep_optimizer)
+
+    def obstacles(self, config: RunConfig, store: Path) -> list[UserError]:
+        corpus, symbols = self.corpus(config), self.target_symbols(config)
+        return [
+            *obstacles.of_settings(config.training, config.evaluation),
+            *obstacles.of_corpus(config, corpus, store / "corpora", symbols),
+        ]
+
+    def prepare(self, config: RunConfig, store: Path, progress: Progress) -> dict[str, Any]:
+        """Train the tokenizer and encode the corpus, once; see experiments/data/encoding/prepare.py for the errors."""
+        corpus, shared, root = self.corpus(config), config.model.shared_vocabulary, store / "corpora"
+        encoded = prepare(corpus, config.data, shared, root, progress, target_symbols=self.target_symbols(config))
+        _check_batches(config, encoded)
+        return {"corpus": corpus.name, "source": corpus.source, "target": corpus.target, **encoded.facts}
+
+    def keeps(self, config: RunConfig) -> tuple[Keep, ...]:
+        return keeps_of(config.training, config.evaluation)
+
+    def serves(self, config: RunConfig, evaluation: EvaluationSpec, weights: Path) -> bool:
+        return retention.serves(weights, evaluation.settings["checkpoint"], spacing_of(evaluation))
+
+    def train(self, config: RunConfig, context: Context) -> dict[str, Any]:
+        from experiments.tasks.sequence.encoded import encoded_of
+        from experiments.tasks.sequence.training import train_pairs
+
+        encoded = encoded_of(config, context, self.target_symbols(config))
+        return train_pairs(config, context, encoded, self.vocab_sizes(config), (*self.keeps(config), *context.keeps))
+
+    def evaluate_part(
+        self, part: str, config: RunConfig, evaluation: EvaluationSpec, weights: Path, folder: Path, context: Context
+    ) -> dict[str, Any]:
+        """Likelihood reads the weights; decoding writes `outputs_file`; scoring reads that file, and no weights."""
+        from experiments.tasks.sequence.encoded import encoded_of
+
+        text = encoded_of(config, context, self.target_symbols(config)).set(evaluation.set, evaluation.inputs["set"])
+        outputs = folder / self.outputs_file
+        if part == SCORE:
+            from experiments.evaluation.trained.trained import load_tokenizers
+
+            labels = load_tokenizers(config, weights)[1].vocabulary
+            scores = self.score(config, evaluation, text.source, read_lines(outputs), text.target, labels, folder)
+            return {"metrics": scores.metrics, "signature": scores.signatures}
+
+        from experiments.tasks.sequence.trained import open_trained
+
+        trained = open_trained(config, evaluation, weights, context.device, self.vocab_sizes(config))
+        if part == DECODE:
+            from experiments.tasks.sequence.decoding import decode
+
+            return decode(trained, text, evaluation.settings, outputs, evaluation.set, context)
+        from experiments.tasks.sequence.likelihood import measure
+
+        return measure(trained, text, context)
+
+
+def _check_batches(config: RunConfig, encoded: EncodedCorpus) -> None:
+    """A pair that fits no batch is the user's to mend before any run starts."""
+    from experiments.data.batches.batching import BatchPlan
+
+    BatchPlan(encoded.train.source_lengths, encoded.train.target_lengths, config.training.tokens_per_batch, 0)

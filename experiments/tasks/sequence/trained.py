@@ -1,0 +1,37 @@
+"""The weights and tokenizers that an evaluation reads. Those of one part are kept for the next."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from experiments.config import DeviceSpec, RunConfig
+from experiments.data.encoding.tokenizer import Tokenizer
+from experiments.device import Device
+from experiments.evaluation.trained.trained import load_model, load_tokenizers
+from experiments.tasks.base import EvaluationSpec
+from experiments.tasks.sequence.spacing import spacing_of
+from model.transformer import Transformer
+
+
+class Trained(NamedTuple):
+    model: Transformer
+    source_tokenizer: Tokenizer
+    target_tokenizer: Tokenizer
+    device: Device
+
+
+_last: list[tuple[object, Trained]] = []
+
+
+def open_trained(
+    config: RunConfig, evaluation: EvaluationSpec, weights: Path, spec: DeviceSpec, vocab_sizes: tuple[int, int]
+) -> Trained:
+    """The checkpoint that the evaluation names, in its precision, on the device. Raises as `load_model` does."""
+    settings, every = evaluation.settings, spacing_of(evaluation)
+    choice, precision = settings["checkpoint"], settings["precision"]
+    key = (config.model_dump_json(), choice, precision, every, weights, spec, vocab_sizes)
+    if not _last or _last[0][0] != key:
+        _last.clear()  # before the next one is loaded: both would not always fit
+        device = Device.open(spec, precision)
+        model = load_model(config, choice, every, weights, device, vocab_sizes)
+        _last.append((key, Trained(model, *load_tokenizers(config, weights), device)))
+    return _last[0][1]

@@ -1,0 +1,102 @@
+"""Code that is edited between two runs of the program: what is stale is made again, and nothing else."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import TINY, environment
+
+ROOT = Path(__file__).parents[2]
+EDITS = {  # file, old, new
+    "scoring": ("experiments/evaluation/score/scoring.py", 'BLEU(tokenize="13a")', 'BLEU(tokenize="char")'),
+    "search": ("experiments/evaluation/decode/finished.py", "(5 +", "(6 +"),
+    "loss": ("experiments/training/loss.py", "1 - ", "1.01 - "),
+}
+
+
+class Copy:
+    """A copy of this program that is edited, a study and a store."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.study, self.store = folder, folder / "tiny.toml", folder / "runs"
+        for package in ("ablations", "model", "experiments", "reports"):
+            shutil.copytree(ROOT / package, folder / "code" / package, ignore=shutil.ignore_patterns("__pycache__"))
+        self.study.write_text(TINY.partition('[[variation]]\nkey = "h1"')[0])
+
+    def edit(self, name: str, old: str, new: str) -> None:
+        file = self.folder / "code" / name
+        assert old in file.read_text("utf-8")
+        file.write_text(file.read_text("utf-8").replace(old, new), "utf-8")
+
+    def command(self, verb: str, *words: str) -> "subprocess.CompletedProcess[str]":
+        argv = [sys.executable, "-m", "ablations.cli.main", verb, str(self.study), "--store", str(self.store), *words]
+        env = {**environment(), "PYTHONPATH": str(self.folder / "code")}
+        env.pop("ABLATIONS_STORE", None)
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, cwd=self.folder)
+        assert done.returncode == 0, done.stderr
+        return done
+
+    def plan(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(self.command("plan", "--json").stdout)
+        return found
+
+    def record(self) -> dict[str, Any]:
+        [file] = self.store.glob("runs/*/evaluations/*/result.json")
+        found: dict[str, Any] = json.loads(file.read_text())
+        return {**found, "outputs": (file.parent / "translations.txt").read_bytes()}
+
+    def events(self) -> list[dict[str, Any]]:
+        """Of the last attempt."""
+        last = max(self.store.glob("runs/*/attempts/*"), key=lambda path: int(path.name))
+        return [json.loads(line) for line in (last / "events.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Copy:
+    return Copy(tmp_path)
+
+
+@pytest.mark.slow
+def test_each_edit_renews_its_part_alone(copy: Copy) -> None:
+    copy.command("run", "--devices", "cpu:1")
+    first = copy.record()
+    assert [run["state"] for run in copy.plan()] == ["finished"]
+
+    copy.edit(*EDITS["scoring"])
+    assert [run["stale"] for run in copy.plan()] == [["score"]]
+    assert "†" in copy.command("run", "--devices", "cpu:1").stdout  # kept, and marked
+    assert copy.record() == first
+    done = copy.command("run", "--devices", "cpu:1", "--stale", "rerun")
+    assert "score of base, no training" in done.stderr
+    scored = copy.record()
+    assert scored["metrics"]["bleu"] != first["metrics"]["bleu"]
+    assert scored["metrics"]["perplexity"] == first["metrics"]["perplexity"]
+    assert scored["outputs"] == first["outputs"]
+    assert {p for p in first["parts"] if scored["parts"][p] != first["parts"][p]} == {"score"}
+    assert {event["kind"] for event in copy.events()}.isdisjoint({"metrics", "progress", "trained"})
+    assert [run["state"] for run in copy.plan()] == ["finished"]
+
+    copy.edit(*EDITS["search"])
+    assert [run["stale"] for run in copy.plan()] == [["decode"]]
+    copy.command("run", "--devices", "cpu:1", "--stale", "rerun")
+    decoded = copy.record()
+    assert {p for p in first["parts"] if decoded["parts"][p] != scored["parts"][p]} == {"decode", "score"}
+    kinds = {event["kind"] for event in copy.events()}
+    assert "progress" in kinds and kinds.isdisjoint({"metrics", "trained"})
+
+    copy.edit(*EDITS["loss"])
+    assert [run["stale"] for run in copy.plan()] == [["training"]]
+    done = copy.command("run", "--devices", "cpu:1", "--stale", "rerun")
+    assert "training and all scores of base (" in done.stderr
+    trained = copy.record()
+    assert trained["metrics"]["perplexity"] != first["metrics"]["perplexity"]
+    assert "trained" in {event["kind"] for event in copy.events()}
+    assert [run["state"] for run in copy.plan()] == ["finished"]
+    # the former evaluations are kept beside the attempts that made them
+    kept = [json.loads(p.read_text()) for p in copy.store.glob("runs/*/attempts/*/evaluations/*/result.json")]
+    assert {k["metrics"]["bleu"] for k in kept} >= {first["metrics"]["bleu"], scored["metrics"]["bleu"]}
