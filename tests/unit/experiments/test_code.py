@@ -116,7 +116,7 @@ EDITS = {  # file, what is edited, the parts that become stale
     "the loss": ("experiments/training/loss.py", "1 - ", "2 - ", {"training"}),
     "the network": ("model/parts/positions.py", "10000", "9999", {"training", "likelihood", "decode"}),
     "the queue": ("experiments/jobs/queue/states.py", "waiting", "queued", set()),
-    "storage": ("experiments/store/layout.py", "indent=1", "indent=2", set()),
+    "storage": ("experiments/store/sealed.py", "indent=1", "indent=2", set()),
 }
 
 

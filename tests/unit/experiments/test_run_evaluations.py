@@ -2,16 +2,20 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from experiments.child import run
-from experiments.config import eval_identity, run_identity
-from experiments.events.event_log import read_events
+from experiments.child.evaluations import evaluate_all
+from experiments.config import DeviceSpec, TaskConfig, eval_identity, run_identity
+from experiments.events.event_log import EventWriter, read_events
 from experiments.records import ChildExit
 from experiments.store.layout import Store
 from experiments.store.sealed import write_json
+from experiments.tasks.base import Context
 from experiments.tasks.load import load_task
+from experiments.tasks.own.function import OwnTask
 
 TRAINER = """
 from dataclasses import dataclass
@@ -56,18 +60,23 @@ def test_one_that_fails_is_the_attempts_failure_and_the_others_are_made(tmp_path
     assert made == {item["eval_id"] for item in asked if item["set"] != "b"}
 
 
+class Failing(OwnTask):
+    """A task of which no evaluation can be made."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(dict, TaskConfig)  # type: ignore[arg-type]
+        self.error, self.tried = error, 0
+
+    def evaluate(self, *_: Any) -> dict[str, Any]:
+        self.tried += 1
+        raise self.error
+
+
 @pytest.mark.parametrize("error", [MemoryError("all taken"), OSError(28, "No space left on device")])
-def test_no_other_is_tried_where_it_could_only_fail_too(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    tried = []
-
-    def evaluate(item: dict[str, str], *_: object) -> None:
-        tried.append(item)
-        raise error
-
-    monkeypatch.setattr(run, "_evaluate", evaluate)
-    context = type("Context", (), {"should_stop": staticmethod(lambda: False)})
+def test_no_other_is_tried_where_it_could_only_fail_too(error: Exception, tmp_path: Path) -> None:
+    store, task = Store.open(tmp_path / "store"), Failing(error)
+    context = Context(store.root, "a" * 16, tmp_path, {}, DeviceSpec(), lambda *_, **__: None, lambda: False)
+    items = [{"eval_id": str(number), "set": "dev", "settings": {}, "inputs": {}} for number in range(3)]
     with pytest.raises(type(error)):
-        run._evaluate_all(
-            [{"eval_id": "1", "set": "a"}, {"eval_id": "2", "set": "b"}], None, None, Path(), context, None
-        )  # type: ignore[arg-type]
-    assert len(tried) == 1
+        evaluate_all(items, None, task, tmp_path, context, EventWriter(tmp_path))
+    assert task.tried == 1

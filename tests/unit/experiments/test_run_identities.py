@@ -5,6 +5,7 @@ import pytest
 from experiments.child import run
 from experiments.config import RunConfig, eval_identity, run_identity
 from experiments.events.event_log import read_events
+from experiments.records import ChildExit
 from experiments.store.layout import Store
 from experiments.store.sealed import write_json
 
@@ -50,7 +51,7 @@ CHANGES = {
 @pytest.mark.parametrize("name", CHANGES)
 def test_settings_of_another_run_are_refused(attempt, name):
     code, last, folder = attempt(CHANGES[name])
-    assert code == run.FAILED
+    assert code == ChildExit.FAILED
     assert (last["kind"], last["cls"]) == ("failed", "user_error")
     assert "not those that it is named by" in last["message"]
     assert not (folder / "result.json").exists()
@@ -67,5 +68,5 @@ def test_what_does_not_enter_the_identity_is_free(attempt):
 
 def test_a_damaged_spec_is_refused(attempt):
     code, last, _ = attempt(lambda spec: None, '"threads": 1', '"threads": 3')
-    assert (code, last["kind"], last["cls"]) == (run.FAILED, "failed", "user_error")
+    assert (code, last["kind"], last["cls"]) == (ChildExit.FAILED, "failed", "user_error")
     assert "spec.json is damaged" in last["message"]
