@@ -4,87 +4,93 @@ Exit codes: 0 done; 1 something failed (a run, or with --strict a gap in the tab
 130 interrupted. A bug prints its traceback and saves it to a file for a report.
 """
 
+import ast
 import errno
 import os
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from functools import cache
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import typer
 
-from ablations.cli import (
-    attention,
-    bundle,
-    cases,
-    compare,
-    demo,
-    evaluate,
-    export,
-    figures,
-    inspect,
-    log,
-    new,
-    options,
-    plan,
-    probe,
-    prune,
-    report,
-    requests,
-    run,
-    status,
-    studies,
-    terminal,
-    translate,
-    tune,
-    ui,
-)
-from ablations.service.selected import opened_bundles
+from ablations.cli import terminal
+from ablations.service.opened_bundles import opened_bundles
 from experiments.errors import UserError
+
+VERBS = {  # by name, in the order of --help: the module here, and its function
+    "studies": ("studies", "studies"),
+    "new": ("new", "new"),
+    "plan": ("plan", "plan"),
+    "probe": ("probe", "probe"),
+    "run": ("run", "run"),
+    "queue": ("run", "queue"),
+    "work": ("run", "work_command"),
+    "tune": ("tune", "tune"),
+    "evaluate": ("evaluate", "evaluate"),
+    "status": ("status", "status"),
+    "cancel": ("requests", "cancel"),
+    "retry": ("requests", "retry"),
+    "drain": ("requests", "drain"),
+    "log": ("log", "log"),
+    "report": ("report", "report"),
+    "cases": ("cases", "cases"),
+    "figures": ("figures", "figures"),
+    "verify": ("inspect", "verify"),
+    "explain": ("inspect", "explain"),
+    "compare": ("compare", "compare"),
+    "bundle": ("bundle", "bundle"),
+    "import": ("bundle", "import_"),
+    "translate": ("translate", "translate"),
+    "export": ("export", "export"),
+    "attention": ("attention", "attention"),
+    "ui": ("ui", "ui"),
+    "prune": ("prune", "prune"),
+    "rebuild": ("prune", "rebuild"),
+    "demo": ("demo", "demo"),
+}
+
+
+class Verbs(terminal.VerbsWithHelp):
+    """The verbs. A verb's module is imported when the verb is called: together they take a second."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, verb(name) if name in VERBS else command, rest
+
+
+def verb(name: str) -> Any:
+    """The command of a verb, with its options."""
+    from ablations.cli import options  # as the verb does: settings and their checks take half a second
+
+    module, function = VERBS[name]
+    alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    called = getattr(import_module(f"ablations.cli.{module}"), function)
+    alone.command(name, cls=terminal.VerbWithHelp)(options.spread(called))
+    return typer.main.get_command(alone)
+
+
+@cache
+def _docstrings(module: str) -> dict[str, str]:
+    """Of a module's functions, without importing it."""
+    tree = ast.parse(Path(__file__).with_name(f"{module}.py").read_text(encoding="utf-8"))
+    return {node.name: ast.get_docstring(node) or "" for node in tree.body if isinstance(node, ast.FunctionDef)}
+
 
 app = typer.Typer(
     name="ablations",
-    cls=terminal.VerbsWithHelp,
+    cls=Verbs,
     help="Ablation tables as code: describe a table's rows, train them, print the table.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-VERBS: dict[str, Callable[..., None]] = {  # in the order of --help
-    "studies": studies.studies,
-    "new": new.new,
-    "plan": plan.plan,
-    "probe": probe.probe,
-    "run": run.run,
-    "queue": run.queue,
-    "work": run.work_command,
-    "tune": tune.tune,
-    "evaluate": evaluate.evaluate,
-    "status": status.status,
-    "cancel": requests.cancel,
-    "retry": requests.retry,
-    "drain": requests.drain,
-    "log": log.log,
-    "report": report.report,
-    "cases": cases.cases,
-    "figures": figures.figures,
-    "verify": inspect.verify,
-    "explain": inspect.explain,
-    "compare": compare.compare,
-    "bundle": bundle.bundle,
-    "import": bundle.import_,
-    "translate": translate.translate,
-    "export": export.export,
-    "attention": attention.attention,
-    "ui": ui.ui,
-    "prune": prune.prune,
-    "rebuild": prune.rebuild,
-    "demo": demo.demo,
-}
-for name, verb in VERBS.items():
-    app.command(name, cls=terminal.VerbWithHelp)(options.spread(verb))
+for name, (module, function) in VERBS.items():  # names and descriptions alone, for --help
+    app.command(name, help=_docstrings(module)[function])(lambda: None)
 
 
 RIGHTS, SPACE = "Check its owner and its permissions.", "Free some space, or name another disk."

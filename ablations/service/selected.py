@@ -11,6 +11,7 @@ import typer
 
 from ablations.plan.plan import Plan, plan_study
 from ablations.service.collect_detached import collect_detached
+from ablations.service.opened_bundles import opened_bundles
 from ablations.service.run_states import run_states
 from ablations.study.overrides import nested
 from ablations.study.selectors import Selection, selection
@@ -21,8 +22,6 @@ from experiments.tasks.base import Column, Task
 from experiments.tasks.load import load_task
 from reports.trust.bundles.archive import SUFFIX
 from reports.trust.bundles.read import read_bundle
-
-opened_bundles: list[str] = []  # by this process; later errors may come from their content
 
 
 @dataclass(frozen=True, kw_only=True)

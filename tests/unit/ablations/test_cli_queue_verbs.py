@@ -14,6 +14,7 @@ from experiments.jobs.queue.ledger import Ledger
 from experiments.jobs.queue.states import Outcome, State
 from experiments.store.layout import Store
 from experiments.store.pruning import size
+from experiments.store.sealed import write_json
 
 
 def make(number, row, **more):
@@ -171,7 +172,7 @@ def checkpoints(store):
         for name in ("checkpoints/step-00000004", "final"):
             (where / name).mkdir(parents=True)
             (where / name / "model.safetensors").write_bytes(b"x" * 8192)
-    store.write_json(store.run_folder(run_id) / "result.json", {"attempt": attempt})
+    write_json(store.run_folder(run_id) / "result.json", {"attempt": attempt})
     waiting = store.attempt_folder(make(0xA1, "").run_id, 1) / "checkpoints" / "step-00000002"
     waiting.mkdir(parents=True)
     return folder, waiting

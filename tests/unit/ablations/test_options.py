@@ -1,6 +1,10 @@
 """Options that fill a dataclass: what is typed arrives in its fields, what is left out keeps the field's default."""
 
 import dataclasses
+import inspect
+import subprocess
+import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +13,7 @@ import typer
 from typer.testing import CliRunner
 
 from ablations.cli import options
+from ablations.cli.main import VERBS, app, verb
 from ablations.service.choose_run import Named
 from ablations.service.selected import Place, Selectors
 
@@ -57,3 +62,26 @@ def test_a_field_left_out_is_no_option_and_keeps_its_default():
 def test_every_field_has_an_option():
     fields = {field.name for kind in (Named, Place, Selectors) for field in dataclasses.fields(kind)}
     assert fields == set(options.OPTIONS)
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_the_verb_that_is_imported_late_is_what_help_announces(name):
+    module, function = VERBS[name]
+    called = getattr(import_module(f"ablations.cli.{module}"), function)
+    [listed] = [command for command in app.registered_commands if command.name == name]
+    assert listed.help == inspect.getdoc(called) == verb(name).help
+
+
+def test_help_of_all_verbs_imports_none():
+    code = """
+import sys
+sys.argv = ["ablations", "--help"]
+from ablations.cli.main import main
+try:
+    main()
+finally:
+    print(sorted(name for name in sys.modules if name.startswith(("ablations.cli.", "experiments.", "pydantic"))))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert all(f" {name} " in done.stdout for name in VERBS)
+    assert done.stdout.splitlines()[-1] == "['ablations.cli.main', 'ablations.cli.terminal', 'experiments.errors']"

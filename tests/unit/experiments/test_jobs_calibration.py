@@ -9,6 +9,7 @@ from experiments.device import resolve_precision
 from experiments.jobs.attempts.calibration import Point, Speed, keep, kept, of_results
 from experiments.jobs.engines.remote import environment
 from experiments.store.layout import Store
+from experiments.store.sealed import write_json
 from experiments.tasks import footprint
 from experiments.tasks.footprint import LOGIT_TOKENS, disk_bytes, memory_bytes
 from experiments.training import loss
@@ -55,8 +56,8 @@ class TestMeasured:
         run, folder = "a" * 16, store.run_folder("a" * 16) / "evaluations" / ("e" * 16)
         folder.mkdir(parents=True)
         facts = {"device_kind": "cpu", "threads": 2, "step": 30, "resumed_from": 10, "seconds": 5.0, "attempt": 2}
-        store.write_json(store.run_folder(run) / "result.json", facts)
-        store.write_json(folder / "result.json", {"wall_s": 7.0})
+        write_json(store.run_folder(run) / "result.json", facts)
+        write_json(folder / "result.json", {"wall_s": 7.0})
         return store
 
     def test_only_the_steps_of_the_attempt_that_was_timed(self, store):
