@@ -131,7 +131,7 @@ class Printing:
     def _found(self) -> dict[str, str]:
         chosen = choose_table(str(self._study), Selectors(seeds=self._seeds, store=self._store))
         plan = chosen.plan
-        outcomes = collect(plan, chosen.store)
+        outcomes = collect(plan, chosen.store, chosen.columns)
         parts = [(o.run.run_id, o.run.state, o.record, o.harm, [s.record for s in o.scored.values()]) for o in outcomes]
         key = hashlib.sha256(repr((parts, plan.notes)).encode()).hexdigest()
         if key not in self._known:

@@ -12,10 +12,9 @@ from ablations.cli import options
 from ablations.cli.report import table_of
 from ablations.service.selected import SelectedTable, Selectors, choose_table
 from experiments.errors import UserError
-from reports.results.results import counts_in
+from reports.results.results import CountsOf, counts_in
 from reports.results.revision import AtRevision
 from reports.results.table import Table
-from reports.statistics.significance import CountsOf
 from reports.trust import compare as versus
 from reports.trust.bundles.archive import SUFFIX
 

@@ -21,7 +21,7 @@ def figures(
     out: Annotated[Path, typer.Option(metavar="DIR", help="A folder; created if missing.")] = Path("figures"),
     significance: options.Significance = "auto",
 ) -> None:
-    """Draw changes from base, quality against cost, learning curves, and BLEU by length."""
+    """Draw changes from base, quality against cost, learning curves, and scores by sentence length."""
     wanted = [part.strip() for part in formats.split(",")]
     if not all(part in FORMATS for part in wanted):
         raise UserError(f"--formats {formats}: choose from {', '.join(FORMATS)}, separated by commas.")

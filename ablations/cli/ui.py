@@ -15,12 +15,13 @@ from ablations.plan.plan import Plan
 from ablations.service.enqueue import member
 from ablations.service.selected import Selected, Selectors, choose
 from experiments.errors import UserError
+from experiments.events.history import History
 from experiments.processes.keeper import kept
 from experiments.records import TrackedRun
 from experiments.store.layout import Store
 from experiments.tracking.database import HOST, ui_command
 from experiments.tracking.page import Chart, Published, Table, publish, saved_views
-from experiments.tracking.record import own_evaluations
+from experiments.tracking.record import curve_name, own_evaluations
 from reports.render.formats import render
 from reports.results.table import Table as Printed
 
@@ -155,6 +156,16 @@ def _own_sets(plan: Plan, store: Store) -> set[str]:
     return {e.spec.set for run in plan.runs for e in run.evaluations} - other
 
 
+def _curves(table: Printed, store: Store) -> list[Chart]:
+    """The table's metrics that the first finished run logged while it trained; MLflow names these apart."""
+    from reports.figures.curves import while_training
+
+    done = next(o.run.run_id for row in table.rows for o in row.outcomes if o.record is not None)
+    names = {point.name for point in History(store, done).read()}
+    found = [logged for logged in while_training(table.columns) if logged.name in names]
+    return [Chart(curve_name(logged.name), logged.words, curve=True) for logged in found]
+
+
 def _table(chosen: Selected, plan: Plan, table: Printed) -> Table:
     from reports.figures.draw import draw
 
@@ -166,7 +177,7 @@ def _table(chosen: Selected, plan: Plan, table: Printed) -> Table:
         for column in table.columns
         if column.set in own
     ]
-    charts += [Chart("num_params", "parameters"), Chart("train_perplexity", "perplexity while training", curve=True)]
+    charts += [Chart("num_params", "parameters"), *_curves(table, chosen.store)]
     return Table(
         study=plan.study.name,
         profile=plan.profile,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ablations.plan.resolve import PlannedRow, paper_keys, resolve
+from ablations.plan.resolve import PlannedRow, published_names, resolve
 from ablations.study.messages import show
 from ablations.study.selectors import Selection
 from ablations.study.study import Study
@@ -87,7 +87,7 @@ def plan_study(study: Study, selection: Selection, task: Task, store: Path, stat
     name, profile = study.profile_named(selection.profile)
     # A profile's notes describe results of its own settings, so they are left out for another corpus or other settings.
     notes = (*_notes(rows), *(() if selection.forced else profile.notes))
-    return Plan(study, name, tuple(rows), tuple(runs), notes, tuple(paper_keys(task)))
+    return Plan(study, name, tuple(rows), tuple(runs), notes, tuple(published_names(study, task)))
 
 
 class _Inputs:

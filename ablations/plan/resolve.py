@@ -17,6 +17,9 @@ from experiments.config import TaskConfig, defaults, difference, digest, flatten
 from experiments.errors import UserError
 from experiments.tasks.base import Task
 
+USUAL_COSTS = ("params", "flops")  # published numbers of any task's rows: parameters (in millions), of training
+COSTS = (*USUAL_COSTS, "hours")  # reports/table/cost.py has a column for each
+
 
 @dataclass(frozen=True)
 class Replaced:
@@ -100,8 +103,14 @@ def _check_words(context: _Context) -> None:
 
 
 def paper_keys(task: Task) -> list[str]:
-    """Names of published numbers that the task's columns print, with params (in millions) and flops (of training)."""
-    return list(dict.fromkeys([*(c.paper for c in task.columns if c.paper), "params", "flops"]))
+    """The names that published numbers may have: those of the task's columns, and of costs."""
+    return list(dict.fromkeys([*(column.paper for column in task.columns if column.paper), *COSTS]))
+
+
+def published_names(study: Study, task: Task) -> list[str]:
+    """Those of `paper_keys` that the study's records name: all but costs that no row has."""
+    given = {*USUAL_COSTS, *(name for row in study.variations for name in row.paper)}
+    return [name for name in paper_keys(task) if name in given or name not in COSTS]
 
 
 def _or_list(name: str, options: list[str]) -> str:

@@ -18,7 +18,8 @@ from ablations.study.selectors import Selection, selection
 from ablations.study.study import Study, load_study
 from experiments.errors import UserError
 from experiments.store.layout import Store
-from experiments.tasks.base import Column, Task
+from experiments.tasks.base import Task
+from experiments.tasks.columns import Column
 from experiments.tasks.load import load_task
 from reports.trust.bundles.archive import SUFFIX
 from reports.trust.bundles.read import read_bundle

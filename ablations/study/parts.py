@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, FiniteFloat, model_validator
 
 from ablations.study.overrides import Overrides, dotted
-from experiments.tasks.base import Column
+from experiments.tasks.columns import Column
 from experiments.tasks.own.function import column
 from model.config import Section
 
@@ -31,13 +31,22 @@ class Metric(Section):
     head: Text = Field("", description="the column's head; name and set if unset")
     better: Literal["higher", "lower"] = "higher"
     digits: int = Field(2, ge=0, le=12, description="after the decimal point")
+    logarithmic: bool = Field(False, description="changes are differences of natural logarithms, as for perplexity")
     key: Annotated[str, Field(pattern=r"^(\w[\w.-]*)?$")] = Field(
         "", description="in JSON, CSV and `paper`: name_set, if unset"
     )
 
     @property
     def column(self) -> Column:
-        return column(self.name, self.head, set=self.set, better=self.better, digits=self.digits, key=self.key)
+        return column(
+            self.name,
+            self.head,
+            set=self.set,
+            better=self.better,
+            digits=self.digits,
+            key=self.key,
+            logarithmic=self.logarithmic,
+        )
 
 
 class Interval(Section):

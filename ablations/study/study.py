@@ -44,7 +44,7 @@ class Variation(Section):
     tuned: Settings = Field({}, description="found by tuning; like `fixed`, but does not count as a change from base")
     by_profile: dict[Key, Settings] = Field({}, description="for one profile only, replaces the others there")
     paper: dict[str, FiniteFloat] = Field(
-        {}, description="published numbers: perplexity, bleu, params (millions), flops (of training)"
+        {}, description="published numbers: perplexity, bleu, params (millions), flops and hours (of training)"
     )
     seeds: Count | None = Field(None, description="number of seeds of this row; the study's if unset")
     seed_offset: int = Field(0, ge=0, description="the row's seeds are offset + 1 … offset + N")

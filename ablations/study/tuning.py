@@ -10,7 +10,8 @@ from ablations.study.selectors import Selection
 from ablations.study.study import Study, Variation
 from experiments.config import flatten
 from experiments.errors import UserError
-from experiments.tasks.base import Column, Task
+from experiments.tasks.base import Task
+from experiments.tasks.columns import Column
 from experiments.tuning import Range, Search, Space
 from experiments.tuning import check_names as check_methods
 

@@ -24,7 +24,7 @@ OURS = ("ablations", "model", "experiments", "reports")
 NEUTRAL = (
     "ablations", "reports", "experiments.child", "experiments.errors", "experiments.events", "experiments.exchange",
     "experiments.jobs", "experiments.processes", "experiments.records", "experiments.store", "experiments.tracking",
-    "experiments.tasks.base", "experiments.tasks.load", "experiments.tasks.own",
+    "experiments.tasks.base", "experiments.tasks.columns", "experiments.tasks.load", "experiments.tasks.own",
 )  # fmt: skip
 ROOT = Path(__file__).resolve().parents[2]
 LARGEST = 5_000  # files in the cache, before it is started again

@@ -23,23 +23,10 @@ from experiments.config import DeviceSpec, RunConfig, TaskConfig, flatten
 from experiments.errors import UserError
 from experiments.store.keeps import Keep
 from experiments.store.provenance import PACKAGES
+from experiments.tasks.columns import Column, known_to
 from experiments.tasks.own.sources import packages
 
 Progress = Callable[[str, int, int], None]  # what is being done, how many of how many
-
-
-@dataclass(frozen=True)
-class Column:
-    """One column of a table: where its number comes from and how it is printed."""
-
-    key: str  # the name in JSON and CSV: "ppl"
-    set: str  # the evaluated set: "dev"; "*" for every set but dev
-    metric: str  # the metric's name in an evaluation: "perplexity"
-    header: str  # the paper's head: "PPL (dev)"
-    better: str  # "lower" or "higher"
-    digits: int  # after the decimal point
-    paper: str = ""  # the key in a variation's `paper` values
-    about: str = ""  # a sentence on how the metric is measured, for the table's notes
 
 
 @dataclass(frozen=True)
@@ -92,9 +79,9 @@ class Task(ABC):
     folder: Path | None = None  # where the study lies; None for a built-in one
 
     def with_columns(self, columns: Sequence[Column]) -> Self:
-        """This task with the columns that a study declares."""
+        """This task with the columns that a study declares; of its own metrics it knows how they are compared."""
         changed = copy.copy(self)
-        changed.columns = tuple(columns)
+        changed.columns = known_to(columns, self.columns)
         return changed
 
     def with_settings(self, settings: Mapping[str, Any]) -> Self:

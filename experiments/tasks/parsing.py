@@ -5,25 +5,32 @@ writes.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.data.corpora.trees.corpus import TreeCorpus, resolve
+from experiments.evaluation.score.counts import BRACKET_COUNTS, f1
 from experiments.evaluation.score.evalb.rules import COLLINS, read_rules, rules_of_text
-from experiments.tasks.base import Column, EvaluationSpec
+from experiments.tasks.base import EvaluationSpec
+from experiments.tasks.columns import Column, Counts
 from experiments.tasks.parsing_config import ParsingConfig
 from experiments.tasks.sequence.task import SCORE, SequenceTask
 
 if TYPE_CHECKING:
     from experiments.evaluation.score.scores import SetScores
 
+F1 = Column(
+    "f1", "dev", "f1", "F1 (dev)", "higher", 1, paper="f1_dev", counts=Counts(BRACKET_COUNTS, f1, "brackets.npy")
+)
+
 
 class Parsing(SequenceTask):
     name = "parsing"
     config_type = ParsingConfig
     columns = (
-        Column("f1", "dev", "f1", "F1 (dev)", "higher", 1, paper="f1_dev"),
-        Column("f1_*", "*", "f1", "F1 (*)", "higher", 1, paper="f1"),
+        F1,
+        replace(F1, key="f1_*", set="*", header="F1 (*)", paper="f1"),
         Column("complete", "dev", "complete_match", "complete match % (dev)", "higher", 1),
         Column("malformed", "dev", "malformed", "malformed % (dev)", "lower", 1),
     )

@@ -2,29 +2,34 @@
 
 import contextlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments.config import RunConfig
 from experiments.data.corpora.parallel import Corpus, resolve
 from experiments.errors import UserError
-from experiments.tasks.base import Column, EvaluationSpec
+from experiments.evaluation.score.counts import BLEU_COUNTS, bleu
+from experiments.tasks.base import EvaluationSpec
+from experiments.tasks.columns import Column, Counts
 from experiments.tasks.sequence.task import SequenceTask
 
 if TYPE_CHECKING:
     from experiments.evaluation.score.scores import SetScores
 
-PERPLEXITY = "Perplexity: of unsmoothed probabilities, per piece of the vocabulary, end of sentence counted."
+PERPLEXITY = Column(
+    "ppl", "dev", "perplexity", "PPL (dev)", "lower", 2, paper="perplexity", logarithmic=True, per_piece=True,
+    about="Perplexity: of unsmoothed probabilities, per piece of the vocabulary, end of sentence counted.",
+)  # fmt: skip
+BLEU = Column(
+    "bleu", "dev", "bleu", "BLEU (dev)", "higher", 1, paper="bleu",
+    counts=Counts(BLEU_COUNTS, bleu, "statistics.npy", length="ref_len"),
+)  # fmt: skip
 
 
 class Translation(SequenceTask):
     name = "translation"
-    columns = (
-        Column("ppl", "dev", "perplexity", "PPL (dev)", "lower", 2, paper="perplexity", about=PERPLEXITY),
-        Column("bleu", "dev", "bleu", "BLEU (dev)", "higher", 1, paper="bleu"),
-        Column("bleu_*", "*", "bleu", "BLEU (*)", "higher", 1, paper="bleu_test"),
-    )
-
+    columns = (PERPLEXITY, BLEU, replace(BLEU, key="bleu_*", set="*", header="BLEU (*)", paper="bleu_test"))
     training_code = (*SequenceTask.training_code, "experiments.data.corpora.parallel")
 
     def corpus(self, config: RunConfig) -> Corpus:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from experiments.tasks.base import Column
+from experiments.tasks.columns import Column
 from reports.figures import style
 from reports.render.grid import group_name
 from reports.results.table import Row, Table
@@ -35,7 +35,7 @@ def _panel(axes: Any, table: Table, column: Column) -> None:
     groups = style.colours([_group(row) for row in known if row.key != table.base])
     axes.grid(True)
     axes.set_xscale("log")
-    if column.metric == "perplexity":
+    if column.logarithmic:
         axes.set_yscale("log")
     for group, (colour, marker) in groups.items():
         members = [row for row in known if _group(row) == group and row.key != table.base]
@@ -49,7 +49,7 @@ def _panel(axes: Any, table: Table, column: Column) -> None:
         x, y = _places([row], column)
         axes.annotate(style.label(row.key), (x[0], y[0]), textcoords="offset points", xytext=(4, 3), fontsize=6)
     style.logarithmic(axes.xaxis)
-    if column.metric == "perplexity":
+    if column.logarithmic:
         style.logarithmic(axes.yaxis)
     axes.set_xlabel("floating-point operations of training")
     axes.set_ylabel(style.label(column.header))

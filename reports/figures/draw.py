@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.store.layout import Store
 from reports.figures import cost, curves, effects, lengths, style
-from reports.results.results import counts_in, kept_array
+from reports.results.results import counts_in, lengths_in
 from reports.results.table import Table
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ FIGURES: dict[str, tuple[str, Drawing]] = {
     "cost": ("Quality against cost", lambda table, store: cost.draw(table)),
     "curves": ("Learning curves", curves.draw),
     "lengths": (
-        "BLEU by length",
-        lambda table, store: lengths.draw(table, counts_in(store), kept_array(store, "source_lengths.npy")),
+        "Scores by sentence length",
+        lambda table, store: lengths.draw(table, counts_in(store), lengths_in(store)),
     ),
 }
 

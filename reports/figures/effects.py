@@ -4,10 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from experiments.tasks.base import Column
+from experiments.tasks.columns import Column
 from reports.figures import style
 from reports.render.grid import group_name
-from reports.results.comparable import LOGARITHMIC
 from reports.results.table import Row, Table
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ def _name(row: Row) -> str:
 def _panel(axes: Any, rows: list[Row], column: Column) -> None:
     axes.axvline(0, color=style.FAINT, linewidth=0.8)
     axes.grid(True, axis="y")
-    unit = "Δ ln" if column.metric in LOGARITHMIC else "Δ"
+    unit = "Δ ln" if column.logarithmic else "Δ"
     better = "left" if column.better == "lower" else "right"
     axes.set_xlabel(f"{unit} {style.label(column.header)} from base ({better} is better)")
     measures = [row.measures[column.key] for row in rows]

@@ -1,15 +1,16 @@
 """The table as heads and cells of Unicode text, before any format's escaping: shared by the formats for readers."""
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from experiments.tasks.base import Column
-from reports.results.comparable import LOGARITHMIC, change_digits
+from experiments.tasks.columns import Column
+from reports.results.comparable import change_digits
 from reports.results.table import Measure, Row, Table
 from reports.table.cited import in_order
-from reports.table.cost import by_time, counted
+from reports.table.cost import COSTS, Cost, shown
 from reports.table.settings import show
 
 STALE = "†"
@@ -66,8 +67,7 @@ def lay_out(table: Table) -> Grid:
         layout.append((Head("label", "", kind="label"), lambda row: Cell(row.label)))
     for column in table.columns:
         layout += _metric(column, table)
-    layout += _params(table.rows)
-    layout += _cost(table)
+    layout += _costs(table)
     layout.append((Head("n", "n"), _seeds))
     opens = [number == 0 or row.group != rows[number - 1].group for number, row in enumerate(rows)]
     lines = tuple(_line(row, first, layout, table) for row, first in zip(rows, opens, strict=True))
@@ -126,7 +126,7 @@ def _published(head: Head, row: Row, table: Table) -> Cell:
         return Cell()
     name = next((column.paper for column in table.columns if column.key == metric), metric)
     value = row.paper.get(name)
-    if name == "flops":
+    if any(cost.power for cost in COSTS if cost.key == name):
         return _power(value)
     return _plain(value, _decimals([value, *(ours.paper.get(name) for ours in table.rows)]))
 
@@ -146,9 +146,9 @@ def _metric(column: Column, table: Table) -> Layout:
     """Ours; the change from base; the paper's; the paper's change. What no row has gets no column."""
     key = column.key
     measures = [row.measures[key] for row in table.rows]
-    delta = "Δ ln" if column.metric in LOGARITHMIC else "Δ"
+    delta = "Δ ln" if column.logarithmic else "Δ"
     digits = _decimals([m.reported for m in measures])
-    change_places = change_digits(column) if column.metric in LOGARITHMIC else digits
+    change_places = change_digits(column) if column.logarithmic else digits
     layout: Layout = []
     if any(m.asked for m in measures):
         layout.append((Head(f"{key}.ours", column.header, "ours"), lambda row: _value(row, column)))
@@ -200,36 +200,37 @@ def _decimals(values: Sequence[float | None]) -> int:
     return max((len(text.rpartition(".")[2]) for text in texts if not text.endswith(".0")), default=0)
 
 
-def _params(rows: Sequence[Row]) -> Layout:
-    """Parameters in millions: one digit after the point, or as many as show three figures of the smallest model."""
-    known = [row.num_params for row in rows if row.num_params]
-    smallest = min(known, default=10**7) / 1e6
-    places = min(6, max(1, 2 - math.floor(math.log10(smallest))))
-    top = "params ×10⁶"
+def _costs(table: Table) -> Layout:
+    """What no evaluation measures, each with the published numbers; what no row has gets no column."""
     layout: Layout = []
-    if any(row.num_params is not None for row in rows):
-        layout.append((Head("params.ours", top, "ours"), lambda row: _plain(_millions(row), places)))
-    reported = [row.paper.get("params") for row in rows]
-    if any(value is not None for value in reported):
-        digits = _decimals(reported)
-        layout.append((Head("params.paper", top, "paper"), lambda row: _plain(row.paper.get("params"), digits)))
+    for _, group in itertools.groupby(shown(table), key=lambda cost: cost.key):
+        costs = list(group)
+        for number, cost in enumerate(costs):
+            known = [value for row in table.rows if (value := cost.value(row, table)) is not None]
+            if known or not cost.always:
+                role = "ours" if number == 0 else cost.sub.replace(" ", "_")
+                layout.append((Head(f"{cost.key}.{role}", cost.header, cost.sub), _cost(cost, known, table)))
+        reported = [row.paper.get(costs[0].key) for row in table.rows]
+        if any(value is not None for value in reported):
+            layout.append((Head(f"{costs[0].key}.paper", costs[0].header, "paper"), _reported(costs[0], reported)))
     return layout
 
 
-def _millions(row: Row) -> float | None:
-    return None if row.num_params is None else row.num_params / 1e6
+def _cost(cost: Cost, known: Sequence[float], table: Table) -> Callable[[Row], Cell]:
+    """One digit after the point, or as many as show three figures of the smallest value; or a power of ten."""
+    smallest = min((value for value in known if value > 0), default=10 * cost.unit) / cost.unit
+    places = min(6, max(1, 2 - math.floor(math.log10(smallest))))
+
+    def cell(row: Row) -> Cell:
+        value = cost.value(row, table)
+        return _power(value) if cost.power else _plain(None if value is None else value / cost.unit, places)
+
+    return cell
 
 
-def _cost(table: Table) -> Layout:
-    """Operations of training: counted, estimated from time as the paper does, and as printed; if any is printed."""
-    if not table.shows_cost:
-        return []
-    top = "training FLOPs"
-    return [
-        (Head("flops.ours", top, "counted"), lambda row: _power(counted(row))),
-        (Head("flops.time", top, "by time"), lambda row: _power(by_time(row, table.sustained_flops))),
-        (Head("flops.paper", top, "paper"), lambda row: _power(row.paper.get("flops"))),
-    ]
+def _reported(cost: Cost, values: Sequence[float | None]) -> Callable[[Row], Cell]:
+    digits = _decimals(values)
+    return lambda row: _power(row.paper.get(cost.key)) if cost.power else _plain(row.paper.get(cost.key), digits)
 
 
 def _power(value: float | None) -> Cell:

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 
 from ablations.plan.plan import Plan, PlannedRun
 from experiments.errors import UserError
+from experiments.tasks.columns import EXAMPLE_FILE
 from reports.results.sound import Results, sound_evaluation
 
-FILE = "examples.jsonl"
 Example = Mapping[str, Any]
 
 
@@ -61,7 +61,7 @@ def collect_cases(plan: Plan, store: Folders, set_: str, seed: int, *, differing
 
 def _examples(run: PlannedRun, store: Folders, set_: str) -> list[Example] | None:
     for evaluation in run.evaluations:
-        path = store.evaluation_folder(run.run_id, evaluation.eval_id) / FILE
+        path = store.evaluation_folder(run.run_id, evaluation.eval_id) / EXAMPLE_FILE
         if evaluation.spec.set == set_ and path.is_file():
             _, why = sound_evaluation(store, run, evaluation)
             if why:

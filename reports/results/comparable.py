@@ -1,7 +1,7 @@
 """Which numbers may be compared, and the change of a row from base.
 
-Perplexities count per word-piece: over another tokenizer they are other quantities. BLEU of other sentences, or under
-another signature, likewise. Such a change is not printed at all.
+A perplexity counts per word-piece: over another tokenizer it is another quantity. So is BLEU of other sentences, or
+under another signature. Such a change is not printed at all.
 """
 
 import math
@@ -9,20 +9,16 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from experiments.tasks.base import Column
+from experiments.tasks.columns import Column
 from reports.results.results import Outcome, asked, look_up, object_in
 from reports.results.table import Row
-
-PER_TOKEN = ("perplexity",)  # metrics whose unit is the tokenizer's piece
-LOGARITHMIC = ("perplexity",)  # metrics whose change is a difference of natural logarithms: the paper's and ours
-# then share a scale, though their tokenizers do not
 
 
 def basis(outcome: Outcome, column: Column) -> tuple[Any, ...]:
     """What must be equal between two values of a column for their difference to mean something."""
     scored = outcome.scored[column.set]
     parts: list[Any] = [sorted(scored.spec.inputs.items()), look_up(scored.record, "signature", column.metric)]
-    if column.metric in PER_TOKEN:
+    if column.per_piece:
         parts.append(tokenizer(outcome))
     return tuple(parts)
 
@@ -46,11 +42,12 @@ def _sentences(rows: Iterable[Row], column: Column) -> set[str]:
 
 
 def one_basis(rows: Iterable[Row], column: Column) -> bool:
+    """Whether all values of a column may be compared with each other."""
     return len(_bases(rows, column)) <= 1
 
 
 def change(row: Row, base: Row, column: Column) -> float | None:
-    """Mean over seeds minus base's; of logarithms for perplexity. None where incomplete or not comparable."""
+    """Mean over seeds minus base's, on the column's scale. None where incomplete or not comparable."""
     ours, theirs = row.measures[column.key], base.measures[column.key]
     if row is base or not (ours.complete and theirs.complete and one_basis((row, base), column)):
         return None
@@ -66,16 +63,16 @@ def reported_change(row: Row, base: Row, column: Column) -> float | None:
 
 
 def _difference(ours: Sequence[float], theirs: Sequence[float], column: Column) -> float | None:
-    if column.metric in LOGARITHMIC and min(*ours, *theirs) <= 0:
-        return None  # no perplexity: whatever wrote it, it has no logarithm
+    if column.logarithmic and min(*ours, *theirs) <= 0:
+        return None  # whatever wrote it, it has no logarithm
     return statistics.fmean(scale(ours, column)) - statistics.fmean(scale(theirs, column))
 
 
 def scale(values: Sequence[float], column: Column) -> list[float]:
-    """Values as they are compared: logarithms of perplexities, others as they are."""
-    return [math.log(value) for value in values] if column.metric in LOGARITHMIC else list(values)
+    """Values as they are compared: their logarithms where the column is logarithmic."""
+    return [math.log(value) for value in values] if column.logarithmic else list(values)
 
 
 def change_digits(column: Column) -> int:
-    """Digits of a change after the point: logarithms of perplexities want three."""
-    return 3 if column.metric in LOGARITHMIC else column.digits
+    """Digits of a change after the point: logarithms need three."""
+    return 3 if column.logarithmic else column.digits

@@ -6,16 +6,18 @@ In a notebook:
     results.evaluations.query("metric == 'bleu'").groupby("row")["value"].agg(["mean", "std", "count"])
 """
 
+import contextlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ablations.plan.plan import Plan, PlannedRun
 from experiments.errors import Damaged
 from experiments.tasks.base import EvaluationSpec
-from reports.results.bleu import COUNTS
-from reports.results.recomputed import whole_numbers
+from experiments.tasks.columns import Column
+from reports.results.recomputed import read_array, read_counts
 from reports.results.sound import Record, Results, sound_evaluation, sound_result
 
 if TYPE_CHECKING:
@@ -56,8 +58,11 @@ class Outcome:
         return self.run.state == "stale"
 
 
-def collect(plan: Plan, store: Results) -> list[Outcome]:
-    """Look up every planned run and evaluation, in the plan's order; the same identity is read once."""
+def collect(plan: Plan, store: Results, columns: Sequence[Column] = ()) -> list[Outcome]:
+    """Look up every planned run and evaluation, in the plan's order; the same identity is read once.
+
+    Scores of `columns` (a task's) that their counts do not give are left out, with the reason in `harm`.
+    """
     trained: dict[str, tuple[Record | None, str]] = {}
     evaluated: dict[tuple[str, str], tuple[Record | None, str]] = {}
     outcomes = []
@@ -69,37 +74,52 @@ def collect(plan: Plan, store: Results) -> list[Outcome]:
         for asked in run.evaluations:
             place = (run.run_id, asked.eval_id)
             if place not in evaluated:
-                evaluated[place] = sound_evaluation(store, run, asked)
+                evaluated[place] = sound_evaluation(store, run, asked, columns)
             found, harm[asked.spec.set] = evaluated[place]
             scored[asked.spec.set] = Scored(asked.spec, asked.eval_id, found)
         outcomes.append(Outcome(run, record, scored, {name: why for name, why in harm.items() if why}))
     return outcomes
 
 
-def counts_in(store: Results) -> Callable[[Outcome, str], "NDArray[Any] | None"]:
-    """A reader of the counts that an evaluation kept per sentence; None where there are none."""
-    kept = kept_array(store, "statistics.npy")
-
-    def counts_of(outcome: Outcome, set_: str) -> "NDArray[Any] | None":
-        counts = kept(outcome, set_)
-        return counts if counts is not None and counts.ndim == 2 and counts.shape[1] == COUNTS else None
-
-    return counts_of
+# The counts of a column that an outcome's evaluation kept, sentences × names; None where there are none.
+CountsOf = Callable[[Outcome, Column], "NDArray[Any] | None"]
+# Words of each source sentence, of an outcome and a set; None where they were not kept.
+LengthsOf = Callable[[Outcome, str], "NDArray[Any] | None"]
 
 
-def kept_array(store: Results, name: str) -> Callable[[Outcome, str], "NDArray[Any] | None"]:
-    """A reader of whole numbers that evaluations kept in a file of that name; `collect` has checked the file."""
-    folder_of = getattr(store, "evaluation_folder", None)
+def counts_in(store: Results) -> CountsOf:
+    """A reader of what a store's evaluations kept per sentence; `collect` has checked the files."""
 
-    def read(outcome: Outcome, set_: str) -> "NDArray[Any] | None":
-        if folder_of is None or set_ not in outcome.scored or outcome.scored[set_].record is None:
+    def read(outcome: Outcome, column: Column) -> "NDArray[Any] | None":
+        folder = _folder(store, outcome, column.set)
+        if folder is None or column.counts is None:
             return None
-        try:
-            return whole_numbers(folder_of(outcome.run.run_id, outcome.scored[set_].eval_id) / name)
-        except Damaged:
-            return None
+        with contextlib.suppress(Damaged):
+            return read_counts(folder, column.counts)
+        return None
 
     return read
+
+
+def lengths_in(store: Results) -> LengthsOf:
+    """A reader of the lengths of source sentences that evaluations kept."""
+
+    def read(outcome: Outcome, set_: str) -> "NDArray[Any] | None":
+        folder = _folder(store, outcome, set_)
+        with contextlib.suppress(Damaged):
+            return None if folder is None else read_array(folder / "source_lengths.npy")
+        return None
+
+    return read
+
+
+def _folder(store: Results, outcome: Outcome, set_: str) -> Path | None:
+    """Where a finished evaluation keeps its files; None for a store without folders."""
+    folder_of, scored = getattr(store, "evaluation_folder", None), outcome.scored.get(set_)
+    if folder_of is None or scored is None or scored.record is None:
+        return None
+    folder: Path = folder_of(outcome.run.run_id, scored.eval_id)
+    return folder
 
 
 def asked(outcome: Outcome, name: str) -> Any:
@@ -188,11 +208,14 @@ class Frames:
     evaluations: "pd.DataFrame"
 
 
-def frames(plan: Plan, store: Results) -> Frames:
-    """The plan's outcomes as pandas frames; missing values are None or NaN, never 0. Times in seconds."""
-    import pandas as pd  # half a second: only who asks for frames pays it
+def frames(plan: Plan, store: Results, columns: Sequence[Column] = ()) -> Frames:
+    """The plan's outcomes as pandas frames; missing values are None or NaN, never 0. Times in seconds.
 
-    outcomes = collect(plan, store)
+    `columns` as in `collect`.
+    """
+    import pandas as pd  # imported late: it takes half a second
+
+    outcomes = collect(plan, store, columns)
     runs = [
         {name: getattr(o.run, name) for name in _RUN}
         | {"state": o.run.state, "stale": o.stale, "num_params": o.run.num_params}

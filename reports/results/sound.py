@@ -1,10 +1,10 @@
 """What a report reads of a store: records that are whole, of the run that the plan names, and true to what they keep.
 
-Anything else is left out of the table, and `harm` says which file it was and what to do. BLEU and F1 are computed again
-from the counts that were kept per sentence; a perplexity has nothing beside it to be compared with.
+Anything else is left out of the table, and `harm` says which file it was and what to do. Metrics whose column has
+counts are computed again from them; a perplexity has nothing beside it to be compared with.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,6 +12,7 @@ from ablations.plan.plan import PlannedEvaluation, PlannedRun
 from experiments.config import flatten, identity_settings
 from experiments.errors import Damaged
 from experiments.store.sealed import check_file
+from experiments.tasks.columns import Column
 from reports.results.recomputed import differs, recomputed
 
 Record = Mapping[str, Any]
@@ -49,8 +50,10 @@ def sound_result(store: Results, run: PlannedRun) -> tuple[Record | None, str]:
     return record, ""
 
 
-def sound_evaluation(store: Results, run: PlannedRun, planned: PlannedEvaluation) -> tuple[Record | None, str]:
-    """The same of one of its evaluations."""
+def sound_evaluation(
+    store: Results, run: PlannedRun, planned: PlannedEvaluation, columns: Iterable[Column] = ()
+) -> tuple[Record | None, str]:
+    """The same of one of its evaluations; recorded scores of `columns` must follow from their counts."""
     place = f"runs/{run.run_id}/evaluations/{planned.eval_id}"
     try:
         record = store.evaluation(run.run_id, planned.eval_id)
@@ -61,7 +64,7 @@ def sound_evaluation(store: Results, run: PlannedRun, planned: PlannedEvaluation
         if other:
             return None, f"{place}/result.json has other {' and '.join(other)} than the plan. {REDO}."
         if folder_of := getattr(store, "evaluation_folder", None):
-            _check_files(folder_of(run.run_id, planned.eval_id), record)
+            _check_files(folder_of(run.run_id, planned.eval_id), record, columns)
     except Damaged as damage:
         text = _within_store(str(damage), store)
         return None, text if place in text else f"{place}: {text}. {REDO}."
@@ -73,14 +76,14 @@ def _within_store(text: str, store: Results) -> str:
     return text.replace(f"{root}/", "") if root else text
 
 
-def _check_files(folder: Path, record: Record) -> None:
+def _check_files(folder: Path, record: Record, columns: Iterable[Column]) -> None:
     """Raises Damaged for a file that is not what was written, and for a metric that its counts do not give."""
     files, metrics = record.get("files", {}), record.get("metrics", {})
     if not isinstance(files, Mapping) or not isinstance(metrics, Mapping):
         raise Damaged("result.json names its files or metrics wrongly")
     for name, written in files.items():
         check_file(folder / Path(name).name, written)
-    for metric, value in metrics.items():
-        computed = recomputed(metric, folder, record)
+    for column in {column.metric: column for column in columns if column.metric in metrics}.values():
+        computed, value = recomputed(column, folder, record), metrics[column.metric]
         if computed is not None and differs(value, computed):
-            raise Damaged(f"result.json says {metric} = {value}, and the counts beside it give {computed}")
+            raise Damaged(f"result.json says {column.metric} = {value}, and the counts beside it give {computed}")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from experiments.tasks.base import Column
+from experiments.tasks.columns import Column
 from reports.results.results import Outcome
 
 # A row's state is that of its seed that most wants attention.
@@ -105,11 +105,6 @@ class Table:
     @cached_property
     def base_row(self) -> Row | None:
         return next((row for row in self.rows if row.key == self.base), None)
-
-    @cached_property
-    def shows_cost(self) -> bool:
-        """Costs are printed where the study has published ones to set them against."""
-        return any(row.paper.get("flops") is not None for row in self.rows)
 
 
 def missing_cells(table: Table) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from reports.results.cases import FILE
+from experiments.tasks.columns import EXAMPLE_FILE
 from reports.results.results import Outcome
 from reports.results.sound import Results
 from reports.results.table import Row
@@ -31,7 +31,7 @@ def shares_in(store: Results) -> SharesOf:
         if folder_of is None or scored is None or scored.record is None:
             return None
         try:
-            text = (folder_of(outcome.run.run_id, scored.eval_id) / FILE).read_text(encoding="utf-8")
+            text = (folder_of(outcome.run.run_id, scored.eval_id) / EXAMPLE_FILE).read_text(encoding="utf-8")
             return np.array([json.loads(line)[metric] for line in text.split("\n") if line], dtype=np.float64)
         except (OSError, ValueError, KeyError, TypeError):
             return None

@@ -6,7 +6,7 @@ stored counts, Holm's correction over a column's rows; it knows nothing of the n
 seeds where base and every compared row have three, and no test otherwise.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from ablations.study.messages import number
 from experiments.errors import UserError
-from experiments.tasks.base import Column
+from experiments.tasks.columns import Column
 from reports.results import comparable as compare
-from reports.results.results import Outcome
+from reports.results.results import CountsOf
 from reports.results.table import Row, Table, Test
 from reports.statistics import dunnett, resampling
 from reports.statistics.paired import SharesOf, paired_tests, shares_of_rows
@@ -25,10 +25,6 @@ from reports.statistics.paired import SharesOf, paired_tests, shares_of_rows
 MODES = ("auto", "seeds", "sentences", "none")
 ALPHA = dunnett.ALPHA
 ENOUGH_SEEDS = 3  # from here "auto" tests
-COUNTED = ("bleu",)  # metrics that are a function of the stored counts
-
-# An evaluation's counts per sentence (reports/results/bleu.py), or None if it kept none.
-CountsOf = Callable[[Outcome, str], NDArray[Any] | None]
 
 
 def with_tests(table: Table, mode: str, counts_of: CountsOf, shares_of: SharesOf | None = None) -> Table:
@@ -41,7 +37,7 @@ def with_tests(table: Table, mode: str, counts_of: CountsOf, shares_of: SharesOf
     tests: dict[tuple[str, str], Test] = {}
     notes: list[str] = []
     for column in table.columns:
-        if chosen == "sentences" and column.metric not in COUNTED:
+        if chosen == "sentences" and column.counts is None:
             found, note = _examples(table, column, shares_of)
         else:
             found, note = (_seeds if chosen == "seeds" else _sentences)(table, column, counts_of)
@@ -134,7 +130,7 @@ def _power(family: dunnett.Family, column: Column, rows: int) -> str:
     n = min(family.rows)
     digits = max(compare.change_digits(column), 2)
     marked, found = family.critical() * family.error(n), dunnett.detectable(family, n)
-    unit = " in ln" if column.metric in compare.LOGARITHMIC else ""
+    unit = " in ln" if column.logarithmic else ""
     of = f"a row of {n} seeds is " if len(set(family.rows)) > 1 else ""
     spread = f"sd {family.variance**0.5:.{digits}f}{unit}"
     return (
@@ -146,9 +142,9 @@ def _power(family: dunnett.Family, column: Column, rows: int) -> str:
 
 def _sentences(table: Table, column: Column, counts_of: CountsOf) -> tuple[dict[str, Test], str]:
     base, rows = table.base_row, _compared(table, column)
-    if base is None or not rows or column.metric not in COUNTED:
+    if base is None or not rows or column.counts is None:
         return {}, ""
-    reader = _Pooled(column.set, counts_of)
+    reader, value = _Pooled(column, counts_of), column.counts.of
     pairs = [(row, reader.pair(base, row)) for row in rows]
     by_size: dict[int, list[tuple[Row, NDArray[Any], NDArray[Any]]]] = {}
     for row, pair in pairs:
@@ -158,8 +154,8 @@ def _sentences(table: Table, column: Column, counts_of: CountsOf) -> tuple[dict[
     bounds: dict[str, resampling.Resampled] = {}
     for some in by_size.values():
         keys, control, counts = [row.key for row, *_ in some], some[0][1], [c for *_, c in some]
-        raw |= zip(keys, resampling.randomise(control, counts), strict=True)
-        bounds |= zip(keys, resampling.bootstrap(control, counts), strict=True)
+        raw |= zip(keys, resampling.randomise(control, counts, value), strict=True)
+        bounds |= zip(keys, resampling.bootstrap(control, counts, value), strict=True)
     corrected = holm({key: found.p for key, found in raw.items()})
     tests = {k: Test(p, bounds[k].low, bounds[k].high, p <= ALPHA, None) for k, p in corrected.items()}
     lacking = [row.key for row, pair in pairs if pair is None]
@@ -171,7 +167,7 @@ def _examples(table: Table, column: Column, shares_of: SharesOf | None) -> tuple
     base, rows = table.base_row, _compared(table, column)
     if base is None or not rows:
         return {}, ""
-    if shares_of is None or column.metric in compare.LOGARITHMIC:
+    if shares_of is None or column.logarithmic:
         return {}, f"{column.header}: not tested between sentences, since it is no mean of values per sentence."
     pairs = {row.key: shares_of_rows(base, row, column.key, column.set, column.metric, shares_of) for row in rows}
     there = {key: pair for key, pair in pairs.items() if pair is not None}
@@ -190,8 +186,8 @@ def _examples(table: Table, column: Column, shares_of: SharesOf | None) -> tuple
 class _Pooled:
     """Counts of a row per sentence, summed over its first seeds, as many as both rows have."""
 
-    def __init__(self, set_: str, counts_of: CountsOf) -> None:
-        self._set, self._counts_of = set_, counts_of
+    def __init__(self, column: Column, counts_of: CountsOf) -> None:
+        self._column, self._counts_of = column, counts_of
         self._known: dict[tuple[str, int], NDArray[Any] | None] = {}
 
     def pair(self, base: Row, row: Row) -> tuple[NDArray[Any], NDArray[Any], int] | None:
@@ -203,10 +199,10 @@ class _Pooled:
 
     def _sum(self, row: Row, seeds: int) -> NDArray[Any] | None:
         if (row.key, seeds) not in self._known:
-            found = [self._counts_of(outcome, self._set) for outcome in row.outcomes[:seeds]]
+            found = [self._counts_of(outcome, self._column) for outcome in row.outcomes[:seeds]]
             usable = [counts for counts in found if counts is not None]
             alike = len(usable) == len(found) and len({counts.shape for counts in usable}) == 1
-            self._known[row.key, seeds] = np.stack(usable).sum(axis=0, dtype=np.int32) if alike else None
+            self._known[row.key, seeds] = resampling.pooled(usable) if alike else None
         return self._known[row.key, seeds]
 
 

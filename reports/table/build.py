@@ -6,7 +6,7 @@ from typing import Any
 
 from ablations.plan.plan import Plan
 from ablations.study.study import Study
-from experiments.tasks.base import Column
+from experiments.tasks.columns import Column
 from reports.results import comparable as compare
 from reports.results.results import Outcome, collect, counts_in, look_up
 from reports.results.sound import Results
@@ -23,7 +23,7 @@ def build_table(plan: Plan, store: Results, columns: Sequence[Column], tests: st
     `tests`: which differences from base are marked (significance.MODES).
     """
     grouped: dict[str, list[Outcome]] = {}
-    for outcome in collect(plan, store):
+    for outcome in collect(plan, store, columns):
         grouped.setdefault(outcome.run.row, []).append(outcome)
     base = _base_key(plan.study, grouped)
     resolved = _columns(columns, grouped)

@@ -7,15 +7,16 @@ leave them out.
 from collections.abc import Iterator, Sequence
 
 from ablations.study.study import Study
-from experiments.tasks.base import Column
+from experiments.tasks.columns import Column
 from reports.results.table import Row, Table
+from reports.table.cost import COSTS
 
 KEY = "cited"
 
 
 def cited(study: Study, columns: Sequence[Column]) -> tuple[Row, ...]:
     """The study's entries that have a number for one of the printed columns, those of a group together."""
-    printed = {"params", "flops", *(column.paper for column in columns)}
+    printed = {*(cost.key for cost in COSTS), *(column.paper for column in columns)}
     entries = [entry for entry in study.cited if printed & entry.values.keys()]
     groups = list(dict.fromkeys(entry.group for entry in entries))
     return tuple(
@@ -36,6 +37,7 @@ def in_order(table: Table) -> list[Row]:
 
 
 def notes(table: Table, study: Study) -> Iterator[str]:
+    """What cited rows are, and the study's words about each."""
     if table.cited:
         yield f"Rows with published numbers alone ({KEY}) are other people's systems; nothing of them was run here."
         labels = {row.label for row in table.cited}

@@ -47,12 +47,13 @@ def _columns(table: Table) -> Iterator[str]:
     )
     yield from (f"{metric}: {signature}" for metric, signature in signatures if signature)
     if table.base and any(m.change is not None or m.reported_change is not None for m in measures):
-        logarithm = " (ln: of the natural logarithm, for perplexity)"
-        yield f"Δ: change from {table.base}{logarithm if printed.intersection(compare.LOGARITHMIC) else ''}."
+        logarithmic = ", ".join(dict.fromkeys(column.metric for column in shown if column.logarithmic))
+        logarithm = f" (ln: of the natural logarithm, for {logarithmic})" if logarithmic else ""
+        yield f"Δ: change from {table.base}{logarithm}."
     if any(m.reported is not None for m in measures):
         what = (
             "over the paper's own vocabulary and sentences"
-            if printed.intersection(compare.PER_TOKEN)
+            if any(column.per_piece for column in shown)
             else "on the paper's own data"
         )
         yield f"paper: as published, {what}; compare changes, not values."

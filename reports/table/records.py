@@ -3,7 +3,7 @@
 from typing import Any
 
 from reports.results.table import Row, Table
-from reports.table.cost import by_time, counted
+from reports.table.cost import shown
 
 
 def record(row: Row, table: Table) -> dict[str, Any]:
@@ -20,9 +20,7 @@ def record(row: Row, table: Table) -> dict[str, Any]:
             test = measure.test
             values[f"{column.key}_p"] = test and test.p
             values[f"{column.key}_low"], values[f"{column.key}_high"] = (test.low, test.high) if test else (None, None)
-    values["num_params"] = row.num_params
-    if table.shows_cost:
-        values |= {"flops_counted": counted(row), "flops_by_time": by_time(row, table.sustained_flops)}
+    values |= {cost.name: cost.value(row, table) for cost in shown(table)}
     values |= {"n": row.n, "seeds": len(row.outcomes)}
     values["paper"] = dict(row.paper)
     values["settings"] = dict(row.settings)

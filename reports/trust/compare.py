@@ -9,17 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ablations.study.messages import number
 from experiments.errors import UserError
-from experiments.tasks.base import Column
+from experiments.tasks.columns import Column
 from reports.render.grid import fixed
 from reports.render.markdown import escape, in_cell, pipe
 from reports.results import comparable as compare
+from reports.results.results import CountsOf
 from reports.results.table import Row, Table
 from reports.statistics import dunnett, resampling
-from reports.statistics.significance import COUNTED, CountsOf
 
 Look = Callable[[str, Column], "Side | None"]
 
@@ -37,7 +35,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Moved:
-    """One cell on both sides. Differences are here minus there, of logarithms for perplexity."""
+    """One cell on both sides. Differences are here minus there, on the column's scale."""
 
     row: str
     column: Column
@@ -136,7 +134,7 @@ def _cell(
 
 
 def _scaled(value: float, column: Column) -> float:
-    return math.log(value) if column.metric in compare.LOGARITHMIC and value > 0 else value
+    return math.log(value) if column.logarithmic and value > 0 else value
 
 
 def _over_seeds(ours: Side, theirs: Side, column: Column) -> tuple[str, tuple[float, float]] | None:
@@ -145,7 +143,7 @@ def _over_seeds(ours: Side, theirs: Side, column: Column) -> tuple[str, tuple[fl
 
     if ours.n < 2 or theirs.n < 2 or ours.sd is None or theirs.sd is None or ours.mean is None or theirs.mean is None:
         return None
-    relative = column.metric in compare.LOGARITHMIC  # sd of ln x is about sd(x)/x
+    relative = column.logarithmic  # sd of ln x is about sd(x)/x
     parts = [(side.sd or 0.0) ** 2 / side.n / ((side.mean or 1.0) ** 2 if relative else 1) for side in (ours, theirs)]
     variance = sum(parts)
     difference = _scaled(ours.mean, column) - _scaled(theirs.mean, column)
@@ -159,16 +157,16 @@ def _over_seeds(ours: Side, theirs: Side, column: Column) -> tuple[str, tuple[fl
 def _over_sentences(
     ours: Side, theirs: Side, column: Column, counts: tuple[CountsOf, CountsOf | None]
 ) -> tuple[str, tuple[float, float]] | None:
-    if column.metric not in COUNTED or counts[1] is None or ours.row is None or theirs.row is None:
+    if column.counts is None or counts[1] is None or ours.row is None or theirs.row is None:
         return None
     pairs = zip((counts[0], counts[1]), (ours.row, theirs.row), strict=True)
     seeds = min(ours.n, theirs.n)
-    found = [[read(outcome, column.set) for outcome in row.outcomes[:seeds]] for read, row in pairs]
+    found = [[read(outcome, column) for outcome in row.outcomes[:seeds]] for read, row in pairs]
     usable = [[c for c in side if c is not None] for side in found]
     if any(len(side) != seeds or not seeds for side in usable) or len({c.shape for side in usable for c in side}) > 1:
         return None
-    here, there = (np.sum(side, axis=0) for side in usable)
-    result = resampling.bootstrap(there, [here])[0]
+    here, there = map(resampling.pooled, usable)
+    result = resampling.bootstrap(there, [here], column.counts.of)[0]
     return "sentences", (result.low, result.high)
 
 
@@ -181,8 +179,9 @@ def as_text(cells: list[Moved], title: str, notes: Mapping[str, str]) -> str:
         f"{moved} of {number(len(cells), 'cell')} moved (*): the 95 % interval excludes 0, with no correction for many "
         "cells."
     ]
-    if any(cell.column.metric in compare.LOGARITHMIC for cell in cells):
-        below.append("Differences of perplexities are of natural logarithms.")
+    logarithmic = dict.fromkeys(cell.column.metric for cell in cells if cell.column.logarithmic)
+    if logarithmic:
+        below.append(f"Differences of {', '.join(logarithmic)} are of natural logarithms.")
     below += [f"{name}: {text}" for name, text in notes.items()]
     table = pipe(heads, lines, [True, True, False, False, False, False, True])
     return f"**{escape(title)}**\n\n{table}\n" + "".join(f"- {escape(note)}\n" for note in below)

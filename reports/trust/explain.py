@@ -7,10 +7,11 @@ from typing import Any
 from ablations.study.messages import suggestion
 from experiments.config import flatten
 from experiments.errors import UserError
-from experiments.tasks.base import Column
+from experiments.tasks.columns import Column
 from reports.render.text import plain
-from reports.results.results import RUN_FACTS, Outcome, fact, look_up
+from reports.results.results import RUN_FACTS, Outcome, fact, look_up, whole_in
 from reports.results.table import Measure, Row, Table
+from reports.table.cost import shown
 from reports.table.provenance import corpus_name
 
 Explanation = dict[str, Any]
@@ -20,13 +21,15 @@ def explain(table: Table, cell: str) -> Explanation:
     """`ROW.COLUMN`, or `ROW` for all of a row. Raises UserError for a cell that the table does not have."""
     row, name = _row(table, cell)
     columns = [column for column in table.columns if name in ("", column.key)]
-    if not columns and name != "params":
-        options = [*(column.key for column in table.columns), "params"]
+    costs = [cost for cost in shown(table) if name in ("", cost.key)]
+    if not columns and not costs:
+        options = [*(column.key for column in table.columns), *dict.fromkeys(cost.key for cost in shown(table))]
         raise UserError(f"{table.name} has no column {name!r}. {suggestion(name, options, 'columns')}")
     found: Explanation = {"cell": cell, "study": table.name, "row": row.key, "label": row.label}
     found["changes_from_base"] = dict(row.outcomes[0].run.overrides)
-    if name in ("", "params"):
-        found["num_params"] = {"computed": row.num_params, "trained": _counted(row), "paper": row.paper.get("params")}
+    for cost in costs:
+        found[cost.name] = {"computed": cost.value(row, table), "trained": _recorded(row, cost.name)}
+        found[cost.name]["paper"] = row.paper.get(cost.key)
     found["values"] = {column.key: _value(table, row, column) for column in columns}
     found["runs"] = [_run(outcome, columns) for outcome in row.outcomes]
     return found
@@ -43,9 +46,9 @@ def _row(table: Table, cell: str) -> tuple[Row, str]:
     raise UserError(f"{table.name} has no row {name!r}; write ROW.COLUMN. {suggestion(name, keys, 'rows')}")
 
 
-def _counted(row: Row) -> int | None:
-    counts = [look_up(outcome.record, "num_params") for outcome in row.outcomes]
-    return next((int(count) for count in counts if count is not None), None)
+def _recorded(row: Row, name: str) -> int | None:
+    """A count that a training of the row recorded under that name."""
+    return next((found for o in row.outcomes if (found := whole_in(o.record, name)) is not None), None)
 
 
 def _value(table: Table, row: Row, column: Column) -> Explanation:

@@ -14,7 +14,7 @@ import pytest
 from sacrebleu.metrics import BLEU
 from sacrebleu.significance import PairedTest
 
-from reports.results.bleu import bleu
+from experiments.evaluation.score.counts import bleu
 from reports.statistics.resampling import bootstrap, randomise
 
 FOLDER = Path(os.environ.get("ABLATIONS_WMT17", ""))
@@ -61,7 +61,7 @@ def test_p_values_are_the_published_ones(texts, reference, expected):
     others = [name for name in texts if name != BASE]
     rows = [found[name] for name in others]
     for name, swapped, drawn in zip(
-        others, randomise(found[BASE], rows), bootstrap(found[BASE], rows, 2000), strict=True
+        others, randomise(found[BASE], rows, bleu), bootstrap(found[BASE], rows, bleu, 2000), strict=True
     ):
         for p, published, draws in (
             (swapped.p, float(expected[name]["p_AR_multeval_BLEU_vs_LIUM"]), 10_000),
@@ -76,4 +76,4 @@ def test_p_values_are_sacrebleus(texts, reference):
     rows = [found[name] for name in names[1:]]
     for kind, test in (("ar", randomise), ("bs", bootstrap)):
         _, oracle = PairedTest([(n, texts[n]) for n in names], {"BLEU": BLEU()}, [reference], test_type=kind)()
-        assert [r.p for r in test(found[BASE], rows)] == [result.p_value for result in oracle["BLEU"][1:]]
+        assert [r.p for r in test(found[BASE], rows, bleu)] == [result.p_value for result in oracle["BLEU"][1:]]

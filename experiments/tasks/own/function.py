@@ -26,7 +26,8 @@ from typing import Any
 from experiments.config import SettingRoles, TaskConfig, total_steps
 from experiments.errors import Diverged, UserError
 from experiments.store.sealed import check_file, read_json
-from experiments.tasks.base import Column, Context, EvaluationSpec, Progress, Task
+from experiments.tasks.base import Context, EvaluationSpec, Progress, Task
+from experiments.tasks.columns import EXAMPLE_FILE, Column, Counts
 from experiments.tasks.own.context import EXAMPLES, FINAL, RunContext, close_context, keep_metrics, open_context
 from experiments.tasks.own.settings import config_type_of, restore
 
@@ -42,12 +43,23 @@ def column(
     better: str = "higher",
     digits: int = 2,
     key: str = "",
+    about: str = "",
+    logarithmic: bool = False,
+    counts: Counts | None = None,
 ) -> Column:
-    """A column of the table. `key` is its name in JSON, CSV and among published numbers: metric_set if left out."""
+    """A column of the table. `key` is its name in JSON, CSV and among published numbers: metric_set if left out.
+
+    `about` is a sentence for the table's notes. `logarithmic`: changes are differences of natural logarithms, as for
+    perplexity. `counts`: fields of `context.examples` from whose sums the metric follows; differences between rows
+    are then tested between examples. Raises UserError for another `better` than the two.
+    """
     if better not in ("higher", "lower"):
         raise UserError(f'The column {metric}: better is "higher" or "lower", not {better!r}.')
     key = key or f"{metric}_{set}"
-    return Column(key, set, metric, header or f"{metric} ({set})", better, digits, paper=key)
+    header = header or f"{metric} ({set})"
+    return Column(
+        key, set, metric, header, better, digits, paper=key, about=about, logarithmic=logarithmic, counts=counts
+    )
 
 
 def task(
@@ -155,7 +167,7 @@ class OwnTask(Task):
             trained = read_json(weights / "result.json") or {}
             if written := trained.get("example_files", {}).get(outputs.name):  # none recorded by earlier versions
                 check_file(outputs, written)
-            shutil.copyfile(outputs, folder / "examples.jsonl")
+            shutil.copyfile(outputs, folder / EXAMPLE_FILE)
             facts["examples"] = outputs.read_bytes().count(b"\n")
         return {"metrics": metrics, **facts}
 

@@ -13,7 +13,7 @@ from experiments.config import TaskConfig, eval_identity, flatten, identity_sett
 from experiments.errors import UserError
 from experiments.store.layout import Store
 from experiments.store.sealed import read_json
-from experiments.tasks.base import Column
+from experiments.tasks.columns import Column
 from experiments.tasks.load import BUILTIN, load_task
 from reports.results.recomputed import differs, recomputed
 from reports.trust.bundles.shapes import check_result, check_scores
@@ -37,8 +37,8 @@ def check(plan: Plan, columns: Sequence[Column], store: Store, names_can_be_chec
         for evaluation in run.evaluations:
             record = _check_evaluation(f"{where}, {evaluation.spec.set}", run, evaluation, store, names_can_be_checked)
             check_scores(record, built_in)
-            for name in _printed(columns, evaluation.spec.set):
-                computed = recomputed(name, store.evaluation_folder(run.run_id, evaluation.eval_id), record)
+            for name, column in _printed(columns, evaluation.spec.set).items():
+                computed = recomputed(column, store.evaluation_folder(run.run_id, evaluation.eval_id), record)
                 (recorded if computed is None else again).append(name)
                 said = record["metrics"].get(name)
                 if computed is not None and differs(said, computed):
@@ -91,9 +91,9 @@ def _check_evaluation(
     return record
 
 
-def _printed(columns: Sequence[Column], set_: str) -> list[str]:
-    """The metrics of a set that the table prints."""
-    return list(dict.fromkeys(column.metric for column in columns if column.set in (set_, "*")))
+def _printed(columns: Sequence[Column], set_: str) -> dict[str, Column]:
+    """The metrics of a set that the table prints, each with a column of it."""
+    return {column.metric: column for column in columns if column.set in (set_, "*")}
 
 
 def _equal(where: str, what: str, planned: Any, found: Any, by: str) -> None:

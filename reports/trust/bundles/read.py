@@ -3,7 +3,7 @@
 import gzip
 import tarfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,15 @@ from ablations.plan.plan_file import plan_from_json
 from experiments.errors import UserError
 from experiments.store.layout import Store
 from experiments.store.sealed import unseal
-from experiments.tasks.base import Column
+from experiments.tasks.columns import Column, known_to
+from experiments.tasks.load import BUILTIN, load_task
 from reports.trust.bundles.agreement import check
 from reports.trust.bundles.archive import NAME, Packed
 from reports.trust.bundles.shapes import check_head
 from reports.trust.bundles.write import VERSION
 
-_READABLE = (1, VERSION)
+_READABLE = (1, 2, VERSION)
+_KNOWN_BY_NAME = 2  # up to this version translation's metrics were known by name, whatever the task
 
 
 @dataclass(frozen=True)
@@ -67,10 +69,16 @@ def _read(packed: Packed, folder: Path) -> Bundle:
     manifest = _manifest(head["files"])
     _only_the_plans(manifest, plan)
     packed.unpack(manifest, folder)
-    columns = tuple(Column(**column) for column in head["columns"])
+    columns = _columns(head["columns"], plan.study.task, head["bundle"])
     store = Store.open(folder, create=False)
     checked = check(plan, columns, store, head.get("names_can_be_checked", True) is True)
     return Bundle(plan, columns, tuple(map(str, head["asked"])), store, checked)
+
+
+def _columns(described: Sequence[Mapping[str, Any]], task: str, version: int) -> tuple[Column, ...]:
+    """The bundle's columns; those of a built-in task with what it knows of their metrics."""
+    names = [task] * (task in BUILTIN) + ["translation"] * (version <= _KNOWN_BY_NAME)
+    return known_to((Column(**each) for each in described), [own for name in names for own in load_task(name).columns])
 
 
 def _manifest(files: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

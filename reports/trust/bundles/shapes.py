@@ -30,6 +30,9 @@ class _Column(_Record, total=False):
     better: Required[Literal["lower", "higher"]]
     digits: Required[Annotated[int, Field(ge=0, le=12)]]
     paper: Word
+    about: Word
+    logarithmic: bool
+    per_piece: bool
 
 
 class _Row(_Record, total=False):

@@ -12,7 +12,8 @@ from ablations.study.selectors import selection
 from ablations.study.study import Study, load_study
 from experiments.config import RunConfig
 from experiments.errors import UserError
-from experiments.tasks.base import Column, EvaluationSpec, Task
+from experiments.tasks.base import EvaluationSpec, Task
+from experiments.tasks.columns import Column
 
 HEAD = 'name = "mine"\ntitle = "A study of mine"\n'
 

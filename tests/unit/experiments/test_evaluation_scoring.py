@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 import pytest
+from reports.results.bleu import bleu
 
 from experiments.evaluation.score.scoring import score_text
-from reports.results.bleu import bleu
 
 TRANSLATIONS = ["The cat sat on the mat .", "A dog runs fast through snow.", ""]
 REFERENCES = ["The cat sat on a mat .", "A dog runs through the deep snow.", "Nothing"]

@@ -1,7 +1,7 @@
 """A store that is a dict, and plans made by hand from the real classes."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -10,15 +10,17 @@ from ablations.plan.plan import Plan, PlannedEvaluation, PlannedRun
 from ablations.plan.resolve import PlannedRow
 from ablations.study.study import Study
 from experiments.config import RunConfig
-from experiments.tasks.base import Column, EvaluationSpec
+from experiments.tasks.base import EvaluationSpec
+from experiments.tasks.columns import Column
+from experiments.tasks.translation import BLEU, PERPLEXITY
 from reports.results.table import Table
 from reports.table.build import build_table
 from tests.unit.reports import real
 
 COLUMNS = (
-    Column("ppl", "dev", "perplexity", "PPL (dev)", "lower", 2, "perplexity"),
-    Column("bleu", "dev", "bleu", "BLEU (dev)", "higher", 1, "bleu"),
-    Column("bleu", "*", "bleu", "BLEU", "higher", 1),
+    replace(PERPLEXITY, about=""),
+    BLEU,
+    Column("bleu", "*", "bleu", "BLEU", "higher", 1, counts=BLEU.counts),
 )
 SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.5.1"
 

@@ -2,11 +2,12 @@
 
 import pytest
 
+from ablations.plan.resolve import COSTS as RESOLVED_COSTS
 from reports.render.formats import RENDERERS
 from reports.render.grid import lay_out
 from reports.render.markdown import render
 from reports.results.table import Table
-from reports.table.cost import SUSTAINED, sustained
+from reports.table.cost import COSTS, SUSTAINED, sustained
 from reports.table.records import record
 from reports.trust.verify import verify
 from tests.unit.reports.conftest import Bench
@@ -67,3 +68,7 @@ def test_published_changes_over_other_sentences_are_not_printed(bench: Bench) ->
     bench.row("french", {"model.d_k": 9}, paper={"bleu": 38.1}, inputs={"text": "another"})
     changes = [row.measures["bleu"].reported_change for row in bench.table().rows]
     assert changes == [None, pytest.approx(1.1), None]
+
+
+def test_every_cost_that_may_be_published_has_a_column():
+    assert tuple(dict.fromkeys(cost.key for cost in COSTS)) == RESOLVED_COSTS

@@ -18,7 +18,7 @@ NASTY = [
 ]  # fmt: skip
 
 
-def counts_of(outcome, set_):
+def counts_of(outcome, column):
     rng = np.random.default_rng(outcome.run.seed)
     totals = np.maximum(rng.integers(5, 30, 60)[:, None] - np.arange(4), 0)
     return np.concatenate([totals[:, :1], totals[:, :1], rng.binomial(totals, 0.5), totals], axis=1)

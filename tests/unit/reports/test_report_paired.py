@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from experiments.errors import UserError
-from experiments.tasks.base import Column
+from experiments.tasks.columns import Column
 from reports.results.cases import collect_cases
 from reports.statistics.paired import paired_tests, shares_in, shares_of_rows
 from reports.statistics.significance import with_tests

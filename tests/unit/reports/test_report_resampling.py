@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sacrebleu.metrics import BLEU
 from sacrebleu.significance import PairedTest
 
-from reports.results.bleu import bleu
+from experiments.evaluation.score.counts import bleu
 from reports.statistics.resampling import bootstrap, randomise
 from reports.statistics.significance import holm
 
@@ -47,7 +47,7 @@ def test_p_values_are_those_of_sacrebleu(seed):
     named = [(str(number), system) for number, system in enumerate(systems)]
     for kind, test, draws in (("ar", randomise, 400), ("bs", bootstrap, 300)):
         _, oracle = PairedTest(named, {"BLEU": BLEU()}, [references], test_type=kind, n_samples=draws)()
-        found = test(ours[0], ours[1:], draws)
+        found = test(ours[0], ours[1:], bleu, draws)
         assert [r.p for r in found] == [result.p_value for result in oracle["BLEU"][1:]]
         scores = [float(bleu(c.sum(axis=0))) for c in ours]
         assert [r.difference for r in found] == pytest.approx([s - scores[0] for s in scores[1:]])
@@ -60,8 +60,8 @@ def test_equal_translations_are_no_evidence():
     base = counts(translated(rng, references, 0.3), references)
     other = base.copy()
     other[7] = counts(["ein zwei"], [references[7]])[0]
-    assert [r.p for r in randomise(base, [base, other], 200)] == [1.0, 1.0]
-    assert bootstrap(base, [base], 200)[0].p == 1.0
+    assert [r.p for r in randomise(base, [base, other], bleu, 200)] == [1.0, 1.0]
+    assert bootstrap(base, [base], bleu, 200)[0].p == 1.0
 
 
 def test_many_rows_give_what_each_gives_alone():
@@ -69,8 +69,8 @@ def test_many_rows_give_what_each_gives_alone():
     references = sentences(rng, 30)
     base, *rows = (counts(translated(rng, references, 0.4), references) for _ in range(70))
     for test in (randomise, bootstrap):
-        together = test(base, rows, 1500)
-        assert together[:1] + together[-1:] == [*test(base, rows[:1], 1500), *test(base, rows[-1:], 1500)]
+        together = test(base, rows, bleu, 1500)
+        assert together[:1] + together[-1:] == [*test(base, rows[:1], bleu, 1500), *test(base, rows[-1:], bleu, 1500)]
 
 
 def test_intervals_hold_the_difference_and_shrink():
@@ -79,7 +79,7 @@ def test_intervals_hold_the_difference_and_shrink():
     for size in (50, 800):
         references = sentences(rng, size)
         base, row = (counts(translated(rng, references, e), references) for e in (0.3, 0.5))
-        found = bootstrap(base, [row])[0]
+        found = bootstrap(base, [row], bleu)[0]
         assert found.low < found.difference < found.high
         widths.append(found.high - found.low)
     assert widths[1] < widths[0] / 2
@@ -93,7 +93,7 @@ def test_under_no_effect_claims_stay_within_five_percent():
     claims = 0
     for _ in range(1000):
         base, *rows = (pool[rng.integers(len(pool), size=60), np.arange(60)] for _ in range(4))
-        corrected = holm({str(i): r.p for i, r in enumerate(randomise(base, rows, 199))})
+        corrected = holm({str(i): r.p for i, r in enumerate(randomise(base, rows, bleu, 199))})
         claims += min(corrected.values()) <= 0.05
     assert claims / 1000 <= 0.05 + 2.6 * (0.05 * 0.95 / 1000) ** 0.5  # 99.5 % of true 5 % tests pass
     assert claims > 10  # and it is no test that never claims

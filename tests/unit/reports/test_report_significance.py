@@ -21,7 +21,7 @@ def found_in(table, key):
 
 
 def with_counts(table, counts, mode):
-    return with_tests(table, mode, lambda outcome, set_: counts.get(outcome.run.run_id))
+    return with_tests(table, mode, lambda outcome, column: counts.get(outcome.run.run_id))
 
 
 def counts_of(quality, size=200, seed=1):

@@ -1,7 +1,7 @@
-"""Corpus BLEU of many sums of counts at once, in sacrebleu's arithmetic. Imports no torch.
+"""Corpus scores of many sums of counts at once: BLEU in sacrebleu's arithmetic, F1 of brackets. Imports no torch.
 
-A row of counts is what an evaluation keeps per sentence (`statistics.npy`): sys_len, ref_len, then correct and total
-n-grams of orders 1 to 4. Sums over sentences give corpus BLEU.
+An evaluation keeps one row of counts per sentence; sums over any sentences give their corpus score. So a report
+recomputes a recorded score, and resamples sentences for tests.
 """
 
 from typing import Any
@@ -9,13 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-COUNTS = 10
 ORDERS = 4
+BLEU_COUNTS = (
+    "sys_len", "ref_len", *(f"correct_{n}" for n in range(1, ORDERS + 1)), *(f"total_{n}" for n in range(1, ORDERS + 1))
+)  # fmt: skip
+BRACKET_COUNTS = ("matched", "gold", "parsed")
 _NO_SCORE = -9999999999.0  # sacrebleu's logarithm of a precision of zero
 
 
 def bleu(sums: NDArray[Any]) -> NDArray[np.float64]:
-    """`sums` (… × COUNTS) → BLEU (…), 0 to 100: smoothing "exp", no effective order, as sacrebleu's default."""
+    """`sums` (… × 10, BLEU_COUNTS) → BLEU (…), 0 to 100: smoothing "exp", no effective order, as sacrebleu does."""
     sums = sums.astype(np.float64)
     sys_len, ref_len = sums[..., 0], sums[..., 1]
     correct, total = sums[..., 2 : 2 + ORDERS], sums[..., 2 + ORDERS :]
@@ -23,7 +26,7 @@ def bleu(sums: NDArray[Any]) -> NDArray[np.float64]:
         ratios = correct / total
         product = ratios[..., 0] * ratios[..., 1] * ratios[..., 2] * ratios[..., 3]
         precision = np.asarray(100.0 * np.sqrt(np.sqrt(product)))  # the geometric mean of four, without a logarithm
-        lacking = ~(product > 0)  # each score for itself: it does not hang on what else is asked at once
+        lacking = ~(product > 0)  # each score on its own: it does not depend on the others in the call
         if lacking.any():
             precision[lacking] = np.exp(_smoothed(correct[lacking], total[lacking]) / ORDERS)
         penalty = np.where(sys_len < ref_len, np.exp(np.minimum(0.0, 1 - ref_len / sys_len)), 1.0)
@@ -41,3 +44,10 @@ def _smoothed(correct: NDArray[Any], total: NDArray[Any]) -> NDArray[np.float64]
         logs = np.where(total > 0, np.log(precision), _NO_SCORE)
     summed: NDArray[np.float64] = logs.sum(axis=-1)
     return summed
+
+
+def f1(sums: NDArray[Any]) -> NDArray[np.float64]:
+    """`sums` (… × 3, BRACKET_COUNTS) → F1 (…), 0 to 100; 0 where there is no bracket."""
+    matched, gold, parsed = np.moveaxis(sums.astype(np.float64), -1, 0)
+    score: NDArray[np.float64] = 200 * matched / np.maximum(gold + parsed, 1.0)
+    return score

@@ -1,0 +1,84 @@
+"""The columns of a table: one object per metric says where its numbers come from, how they print and are compared.
+
+A task lists its columns (`Task.columns`), and reports know a metric by nothing else: a new metric is one more `Column`.
+With `counts`, a column also gets: its recorded scores recomputed, differences between sentences tested, intervals in
+`ablations compare`, and the figure of scores by length.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from experiments.errors import UserError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+EXAMPLE_FILE = (
+    "examples.jsonl"  # in an evaluation's folder: the outputs of a user's trainer, one JSON object per example
+)
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Numbers of each sentence that an evaluation keeps, and the metric as a function of their sums.
+
+    `names` are the columns of an array (`file` ends in .npy, one row per sentence), or fields of EXAMPLE_FILE.
+    `value` turns sums (… × len(names)) into values (…): of the whole set, and of any choice of its sentences.
+    """
+
+    names: tuple[str, ...]
+    value: "Callable[[NDArray[Any]], NDArray[Any]]"
+    file: str = EXAMPLE_FILE
+    length: str = ""  # which of `names` is the sentence's length in words, where the source's is not kept; "": none
+
+    def of(self, sums: "NDArray[Any]") -> "NDArray[Any]":
+        """`value` of sums (… × len(names)) → (…). Raises UserError for a function that gives something else."""
+        import numpy as np
+
+        try:
+            with np.errstate(divide="ignore", invalid="ignore"):
+                found = np.asarray(self.value(sums), dtype=np.float64)
+        except Exception as error:
+            raise self._refused(f"raised {type(error).__name__}: {error}") from error
+        if found.shape != sums.shape[:-1]:
+            raise self._refused(f"made an array of shape {found.shape} from sums of shape {sums.shape}")
+        return found
+
+    def _refused(self, what: str) -> UserError:
+        return UserError(
+            f"The function of the counts {', '.join(self.names)} {what}. It takes sums along the last axis, for any "
+            "number of axes before it: for instance lambda sums: 100 * sums[..., 0] / sums[..., 1]."
+        )
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table: a metric of one evaluated set."""
+
+    key: str  # the name in JSON and CSV: "ppl"
+    set: str  # the evaluated set: "dev"; "*" for every set but dev
+    metric: str  # the metric's name in an evaluation: "perplexity"
+    header: str  # the paper's head: "PPL (dev)"
+    better: str  # "lower" or "higher"
+    digits: int  # after the decimal point
+    paper: str = ""  # the key in a variation's `paper` values
+    about: str = ""  # a sentence on how the metric is measured, for the table's notes
+    logarithmic: bool = False  # changes are differences of natural logarithms: scales of other vocabularies cancel
+    per_piece: bool = False  # the unit is the tokenizer's piece: values of other tokenizers are not compared
+    counts: Counts | None = None  # None: between sentences only shares per example are tested (docs/own-task.md)
+
+
+def known_to(columns: Iterable[Column], own: Iterable[Column]) -> tuple[Column, ...]:
+    """`columns` of a study or a file, with what the task's `own` columns say of how those metrics are compared."""
+    by_metric = {column.metric: column for column in reversed(tuple(own))}
+    return tuple(_joined(column, by_metric.get(column.metric, column)) for column in columns)
+
+
+def _joined(column: Column, own: Column) -> Column:
+    return replace(
+        column,
+        logarithmic=column.logarithmic or own.logarithmic,
+        per_piece=column.per_piece or own.per_piece,
+        counts=column.counts or own.counts,
+    )
