@@ -101,6 +101,7 @@ def _evaluate(
             "id": identity, "code_digest": code, "wall_s": round(time.monotonic() - began, 3), "versions": versions,
             "facts": facts, "files": sorted(_names(target) - before),
         }  # fmt: skip
+    renews = {"renews": item["renew"]} if "renew" in item else {}
     outcome = _joined([entry["facts"] for entry in parts.values()])
     result = {
         **outcome,
@@ -113,10 +114,10 @@ def _evaluate(
         "wall_s": round(sum(entry["wall_s"] for entry in parts.values()), 3),
         "versions": versions_of(task, outcome),
         "files": {name: describe_file(target / name) for name in sorted(_names(target))},
-        **({"renews": item["renew"]} if "renew" in item else {}),
+        **renews,
     }
     write_json(target / "result.json", result)
-    events.emit("evaluated", eval_id=item["eval_id"], set=spec.set, metrics=outcome["metrics"])
+    events.emit("evaluated", eval_id=item["eval_id"], set=spec.set, metrics=outcome["metrics"], **renews)
 
 
 def versions_of(task: Task, facts: Mapping[str, Any]) -> dict[str, str]:

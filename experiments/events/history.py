@@ -37,7 +37,7 @@ class History:
         self.last_t = 0.0
         self.last_step = 0
         self.trained_t: float | None = None
-        self.evaluated_t: dict[str, float] = {}  # by eval_id, when it was first evaluated
+        self.evaluated_t: dict[str, float] = {}  # by eval_id, when the evaluation that counts was made
 
     @property
     def position(self) -> dict[int, int]:
@@ -98,6 +98,8 @@ class History:
         elif kind == "trained":
             self.trained_t = t
         elif kind == "evaluated":
+            if event.get("renews"):  # takes the place of the former one
+                self.evaluated_t[event["eval_id"]] = t
             self.evaluated_t.setdefault(event["eval_id"], t)
         elif kind == "metrics":
             self.last_step = max(self.last_step, step := event["step"])

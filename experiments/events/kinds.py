@@ -108,6 +108,7 @@ class Evaluated(_Event, total=False):
     eval_id: Required[Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]]
     set: Required[str]
     metrics: dict[str, Any]
+    renews: Count  # the attempt whose evaluation this one replaces
 
 
 class Finished(_Event, total=False):

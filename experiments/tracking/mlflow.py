@@ -33,6 +33,7 @@ from experiments.tracking.record import (
     artifacts,
     config,
     curve_name,
+    evaluations,
     final_points,
     first_member,
     place_artifact,
@@ -43,6 +44,7 @@ from experiments.tracking.tables import Tables, knows
 PARAM_LENGTH = 500  # MLflow's limit on a parameter's text
 METRICS_AT_ONCE, ITEMS_AT_ONCE = 900, 100  # limits of a call: MLflow allows 1,000 items in all
 MOST_ATTEMPTS = 200  # in the tag POSITION; points of older attempts would be written again
+SCORED = "scored"  # tag: when each evaluation was made whose scores are in MLflow
 POSITION = "events_written"  # tag: bytes of each attempt's events that are in MLflow
 
 
@@ -115,6 +117,13 @@ class Tracker:
             self._client.delete_tag(entry.mlflow_id, "error")
             del entry.tags["error"]
         if run.status != RUNNING:
+            scored = _scored(self._store, run.run_id, entry.history)
+            before = _parse_scored(entry.tags.get(SCORED, ""))
+            if any(scored.get(name, t) != t for name, t in before.items()):
+                self._client.delete_run(entry.mlflow_id)  # scored again: MLflow would show both values as one curve
+                self.sync(run)
+                return
+            self._set_tags(entry, {SCORED: " ".join(f"{name}:{t}" for name, t in scored.items())} if scored else {})
             self._log(entry, final_points(self._store, run, entry.history))
             for source, name in artifacts(self._store, run.run_id):
                 self.keep_artifact(entry.mlflow_id, source, name)
@@ -318,6 +327,15 @@ def _position(text: str) -> dict[int, int]:
         return {int(number): int(offset) for number, offset in (word.split(":") for word in text.split())}
     except ValueError:
         return {}
+
+
+def _scored(store: Store, run_id: str, history: History) -> dict[str, int]:
+    """When each evaluation was made, by the beginning of its eval_id."""
+    return {name[:8]: _ms(history.evaluated_t.get(name, 0.0)) for name, _ in sorted(evaluations(store, run_id))}
+
+
+def _parse_scored(text: str) -> dict[str, int]:
+    return {name: int(t) for name, _, t in (word.partition(":") for word in text.split()) if t.isdecimal()}
 
 
 def _ms(t: float) -> int:

@@ -113,6 +113,11 @@ def test_a_database_that_grew_equals_one_that_is_rebuilt(tmp_path):
         sync(run(number))
         finish(store, number, begin(store, number), (E2, "dev", {"bleu": 28.0}), ("3" * 16, "x_1", {"bleu": 1.5}))
         sync(run(number, "RUNNING"))
+        if number == 4:  # scored again by other code
+            events, metrics = begin(store, number), {"bleu": 31.0, "num_params": 5, "a%": 4.0}
+            record = store.evaluation_folder(f"{number:016x}", E1) / "result.json"
+            write_json(record, {"set": "dev", "metrics": metrics})
+            events.emit("evaluated", eval_id=E1, set="dev", metrics=metrics, renews=2)
         sync(run(number, members=MEMBERS))
     trackers[0].sync(run(6))
     trackers[0].close()
