@@ -133,7 +133,7 @@ class TestSlurm:
 
     def test_what_slurm_refuses_is_the_users_to_mend(self, store):
         enqueue(store, make(1))
-        with pytest.raises(UserError, match="Slurm did not take"):
+        with pytest.raises(UserError, match="Slurm refused"):
             work(store, SLOTS, engine=on_slurm(store, partition="no-such"), child=CHILD)
         assert self.go(store).finished == 1
 

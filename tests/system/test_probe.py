@@ -66,4 +66,4 @@ def test_run_measures_how_many_share_the_processor(cli: Cli, tiny: Path, tmp_pat
 
 def test_sharing_is_measured_by_run_alone(cli: Cli, tmp_path: Path) -> None:
     refused = cli("work", "--store", tmp_path / "runs", "--devices", "cpu:auto", code=2).stderr
-    assert "measured by `ablations run`" in refused
+    assert "only `ablations run` measures" in refused

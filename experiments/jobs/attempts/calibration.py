@@ -1,7 +1,7 @@
-"""How fast this store's runs have gone, and how long others will take: from results, and from short probes.
+"""Predict the time of runs from results and short probes in this store.
 
-Two numbers describe a device: what a step costs whatever its size, and what a floating-point operation costs. Both
-are fitted to what was measured on the same kind of device with as many threads.
+Two numbers describe a device: the fixed time of a step, and the time of a floating-point operation. Both are fitted to
+measurements on the same kind of device with the same number of threads.
 """
 
 import statistics
@@ -13,12 +13,12 @@ from experiments.store.layout import Store
 from experiments.store.sealed import read_json, write_json
 
 FILE = "measured.json"
-SAME = 1e-3  # relative difference of cost within which a measurement is of the same model
+SAME = 1e-3  # costs within this relative difference belong to the same model
 
 
 @dataclass(frozen=True)
 class Point:
-    """Something that was measured: a training's steps, or one evaluation (a "step" then is all of it)."""
+    """A measurement: the steps of a training, or one evaluation (counted as one step)."""
 
     kind: str
     threads: int
@@ -27,7 +27,7 @@ class Point:
 
 
 def of_results(store: Store, cost_of: Mapping[str, float]) -> tuple[list[Point], list[Point]]:
-    """(steps, evaluations) of the runs that `cost_of` names with the cost of a step."""
+    """(steps, evaluations) measured by the runs in `cost_of` (run_id → cost of a step)."""
     steps, evaluations = [], []
     for run_id, cost in cost_of.items():
         result = store.result(run_id)
@@ -46,23 +46,24 @@ def of_results(store: Store, cost_of: Mapping[str, float]) -> tuple[list[Point],
 
 
 def kept(store: Store) -> list[Point]:
-    """What probes have measured in this store."""
+    """Measurements of probes in this store."""
     return [Point(**point) for point in _kept(store).get("steps", [])]
 
 
 def keep(store: Store, points: Iterable[Point]) -> None:
-    """Add a probe's measurements; those of the same model and device are replaced."""
+    """Add a probe's measurements, replacing those of the same model and device."""
     new = {(p.kind, p.threads, p.cost): p for p in [*kept(store), *points]}
     write_json(store.root / FILE, {**_kept(store), "steps": [asdict(point) for point in new.values()]})
 
 
 def kept_share(store: Store, key: str) -> int | None:
-    """How many runs share a device best, as was measured in this store for what `key` stands for."""
+    """Best number of runs per device for `key`, as measured in this store; None if not measured."""
     count: int | None = _kept(store).get("shares", {}).get(key)
     return count
 
 
 def keep_share(store: Store, key: str, count: int) -> None:
+    """Record the best number of runs per device for `key`."""
     kept = _kept(store)
     write_json(store.root / FILE, {**kept, "shares": {**kept.get("shares", {}), key: count}})
 
@@ -72,7 +73,7 @@ def _kept(store: Store) -> dict[str, Any]:
 
 
 class Speed:
-    """Seconds of a step on one kind of device, as a function of its cost."""
+    """Seconds per step on one kind of device, as a function of the step's cost."""
 
     def __init__(self, points: Iterable[Point], kind: str, threads: int) -> None:
         self._points = [(p.cost, p.seconds) for p in points if (p.kind, p.threads) == (kind, threads)]
@@ -82,13 +83,13 @@ class Speed:
         return bool(self._points)
 
     def seconds(self, cost: float) -> float:
-        """Of one step: as measured for a model of that cost, else from the fit."""
+        """Seconds of one step: measured for a model of that cost, otherwise from the fit."""
         same = [seconds for known, seconds in self._points if abs(known - cost) <= SAME * cost]
         return statistics.median(same) if same else self._fixed + self._per_operation * cost
 
 
 def _fit(points: list[tuple[float, float]]) -> tuple[float, float]:
-    """(a, b) of seconds = a + b·cost with neither negative, by least squares of relative errors."""
+    """(a, b) of seconds = a + b·cost, neither negative, by least squares of relative errors."""
     rows = [(1 / seconds, cost / seconds) for cost, seconds in points]  # a·u + b·v = 1
     uu, uv, vv, u, v = (sum(values) for values in zip(*_products(rows), strict=True))
     determinant = uu * vv - uv * uv

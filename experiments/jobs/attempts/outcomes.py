@@ -1,7 +1,7 @@
-"""What an attempt's events (record.py) mean for its job: a pure function.
+"""Decide what an ended attempt means for its job: pure functions of its events (progress.py).
 
-`decide` turns them into an `Ending`. An attempt that ended without finishing goes on from its checkpoint as long as it
-moves forward: three in a row that reached no more than one new step fail the job.
+`decide` returns an `Ending`. A job whose attempt did not finish is resumed from its checkpoint as long as it makes
+progress: three attempts in a row with at most one new step fail it.
 """
 
 import signal
@@ -15,9 +15,9 @@ from experiments.jobs.queue.states import Outcome, State
 from experiments.records import ChildExit
 
 MAX_STALLS = 3
-LONG_S = 600.0  # an attempt that trained for so long has moved forward by one step, too: it may be an epoch
+LONG_S = 600.0  # after so long, one new step counts as progress: it may be an epoch
 MAX_HANGS = 2  # one retry
-MIN_MICRO_BATCH = 64  # tokens: below this, memory is not the micro-batch's
+MIN_MICRO_BATCH = 64  # tokens: smaller micro-batches would not save memory
 FAILED_CODES = range(1, 128)
 OUTCOMES = {
     "out_of_memory": Outcome.OUT_OF_MEMORY,
@@ -38,11 +38,11 @@ def decide(
     asked: str = "",
     log_tail: str = "",
 ) -> Ending:
-    """What becomes of a job whose attempt has ended and whose finished parts are in place.
+    """Decide the state of a job whose attempt has ended and whose finished parts are in place.
 
-    `missing` names the parts still wanted, `expected` those that this attempt was to make (more may have been asked for
-    while it ran); `code` is the child's exit code (negative: a signal; None: unknown), `asked` is "cancel", "stop" or
-    "hung" when the coordinator had ended it, `log_tail` goes into messages.
+    missing: parts that the job still needs. expected: parts of this attempt (more may have been requested meanwhile).
+    code: the child's exit code (negative: a signal; None: unknown). asked: "cancel", "stop" or "hung" if the
+    coordinator ended the attempt. log_tail: end of the log, for messages.
     """
     best, ahead = _mark(claimed, record)
     pinned = {**claimed.pinned, **record.pinned}
@@ -61,14 +61,14 @@ def decide(
     if code == ChildExit.FINISHED:
         return _incomplete([part for part in missing if part in expected], pinned, best, log_tail)
     if code in FAILED_CODES and code != ChildExit.PREEMPTED and not record.preempted:
-        error = f"The child process ended with exit code {code} and did not say why.{_tail(log_tail)}"
+        error = f"The child process ended with exit code {code} without a reason.{_tail(log_tail)}"
         return Ending(State.FAILED, Outcome.BUG, error=error, pinned=pinned, best=best)
     outcome = Outcome.PREEMPTED if record.preempted or code == ChildExit.PREEMPTED else Outcome.KILLED
     how = "stopped after a checkpoint" if outcome is Outcome.PREEMPTED else _killed_by(code)
     stalls = 0 if ahead else claimed.stalls + (asked != "stop")
     if stalls >= MAX_STALLS:
         error = (
-            f"Ended {stalls} times in a row without a checkpoint more than one step further; the last time it was "
+            f"Ended {stalls} times in a row without a checkpoint more than one step further; the last attempt was "
             f"{how}. On a CPU the kernel's out-of-memory killer looks like SIGKILL: a smaller "
             "training.tokens_per_batch or fewer slots may help."
             f"{_tail(log_tail)}"
@@ -77,7 +77,7 @@ def decide(
     return Ending(
         State.WAITING,
         outcome,
-        detail=f"goes on: was {how}",
+        detail=f"will resume: was {how}",
         pinned=pinned,
         best=best,
         stalls=stalls,
@@ -86,22 +86,22 @@ def decide(
 
 
 def _hung(claimed: Claimed, pinned: dict[str, Any], best: int, log_tail: str) -> Ending:
-    """Stopped after no sign of life; tried once more, since a lost network disk or GPU may be back."""
+    """End an attempt without events for too long. It is retried once: a lost network disk or GPU may be back."""
     hangs, why = claimed.hangs + 1, "hung: no step for too long"
     if hangs >= MAX_HANGS:
         error = f"Hung {hangs} times: no step for so long that it was stopped (--hang-after).{_tail(log_tail)}"
         return Ending(State.FAILED, Outcome.HUNG, error=error, detail=why, pinned=pinned, best=best)
-    detail = f"goes on: {why}"
+    detail = f"will resume: {why}"
     return Ending(
         State.WAITING, Outcome.HUNG, detail=detail, pinned=pinned, best=best, hangs=hangs, alone=claimed.alone
     )
 
 
 def _mark(claimed: Claimed, record: AttemptProgress) -> tuple[int, bool]:
-    """The best progress so far, and whether this attempt has moved it: checkpointed steps, then completed parts.
+    """The best progress so far, and whether this attempt has advanced it: checkpointed steps, then completed parts.
 
-    A child that is asked to end saves the step that it is at, so that one new step says little: attempts that are all
-    ended at once, whatever ends them, would go on for ever.
+    A child that is stopped saves its current step, so one new step proves little: without this rule, attempts that are
+    always stopped at once would be repeated without end.
     """
     reached = max(claimed.best, record.saved_step) + record.parts
     gained = reached - claimed.best
@@ -117,11 +117,11 @@ def _failed(
         tokens = _micro_batch(claimed, failure, pinned) if training else None  # evaluations have none
         if tokens is not None and tokens // 2 >= MIN_MICRO_BATCH:
             half = tokens // 2
-            detail = f"goes on: out of memory with micro-batches of {tokens} tokens, now {half}"
+            detail = f"will resume: out of memory with micro-batches of {tokens} tokens, now {half}"
             smaller = {**pinned, "micro_batch_tokens": half}
             return Ending(State.WAITING, outcome, detail=detail, pinned=smaller, best=best, alone=claimed.alone)
         if not claimed.alone:
-            detail = "goes on: out of memory, now with a device to itself"
+            detail = "will resume: out of memory, now alone on a device"
             return Ending(State.WAITING, outcome, detail=detail, pinned=pinned, best=best, alone=True)
         told = f", and the micro-batch of {tokens} tokens cannot be made smaller" if tokens is not None else ""
         message = f"Out of memory{told}. {message}"
@@ -130,17 +130,19 @@ def _failed(
 
 
 def _micro_batch(claimed: Claimed, failure: Mapping[str, Any], pinned: Mapping[str, Any]) -> int | None:
-    """Tokens of a micro-batch when memory ran out: what the child said, what was pinned, or the whole batch."""
+    """Tokens of a micro-batch when memory ran out: reported by the child, pinned, or the whole batch."""
     training = claimed.job.config.get("training")
-    training = training if isinstance(training, Mapping) else {}  # of another task, which may mean anything by it
+    training = training if isinstance(training, Mapping) else {}  # other tasks may use this name for anything
     known = failure.get("micro_batch_tokens") or pinned.get("micro_batch_tokens") or training.get("tokens_per_batch")
     return int(known) if known else None
 
 
 def _incomplete(lost: Sequence[str], pinned: dict[str, Any], best: int, log_tail: str) -> Ending:
-    if not lost:  # more was asked for while it ran: another attempt does the rest
-        return Ending(State.WAITING, Outcome.FINISHED, detail="goes on: more was asked for", pinned=pinned, best=best)
-    error = f"The child process ended well but left no {', '.join(lost)}.{_tail(log_tail)}"
+    if not lost:  # more was requested while it ran: another attempt does the rest
+        return Ending(
+            State.WAITING, Outcome.FINISHED, detail="will continue: more was requested", pinned=pinned, best=best
+        )
+    error = f"The child process ended without error but produced no {', '.join(lost)}.{_tail(log_tail)}"
     return Ending(State.FAILED, Outcome.BUG, error=error, pinned=pinned, best=best)
 
 
@@ -149,7 +151,7 @@ def _killed_by(code: int | None) -> str:
     try:
         return f"killed by {signal.Signals(number).name}"
     except ValueError:
-        return "gone without a word"
+        return "lost without a message"
 
 
 def _tail(log_tail: str) -> str:

@@ -1,4 +1,4 @@
-"""A few steps of runs, measured on a device and thrown away: for `plan --measure`, `--max-hours` and `probe`."""
+"""Measure a few steps of runs on a device, for `plan --measure`, `--max-hours` and `probe`; keeps nothing."""
 
 import contextlib
 import json
@@ -24,15 +24,15 @@ from experiments.store.durable import folder_beside
 from experiments.store.layout import Store
 from experiments.store.sealed import read_json, seal
 
-PROBING = (sys.executable, "-m", "experiments.child.probing")  # a child that measures its device too
-STEPS = 20  # the curve has points at 10 and at 20: the first ten warm the device up
-LONG_S = 120.0  # a row whose steps are slow is measured from those that fit in
-TOGETHER_S = 10.0  # runs side by side train so long, as they begin some seconds apart
+PROBING = (sys.executable, "-m", "experiments.child.probing")  # a child that also measures its device
+STEPS = 20  # the curve has points at 10 and 20; the first ten steps are warm-up
+LONG_S = 120.0  # time limit: slow rows are measured on the steps made by then
+TOGETHER_S = 10.0  # training time of runs side by side, as they start some seconds apart
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What a few steps took. Rates are of real pieces, padding left out; None where the task does not tell."""
+    """Measurements of a few steps. Rates count real pieces, no padding; None if the task does not report them."""
 
     seconds_per_step: float
     source_tokens_per_s: float | None = None
@@ -46,7 +46,7 @@ class Measured:
 
     @property
     def mfu(self) -> float | None:
-        """flops_per_token · target_tokens_per_s / matrix_flops: the share of what the device's products reach."""
+        """flops_per_token · target_tokens_per_s / matrix_flops: the fraction of the device's matrix-product rate."""
         if not (self.flops_per_token and self.target_tokens_per_s and self.matrix_flops):
             return None
         return self.flops_per_token * self.target_tokens_per_s / self.matrix_flops
@@ -60,9 +60,9 @@ def probe(
     child: Sequence[str] = CHILD,
     long_s: float = LONG_S,
 ) -> Generator[Measured, None, None]:
-    """Train for a moment, one after the other. A spec names task, folder, config (with few steps), inputs.
+    """Train the specs for a few steps, one after the other. A spec has task, folder, config (with few steps), inputs.
 
-    Raises UserError with what the child said if it fails, or if it shows no two points in `long_s`.
+    Raises UserError with the child's message if it fails, or without two points of the curve within `long_s`.
     """
     with contextlib.closing(engine or LocalEngine()) as engine:
         for spec in specs:
@@ -70,14 +70,14 @@ def probe(
 
 
 def steps_together(seconds_per_step: float) -> int:
-    """Steps for `probe_together` of a run whose steps take so long."""
+    """Steps for `probe_together`, for a run with steps of this length."""
     return max(2 * STEPS, math.ceil(TOGETHER_S / seconds_per_step))
 
 
 def probe_together(
     store: Store, spec: Mapping[str, Any], slots: Sequence[Slot], child: Sequence[str] = CHILD
 ) -> list[Measured]:
-    """The same run at the same time on each of several slots, measured while all of them train."""
+    """Run the same spec on several slots at once, and measure while all of them train."""
 
     def one(slot: Slot) -> tuple[list[dict[str, Any]], Mapping[str, Any]]:
         with contextlib.closing(LocalEngine(fork=False)) as engine:
@@ -96,7 +96,7 @@ def probe_together(
 def _trained(
     store: Store, spec: Mapping[str, Any], slot: Slot, engine: Engine, child: Sequence[str], long_s: float
 ) -> tuple[list[dict[str, Any]], Mapping[str, Any]]:
-    """A child's events and result; its folder is gone."""
+    """A child's events and result; its folder is removed."""
     whole = {
         **spec,
         "store": str(store.root),
@@ -140,12 +140,12 @@ def _measured(events: Sequence[Mapping[str, Any]], result: Mapping[str, Any]) ->
             device=str(result.get("device", "")),
         )
     failed = [event["message"] for event in events if event["kind"] == "failed"]
-    why = failed[-1] if failed else "it showed fewer than two points of its curve"
+    why = failed[-1] if failed else "it reported fewer than two points of its curve"
     raise UserError(f"A row could not be measured: {why}")
 
 
 def _is_point(event: Mapping[str, Any]) -> bool:
-    """Of the training curve."""
+    """Whether an event is a point of the training curve."""
     return event["kind"] == "metrics" and "loss" in event["metrics"]
 
 

@@ -1,4 +1,4 @@
-"""What the events of one attempt have said so far."""
+"""The progress of one attempt, collected from its events."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,35 +7,36 @@ from typing import Any
 
 @dataclass
 class AttemptProgress:
-    """Filled from events (event_lines.py), oldest first."""
+    """Filled from events (experiments/events/kinds.py), oldest first."""
 
     step: int | None = None
     first_step: int | None = None
-    saved_step: int = 0  # of the last checkpoint
+    saved_step: int = 0  # step of the last checkpoint
     parts: int = 0  # trainings and evaluations completed
     doing: str = "starting"
     pinned: dict[str, Any] = field(default_factory=dict)
     failure: Mapping[str, Any] | None = None
     preempted: bool = False
     started: bool = False
-    first_t: float | None = None  # of its events
+    first_t: float | None = None  # time of the first and the last event
     last_t: float | None = None
     first_point: tuple[int, float] | None = None  # step and time of the first and of the last "metrics"
     last_point: tuple[int, float] | None = None
 
     @property
     def lasted_s(self) -> float:
-        """Seconds from its first event to its last."""
+        """Seconds from the first event to the last."""
         return self.last_t - self.first_t if self.first_t is not None and self.last_t is not None else 0.0
 
     def left_s(self, total: int | None) -> float | None:
-        """Seconds of training left at the speed so far; None while that is not known."""
+        """Predicted seconds of training left; None while unknown. `total`: steps of the training."""
         if self.doing != "training" or total is None or self.first_point is None or self.last_point is None:
             return None
         steps, seconds = (late - early for late, early in zip(self.last_point, self.first_point, strict=True))
         return seconds / steps * max(0, total - self.last_point[0]) if steps > 0 else None
 
     def take(self, event: Mapping[str, Any]) -> None:
+        """Take one event into account."""
         kind, step = event["kind"], event.get("step")
         self.last_t = event["t"]
         self.first_t = self.last_t if self.first_t is None else self.first_t

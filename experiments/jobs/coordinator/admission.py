@@ -1,14 +1,14 @@
-"""Which runs main memory admits now: by what each is predicted to hold, and by what is free at this moment.
+"""Decide which runs main memory can hold now, from each run's prediction and from the memory that is free.
 
-Slots share memory with each other and with everything else on the machine, so their equal shares (Slot.room_gb) say
-only what fits an idle one. A run starts when its prediction fits into what is free, less what the runs that are under
-way will still take. GB are 1e9 bytes.
+Slots share memory with each other and with all other programs, so their equal shares (Slot.room_gb) describe only an
+idle machine. A run starts if its prediction fits into the free memory, less the predicted growth of running runs.
+GB are 1e9 bytes.
 
- - A run that will fit once runs of ours have ended waits for them, and so do those behind it: smaller ones would
-   otherwise be served for ever.
- - A run that waits for memory of other programs lets smaller ones pass.
- - Where no run of ours is under way, a prediction may be wrong by TOLERANCE, in the run's favour. One that exceeds even
-   so all memory there is, is refused: waiting would not help it.
+ - A run that will fit after our own runs end waits for them, and so do the runs behind it; otherwise smaller runs
+   could delay it without end.
+ - A run that waits for memory of other programs lets smaller runs pass.
+ - If none of our runs is active, a prediction may be too high by TOLERANCE. A run that even then exceeds all memory is
+   refused, because waiting would not help.
 """
 
 import time
@@ -22,13 +22,13 @@ from experiments.jobs.devices import hardware
 from experiments.jobs.devices.slots import Slot
 from experiments.jobs.queue.job import Waiting
 
-LOOK_EVERY_S = 5.0  # while a run waits for memory
-TOLERANCE = 1.25  # predictions were within it of what was measured (benchmarks/memory.py)
+LOOK_EVERY_S = 5.0  # interval of checks while a run waits for memory
+TOLERANCE = 1.25  # largest measured error of predictions (benchmarks/memory.py)
 
 
 @dataclass
 class Admitted:
-    """What becomes of runs that have slots. `waiting` and `refused` give the reason by run_id."""
+    """The decision on runs that have slots. `waiting` and `refused` give the reason by run_id."""
 
     pairs: list[tuple[Waiting, Slot]] = field(default_factory=list)
     waiting: dict[str, str] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class Admitted:
 
 
 class Admission:
-    """`due` says whether runs wait for memory and it is time to look again."""
+    """Admits runs by memory. `due`: runs wait for memory and it is time to check again."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Admission:
         return bool(self.waiting) and time.monotonic() - self._looked_at >= LOOK_EVERY_S
 
     def admit(self, pairs: Iterable[tuple[Waiting, Slot]], lives: Iterable[RunningAttempt]) -> Admitted:
-        """Sort runs that have slots, in the order in which they are to start, by whether they may."""
+        """Decide on runs with slots, in the order in which they are to start. `lives`: the running attempts."""
         pairs = list(pairs)
         self._looked_at = time.monotonic()
         if not any(_needs_gb(job, slot) for job, slot in pairs):
@@ -65,7 +65,7 @@ class Admission:
         held = [self._resident_gb(live) for live in running]
         growth = sum(max(0.0, _predicted_gb(live) - now) for live, now in zip(running, held, strict=True))
         found, free, total, ours = Admitted(), self._free_gb() - growth, self._total_gb(), sum(held) + growth
-        queueing = False  # whether a run waits for ours to end: nothing passes it
+        queueing = False  # a run waits for ours to end: none may pass it
         for job, slot in pairs:
             need = _needs_gb(job, slot)
             least = need / TOLERANCE
@@ -84,7 +84,7 @@ class Admission:
 
 
 def resident(live: RunningAttempt) -> float:
-    """Main memory that an attempt's processes on this machine hold; 0 where they cannot be seen."""
+    """GB of main memory held by an attempt's processes on this machine; 0 if they are not visible."""
     pid = live.handle.ref.get("pid") if live.handle is not None else None
     if not isinstance(pid, int):
         return 0.0
@@ -104,7 +104,7 @@ def _resident_bytes(process: psutil.Process) -> int:
 
 
 def _needs_gb(job: Waiting, slot: Slot) -> float:
-    """Main memory that a run is predicted to hold on this machine; 0: unknown, or of a cluster's machine."""
+    """Predicted GB of main memory on this machine; 0: unknown, or on a cluster's machine."""
     return job.memory_gb * slot.count if slot.kind == "cpu" and slot.room_gb is not None else 0.0
 
 
@@ -113,13 +113,13 @@ def _predicted_gb(live: RunningAttempt) -> float:
 
 
 def _why(need: float, free: float, ours: float) -> str:
-    held = f"; runs under way take {ours:.1f} GB" if ours else ", the rest is held by other programs"
+    held = f"; running runs take {ours:.1f} GB" if ours else ", the rest is held by other programs"
     return f"waits for memory: needs about {need:.1f} GB, {free:.1f} GB is free{held}"
 
 
 def _too_large(need: float, total: float) -> str:
     return (
-        f"The training is predicted to need {need:.1f} GB of main memory, and this machine, or its container, has "
-        f"{total:.1f} GB. A smaller training.tokens_per_batch (below 4,096) or a smaller model needs less; or run it "
-        "on a machine with more memory. Nothing was started."
+        f"The training is predicted to need {need:.1f} GB of main memory, but this machine or its container has "
+        f"{total:.1f} GB. Use a smaller training.tokens_per_batch (below 4,096), a smaller model, or a machine with "
+        "more memory. Nothing was started."
     )

@@ -1,8 +1,8 @@
-"""The tracking store, written beside the work: a thread takes the latest word on each run and passes it on.
+"""Write the tracking store in a background thread, which takes the latest state of each run.
 
-Importing MLflow takes two seconds and each commit some milliseconds; neither holds up the coordinator. Nothing here
-can lose a run: an error is logged once, the run goes on, and what could not be written is written by the next sync, by
-the next coordinator, or by `ablations rebuild`.
+Importing MLflow takes two seconds and each commit some milliseconds; neither delays the coordinator. No run can be lost
+here: an error is logged once and the run continues. The next sync, the next coordinator, or `ablations rebuild` writes
+what is missing.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from typing import Protocol
 from experiments.records import RUNNING, TrackedRun
 
 INTERVAL_S = 10.0
-PATIENCE_S = 120.0  # at the end, with a database that another process has locked
+PATIENCE_S = 120.0  # at the end, if another process has locked the database
 AGAIN_S = 1.0
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ class Writer(Protocol):
 
 
 class Background:
-    """`make_writer` is called in the thread, at the first run."""
+    """Calls `make_writer` in its thread, at the first run."""
 
     def __init__(
         self, make_writer: Callable[[], Writer], interval_s: float = INTERVAL_S, patience_s: float = PATIENCE_S
@@ -34,27 +34,27 @@ class Background:
         self._make_writer, self._interval_s, self._patience_s = make_writer, interval_s, patience_s
         self._news: queue.SimpleQueue[TrackedRun | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._runs: dict[str, TrackedRun] = {}  # the thread's: runs still to be written, by run_id
-        self._fresh: set[str] = set()  # of these, those whose end has just been told
-        self._written: set[str] = set()  # at the last try
+        self._runs: dict[str, TrackedRun] = {}  # used by the thread only: runs still to be written, by run_id
+        self._fresh: set[str] = set()  # those of them that have just ended
+        self._written: set[str] = set()  # written at the last try
         self._complained = self._locked = False
         self._thread = threading.Thread(target=self._work, daemon=True, name="tracking")
 
     def track(self, run: TrackedRun) -> None:
-        """A run has started, gone on or ended. Its curve is followed until it is no longer RUNNING."""
+        """Note that a run has started, changed or ended. Its curve is followed while its status is RUNNING."""
         if not self._thread.is_alive():
             self._thread.start()
         self._news.put(run)
 
     def synced(self) -> list[str]:
-        """run_ids whose end has been written since the last call."""
+        """run_ids whose end was written since the last call."""
         done = []
         while not self._done.empty():
             done.append(self._done.get())
         return done
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Write what is left, and end."""
+        """Write what is left, and end the thread; waits at most `timeout_s`."""
         if self._thread.is_alive():
             self._news.put(None)
             self._thread.join(timeout_s)
@@ -73,7 +73,7 @@ class Background:
         self._wait_for_lock(writer)
 
     def _wait_for_lock(self, writer: Writer | None) -> None:
-        """The last try, repeated for a while if the database was locked; says what is not written then."""
+        """Repeat the last try for a while if the database is locked; log what is still missing."""
         left = {run_id: run for run_id, run in self._runs.items() if run_id not in self._written}
         if left and self._locked:
             log.warning("MLflow's database is locked by another process; waiting for it at most %g s", self._patience_s)
@@ -84,8 +84,7 @@ class Background:
             left = {run_id: run for run_id, run in left.items() if run_id not in self._written}
         if left:
             log.warning(
-                "Runs that are not in MLflow as they are now: %d. The next `ablations work`, or `ablations rebuild`, "
-                "writes them.",
+                "Runs not up to date in MLflow: %d. The next `ablations work`, or `ablations rebuild`, writes them.",
                 len(left),
             )
 
@@ -100,7 +99,7 @@ class Background:
         return writer
 
     def _collect(self, due: float) -> bool:
-        """Wait for news until `due`, and take all there is; whether to close."""
+        """Wait for news until `due`, and take all; returns whether to close."""
         wait = max(0.0, due - time.monotonic()) if self._runs else None
         with contextlib.suppress(queue.Empty):
             news = self._news.get(timeout=wait)
@@ -128,4 +127,8 @@ class Background:
             self._locked = self._locked or "locked" in str(error)
             if not self._complained:
                 self._complained = True
-                log.warning("MLflow could not be written; the runs go on and can be rebuilt: %s", error, exc_info=True)
+                log.warning(
+                    "MLflow could not be written; the runs continue, `ablations rebuild` adds them: %s",
+                    error,
+                    exc_info=True,
+                )

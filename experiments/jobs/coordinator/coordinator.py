@@ -1,8 +1,8 @@
-"""The coordinator: the one process that owns a store's work.
+"""The coordinator: the only process that works on a store.
 
-It takes jobs from the queue, starts a child for each on a free slot, reads the children's events, moves what they
-have completed into place, and decides what becomes of what they have not. It can die at any moment: the next one
-takes up what it left (`_recover`).
+It takes jobs from the queue, starts a child for each on a free slot, reads the children's events, moves completed
+parts into place, and decides about the rest. It may die at any moment: the next coordinator continues from there
+(`Coordinator._recover`).
 """
 
 import contextlib
@@ -40,13 +40,13 @@ def work(
     hang_s: float = HANG_S,
     notifier: Notifier | None = None,
 ) -> Summary:
-    """Work on a store's queue until it is empty, or as `until` says, or until SIGINT or SIGTERM.
+    """Work on a store's queue until it is empty, or as `until` says (loop.Until), or until SIGINT or SIGTERM.
 
     The first signal asks the children to save a checkpoint and waits for them; the second kills them. Without
     `load_task` nothing is prepared and code is not compared. A child without an event for `hang_s` is stopped.
-    `refill` is called at the beginning and whenever a job has ended, in this process and under its lock: it may
-    queue more (a tuner's next trial). Raises UserError if another coordinator holds the store, DiskFull when there is
-    no room left: the work stays queued.
+    `refill` is called at the beginning and after each ended job, in this process under its lock, to queue more (a
+    tuner's next trial). Raises UserError if another coordinator holds the store, DiskFull if the disk is full; then
+    the work stays queued.
     """
     with store.coordinator_lock(), contextlib.ExitStack() as stack:
         ledger = stack.enter_context(Ledger(store.queue_db))
@@ -61,7 +61,7 @@ def work(
                 Coordinator(store, ledger, slots, engine, placement, reporter, interrupts, hang_s, refill).run(until)
         finally:
             if tracker is not None:
-                with contextlib.suppress(KeyboardInterrupt):  # in a hurry: the next coordinator tells the rest
+                with contextlib.suppress(KeyboardInterrupt):  # second signal: the next coordinator writes the rest
                     tracker.close()
             if notifier is not None:
                 with contextlib.suppress(KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: the first is noted, so that children can save a checkpoint; the second leaves at once."""
+"""SIGINT and SIGTERM: the first lets children save a checkpoint; the second ends at once."""
 
 import signal
 import threading
@@ -7,14 +7,14 @@ from typing import Any, Self
 
 
 class Interrupts:
-    """While entered, `number` is the first signal that came (0: none), and the second raises KeyboardInterrupt."""
+    """While active, `number` is the first signal received (0: none); the second raises KeyboardInterrupt."""
 
     def __init__(self) -> None:
         self.number = 0
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():  # elsewhere Python has no signals
+        if threading.current_thread() is threading.main_thread():  # Python handles signals in the main thread only
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._before[number] = signal.signal(number, self._note)
         return self

@@ -1,7 +1,7 @@
-"""What a process that was killed has left half made: temporary files and folders. Swept by the next coordinator.
+"""Temporary files and folders that killed processes left behind; the next coordinator removes them.
 
-Who makes one holds a lock on it (experiments/store/durable.py). What was made since the coordinator began is left
-alone all the same: its maker may not have come to lock it yet.
+A process that creates one holds a lock on it (experiments/store/durable.py). Those created after the coordinator's
+start are left alone: their process may not have locked them yet.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from experiments.store import locks
 from experiments.store.durable import remove_folder
 from experiments.store.layout import Store
 
-# of this version and of former ones, whose random part tempfile made
+# names of this version and of former ones, where tempfile made the random part
 _RANDOM = r"(?:[0-9a-f]{16}|[a-z0-9_]{8})"
 _NAME = re.compile(
     rf"\.?(?:mlflow|taking|probe)-{_RANDOM}|\..+\.{_RANDOM}\.partial"
@@ -25,9 +25,9 @@ _INSIDE = ("", "evaluations", "evaluations/*", "attempts/*")
 
 
 def sweep(store: Store, running: Collection[str]) -> int:
-    """Remove them, but for those of `running` runs, whose children may be on another machine; returns how many.
+    """Remove leftovers and return their number; skips `running` runs, whose children may be on another machine.
 
-    Call it under the coordinator's lock.
+    The caller holds the coordinator's lock.
     """
     count = 0
     for folder in _places(store, running):
@@ -48,13 +48,13 @@ def _places(store: Store, running: Collection[str]) -> Iterator[Path]:
 
 
 def _began(store: Store, folder: Path) -> float:
-    """When this coordinator did, by the clock of the folder's disk."""
+    """Start time of this coordinator, by the clock of the folder's disk."""
     home = store.root if folder.is_relative_to(store.root) else store.state_dir
     return (home / locks.FILE).stat().st_mtime
 
 
 def _remove(path: Path, before: float) -> bool:
-    """Whether it was removed: no, if it is new or a living process has it locked."""
+    """Remove a leftover; False if it is new, or locked by a living process."""
     with contextlib.suppress(OSError):
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:

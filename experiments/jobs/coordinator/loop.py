@@ -1,4 +1,4 @@
-"""The coordinator's loop: requests, placing, watching, and what becomes of what has ended."""
+"""The coordinator's loop: take requests, place jobs, watch attempts, decide about ended ones."""
 
 import logging
 import signal
@@ -24,15 +24,17 @@ from experiments.jobs.queue.ledger import Ledger
 from experiments.jobs.queue.states import Outcome, State
 from experiments.store.layout import Store
 
-POLL_S, IDLE_S = 0.05, 0.2  # how long a loop waits for a child's end at most; without a child, for requests
+POLL_S, IDLE_S = 0.05, 0.2  # longest wait of a round: for a child's end; without children, for requests
 log = logging.getLogger(__name__)
 
-# When to end: with an empty queue; never; once all is submitted that may be (a cluster works on alone); once what has
-# ended meanwhile is taken in, with nothing new started.
+# When to end: "empty" once the queue is empty; "stopped" never; "submitted" once everything possible is submitted to a
+# cluster; "settled" once ended attempts are collected, without starting any.
 Until = Literal["empty", "stopped", "submitted", "settled"]
 
 
 class Coordinator:
+    """The loop of `work`, which makes its parts (placement, reporter, …) and documents its arguments."""
+
     def __init__(
         self,
         store: Store,
@@ -48,14 +50,15 @@ class Coordinator:
         self._store, self._ledger, self._slots, self._engine = store, ledger, slots, engine
         self._placement, self._reporter, self._interrupts = placement, reporter, interrupts
         self._watch = Watch(engine, hang_s)
-        self._refill, self._refilled_at = refill, -1  # jobs ended by then
+        self._refill, self._refilled_at = refill, -1  # number of ended jobs at the last refill
         self._seen_version = -1
         self._draining = False
-        self._disk_full = ""  # what a child said that could not write any more
+        self._disk_full = ""  # message of a child that could not write
 
     def run(self, until: Until) -> None:
+        """Work until `until` holds, or until interrupted. Raises DiskFull if a child ran out of disk space."""
         try:
-            for name in ("drain", "devices"):  # said to a former coordinator, or by it
+            for name in ("drain", "devices"):  # notes for or by a former coordinator
                 self._ledger.note(name)
             self._ledger.release_held()
             self._recover()
@@ -74,12 +77,12 @@ class Coordinator:
                 self._show()
         except KeyboardInterrupt:
             self._leave_at_once()
-        except BaseException:  # the queue cannot be written, or a bug: the children save what they have
+        except BaseException:  # the queue cannot be written, or a bug: the children save a checkpoint
             self._watch.ask(self._watch.live.values(), "stop")
             raise
         self._show(now=True)
         if self._disk_full:
-            raise DiskFull(f"{self._disk_full} Nothing new was started; the same command goes on once there is room.")
+            raise DiskFull(f"{self._disk_full} No new run was started; the same command continues once there is space.")
 
     def _ask_for_more(self) -> None:
         summary = self._reporter.summary
@@ -117,8 +120,8 @@ class Coordinator:
         self._placement.collect()
 
     def _finish(self, live: RunningAttempt, ended: Exit) -> None:
-        """Move what the attempt has completed into place, and decide what becomes of its job."""
-        content = content_of(live.folder)  # before it is read: what is written later is not known
+        """Move what the attempt completed into place, and decide about its job."""
+        content = content_of(live.folder)  # before reading, so that later events change it
         live.listen()
         now = self._now(live)
         try:
@@ -136,7 +139,7 @@ class Coordinator:
             log.info("%s attempt %d: %s", live.run_id, live.number, ending.detail or ending.error)
 
     def _now(self, live: RunningAttempt) -> Claimed:
-        """The job as it is now: more may have been asked for since it was claimed."""
+        """The job in its present form: more may have been requested since it was claimed."""
         try:
             return self._ledger.job(live.run_id)
         except Damaged:
@@ -158,14 +161,14 @@ class Coordinator:
         )
 
     def _recover(self) -> None:
-        """Take up what another coordinator has left: finish what is done, stop orphans, let the rest wait again.
+        """Take over from an earlier coordinator: finish completed attempts, stop orphans, queue the rest again.
 
-        On a cluster what still runs goes on: it does not depend on a coordinator.
+        On a cluster running attempts continue: they do not depend on a coordinator.
         """
         for run_id in self._ledger.in_state(State.RUNNING):
             try:
                 claimed = self._ledger.job(run_id)
-            except Damaged as damage:  # a child of it ends by itself: its coordinator is gone
+            except Damaged as damage:  # its child ends by itself, as its coordinator is gone
                 self._ledger.end_damaged(run_id, str(damage))
                 self._reporter.summary.failed += 1
                 continue
@@ -173,7 +176,7 @@ class Coordinator:
             self._watch.live[run_id] = live
             live.listen()
             if live.handle is None:
-                live.asked = "" if self._engine.outlives else "stop"  # its coordinator's end does not count against it
+                live.asked = "" if self._engine.outlives else "stop"  # the end of its coordinator is not its failure
                 self._finish(live, Exit(None))
             elif not self._engine.outlives:
                 self._watch.ask([live], "stop")

@@ -1,12 +1,12 @@
-"""A command of the user's, run when a row fails or a table has ended: a mail, a chat, a sound.
+"""Run a command of the user when a row fails or a table ends: a mail, a chat message, a sound.
 
-The text comes on its standard input, and in its environment:
+The text comes on its standard input. Its environment contains:
 
     ABLATIONS_EVENT     "failed" or "ended"
     ABLATIONS_SUBJECT   one line: "table3 demo builtin: A-h16 (seed 1) failed"
     ABLATIONS_STUDY  ABLATIONS_PROFILE  ABLATIONS_CORPUS  ABLATIONS_ROW  ABLATIONS_SEED  ABLATIONS_RUN
 
-It runs beside the work; that it fails or hangs is logged and harms nothing.
+It runs in parallel to the work. Failures and hangs are only logged.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class Notifier:
-    """`command` is the user's, for the shell."""
+    """Starts the user's shell command in a thread for each notification."""
 
     def __init__(self, command: str, timeout_s: float = TIMEOUT_S) -> None:
         self._command, self._timeout_s = command, timeout_s
@@ -33,7 +33,7 @@ class Notifier:
         self._failed: dict[tuple[str, str, str], int] = {}
 
     def ended(self, job: Job, state: State, error: str, unfinished: Callable[[Member], int]) -> None:
-        """A run has ended. `unfinished(member)` counts the runs of its table that have not."""
+        """Notify of a run's end. `unfinished(member)`: number of the table's runs that have not ended."""
         for member in job.members:
             table = " ".join(filter(None, member[:3]))
             if state is State.FAILED:
@@ -45,7 +45,7 @@ class Notifier:
                 self._tell("ended", subject, f"ablations report {member.study} prints the table.", job, member)
 
     def close(self) -> None:
-        """Wait for commands that still run, as long as each may."""
+        """Wait for running commands, each at most its time limit."""
         for thread in self._threads:
             thread.join()
 
@@ -80,7 +80,7 @@ class Notifier:
                 _, said = shell.communicate(text.encode(), self._timeout_s)
             except subprocess.TimeoutExpired as error:
                 with contextlib.suppress(ProcessLookupError):
-                    os.killpg(shell.pid, signal.SIGKILL)  # a whole pipeline
+                    os.killpg(shell.pid, signal.SIGKILL)  # the whole pipeline
                 shell.wait()
                 self._log(f"ended after {self._timeout_s:g} s", error.stderr)
             else:

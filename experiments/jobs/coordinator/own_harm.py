@@ -1,4 +1,4 @@
-"""What is wrong in one run's folder ends that run, and nothing else."""
+"""Confine errors in one run's folder to that run."""
 
 import errno
 import logging
@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 
 def failed(error: Exception, run_id: str) -> Ending:
-    """The end of a run whose files cannot be used. Raises the error again if it is not about that run's files."""
+    """The ending of a run with unusable files. Raises the error again if it concerns the whole disk."""
     if isinstance(error, DiskFull) or (isinstance(error, OSError) and error.errno in WHOLE_DISK):
         raise error
     if isinstance(error, UserError):

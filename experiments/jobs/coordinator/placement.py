@@ -1,4 +1,4 @@
-"""From waiting jobs to started children: the coordinator's half that places."""
+"""Place waiting jobs: from the queue to started children."""
 
 from collections.abc import Collection, Sequence
 
@@ -22,11 +22,11 @@ from experiments.jobs.queue.states import Outcome, State
 from experiments.store.code import code_digest
 from experiments.store.layout import Store
 
-LOOKAHEAD = 64  # jobs beyond the free slots that one placement looks at
+LOOKAHEAD = 64  # jobs examined in one placement beyond the number of free slots
 
 
 class Placement:
-    """`look` says whether placing might find something new: set it when a job, a slot or a corpus has changed."""
+    """Starts waiting jobs on free slots. Set `look` when a job, a slot or a corpus changes: only then is it tried."""
 
     def __init__(
         self,
@@ -43,16 +43,16 @@ class Placement:
         self.preparation = Preparation(load_task, store.root)
         self._neighbours = Neighbours()
         self._memory = Admission()
-        self._alone: dict[str, str] = {}  # slots that are left alone, and why
+        self._alone: dict[str, str] = {}  # slot → why it is not used now
         self.look = True
 
     @property
     def doing(self) -> str:
-        """What the coordinator does beside its runs, or why it starts none; "" for nothing to be told."""
+        """What the coordinator prepares, or why it starts no run; "" if there is nothing to report."""
         return self.preparation.doing or next(iter(self._memory.waiting.values()), "")
 
     def place(self, lives: Collection[RunningAttempt]) -> list[RunningAttempt]:
-        """Start what can be started on slots that none of `lives`, the attempts under way, holds."""
+        """Start what can be started on slots not held by `lives`, the running attempts."""
         leased = {name for live in lives for name in live.slot.parts}
         if (self._alone and self._neighbours.due) or self._memory.due:
             self.look = True
@@ -74,7 +74,7 @@ class Placement:
     def _admit(
         self, pairs: list[tuple[Waiting, Slot]], lives: Collection[RunningAttempt]
     ) -> list[tuple[Waiting, Slot]]:
-        """Those for which there is memory now; the others' reasons are kept for `status`."""
+        """The pairs that fit into memory now; reasons of the others are recorded for `status`."""
         before = dict.fromkeys(self._memory.waiting, "")
         found = self._memory.admit(pairs, lives)
         self._ledger.explain(before | found.waiting)
@@ -83,7 +83,7 @@ class Placement:
         return found.pairs
 
     def collect(self) -> None:
-        """Take in the end of a preparation."""
+        """Take note of a finished preparation; if it failed, fail the jobs that need it."""
         done = self.preparation.collect()
         if done is None:
             return
@@ -102,7 +102,7 @@ class Placement:
             self._ledger.note("devices", "\n".join(lines))
 
     def _decide_widths(self) -> None:
-        """Say how many GPUs each run takes that left it open: once, since a run that goes on keeps its number."""
+        """Decide the number of GPUs for runs with `auto`; only once, as a resumed run keeps its number."""
         if self._ledger.left_open():
             devices = len(by_device(slot for slot in self._slots if slot.kind == "cuda"))
             costs, known = self._ledger.widths()
@@ -117,7 +117,7 @@ class Placement:
         return False
 
     def _allowed(self, claimed: Claimed) -> bool:
-        """Whether this user wants what the job executes; if not, it is held and says so."""
+        """Whether this user has queued or trusted what the job executes; if not, the job is held with the reason."""
         if claimed.signed or not trust.executes(claimed.job):
             return True
         self._ledger.hold(claimed.job.run_id, trust.why_held(claimed.job))
@@ -125,7 +125,7 @@ class Placement:
         return False
 
     def _begin(self, waiting: Waiting, slot: Slot) -> PreparedAttempt | None:
-        """Claim the job and say how its attempt is to be started; None if there is nothing to start."""
+        """Claim the job and prepare its attempt; None if there is nothing to start."""
         run_id, claimed = waiting.run_id, self._job(waiting.run_id)
         if claimed is None or not self._allowed(claimed):
             return None
@@ -148,7 +148,7 @@ class Placement:
             self._end_waiting(run_id, State.FINISHED)
             return None
         if not self._ledger.claim(run_id, attempt[0], slot.name, slot.kind):
-            attempt[1].rmdir()  # cancelled since we looked
+            attempt[1].rmdir()  # cancelled in the meantime
             return None
         try:
             return attempts.prepare_attempt(self._store, self._engine, self._child, claimed, attempt, slot, parts, code)
@@ -159,7 +159,7 @@ class Placement:
             return None
 
     def _parts(self, job: Job) -> list[str]:
-        """What an attempt is to make; the training too, where the weights that are there cannot serve an evaluation."""
+        """Parts that an attempt must make; includes training if the present weights do not serve an evaluation."""
         parts, weights = missing(self._store, job), self._store.weights_folder(job.run_id)
         if self._load_task is None or weights is None or not parts or TRAINING in parts:
             return parts
@@ -188,7 +188,7 @@ class Placement:
             self.look = True
 
     def _job(self, run_id: str) -> Claimed | None:
-        """A job in full. One whose entry is damaged fails alone."""
+        """A job in full; None if its queue entry is damaged, which fails only this job."""
         try:
             return self._ledger.job(run_id)
         except Damaged as damage:

@@ -1,4 +1,4 @@
-"""Corpora that runs share, made once before the first of their runs starts, one at a time, beside running children."""
+"""Prepare corpora that runs share: once, before their first run starts, one at a time, while other runs train."""
 
 import logging
 import threading
@@ -13,7 +13,7 @@ from experiments.jobs.queue.job import Job
 from experiments.jobs.queue.states import Outcome
 from experiments.tasks.base import EvaluationSpec, Task
 
-LoadTask = Callable[..., Task]  # of the task's name, and of the study's folder where there is one
+LoadTask = Callable[..., Task]  # arguments: the task's name and, if any, the study's folder
 log = logging.getLogger(__name__)
 
 
@@ -24,20 +24,21 @@ def task_of(job: Job, load_task: LoadTask) -> Task:
 
 
 def serves(task: Task, job: Job, evaluations: Iterable[Mapping[str, Any]], weights: Path) -> bool:
-    """Whether the weights of a finished training hold what these evaluations of a job take."""
+    """Whether a finished training kept all that these evaluations of a job need."""
     config = config_of(task, job)
     specs = (EvaluationSpec(item["set"], item["settings"], item["inputs"]) for item in evaluations)
     return all(task.serves(config, spec, weights) for spec in specs)
 
 
 def config_of(task: Task, job: Job) -> TaskConfig:
+    """A job's configuration, validated by its task."""
     return task.config_type.from_mapping(job.config)
 
 
 class Preparation:
-    """Runs `task.prepare` in a thread; `collect` says what has become of it.
+    """Runs `task.prepare` in a thread; `collect` returns its outcome.
 
-    The thread is a daemon: a coordinator that leaves does not wait for it, and `prepare` may be interrupted anywhere.
+    It is a daemon thread: an ending coordinator does not wait for it, and `prepare` may be interrupted anywhere.
     """
 
     def __init__(self, load_task: LoadTask | None, store: Path) -> None:
@@ -50,14 +51,14 @@ class Preparation:
 
     @property
     def current(self) -> str:
-        """The inputs_key that is being prepared; "" for none."""
+        """The inputs_key in preparation; "" if there is none."""
         return self._current
 
     def ready(self, inputs_key: str) -> bool:
         return self._load_task is None or inputs_key in self._ready
 
     def start(self, job: Job) -> bool:
-        """Begin preparing what `job` reads; False while something else is being prepared."""
+        """Start preparing the inputs of `job`; False while another preparation runs."""
         if self._current or self._load_task is None:
             return False
         self._current, self.doing = job.inputs_key, "preparing the corpus"
@@ -65,7 +66,7 @@ class Preparation:
         return True
 
     def collect(self) -> tuple[str, str, str] | None:
-        """(inputs_key, error class, message) of a preparation that has ended since; class "" if all went well."""
+        """(inputs_key, error class, message) of an ended preparation; class "" for success; None if none has ended."""
         if self._done is None:
             return None
         done, self._done = self._done, None

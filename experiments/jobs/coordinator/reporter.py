@@ -1,4 +1,4 @@
-"""What the coordinator tells: progress to the queue and the terminal, runs to the tracking store."""
+"""The coordinator's reports: progress to queue and terminal, runs to the tracking store."""
 
 import contextlib
 import time
@@ -21,13 +21,13 @@ STATUS = {
     State.FINISHED: "FINISHED",
     State.FAILED: "FAILED",
     State.CANCELLED: "KILLED",
-    State.WAITING: "KILLED",  # stopped on the way; RUNNING again when it goes on
+    State.WAITING: "KILLED",  # stopped before its end; RUNNING again when resumed
 }
 
 
 @dataclass
 class Summary:
-    """What a coordinator has done. `interrupted` is the signal that ended it, 0 for none."""
+    """Counts of a coordinator's work. `interrupted`: the signal that ended it, 0 for none."""
 
     finished: int = 0
     failed: int = 0
@@ -37,17 +37,17 @@ class Summary:
 
 @dataclass(frozen=True)
 class View:
-    """What `on_progress` is shown, about twice a second."""
+    """The state passed to `on_progress`, about twice a second."""
 
     counts: dict[State, int]
     running: Sequence[RunningAttempt]
-    preparing: str  # what is being made before runs can start; "" for nothing
+    preparing: str  # what is prepared before runs can start, or ""
     stopping: bool
-    left_s: float | None = None  # of all that runs and waits, predicted
+    left_s: float | None = None  # predicted seconds until the queue is empty
 
 
 def tracked_run(job: Job, state: State, error: str = "") -> TrackedRun:
-    """A job as the tracking store knows it."""
+    """A job in the form that the tracking store takes."""
     return TrackedRun(
         run_id=job.run_id,
         status=STATUS[state],
@@ -74,7 +74,7 @@ class Reporter:
         self.summary = Summary()
 
     def ended(self, claimed: Claimed, state: State, error: str = "") -> None:
-        """A job has come to an end, or waits again."""
+        """Report that a job has ended or waits again."""
         if state.ended:
             setattr(self.summary, state.value, getattr(self.summary, state.value) + 1)
             if self._notifier is not None:
@@ -86,17 +86,17 @@ class Reporter:
             self._tracker.track(tracked_run(claimed.job, state, error))
 
     def catch_up(self) -> None:
-        """Hand over what an earlier coordinator could not tell the tracking store any more."""
+        """Report ends that an earlier coordinator could not write to the tracking store."""
         if self._tracker is not None:
             for state in (State.FINISHED, State.FAILED, State.CANCELLED):
                 for run_id, error in self._ledger.untracked(state):
-                    with contextlib.suppress(Damaged):  # what is known of it is in its folder
+                    with contextlib.suppress(Damaged):  # damaged: only its folder has the facts
                         self.track(self._ledger.job(run_id), state, error)
 
     def show(
         self, live: Sequence[RunningAttempt], preparing: tuple[str, str], *, stopping: bool, now: bool = False
     ) -> None:
-        """Write and show progress, at most every PROGRESS_S. `preparing`: inputs_key and what is being done."""
+        """Write and show progress, at most every PROGRESS_S. `preparing`: (inputs_key, text)."""
         if not now and time.monotonic() - self._shown_at < PROGRESS_S:
             return
         self._shown_at = time.monotonic()

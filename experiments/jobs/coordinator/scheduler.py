@@ -1,7 +1,7 @@
-"""Which waiting job goes on which free slots: pure functions, so that they can be tested and simulated.
+"""Assign waiting jobs to free slots: pure functions, so that they can be tested and simulated.
 
-Usually a job takes one slot. It takes several of one device when it needs more memory than one has, all of a device
-when it ran out of memory beside others, and several devices when they are to train it together.
+Usually a job takes one slot. It takes several slots of a device if it needs more memory than one has, all slots of a
+device after running out of memory beside others, and several devices if these train it together.
 """
 
 import math
@@ -15,19 +15,19 @@ Lease = tuple[Slot, ...]
 
 
 class Choice(NamedTuple):
-    """What a job takes now, or what is kept free for it until there is enough."""
+    """The slots that a job takes now (`lease`), or that are kept free until it has enough (`kept`)."""
 
     lease: Lease = ()
     kept: Lease = ()
 
 
 def place(waiting: Iterable[Waiting], free: Sequence[Slot], slots: Sequence[Slot]) -> list[tuple[Waiting, Lease]]:
-    """Pairs of job and slots; a job and a slot stand in at most one. `slots` are all there are, free or not.
+    """Pairs of a job and its slots; each job and each slot occurs at most once. `slots`: all slots, free or not.
 
-    Higher priority first, then the longest by predicted cost: the last to finish then are short ones, and the
-    makespan stays within max(longest, total / slots) plus one short job. Ties keep the order of `waiting`. A run that
-    has begun on one kind of device keeps to it, where the coordinator has any slot of that kind. A job that needs
-    several slots keeps those that are free until it has all: smaller ones behind it would else be served for ever.
+    Order: higher priority first, then the longest by predicted cost, so that short jobs end last and the makespan
+    stays within max(longest, total / slots) plus one short job. Ties keep the order of `waiting`. A run that started
+    on one kind of device stays on it, if the coordinator has a slot of that kind. A job that needs several slots
+    keeps the free ones until it has all; otherwise smaller jobs behind it could delay it without end.
     """
     kinds = {slot.kind for slot in slots}
     left, placed = list(free), []
@@ -45,12 +45,12 @@ def place(waiting: Iterable[Waiting], free: Sequence[Slot], slots: Sequence[Slot
 
 
 def _one(job: Waiting, usable: Sequence[Slot], there: Sequence[Slot]) -> Choice:
-    """One slot with room for the job, or as many of one device as have it together."""
+    """One slot with enough memory for the job, or as many slots of one device as have enough together."""
     if not job.alone:
         if not (job.memory_gb or job.gpu_memory_gb):
             return Choice(tuple(usable[:1]))
         fitting = [slot for slot in usable if _fits(job, slot)]
-        if fitting:  # the tightest: room is kept for those who need it
+        if fitting:  # the smallest fitting one: larger ones stay free for larger jobs
             return Choice((min(fitting, key=lambda slot: slot.room_gb or math.inf),))
         if any(_fits(job, slot) for slot in there):
             return Choice()
@@ -69,7 +69,7 @@ def _one(job: Waiting, usable: Sequence[Slot], there: Sequence[Slot]) -> Choice:
 
 
 def _several(count: int, usable: Sequence[Slot], there: Sequence[Slot]) -> Choice:
-    """Whole devices of one kind that no other run shares, GPUs if there are any; at most as many as there are."""
+    """Whole unshared devices of one kind, GPUs if there are any; at most as many as exist."""
     kind = "cuda" if any(slot.kind == "cuda" for slot in there) else "cpu"
     owned, free = (by_device(slot for slot in some if slot.kind == kind) for some in (there, usable))
     whole = [shares for device, shares in free.items() if len(shares) == len(owned[device])]
@@ -83,7 +83,7 @@ def _fits(job: Waiting, slot: Slot) -> bool:
 
 
 def _shares(job: Waiting, shares: Sequence[Slot]) -> int:
-    """How many slots of a device a job needs; all of them where even that is too little."""
+    """Number of a device's slots that a job needs; all of them if even those are not enough."""
     room, needed = shares[0].room_gb, job.needs_gb(shares[0].kind)
     if job.alone:
         return len(shares)
@@ -95,7 +95,7 @@ def _room(shares: Sequence[Slot], count: int) -> float:
 
 
 def _by_memory(slots: Iterable[Slot]) -> dict[str, list[Slot]]:
-    """Slots that share one memory."""
+    """Group slots that share one memory."""
     found: dict[str, list[Slot]] = {}
     for slot in slots:
         found.setdefault(slot.unit, []).append(slot)

@@ -1,4 +1,4 @@
-"""The attempts under way: reading their events, asking them to end, and not waiting for ever for either."""
+"""Reads events of running attempts, asks them to stop, kills those that do not."""
 
 import time
 from collections.abc import Iterable, Iterator
@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator
 from experiments.jobs.attempts.attempt import RunningAttempt
 from experiments.jobs.engines.base import Engine, Exit
 
-READ_S = 0.2  # how often a child's events are read
-GRACE_S = 600.0  # a child that was asked to end and has not by then is killed
-HUNG_GRACE_S = 20.0  # the same for one that seems to hang
-HANG_S = 1800.0  # no event for that long: it hangs
+READ_S = 0.2  # interval of reading a child's events
+GRACE_S = 600.0  # time between the request to stop and the kill
+HUNG_GRACE_S = 20.0  # the same for a child that seems to hang
+HANG_S = 1800.0  # a child without events for so long hangs
 
 
 class Watch:
-    """`live` holds the attempts by run_id."""
+    """Watches running attempts; `live` holds them by run_id."""
 
     def __init__(self, engine: Engine, hang_s: float = HANG_S) -> None:
         self._engine, self._hang_s = engine, hang_s
@@ -21,14 +21,14 @@ class Watch:
         self.live: dict[str, RunningAttempt] = {}
 
     def ask(self, lives: Iterable[RunningAttempt], what: str) -> None:
-        """Ask children to save a checkpoint and end; each is asked once."""
+        """Request children to save a checkpoint and end, each only once. `what`: "stop", "cancel" or "hung"."""
         for live in lives:
             if not live.asked and live.handle is not None:
                 live.asked, live.asked_at = what, time.monotonic()
                 self._engine.terminate(live.handle)
 
     def ended(self) -> Iterator[tuple[RunningAttempt, Exit]]:
-        """The attempts that have ended by now; the others' events are read, and their patience measured."""
+        """Yield the attempts that have ended; read the events of the others and enforce time limits."""
         now = time.monotonic()
         read = now - self._read_at >= READ_S
         self._read_at = now if read else self._read_at
@@ -43,7 +43,7 @@ class Watch:
     def _measure_patience(self, live: RunningAttempt, now: float) -> None:
         if live.handle is None:
             return
-        if not live.progress.started:  # a cluster may let it wait for days
+        if not live.progress.started:  # a cluster may keep it waiting for days
             live.progress.doing = self._engine.waiting_for(live.handle) or live.progress.doing
             live.heard_at = now if self._engine.outlives else live.heard_at
         if not live.asked and now - live.heard_at > self._hang_s:

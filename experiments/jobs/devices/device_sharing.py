@@ -1,4 +1,4 @@
-"""Whether several runs should share a device, and how many: decisions over measured speeds."""
+"""Decide from measured speeds whether several runs should share a device, and how many."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -6,14 +6,14 @@ from itertools import takewhile
 
 from experiments.jobs.devices.slots import Slot
 
-WORTH = 1.1  # what sharing must gain: below it, one run at a time ends sooner and needs less memory
+WORTH = 1.1  # smallest gain: below it, one run at a time ends earlier and needs less memory
 ON_A_GPU = (1, 2, 4, 8)
 
 
 def gain(alone: float, together: Sequence[float]) -> float:
-    """How much faster runs that share a device are, all together, than one that has it to itself.
+    """Total speed of runs that share a device, relative to one run alone.
 
-    Speeds are of the same work, in steps or tokens per second.
+    Speeds are in steps or tokens per second of the same work. Raises ValueError for a speed of 0.
     """
     if alone <= 0:
         raise ValueError(f"a speed of {alone} was measured")
@@ -21,11 +21,12 @@ def gain(alone: float, together: Sequence[float]) -> float:
 
 
 def worth_sharing(alone: float, together: Sequence[float]) -> bool:
+    """Whether sharing gains at least WORTH times."""
     return gain(alone, together) >= WORTH
 
 
 def shares(slot: Slot, count: int) -> list[Slot]:
-    """The same device for several runs: a share of its threads and of its memory each."""
+    """Split a device's slot into `count` slots, each with an equal share of threads and memory."""
     room = slot.room_gb and round(slot.room_gb / count, 2)
     return [
         replace(slot, name=f"{slot.name}/{n}", threads=max(1, slot.threads // count), room_gb=room,
@@ -35,9 +36,9 @@ def shares(slot: Slot, count: int) -> list[Slot]:
 
 
 def counts(slot: Slot, needs_gb: float) -> Iterable[int]:
-    """How many runs to try at once, rising from 1, each at least twice the one before.
+    """Numbers of runs to try at once: rising from 1, each at least twice the one before.
 
-    Of a processor's threads all get as many; and each run has the memory that it needs (0: not known).
+    Threads of a processor are divided equally; each run gets the memory that it needs (`needs_gb`; 0: unknown).
     """
     if slot.kind == "cuda":
         steps = list(ON_A_GPU)
@@ -50,9 +51,9 @@ def counts(slot: Slot, needs_gb: float) -> Iterable[int]:
 
 
 def most_worth(tried: Iterable[int], speeds: Callable[[int], Sequence[float]]) -> list[tuple[int, float]]:
-    """(runs at once, the sum of their speeds), measured for rising counts while each is WORTH of the one before.
+    """(runs at once, total speed) for rising counts, as long as each step up gains WORTH times.
 
-    The last pair is the one to take.
+    The last pair is the choice.
     """
     taken: list[tuple[int, float]] = []
     for count in tried:

@@ -1,27 +1,27 @@
-"""How many devices a long run should take (`--devices-per-run auto`): a pure function over predicted costs.
+"""Decide how many devices a long run takes (`--devices-per-run auto`): pure functions of predicted costs.
 
-A table whose longest row outlasts all the others leaves most devices idle at the end (`big` in Table 3). Giving that
-row more devices shortens the whole, as long as the others fit on the rest meanwhile.
+If a table's longest row takes longer than all others together, most devices are idle at the end (`big` in Table 3).
+More devices for that row shorten the total, as long as the others fit on the rest meanwhile.
 """
 
 import heapq
 from collections.abc import Mapping, Sequence
 
-DOUBLING = 1.8  # how much faster twice the devices train one run; measured on the machine it would be better
-GAIN = 0.05  # more devices for one run cost arithmetic: the whole must end that much earlier
-ALIKE = 0.99  # runs of nearly the longest's length are widened with it
+DOUBLING = 1.8  # assumed speed-up of one run on twice the devices
+GAIN = 0.05  # smallest relative gain in total time that justifies more devices for a run
+ALIKE = 0.99  # runs of at least this fraction of the longest one get more devices together with it
 
 
 def speedup(devices: int) -> float:
-    """Of `devices` over one: DOUBLING for each doubling."""
+    """Speed of a run on `devices` relative to one: DOUBLING for each doubling."""
     doublings = devices.bit_length() - 1
     return float(DOUBLING**doublings)
 
 
 def devices_per_run(costs: Mapping[str, float], devices: int, known: Mapping[str, int] | None = None) -> dict[str, int]:
-    """run_id → devices, a power of two, for the runs that should take more than one. `known` ones keep theirs.
+    """run_id → devices (a power of two) for runs that should get more than one. Runs in `known` keep their number.
 
-    Each round doubles the longest run, or the longest (the seeds of a row), as long as the whole ends GAIN earlier.
+    Each round doubles the devices of the longest runs (the seeds of a row) while this shortens the total by GAIN.
     """
     known = {run_id: min(width, devices) for run_id, width in (known or {}).items()}
     found = {run_id: known.get(run_id, 1) for run_id in costs}
@@ -30,7 +30,7 @@ def devices_per_run(costs: Mapping[str, float], devices: int, known: Mapping[str
         lengths = {run_id: cost / speedup(found[run_id]) for run_id, cost in costs.items() if run_id not in known}
         longest = max(lengths.values(), default=0.0)
         doubled = {run_id: found[run_id] * 2 for run_id, length in lengths.items() if length >= ALIKE * longest}
-        if not longest or max(doubled.values()) > devices:  # the cost may be unknown
+        if not longest or max(doubled.values()) > devices:  # costs may be unknown
             break
         after = max(simulate(costs, {**found, **doubled}, devices).values())
         if after > end * (1 - GAIN):
@@ -40,7 +40,7 @@ def devices_per_run(costs: Mapping[str, float], devices: int, known: Mapping[str
 
 
 def simulate(costs: Mapping[str, float], wide: Mapping[str, int], devices: int) -> dict[str, float]:
-    """When each run ends, the longest started first; a run that needs several devices waits until they are free."""
+    """End time of each run, longest first; a run on several devices waits until they are free."""
     free_at = [0.0] * devices
     ends = {}
     for run_id in sorted(costs, key=lambda r: -costs[r]):
@@ -52,9 +52,9 @@ def simulate(costs: Mapping[str, float], wide: Mapping[str, int], devices: int) 
 
 
 def makespan(lengths: Sequence[float], slots: int, free_at: Sequence[float] = ()) -> float:
-    """The end of all, the longest first, each on the slot that is free first; in the unit of `lengths`.
+    """End of all runs, longest first, each on the slot that is free first; in the unit of `lengths`.
 
-    `free_at` says when each slot is free; at once if left out.
+    free_at: when each slot becomes free; 0 for all if empty.
     """
     free_at = sorted(free_at) or [0.0] * slots
     for length in sorted(lengths, reverse=True):

@@ -1,4 +1,4 @@
-"""What this machine lends: cores by affinity and container quota, GPUs by nvidia-smi. Imports no torch."""
+"""Resources of this machine: cores by affinity and container quota, GPUs by nvidia-smi. Imports no torch."""
 
 import contextlib
 import os
@@ -10,19 +10,19 @@ from pathlib import Path
 import psutil
 
 MY_CGROUP, CGROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
-OTHERS_SHARE = 0.1  # of a GPU's memory: less than that is a driver's own
+OTHERS_SHARE = 0.1  # fraction of a GPU's memory; less is used by the driver itself
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU that may be used. `memory_gb` is None where nvidia-smi does not tell."""
+    """A usable GPU. `memory_gb`: None if nvidia-smi does not report it."""
 
     device: str
     memory_gb: float | None = None
 
 
 def visible_gpus(environ: Mapping[str, str]) -> list[Gpu]:
-    """The GPUs a child may use: nvidia-smi's, limited to an inherited CUDA_VISIBLE_DEVICES and in its order."""
+    """The GPUs that a child may use, in the order of an inherited CUDA_VISIBLE_DEVICES, which also limits them."""
     gpus = _nvidia_smi()
     if "CUDA_VISIBLE_DEVICES" not in environ:
         return [Gpu(uuid, memory) for _, uuid, memory in gpus]
@@ -32,20 +32,20 @@ def visible_gpus(environ: Mapping[str, str]) -> list[Gpu]:
         name = name.strip()
         whole = [uuid for uuid in known if uuid.startswith(name)] if name.startswith("GPU-") else []
         if not (name in known or whole or name.startswith("MIG-")):
-            break  # as CUDA does: the list ends at the first name that is not there
+            break  # like CUDA: the list ends at the first unknown name
         inherited.append(Gpu(name, known.get(name, known[whole[0]] if whole else None)))
     return inherited
 
 
 def _nvidia_smi() -> list[tuple[str, str, float]]:
-    """(index, UUID, memory in GB) of each GPU; empty without nvidia-smi or a driver."""
+    """(index, UUID, memory in GB) of each GPU; [] without nvidia-smi or driver."""
     rows = _ask_nvidia_smi("gpu", "index,uuid,memory.total")
-    # nvidia-smi counts in MiB; GB are 1e9 bytes here
+    # nvidia-smi reports MiB; GB are 1e9 bytes here
     return [(index, uuid, int(mib) * 1.048576e-3) for index, uuid, mib in rows if mib.isdigit()]
 
 
 def _ask_nvidia_smi(what: str, fields: str) -> list[list[str]]:
-    """Rows of `fields`; none without nvidia-smi or a driver."""
+    """Rows of `fields`; [] without nvidia-smi or driver."""
     command = ["nvidia-smi", f"--query-{what}={fields}", "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
@@ -56,7 +56,7 @@ def _ask_nvidia_smi(what: str, fields: str) -> list[list[str]]:
 
 
 def gpus_in_use() -> dict[str, str]:
-    """GPUs that computing processes use, by UUID and by index, with who they are."""
+    """GPUs in use by computing processes, by UUID and by index → a description of the processes."""
     listed = _ask_nvidia_smi("gpu", "index,uuid,memory.used,memory.total")
     processes: dict[str, list[str]] = {}
     for uuid, pid, mib in _ask_nvidia_smi("compute-apps", "gpu_uuid,pid,used_memory"):
@@ -66,20 +66,20 @@ def gpus_in_use() -> dict[str, str]:
     for index, uuid, used, total in listed:
         why = "; ".join(processes.get(uuid, ()))
         if not why and used.isdigit() and total.isdigit() and int(used) > OTHERS_SHARE * int(total):
-            why = f"{int(used) * 1.048576e-3:.1f} GB are taken"  # by a process outside this container
+            why = f"{int(used) * 1.048576e-3:.1f} GB are taken"  # by a process outside of this container
         if why:
             found[uuid] = found[index] = why
     return found
 
 
 def memory_gb(cgroup: Path = MY_CGROUP, root: Path = CGROUPS) -> float:
-    """Main memory that this machine, or this container, has. GB are 1e9 bytes."""
+    """GB (1e9 bytes) of main memory of this machine or container."""
     limits = [limit for group in _groups("memory", cgroup, root) if (limit := _memory_limit(group)) is not None]
     return min([float(psutil.virtual_memory().total), *limits]) / 1e9
 
 
 def free_memory_gb(cgroup: Path = MY_CGROUP, root: Path = CGROUPS) -> float:
-    """Main memory that can be taken now without swapping, on this machine and within its container's limits."""
+    """GB of main memory available without swapping, within the limits of this machine and its container."""
     free = [float(psutil.virtual_memory().available)]
     for group in _groups("memory", cgroup, root):
         limit = _memory_limit(group)
@@ -90,14 +90,14 @@ def free_memory_gb(cgroup: Path = MY_CGROUP, root: Path = CGROUPS) -> float:
 
 
 def available_cores(cgroup: Path = MY_CGROUP, root: Path = CGROUPS) -> int:
-    """Cores this process may use: its affinity, limited by the container's CPU quota. At least 1."""
+    """Number of cores for this process: its affinity, limited by the container's CPU quota; at least 1."""
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
     quotas = [quota for group in _groups("cpu", cgroup, root) if (quota := _quota_of(group)) is not None]
     return max(1, min([affinity, *map(int, quotas)]))
 
 
 def _groups(controller: str, cgroup: Path, root: Path) -> Iterator[Path]:
-    """Folders of this process's control group and of its parents, whose limits hold as well (version 2 and 1)."""
+    """Folders of this process's control group and its parents, whose limits also apply (versions 2 and 1)."""
     try:
         lines = cgroup.read_text().splitlines()
     except OSError:
@@ -120,7 +120,7 @@ def _memory_limit(group: Path) -> float | None:
 
 
 def _page_cache(group: Path) -> float:
-    """Bytes of files that a control group holds in memory unused: the kernel takes them back."""
+    """Bytes of unused file cache of a control group, which the kernel can reclaim."""
     try:
         facts = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
         return float(facts.get("total_inactive_file", facts.get("inactive_file", 0)))
@@ -129,7 +129,7 @@ def _page_cache(group: Path) -> float:
 
 
 def _number(*files: Path) -> float | None:
-    """What the first of these files that exists says; None for "max"."""
+    """The number in the first of these files that exists; None for "max"."""
     for file in files:
         with contextlib.suppress(OSError, ValueError):
             return float(file.read_text())

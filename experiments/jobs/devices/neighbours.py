@@ -1,7 +1,7 @@
-"""GPUs that somebody else uses are left alone, as long as they do.
+"""Leave GPUs alone while other users compute on them.
 
-Asked of nvidia-smi, and only for GPUs on which no run of ours is: in a container the process ids that nvidia-smi
-shows are not those that we see, so that our own could not be told from others'.
+nvidia-smi is consulted only for GPUs without a run of ours: in a container its process ids differ from those visible
+here, so our own processes could not be distinguished from others.
 """
 
 import time
@@ -14,7 +14,7 @@ ASK_EVERY_S = 10.0
 
 
 class Neighbours:
-    """`left_alone` says which slots must not be used now, and why. One that the user named is his to use."""
+    """`left_alone` tells which slots not to use now, and why. GPUs named by the user are always used."""
 
     def __init__(self, ask: Callable[[], Mapping[str, str]] = gpus_in_use) -> None:
         self._ask = ask
@@ -26,7 +26,7 @@ class Neighbours:
         return self._asked_at is None or time.monotonic() - self._asked_at >= ASK_EVERY_S
 
     def left_alone(self, slots: Sequence[Slot], leased: Collection[str]) -> dict[str, str]:
-        """Names of free slots whose GPU somebody else uses → by whom."""
+        """Names of free slots whose GPU others use → description of their processes."""
         ours = {slot.unit for slot in slots if slot.name in leased}
         free = [slot for slot in slots if slot.kind == "cuda" and not slot.named and slot.unit not in ours]
         if not free:

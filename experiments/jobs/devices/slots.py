@@ -1,12 +1,12 @@
-"""Slots: leases on named devices, written as text.
+"""Slots: leases on named devices, parsed from text.
 
     cpu:2        two slots of one thread       cuda:0,2     one slot on each of these GPUs
     cpu:2x4      two slots of four threads     cuda:*       one on every GPU
     auto         every GPU, else every core    cuda:*x3     three on every GPU, each with a third of its memory
-    cpu:auto, cuda:*xauto                      as many on each as is fastest, measured (`ablations run`)
+    cpu:auto, cuda:*xauto                      the fastest number per device, measured (`ablations run`)
 
 Several are joined by "+": `cuda:*+cpu:2`. GPU numbers count the visible ones, as torch does: an inherited
-CUDA_VISIBLE_DEVICES is a limit. Imports no torch: GPUs are asked of nvidia-smi.
+CUDA_VISIBLE_DEVICES is a limit. Imports no torch; nvidia-smi lists the GPUs.
 """
 
 import os
@@ -19,53 +19,53 @@ from experiments.errors import UserError
 from experiments.jobs.devices.hardware import Gpu, available_cores, memory_gb, visible_gpus
 
 GRAMMAR = (
-    'Write cpu:N, cpu:NxT (N slots of T threads), cuda:0,2, cuda:*, cuda:*x3 (three a GPU) or auto; join with "+". '
-    "`ablations run` also takes cpu:auto and cuda:*xauto: it measures how many share a device best."
+    'Write cpu:N, cpu:NxT (N slots of T threads), cuda:0,2, cuda:*, cuda:*x3 (three per GPU) or auto; join with "+". '
+    "`ablations run` also takes cpu:auto and cuda:*xauto: it measures how many runs share a device best."
 )
 CLUSTER_GRAMMAR = (
     "On a cluster write cpu:N or cpu:NxT (N runs at once, of T threads each), cuda:N or cuda:NxT (with a GPU each)."
 )
-USABLE = 0.94  # of a device's memory: the rest goes to the system, or to the processes' CUDA contexts
+USABLE = 0.94  # usable fraction of a device's memory; the system or CUDA contexts take the rest
 CLUSTER_THREADS = {"cpu": 1, "cuda": 4}
 
 
 @dataclass(frozen=True)
 class Slot:
-    """A lease that one run holds at a time."""
+    """A lease on a device or a share of it, held by one run at a time."""
 
-    name: str  # "cpu:0", "cuda:2", "cuda:2/1" (the second slot on GPU 2); joined by "+" where a run takes several
+    name: str  # "cpu:0", "cuda:2", "cuda:2/1" (the second slot on GPU 2); joined by "+" for a run on several
     kind: str  # "cpu" or "cuda"
-    threads: int = 1  # of each process
-    device: str | None = ""  # what CUDA_VISIBLE_DEVICES is set to: an index, a UUID; "": none; None: a cluster sets it
-    memory_gb: float | None = None  # cap: set where a GPU is shared
-    room_gb: float | None = None  # memory that a run may need here; None: not known
+    threads: int = 1  # threads of each process
+    device: str | None = ""  # value of CUDA_VISIBLE_DEVICES: an index, a UUID, "" for none; None: set by a cluster
+    memory_gb: float | None = None  # memory limit, for a shared GPU
+    room_gb: float | None = None  # memory available to a run here; None: unknown
     named: bool = False  # the user named this device by number
-    count: int = 1  # devices, with a process on each
-    share: float = 1.0  # of each device
+    count: int = 1  # devices, each with one process
+    share: float = 1.0  # fraction of each device
 
     @property
     def unit(self) -> str:
-        """Equal for slots that share a device: "cuda:2", "cpu"; on a cluster, "cpu.7", none do."""
+        """The device: equal for slots that share one ("cuda:2", "cpu"). Slots of a cluster ("cpu.7") share none."""
         return self.name.partition("/" if self.kind == "cuda" else ":")[0]
 
     @property
     def cores(self) -> int:
-        """Processors that a run on it keeps busy."""
+        """Number of processor cores that a run on it uses."""
         return self.threads * self.count
 
     def device_spec(self, threads: int) -> dict[str, Any]:
-        """What a child is told of its devices: the fields of experiments.config.DeviceSpec."""
+        """The devices as a child's spec has them: the fields of experiments.config.DeviceSpec."""
         given = {"kind": self.kind, "threads": threads, "memory_gb": self.memory_gb}
         return {**given, "count": self.count, "share": self.share}
 
     @property
     def parts(self) -> list[str]:
-        """Names of the slots that were joined into this one."""
+        """Names of the slots joined into this one."""
         return self.name.split("+")
 
 
 def join(slots: Sequence[Slot], *, together: bool = False) -> Slot:
-    """The lease of one run on several slots: of one device that they share, or of devices that train it `together`."""
+    """Join the slots of one run: shares of one device, or several devices that train it `together`."""
     first = slots[0]
     if len(slots) == 1:
         return first
@@ -75,7 +75,7 @@ def join(slots: Sequence[Slot], *, together: bool = False) -> Slot:
     return replace(
         first,
         name="+".join(slot.name for slot in slots),
-        # numbers depend on the threads: on the CPU a run that takes two slots' memory computes as it would on one
+        # Results depend on the threads: a run with the memory of two CPU slots still computes with the threads of one.
         threads=first.threads if first.kind == "cpu" else sum(slot.threads for slot in slots) // count,
         device=first.device if first.device is None else ",".join(str(device) for device in devices),
         memory_gb=None if count > 1 or None in caps else round(sum(cap for cap in caps if cap), 2),
@@ -86,7 +86,7 @@ def join(slots: Sequence[Slot], *, together: bool = False) -> Slot:
 
 
 def by_device(slots: Iterable[Slot]) -> dict[str, list[Slot]]:
-    """What a process of its own can train on: a GPU with all its shares, a slot of the CPU."""
+    """Group slots by what one process can train on: a GPU with all its shares, or a CPU slot."""
     found: dict[str, list[Slot]] = {}
     for slot in slots:
         found.setdefault(slot.unit if slot.kind == "cuda" else slot.name, []).append(slot)
@@ -94,7 +94,7 @@ def by_device(slots: Iterable[Slot]) -> dict[str, list[Slot]]:
 
 
 def parse_slots(text: str, environ: Mapping[str, str] | None = None) -> list[Slot]:
-    """The slots that `text` names. Raises UserError for other text, and for devices that are not there."""
+    """The slots named by `text`. Raises UserError for wrong text and for missing devices."""
     environ = os.environ if environ is None else environ
     slots: list[Slot] = []
     for part in text.split("+"):
@@ -105,7 +105,7 @@ def parse_slots(text: str, environ: Mapping[str, str] | None = None) -> list[Slo
 
 
 def parse_cluster_slots(text: str) -> list[Slot]:
-    """How many runs a cluster is given at once, and what each takes. The cluster chooses the devices."""
+    """The number of runs at once on a cluster, and the resources of each; the cluster chooses the devices."""
     match = re.fullmatch(r"(cpu|cuda):(\d+)(?:x(\d+))?", text.strip())
     if not match or not int(match[2]) or match[3] == "0":
         raise UserError(f"--devices {text}: {CLUSTER_GRAMMAR}")
@@ -130,18 +130,18 @@ def _parse_part(part: str, text: str, environ: Mapping[str, str]) -> list[Slot]:
         return _cuda(_chosen(match[1], text, visible_gpus(environ)), share, named=match[1] != "*")
     if part.endswith("auto"):
         raise UserError(
-            f"--devices {text}: how many runs share a device is measured by `ablations run`, where it is written "
-            f"cpu:auto or cuda:*xauto ({part} is not that). Elsewhere name a number; `ablations probe … --together N` "
-            f"tells what N at once gain. {GRAMMAR}"
+            f"--devices {text}: only `ablations run` measures how many runs share a device, for "
+            f"cpu:auto or cuda:*xauto ({part} is neither). Elsewhere give a number; `ablations probe … --together N` "
+            f"measures the gain of N at once. {GRAMMAR}"
         )
-    raise UserError(f"--devices {text}: {part!r} is not understood. {GRAMMAR}")
+    raise UserError(f"--devices {text}: {part!r} is not a device. {GRAMMAR}")
 
 
 def _chosen(names: str, text: str, gpus: Sequence[Gpu]) -> list[tuple[int, Gpu]]:
     if not gpus:
         raise UserError(
             f"--devices {text}: no GPU is visible (nvidia-smi lists none, or CUDA_VISIBLE_DEVICES is empty). "
-            f"Use cpu:{available_cores()}, or auto for whatever there is."
+            f"Use cpu:{available_cores()}, or auto for the devices of this machine."
         )
     if names == "*":
         return list(enumerate(gpus))

@@ -1,21 +1,21 @@
-"""The Engine contract: where children run. One conformance class tests every engine (tests/conformance).
+"""The Engine contract: where children run. tests/conformance/test_engines.py holds every engine to it.
 
-An engine starts the child program of one attempt on one slot and says when it has ended. It knows nothing of runs,
-results or retries: the child reports by events in its attempt's folder, on every engine alike, and the coordinator
-decides from those. Hence the contract is small:
+An engine starts the child program of one attempt on one slot and reports when it has ended. It knows nothing of runs,
+results or retries: with every engine the child reports by events in its attempt's folder, and the coordinator decides
+from these. So the contract is small:
 
- - `start` returns once the child exists (or is submitted) and gives a Handle. Its `ref` is plain JSON: with it
-   another coordinator, after this one has died, finds the child again by `adopt`.
+ - `start` returns once the child exists (or is submitted), with a Handle. Its `ref` is plain JSON: after this
+   coordinator's death another one finds the child again with `adopt(ref)`.
  - The child runs in the coordinator's working directory with `launch.environment` over the inherited environment,
-   with stdout and stderr appended to `launch.log`, and outside the coordinator's process group: Ctrl-C in the
-   terminal reaches the coordinator alone, which then asks its children to stop.
- - `poll` never blocks: None while the child lives, then an Exit, the same one however often it is asked. The code is
-   negative for a signal, None where it cannot be known (an adopted child is nobody's child here).
- - `terminate` asks the child to save a checkpoint and end (SIGTERM, or what the cluster has for it); `kill` ends it
-   and what it has started, at once, or as soon as a cluster does that. Both do nothing to a child that has ended: a
-   process id that the system has given to another process since is never signalled.
- - `wait` returns after `timeout_s` at the latest, earlier if a child may have ended.
- - `close` frees what the engine holds for itself. Children go on.
+   with stdout and stderr appended to `launch.log`, and outside of the coordinator's process group: Ctrl-C in the
+   terminal reaches only the coordinator, which then asks its children to stop.
+ - `poll` never blocks: None while the child lives, then an Exit, always the same one. The code is negative for a
+   signal, and None if it cannot be known (the process of an adopted child is not our child).
+ - `terminate` asks the child to save a checkpoint and end (SIGTERM, or the cluster's equivalent); `kill` ends it and
+   everything it started, at once, or as soon as a cluster does so. Both do nothing to an ended child: a process id
+   that the system has given to another process since is never signalled.
+ - `wait` returns after at most `timeout_s`, earlier if a child may have ended.
+ - `close` frees the engine's own resources. Children continue.
 """
 
 import functools
@@ -37,38 +37,40 @@ _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEX
 
 @dataclass(frozen=True)
 class Launch:
-    """One attempt to be started."""
+    """The start of one attempt."""
 
     argv: Sequence[str]  # the whole command
-    environment: Mapping[str, str]  # in full, not on top of anything
+    environment: Mapping[str, str]  # complete, not an addition
     log: Path
-    slot: Slot  # what a cluster is asked for; elsewhere `environment` says it all
+    slot: Slot  # resources requested from a cluster; other engines use `environment`
 
 
 @dataclass(frozen=True)
 class Handle:
-    """A child that was started. `ref` can be kept as JSON and adopted by a later coordinator."""
+    """A started child. `ref` can be stored as JSON and adopted by a later coordinator."""
 
     ref: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Exit:
-    """How a child ended: 0–255, negative for a signal, None if nobody knows."""
+    """How a child ended: 0–255, negative for a signal, None if unknown."""
 
     code: int | None
 
 
 class Engine(ABC):
+    """Starts and watches children; the contract is at the head of this file."""
+
     name: ClassVar[str]
-    outlives: ClassVar[bool] = False  # whether children go on when their coordinator is gone
+    outlives: ClassVar[bool] = False  # whether children continue without their coordinator
 
     @abstractmethod
     def start(self, launch: Launch) -> Handle:
-        """Start a child. Raises OSError if the machine refuses one more."""
+        """Start a child. Raises OSError if the machine cannot start one more."""
 
     def start_all(self, launches: Sequence[Launch]) -> list[Handle | OSError]:
-        """Start several; a cluster takes them in one request."""
+        """Start several children; a cluster takes them in one request. An OSError stands for one that failed."""
         return [self._try_to_start(launch) for launch in launches]
 
     def _try_to_start(self, launch: Launch) -> Handle | OSError:
@@ -78,12 +80,12 @@ class Engine(ABC):
             return error
 
     def waiting_for(self, handle: Handle) -> str:
-        """Why a child that was submitted has not begun: "" here, where it begins at once."""
+        """Why a submitted child has not begun; "" for engines where children begin at once."""
         return ""
 
     @abstractmethod
     def adopt(self, ref: Mapping[str, Any]) -> Handle | None:
-        """The child that a dead coordinator's `ref` names, or None if it has ended or is out of sight."""
+        """The child of a dead coordinator's `ref`; None if it has ended or cannot be found."""
 
     @abstractmethod
     def poll(self, handle: Handle) -> Exit | None: ...
@@ -102,7 +104,7 @@ class Engine(ABC):
 
 
 def child_environment(slot: Slot, threads: int, environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment of a child on `slot`: its devices and threads, and what this process can import."""
+    """The complete environment of a child on `slot`: devices, threads, and this process's import path."""
     environment = dict(os.environ if environ is None else environ)
     for name in _SCRUBBED:
         environment.pop(name, None)
@@ -116,7 +118,7 @@ def child_environment(slot: Slot, threads: int, environ: Mapping[str, str] | Non
 
 
 def import_path() -> list[str]:
-    """Folders that this process imports from, its installation's own left out: a child must find the same code."""
+    """Folders that this process imports from, except the installation's: a child must find the same code."""
     return list(_import_path(tuple(sys.path), Path.cwd()))
 
 

@@ -1,7 +1,7 @@
-"""What engines on more than one machine share: children are kept by remote.py, and known by a file when they end.
+"""Common part of engines for several machines: remote.py keeps the children and writes a file at their end.
 
-They see the store by the same path as the coordinator does. They outlive it: another coordinator adopts them by name,
-or finds that they have ended.
+Children see the store under the same path as the coordinator. They outlive it: another coordinator adopts them by
+name, or finds that they have ended.
 """
 
 import json
@@ -17,12 +17,14 @@ from experiments.jobs.engines.base import Engine, Exit, Handle, Launch
 from experiments.jobs.engines.remote import LAUNCH, exit_code
 from experiments.store.durable import whole_file
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # a queue may be somebody's: no option for scancel
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # a foreign queue must not pass options to scancel
 LOOK_EVERY_S = 1.0
-LATE_S = 10.0  # a network disk may show a file that much later than the cluster says that a job is over
+LATE_S = 10.0  # a network disk may show the file so much later than the cluster reports the job's end
 
 
 class ClusterEngine(Engine):
+    """An engine whose children run on a cluster; subclasses submit them and ask whether they still exist."""
+
     outlives: ClassVar[bool] = True
 
     def __init__(self) -> None:
@@ -32,11 +34,11 @@ class ClusterEngine(Engine):
 
     @abstractmethod
     def _submit(self, folders: Sequence[Path], launches: Sequence[Launch]) -> list[str]:
-        """Submit attempts; the cluster's names for them. Raises UserError if the cluster refuses."""
+        """Submit attempts; returns the cluster's names for them. Raises UserError if the cluster refuses."""
 
     @abstractmethod
     def _holds(self, name: str) -> bool:
-        """Whether the cluster still has a child, running or waiting; True while it cannot be asked."""
+        """Whether the cluster still has the child, running or waiting; True while the cluster does not answer."""
 
     def start(self, launch: Launch) -> Handle:
         [handle] = self.start_all([launch])
@@ -50,7 +52,7 @@ class ClusterEngine(Engine):
         folders = [launch.log.parent for launch in launches]
         for folder, launch in zip(folders, launches, strict=True):
             told = {"argv": list(launch.argv), "environment": dict(launch.environment), "log": str(launch.log)}
-            with whole_file(folder / LAUNCH, private=True) as file:  # an environment may hold secrets
+            with whole_file(folder / LAUNCH, private=True) as file:  # an environment may contain secrets
                 file.write(json.dumps({**told, "cwd": str(Path.cwd())}).encode())
         names = self._submit(folders, launches)
         return [Handle(self._ref(name, folder)) for name, folder in zip(names, folders, strict=True)]
@@ -84,7 +86,7 @@ class ClusterEngine(Engine):
         time.sleep(timeout_s)
 
     def close(self) -> None:
-        """Nothing is held here: children go on."""
+        """Nothing to free; children continue."""
 
 
 def user() -> str:

@@ -1,4 +1,4 @@
-"""The coordinator's end of the fork server: start children, learn of their exits."""
+"""The coordinator's side of the fork server: start children, learn of their exits."""
 
 import json
 import os
@@ -12,18 +12,18 @@ from typing import Any
 from experiments.jobs.engines.base import Launch, import_path
 from experiments.processes.allocator import allocator
 
-READY_S = 120.0  # the first import of torch from a cold network disk may take its time
+READY_S = 120.0  # the first import of torch from a network disk may be slow
 
 
 class ForkServer:
-    """A process that has imported `preload` and forks. Started here, ready some seconds later."""
+    """A server process that imports `preload` and then forks children. Ready some seconds after construction."""
 
     def __init__(self, preload: Sequence[str]) -> None:
         self._codes: dict[int, int] = {}
         self._replies: list[dict[str, Any]] = []
         self._buffer = b""
         self._socket, theirs = socket.socketpair()
-        # one thread until a child says otherwise: a pool started here would not survive the fork
+        # one thread until a child sets its own number: a thread pool of the server would not survive the fork
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         environment |= {"PYTHONPATH": os.pathsep.join(import_path()), "PYTHONUNBUFFERED": "1", **allocator()}
         with theirs:
@@ -44,8 +44,8 @@ class ForkServer:
     def start(self, launch: Launch) -> int | None:
         """The child's process id, or None if the server is gone.
 
-        Raises OSError if the machine refuses a process, and if the server died while it was forking: whether there is a
-        child then nobody knows, and a second one in the same folder there must not be.
+        Raises OSError if the machine cannot start a process, or if the server died while forking: then a child may
+        exist, and a second one in the same folder must not be started.
         """
         if not self._answer("ready"):
             return None
@@ -61,7 +61,7 @@ class ForkServer:
         raise OSError(reply.get("error", "the fork server died while starting a child"))
 
     def _answer(self, *kinds: str) -> dict[str, Any]:
-        """The server's next word of these kinds; empty if it is gone. That it is ready is said once and kept."""
+        """The server's next message of these kinds; {} if it is gone. "ready" is sent once and kept."""
         while self.alive:
             for message in self._replies:
                 if set(kinds) & set(message):
@@ -73,13 +73,13 @@ class ForkServer:
         return {}
 
     def has_ended(self, pid: int) -> bool:
-        """Whether the server has told a child's end. It tells every one, as long as it lives."""
+        """Whether the server has reported a child's end. While it lives, it reports every end."""
         if pid not in self._codes and self.alive:
             self._read(0)
         return pid in self._codes
 
     def exit_code(self, pid: int) -> int | None:
-        """A child's exit code, None if the server could not tell it. Told once: process ids come again."""
+        """A child's exit code; None if the server did not report it. Removed on reading, as process ids are reused."""
         return self._codes.pop(pid, None)
 
     def wait(self, timeout_s: float) -> None:
@@ -89,7 +89,7 @@ class ForkServer:
         self._lost()
 
     def _read(self, timeout_s: float) -> bool:
-        """Take what the server has said; False if it said nothing."""
+        """Read the server's messages; False if there were none."""
         readable, _, _ = select.select([self._socket], [], [], timeout_s)
         if not readable:
             return False
@@ -110,10 +110,10 @@ class ForkServer:
         return True
 
     def _lost(self) -> None:
-        """The server ends when its socket closes; its children go on."""
+        """Close the connection; the server ends and its children continue."""
         if self._process is None:
             return
-        self._process.kill()  # it holds nothing that could be lost, and a request it has read must not come true now
+        self._process.kill()  # it has no state to lose, and must not serve a request any more
         self._process.wait()
         self._socket.close()
         self._process = None

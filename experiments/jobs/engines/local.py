@@ -1,8 +1,8 @@
 """Children on this machine: forked from a server that has imported torch, or plain subprocesses.
 
-Importing torch takes seconds of CPU, forking a process that has it milliseconds (experiments/child/forkserver.py).
-When the server dies its children live on and are watched by process id; new ones start as plain subprocesses. A
-process is known by its id and its start (experiments/processes/identity.py), so that a reused id is never signalled.
+Importing torch takes seconds, forking a process that has it milliseconds (experiments/child/forkserver.py). If the
+server dies, its children continue and are watched by process id; new ones start as plain subprocesses. A process is
+identified by its id and start time (experiments/processes/identity.py), so a reused id is never signalled.
 """
 
 import contextlib
@@ -21,13 +21,13 @@ from experiments.jobs.engines.forks import ForkServer
 from experiments.processes.allocator import allocator
 from experiments.processes.identity import identify, is_alive
 
-# an optimizer's first use imports torch._dynamo, which takes as long again as torch itself
+# an optimizer's first use imports torch._dynamo, which takes as long as torch itself
 PRELOAD = ("torch", "torch._dynamo", "numpy", "pydantic", "psutil", "sentencepiece", "sacrebleu", "safetensors.torch")
 log = logging.getLogger(__name__)
 
 
 class LocalEngine(Engine):
-    """`preload` names the modules that the fork server imports; with `fork=False` every child is a subprocess."""
+    """Starts children on this machine. `preload`: modules of the fork server; `fork=False`: only subprocesses."""
 
     name: ClassVar[str] = "local"
 
@@ -68,8 +68,8 @@ class LocalEngine(Engine):
         if not is_alive(handle.ref):
             return
         try:
-            os.killpg(pid, signal.SIGKILL)  # it leads a session of its own
-        except ProcessLookupError:  # not yet: it was forked a moment ago
+            os.killpg(pid, signal.SIGKILL)  # it leads its own session
+        except ProcessLookupError:  # not yet: it was forked just now
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
@@ -88,7 +88,7 @@ class LocalEngine(Engine):
             return None
         pid = self._server.start(launch)
         if pid is None:
-            log.warning("the fork server is gone; children start as plain processes, a few seconds slower")
+            log.warning("the fork server has ended; children start as plain processes, a few seconds slower")
         else:
             self._forked.add(pid)
         return pid
@@ -108,7 +108,7 @@ class LocalEngine(Engine):
 
     @functools.cached_property
     def _allocator(self) -> dict[str, str]:
-        """Looked for once: where there is none, that takes 10 ms."""
+        """Determined once: without tcmalloc the search takes 10 ms."""
         return allocator()
 
     def _alive(self, pid: int, handle: Handle) -> bool:

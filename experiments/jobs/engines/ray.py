@@ -1,6 +1,6 @@
-"""Children on a Ray cluster: each is kept by a detached actor, which holds its processors and GPUs. Extra [ray].
+"""Children on a Ray cluster, each kept by a detached actor that holds its processors and GPUs. Needs the extra [ray].
 
-Ray restarts nothing here: whether and where a run goes on is the coordinator's to decide, from its events.
+Ray restarts nothing: the coordinator decides from events whether and where a run is resumed.
 """
 
 import contextlib
@@ -24,14 +24,14 @@ log = logging.getLogger(__name__)
 
 
 class Actor:
-    """Runs on the node: keeps one child, and goes when that has ended, so that its resources are free.
+    """Runs on a node: keeps one child, and ends when the child has ended, so that its resources are free.
 
-    Its making starts the child: a call that follows would be lost if the coordinator died before the actor is there.
+    Its constructor starts the child: a separate call would be lost if the coordinator died before the actor exists.
     """
 
     def __init__(self, folder: str) -> None:
         self._began, self._ended = threading.Event(), threading.Event()
-        # in a thread that stays: a child dies with the thread that started it
+        # in a thread that stays alive: a child dies with the thread that started it
         threading.Thread(target=self._keep, args=(Path(folder),), daemon=True).start()
         self._began.wait()
 
@@ -58,7 +58,7 @@ class Actor:
 
 
 class RayEngine(ClusterEngine):
-    """`settings`: address of the cluster ("auto": the one nearby), and resources by Ray's names, for every child."""
+    """`settings`: the cluster's address ("auto": the local one), and resources for every child by Ray's names."""
 
     name: ClassVar[str] = "ray"
 
@@ -71,7 +71,7 @@ class RayEngine(ClusterEngine):
         self._ray: Any = ray
         self._resources = {name: float(value) for name, value in (settings or {}).items() if name != "address"}
         self._actors: dict[str, Any] = {}
-        self._ends: dict[str, Any] = {}  # answers that come when a child has ended, or its node has
+        self._ends: dict[str, Any] = {}  # futures that resolve when a child or its node has ended
         address = (settings or {}).get("address", "auto")
         try:
             if not ray.is_initialized():
@@ -106,7 +106,7 @@ class RayEngine(ClusterEngine):
         return name
 
     def _holds(self, name: str) -> bool:
-        if not self._ray.is_initialized():  # closed: only a child's file can tell its end now
+        if not self._ray.is_initialized():  # closed: only the child's file can show its end
             return True
         if name not in self._actors:
             try:
@@ -131,7 +131,7 @@ class RayEngine(ClusterEngine):
                 self._ray.kill(actor)
 
     def _call(self, handle: Handle, method: str) -> None:
-        """One that has not begun yet cannot be asked: it is taken back."""
+        """Call a method of a child's actor; an actor that has not begun is killed instead."""
         name = str(handle.ref["id"])
         if not self._holds(name):
             return
@@ -145,7 +145,7 @@ class RayEngine(ClusterEngine):
 
 
 def _reach(address: str) -> None:
-    """Raises OSError if nobody listens there: Ray itself would try for many minutes."""
+    """Raises OSError if no process listens at the address; Ray itself would try for many minutes."""
     host, colon, port = address.rpartition(":")
     if colon and port.isdecimal() and "/" not in host:
         socket.create_connection((host, int(port)), ANSWER_S).close()

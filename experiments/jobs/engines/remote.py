@@ -1,8 +1,8 @@
-"""The child's keeper on a cluster's node: starts it, hands requests on to it, and leaves word of its end.
+"""The child's keeper on a cluster's node: starts it, passes requests on to it, and records its end.
 
-A cluster starts this with the attempt's folder, in which an engine has left `launch.json`. The child runs in a session
-of its own; it dies with its keeper. Its exit code is written to `exit.json` beside, which is all that a coordinator
-needs, on whatever machine and however much later it looks.
+A cluster starts the keeper with the attempt's folder, where an engine has written `launch.json`. The child runs in its
+own session and dies with its keeper. Its exit code is written to `exit.json` in the same folder; a coordinator needs
+nothing else, on any machine, at any later time.
 """
 
 import contextlib
@@ -20,14 +20,14 @@ from types import FrameType
 from experiments.store.sealed import read_json, write_json
 
 LAUNCH, EXIT = "launch.json", "exit.json"
-# The cluster's, where the launch does not say otherwise: which devices were given to this job, and how it is known.
+# Variables that the cluster sets for a job (devices, job ids); they are kept unless the launch overrides them.
 GIVEN = ("CUDA_VISIBLE_DEVICES", "SLURM", "RAY_JOB_ID", "TMPDIR", "HOSTNAME")
-REQUESTS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGCONT)  # to end: of people, of time limits
+REQUESTS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGCONT)  # requests to end, from users or time limits
 _PR_SET_PDEATHSIG = 1
 
 
 class Keeper:
-    """One child. Made in a thread that lives as long as the child may."""
+    """Keeps one child. Construct it in a thread that lives as long as the child."""
 
     def __init__(self, folder: Path) -> None:
         launch = read_json(folder / LAUNCH) or {}
@@ -44,16 +44,16 @@ class Keeper:
                 start_new_session=True,
                 preexec_fn=_prepare,
             )
-        (folder / LAUNCH).unlink()  # it has served, and an environment may hold secrets: a store may be given away
+        (folder / LAUNCH).unlink()  # no longer needed, and its environment may contain secrets
 
     def wait(self) -> int:
-        """Until the child has ended; its code, which is then on the disk."""
+        """Wait for the child's end, record its exit code on disk, and return it."""
         code = self._child.wait()
         write_json(self._folder / EXIT, {"code": code, "host": os.uname().nodename})
         return code
 
     def terminate(self) -> None:
-        """Once: a second request would mean "at once", and clusters repeat themselves."""
+        """Send SIGTERM once: a second one would mean "at once", and clusters repeat their signals."""
         if not self._asked.is_set() and self._child.poll() is None:
             self._asked.set()
             self._child.terminate()
@@ -64,11 +64,11 @@ class Keeper:
 
 
 def run_child(folder: str) -> int:
-    """Keep one child from the main thread of a process, whose signals are requests to end."""
+    """Keep one child in the main thread of a process; signals to this process are requests to end."""
     keeper = Keeper(Path(folder))
 
     def ask(number: int, _frame: FrameType | None) -> None:
-        if number != signal.SIGCONT:  # which clusters send along with the others
+        if number != signal.SIGCONT:  # clusters send it together with the others
             keeper.terminate()
 
     for number in REQUESTS:
@@ -77,12 +77,12 @@ def run_child(folder: str) -> int:
 
 
 def environment(wanted: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
-    """What the launch wants, and of the node's own what belongs to the job there."""
+    """The launch's environment, plus the node's own variables that belong to the job."""
     return {name: value for name, value in given.items() if name.startswith(GIVEN)} | dict(wanted)
 
 
 def exit_code(folder: Path) -> int | None:
-    """The code that a keeper has left; None while there is none."""
+    """The exit code that a keeper has recorded; None if there is none yet."""
     try:
         return int(json.loads((folder / EXIT).read_text(encoding="utf-8"))["code"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -90,9 +90,9 @@ def exit_code(folder: Path) -> int | None:
 
 
 def _prepare() -> None:
-    """In the child, before its program: it dies with the keeper, and leaves a cluster's notices to it.
+    """Runs in the child before its program: let it die with the keeper, and ignore a cluster's notices.
 
-    Slurm sends a notice to every process of a job, and most programs would die of it.
+    Slurm sends notices to every process of a job, which would end most programs.
     """
     for number in (signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)

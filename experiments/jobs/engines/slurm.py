@@ -1,10 +1,10 @@
 """Children as Slurm jobs, one each, submitted through submitit as arrays. Needs the extra [slurm].
 
-- Time limits and preemption: Slurm sends a signal `signal_delay_s` before the end; the child saves a checkpoint, its
-  job waits again and is submitted anew. Slurm's own requeueing is switched off: a second start in the same attempt's
-  folder would be half old, half new.
-- Nothing is asked of Slurm's accounting, which many clusters do not let users read: squeue says what is left, and the
-  keeper's file what has ended.
+- Time limits and preemption: Slurm sends a signal `signal_delay_s` before the end. The child saves a checkpoint, its
+  job waits again and is submitted again. Slurm's own requeueing is switched off, because a second start in the same
+  attempt's folder would mix two attempts.
+- Slurm's accounting is not used, because many clusters do not let users read it: squeue lists the jobs that are left,
+  and the keeper's file shows which have ended.
 """
 
 import subprocess
@@ -20,7 +20,7 @@ from experiments.jobs.engines.cluster import ClusterEngine, user
 from experiments.jobs.engines.remote import run_child
 
 ASK_EVERY_S = 2.0
-COMMAND_S = 60.0  # a busy controller may take its time
+COMMAND_S = 60.0  # a busy controller may be slow
 SIGNAL_DELAY_S = 120
 TIME_MIN = 24 * 60
 OVER = (
@@ -29,9 +29,9 @@ OVER = (
 
 
 class SlurmEngine(ClusterEngine):
-    """`folder`, on the shared disk, takes submitit's files; `settings` are sbatch's options by their long names.
+    """`folder`, on the shared disk, is for submitit's files; `settings` are sbatch's options by their long names.
 
-    One setting is not sbatch's: `signal_delay_s`, how long before a time limit a child is asked to save and end.
+    One setting is our own: `signal_delay_s`, the time between the signal to save and end, and the time limit.
     """
 
     name: ClassVar[str] = "slurm"
@@ -43,7 +43,7 @@ class SlurmEngine(ClusterEngine):
         self._signal_delay_s = int(self._settings.pop("signal_delay_s", SIGNAL_DELAY_S))
         self._states: dict[str, tuple[str, str]] = {}
         self._asked_at = -ASK_EVERY_S
-        self._answered = False  # the last time
+        self._answered = False  # whether squeue answered the last time
 
     def _submit(self, folders: Sequence[Path], launches: Sequence[Launch]) -> list[str]:
         names: dict[Path, str] = {}
@@ -52,7 +52,7 @@ class SlurmEngine(ClusterEngine):
             names |= zip(mine, self._submit_array(mine, *slot), strict=True)
         now = time.monotonic()
         self._states |= dict.fromkeys(names.values(), ("PENDING", ""))
-        self._asked_at = max(self._asked_at, now - ASK_EVERY_S / 2)  # squeue may not list them at once
+        self._asked_at = max(self._asked_at, now - ASK_EVERY_S / 2)  # squeue may list them a little later
         return [names[folder] for folder in folders]
 
     def _submit_array(self, folders: Sequence[Path], kind: str, cores: int, count: int) -> list[str]:
@@ -83,9 +83,7 @@ class SlurmEngine(ClusterEngine):
             with executor.batch():
                 jobs = [executor.submit(run_child, str(folder)) for folder in folders]
         except (RuntimeError, OSError, subprocess.SubprocessError, submitit.core.utils.FailedJobError) as error:
-            raise UserError(
-                f"Slurm did not take the runs: {str(error).strip()} Check --engine-set and sinfo."
-            ) from error
+            raise UserError(f"Slurm refused the runs: {str(error).strip()} Check --engine-set and sinfo.") from error
         return [str(job.job_id) for job in jobs]
 
     def _holds(self, name: str) -> bool:
@@ -93,7 +91,7 @@ class SlurmEngine(ClusterEngine):
         return not self._answered or (name in self._states and self._states[name][0] not in OVER)
 
     def _ask(self) -> None:
-        """What is in the queue; as before while Slurm does not answer."""
+        """Update the list of jobs; keep the old one while Slurm does not answer."""
         if time.monotonic() - self._asked_at < ASK_EVERY_S:
             return
         self._asked_at = time.monotonic()
@@ -111,12 +109,12 @@ class SlurmEngine(ClusterEngine):
         self._signal(handle, "TERM")
 
     def kill(self, handle: Handle) -> None:
-        """Slurm sends SIGTERM, and SIGKILL after its KillWait (30 s where nobody has changed it)."""
+        """Cancel the job: Slurm sends SIGTERM, and SIGKILL after its KillWait (30 s by default)."""
         if self._holds(str(handle.ref["id"])):
             _command("scancel", str(handle.ref["id"]))
 
     def _signal(self, handle: Handle, name: str) -> None:
-        """What still waits in Slurm is taken back."""
+        """Send a signal to a running job; cancel one that still waits in Slurm."""
         job = str(handle.ref["id"])
         if self._holds(job):
             if self._states.get(job, ("", ""))[0] in ("PENDING", ""):

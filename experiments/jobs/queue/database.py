@@ -1,4 +1,4 @@
-"""Opening the queue's SQLite file: version, journal, and SQLite's errors as paragraphs for people."""
+"""Open the queue's SQLite file: version, journal, and SQLite's errors as messages for users."""
 
 import contextlib
 import os
@@ -40,7 +40,7 @@ CREATE TABLE attempts (
 ) WITHOUT ROWID;
 CREATE TABLE notes (name TEXT PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID;
 """
-UPGRADES = {  # from a version to the next
+UPGRADES = {  # version → statements that lead to the next version
     1: """
 ALTER TABLE jobs ADD COLUMN memory_gb REAL NOT NULL DEFAULT 0;
 ALTER TABLE jobs ADD COLUMN devices INTEGER NOT NULL DEFAULT 1;
@@ -61,7 +61,7 @@ ALTER TABLE jobs ADD COLUMN held TEXT NOT NULL DEFAULT '';
 def connect(path: Path, *, create: bool) -> sqlite3.Connection:
     """A connection in autocommit mode. With `create=False` a missing file reads as an empty queue.
 
-    Raises UserError for a file that is no queue, a newer one, or one that cannot be opened.
+    Raises UserError for a file that is not a queue, of a newer version, or unreadable.
     """
     with explain(path):
         if not path.exists():
@@ -77,8 +77,8 @@ def connect(path: Path, *, create: bool) -> sqlite3.Connection:
             if version < VERSION:
                 connection = connection if writable else _copy(connection)
                 _upgrade(connection, path)
-            connection.execute("PRAGMA trusted_schema=OFF")  # the file may be somebody else's
-            # a power cut may cost the last commits, never the file: the queue can be rebuilt from studies and results
+            connection.execute("PRAGMA trusted_schema=OFF")  # the file may come from another user
+            # a power cut may lose the last commits but not the file; the queue can be rebuilt from studies and results
             connection.execute("PRAGMA synchronous=NORMAL")
         except BaseException:
             connection.close()
@@ -95,7 +95,7 @@ def _empty() -> sqlite3.Connection:
 def _open(path: Path, writable: bool) -> sqlite3.Connection:
     if writable:
         return sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
-    # a store on a read-only disk can be looked at: with its journal if that is there, else as the file stands
+    # a queue on a read-only disk can be read: with its journal if present, otherwise without
     connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None)
     try:
         connection.execute("SELECT count(*) FROM sqlite_master")
@@ -106,7 +106,7 @@ def _open(path: Path, writable: bool) -> sqlite3.Connection:
 
 
 def _copy(connection: sqlite3.Connection) -> sqlite3.Connection:
-    """The queue in memory, where it may be brought up to date: an older one on a disk that may only be read."""
+    """A copy of the queue in memory, for upgrading an older queue on a read-only disk."""
     with contextlib.closing(connection):
         copy = sqlite3.connect(":memory:", isolation_level=None)
         connection.backup(copy)
@@ -114,7 +114,7 @@ def _copy(connection: sqlite3.Connection) -> sqlite3.Connection:
 
 
 def _make(path: Path) -> None:
-    """An empty queue, made beside and then given its name: nobody ever sees one half made."""
+    """Create an empty queue under a temporary name and rename it, so that no process sees an incomplete one."""
     with folder_beside(path.parent, f".{path.name}.") as folder:
         aside = folder / path.name
         with contextlib.closing(sqlite3.connect(aside, isolation_level=None)) as connection:
@@ -136,7 +136,7 @@ def _upgrade(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _version(connection: sqlite3.Connection, path: Path) -> int:
-    """The schema's. Raises UserError for a file that is no queue."""
+    """The version of the schema. Raises UserError for a file that is not a queue."""
     tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     version = int(connection.execute("PRAGMA user_version").fetchone()[0])
@@ -150,19 +150,19 @@ def _version(connection: sqlite3.Connection, path: Path) -> int:
     if version > VERSION:
         raise UserError(
             f"The queue {path} was written by a newer version of this program (queue version {version}; this program "
-            f"knows {VERSION}). Use that version, or delete the file: a queue is rebuilt by `ablations queue`."
+            f"reads {VERSION}). Use that version, or delete the file: a queue is rebuilt by `ablations queue`."
         )
     return version
 
 
 @contextlib.contextmanager
 def immediate(connection: sqlite3.Connection) -> Iterator[None]:
-    """A transaction that takes the write lock at once, so that what it read cannot change under it."""
+    """A transaction that takes the write lock at its start, so that what it reads cannot change meanwhile."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
     except BaseException:
-        if connection.in_transaction:  # SQLite has rolled back by itself when the disk is full
+        if connection.in_transaction:  # on a full disk SQLite has already rolled back
             connection.execute("ROLLBACK")
         raise
     connection.execute("COMMIT")
@@ -170,7 +170,7 @@ def immediate(connection: sqlite3.Connection) -> Iterator[None]:
 
 @contextlib.contextmanager
 def explain(path: Path) -> Iterator[None]:
-    """Turn SQLite's errors that a user can mend into one paragraph; others pass."""
+    """Turn SQLite errors that a user can fix into UserError or DiskFull; others pass unchanged."""
     try:
         yield
     except UnicodeDecodeError as error:  # SQLite quotes the damaged part of a schema
@@ -184,7 +184,7 @@ def explain(path: Path) -> Iterator[None]:
 
 
 def _meant(message: str, path: Path) -> str:
-    """SQLite's message, or what is behind one that says only that a file beside the queue could not be made."""
+    """SQLite's message, or the cause behind a message that a file beside the queue could not be created."""
     if "unable to open" in message and path.parent.is_dir() and not path.is_dir():
         if path.exists() and not os.access(path.parent, os.W_OK):
             return "readonly database"
@@ -194,7 +194,7 @@ def _meant(message: str, path: Path) -> str:
     return message
 
 
-# SQLite's words for damage that it did not recognise as such; a bug of ours would not meet users
+# SQLite's messages for damage that it does not recognise as such
 _DAMAGE = ("no such table", "no such column", "not decode", "unsupported file format")
 
 
@@ -204,14 +204,14 @@ def _advice(message: str, path: Path) -> str | None:
         "another place with --state-dir. Nothing that was finished is lost.",
         "readonly database": f"The queue {path} cannot be written: it or its disk is read-only. Check the owner and "
         "mode, or name another place with --state-dir.",
-        "unable to open": f"The queue {path} cannot be opened. Check that its folder exists and that you may write in "
+        "unable to open": f"The queue {path} cannot be opened. Check that its folder exists and that you may write to "
         "it, or name another place with --state-dir.",
         "disk I/O error": f"The disk failed while reading or writing the queue {path}. Check the disk and its space, "
         f"or name another place with --state-dir. {REBUILD}",
-        "not a database": f"{path} is not a queue: it is no SQLite file. Move it away. {REBUILD}",
+        "not a database": f"{path} is not a queue, because it is not an SQLite file. Move it away. {REBUILD}",
         **dict.fromkeys(_DAMAGE, f"The queue {path} is damaged. Move it away. {REBUILD}"),
         "malformed": f"The queue {path} is damaged. Move it away. {REBUILD}",
         "is locked": f"The queue {path} stayed locked for {BUSY_TIMEOUT_S:.0f} s by another process. Try again; if it "
-        "lies on a network disk, name a local place with --state-dir.",
+        "is on a network disk, name a local folder with --state-dir.",
     }
     return next((text for part, text in known.items() if part in message), None)

@@ -1,4 +1,4 @@
-"""The JSON columns of a queue's entries. They decide numbers and name processes, so they are sealed records."""
+"""The JSON columns of the queue. They determine results and identify processes, so they are sealed records."""
 
 import json
 from collections.abc import Mapping
@@ -10,11 +10,12 @@ from experiments.store.sealed import seal, unseal
 
 
 def to_text(values: Mapping[str, Any]) -> str:
+    """Serialise a record with its checksum."""
     return json.dumps(seal(values))
 
 
 def from_text(text: Any, run_id: str) -> dict[str, Any]:
-    """Raises Damaged unless it is what `to_text` gave; text of earlier versions is not sealed."""
+    """Read a record of `to_text`; text of earlier versions has no checksum. Raises Damaged."""
     try:
         return unseal(json.loads(text))
     except (ValueError, TypeError, RecursionError) as error:
@@ -22,18 +23,19 @@ def from_text(text: Any, run_id: str) -> dict[str, Any]:
 
 
 def job_from(text: Any, run_id: str, members: tuple[Member, ...] = ()) -> Job:
-    """Raises Damaged unless it is the job of that run."""
+    """Read the job of a run. Raises Damaged if the text is not its job."""
     values = from_text(text, run_id)
     if values.get("run_id") != run_id:
-        raise damaged(run_id, "it is of another run")
+        raise damaged(run_id, "it belongs to another run")
     try:
         return Job.from_json(values, members)
-    except TypeError as error:  # a setting is lacking
+    except TypeError as error:  # a field is missing
         raise damaged(run_id, str(error)) from None
 
 
 def damaged(run_id: str, why: str) -> Damaged:
+    """The error for a damaged queue entry."""
     return Damaged(
         f"The queue's entry of run {run_id} is damaged ({why}). Nothing that was trained is lost: `ablations run` or "
-        "`queue` writes the entry anew."
+        "`queue` writes the entry again."
     )

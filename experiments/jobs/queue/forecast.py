@@ -1,16 +1,16 @@
-"""How long what is queued will still take: from what has run in the queue so far."""
+"""Predict when the queue will be empty, from the runs finished so far."""
 
 from experiments.jobs.devices.devices_per_run import makespan
 from experiments.jobs.queue.queue import Queue
 
 
 def left_s(queue: Queue) -> float | None:
-    """Seconds until the queue is empty, at the speed so far and on as many slots as run now; None if not known."""
+    """Seconds until the queue is empty, at the speed so far on as many slots as run now; None if unknown."""
     speed, running, waiting = queue.speed(), queue.running_left(), queue.waiting_costs()
     if not (running or waiting) or not (speed or not waiting):
         return None
     slots = max(1, len(running))
     lengths = [cost / speed for cost in waiting] if speed else []
-    # what runs is fixed to its slots; what waits comes after it, the longest first
+    # running jobs are fixed to their slots; waiting ones follow, the longest first
     free_at = sorted(running + [0.0] * (slots - len(running)))
     return max(makespan(lengths, slots, free_at), max(running, default=0.0))

@@ -1,8 +1,7 @@
-"""A job: one run as the queue keeps it.
+"""A job: one run in the queue.
 
-`Job` says what is to run, `Member` in which tables it appears, `JobStatus` how far it is.
-
-`Waiting`, `Claimed` and `Ending` are what the coordinator reads and writes of it.
+`Job`: what to run. `Member`: a table that the run belongs to. `JobStatus`: its state, for display.
+`Waiting`, `Claimed` and `Ending`: what the coordinator reads and writes.
 """
 
 from collections.abc import Mapping
@@ -15,7 +14,7 @@ from experiments.store.keeps import Keep, union
 
 
 class Member(NamedTuple):
-    """A place of a run in a table: the same run may stand in several."""
+    """A run's place in a table; the same run may belong to several tables."""
 
     study: str
     profile: str
@@ -34,23 +33,23 @@ class Job:
 
     run_id: str
     task: str
-    config: Mapping[str, Any]  # nested, in full
-    folder: str = ""  # where the study lies: a user's own task is found there
+    config: Mapping[str, Any]  # complete and nested
+    folder: str = ""  # the study's folder, where a user's own task is found
     seed: int = 1
-    train: bool = True  # false: only evaluations of weights that are there
+    train: bool = True  # false: only evaluate existing weights
     evaluations: tuple[Mapping[str, Any], ...] = ()
-    inputs: Mapping[str, str] = field(default_factory=dict)  # digests of what training reads
-    prepared_key: str = ""  # equal for jobs that one `prepare` serves; if unset, those of equal settings
-    steps: int | None = None  # of the training, where its configuration says
+    inputs: Mapping[str, str] = field(default_factory=dict)  # digests of the training inputs
+    prepared_key: str = ""  # equal for jobs that share a preparation; if unset, their settings decide
+    steps: int | None = None  # training steps, if the configuration has such a setting
     num_params: int | None = None
     cost: float = 0.0  # predicted floating-point operations
     memory_gb: float = 0.0  # predicted, on the CPU; 0: unknown
     gpu_memory_gb: float = 0.0  # the same on a GPU
-    devices: int = 1  # devices that train it together; 0: as many as shorten the whole (widths.py)
+    devices: int = 1  # devices that train it together; 0: as many as shorten the total (devices_per_run.py)
     priority: int = 0  # higher first
     members: tuple[Member, ...] = ()
-    rerun_after: int = 0  # results of attempts up to this number are stale: train anew
-    keeps: tuple[Keep, ...] = ()  # what all who ever queued it need the training to keep
+    rerun_after: int = 0  # results of attempts up to this number are stale: train again
+    keeps: tuple[Keep, ...] = ()  # checkpoints that all requests for this run need
     continues: tuple[str, ...] = ()  # run_ids of shorter runs of the same schedule, longest first
 
     def __post_init__(self) -> None:
@@ -59,16 +58,17 @@ class Job:
 
     @property
     def inputs_key(self) -> str:
-        """Equal for jobs that one preparation serves."""
+        """Equal for jobs that share one preparation."""
         settings = {k: v for k, v in self.config.items() if k not in ("seed", "evaluation")}
         return digest({"task": self.task, "inputs": dict(self.inputs), "prepared": self.prepared_key or settings})
 
     @property
     def total_steps(self) -> int | None:
+        """Steps of the training; None if unknown or if the job only evaluates."""
         return self.steps if self.train else None
 
     def to_json(self) -> dict[str, Any]:
-        """All but the members, which have a table of their own."""
+        """All fields except the members, which have their own table."""
         values = asdict(self)
         del values["members"]
         return values
@@ -84,7 +84,7 @@ class Job:
 
 
 def merge(old: Job, new: Job) -> Job:
-    """Both wishes in one job: for a run that is asked for again before the first asking was served."""
+    """Join two requests for one run into one job; for a run requested again before its end."""
     evaluations = {item["eval_id"]: item for item in old.evaluations}
     for item in new.evaluations:
         if item["eval_id"] not in evaluations or "renew" in item:
@@ -112,56 +112,56 @@ class JobStatus:
     attempt: int  # number of the last attempt; 0: none yet
     step: int | None
     total: int | None
-    doing: str  # "training", "evaluating dev" …; why it waits
+    doing: str  # "training", "evaluating dev" …; or why it waits
     slot: str
     error: str
     error_class: str
     queued: float
     started: float | None
     ended: float | None
-    left_s: float | None  # of its training, predicted from the steps so far
-    held: str = ""  # why it is not run though it waits (trust.py)
+    left_s: float | None  # predicted seconds of training left
+    held: str = ""  # why it is not started (trust.py)
     members: tuple[Member, ...] = ()
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """What the scheduler needs to know of a job."""
+    """The scheduler's view of a waiting job."""
 
     run_id: str
     priority: int
     cost: float
-    kind: str  # the device kind its first attempt pinned; "": any
+    kind: str  # the device kind that its first attempt pinned; "": any
     inputs_key: str
     memory_gb: float = 0.0  # predicted, on the CPU; 0: unknown
-    devices: int = 1  # that train it together; 0: as many as shorten the whole
-    alone: bool = False  # ran out of memory beside others: wants a device to itself (0 or 1 from the queue)
+    devices: int = 1  # devices that train it together; 0: as many as shorten the total
+    alone: bool = False  # needs its own device after running out of memory beside others (0 or 1 from the queue)
     gpu_memory_gb: float = 0.0  # predicted, on a GPU; 0: unknown
 
     def needs_gb(self, kind: str) -> float:
-        """Memory on a device of that kind."""
+        """Predicted GB on a device of that kind."""
         return self.gpu_memory_gb if kind == "cuda" else self.memory_gb
 
 
 @dataclass(frozen=True)
 class Claimed:
-    """A job in full with what its attempts have left."""
+    """A job in full, with the state left by its attempts."""
 
     job: Job
     attempt: int
     pinned: Mapping[str, Any]
-    best: int  # progress mark that the best attempt reached (outcomes.py)
+    best: int  # best progress of its attempts (outcomes.py)
     stalls: int  # attempts in a row that ended without passing it
     ref: Mapping[str, Any] | None = None  # the engine's reference to the running child
     slot: str = ""
-    alone: bool = False  # it has a device to itself, after running out of memory beside others
-    hangs: int = 0  # attempts in a row that had to be stopped because nothing came of them
-    signed: bool = False  # by this user (trust.py)
+    alone: bool = False  # it has its own device, after running out of memory beside others
+    hangs: int = 0  # attempts in a row that were stopped because they hung
+    signed: bool = False  # signed by this user (trust.py)
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How the coordinator closes an attempt."""
+    """How an attempt ended, and the next state of its job."""
 
     state: State
     outcome: Outcome

@@ -1,6 +1,6 @@
-"""The coordinator's side of the queue: claiming, progress, endings.
+"""The coordinator's changes to the queue: claiming, progress, endings.
 
-Claiming is a compare-and-set: who finds the job no longer waiting takes the next.
+Claiming is a compare-and-set: a process that finds the job no longer waiting takes the next one.
 """
 
 import sqlite3
@@ -20,7 +20,7 @@ class Ledger(Queue):
     """A queue with the changes that only the coordinator makes."""
 
     def waiting(self, limit: int, without: Collection[str] = ()) -> list[Waiting]:
-        """The first jobs in turn: priority, then predicted cost, then age; `without` those inputs_keys."""
+        """The first waiting jobs: by priority, then predicted cost, then age; none of the inputs_keys in `without`."""
         marks = ",".join("?" * len(without))
         with database.explain(self.path):
             rows = self._db.execute(
@@ -32,34 +32,34 @@ class Ledger(Queue):
         return [Waiting(*row) for row in rows]
 
     def in_state(self, state: State, **also: Any) -> list[str]:
-        """run_ids in a state; `also` are further columns and their values."""
+        """run_ids in a state; `also`: further conditions, column=value."""
         names = "".join(f" AND {name}=?" for name in also)
         with database.explain(self.path):
             rows = self._db.execute(f"SELECT run_id FROM jobs WHERE state=?{names}", (state, *also.values()))
             return [row[0] for row in rows]
 
     def hold(self, run_id: str, why: str) -> None:
-        """Keep a job waiting that this user may not run."""
+        """Keep a waiting job from being started, with the reason."""
         with self._change():
             self._db.execute("UPDATE jobs SET held=? WHERE run_id=? AND state='waiting'", (why, run_id))
 
     def release_held(self) -> None:
-        """Let all be looked at anew: another coordinator's user may have another key."""
+        """Release all held jobs to be checked again: another coordinator's user may have another key."""
         with self._change():
             self._db.execute("UPDATE jobs SET held='' WHERE held<>''")
 
     def data_version(self) -> int:
-        """Changes when another process has changed the queue."""
+        """A number that changes when another process changes the queue."""
         with database.explain(self.path):
             return int(self._db.execute("PRAGMA data_version").fetchone()[0])
 
     def left_open(self) -> bool:
-        """Whether runs wait whose number of devices is not decided."""
+        """Whether waiting runs have an undecided number of devices."""
         with database.explain(self.path):
             return bool(self._db.execute("SELECT 1 FROM jobs WHERE state='waiting' AND devices=0 LIMIT 1").fetchone())
 
     def widths(self) -> tuple[dict[str, float], dict[str, int]]:
-        """Of what waits: predicted costs, and the number of devices where it is decided, or was at an attempt."""
+        """Waiting runs: predicted costs, and the number of devices if decided now or by an earlier attempt."""
         with database.explain(self.path):
             rows = self._db.execute(
                 "SELECT run_id, cost, CASE devices WHEN 0 THEN COALESCE(json_extract(pinned, '$.devices'), 0) "
@@ -68,7 +68,7 @@ class Ledger(Queue):
         return {run_id: cost for run_id, cost, _ in rows}, {run_id: width for run_id, _, width in rows if width}
 
     def decide(self, widths: Mapping[str, int]) -> None:
-        """Keep how many devices the runs take that left it open: one if they are not named."""
+        """Set the number of devices of undecided runs; one for those not in `widths`."""
         with self._change():
             self._db.executemany(
                 "UPDATE jobs SET devices=? WHERE run_id=? AND state='waiting' AND devices=0",
@@ -77,7 +77,7 @@ class Ledger(Queue):
             self._db.execute("UPDATE jobs SET devices=1 WHERE state='waiting' AND devices=0")
 
     def claim(self, run_id: str, attempt: int, slot: str, kind: str, now: float | None = None) -> bool:
-        """Compare-and-set from waiting to running; False if somebody else was first or it was cancelled."""
+        """Compare-and-set from waiting to running; False if another process was first, or the job was cancelled."""
         now = clock.now() if now is None else now
         with self._change():
             claimed = self._db.execute(
@@ -93,28 +93,28 @@ class Ledger(Queue):
         return bool(claimed)
 
     def started(self, run_id: str, attempt: int, ref: Mapping[str, Any], pinned: Mapping[str, Any], best: int) -> None:
-        """Note what another coordinator needs: the engine's reference to the child, and what it goes on from."""
+        """Record what another coordinator needs: the engine's reference to the child, and its starting point."""
         with self._change():
             self._db.execute("UPDATE attempts SET ref=? WHERE run_id=? AND number=?", (to_text(ref), run_id, attempt))
             self._db.execute("UPDATE jobs SET pinned=?, best=? WHERE run_id=?", (to_text(pinned), best, run_id))
 
     def score_again(self, job: Job, replaced: Sequence[Mapping[str, Any]]) -> None:
-        """Have evaluations made again whose weights a new training has replaced, whoever asked for them.
+        """Queue evaluations again whose weights a new training replaced, whichever study requested them.
 
-        Not those of stale results: they are made when their study is asked for again.
+        Not for stale results: their evaluations are made when their study is run again.
         """
         if replaced and not job.rerun_after:
             self.enqueue([replace(job, evaluations=tuple(replaced))])
 
     def explain_waiting(self, inputs_key: str, why: str) -> None:
-        """Say why the jobs of a corpus wait."""
+        """Set the reason why the jobs of a corpus wait."""
         with self._change():
             self._db.execute(
                 "UPDATE jobs SET doing=? WHERE inputs_key=? AND state='waiting' AND doing<>?", (why, inputs_key, why)
             )
 
     def explain(self, reasons: Mapping[str, str]) -> None:
-        """Say why jobs wait, by run_id; "" for no reason of its own."""
+        """Set the reason why jobs wait, by run_id; "" for none."""
         if reasons:
             with self._change():
                 self._db.executemany(
@@ -133,7 +133,7 @@ class Ledger(Queue):
     def end(
         self, run_id: str, attempt: int, ending: Ending, steps: tuple[int | None, int | None] = (None, None)
     ) -> None:
-        """Close an attempt and move its job on."""
+        """Close an attempt, and set the next state of its job."""
         now, state = clock.now(), ending.state
         with self._change():
             self._db.execute(
@@ -163,14 +163,14 @@ class Ledger(Queue):
             )
 
     def events_read(self, run_id: str, attempt: int, content: str, damaged: int) -> None:
-        """Note how many damaged lines an attempt's events have, as long as the file has this content."""
+        """Record the number of damaged lines in an attempt's events, valid for this fingerprint of the file."""
         with self._change():
             self._db.execute(
                 "UPDATE attempts SET events=? WHERE run_id=? AND number=?", (f"{content} {damaged}", run_id, attempt)
             )
 
     def end_waiting(self, run_ids: Iterable[str], state: State, error: str = "", error_class: str = "") -> None:
-        """Move waiting jobs on that need no child: all is there already, or their corpus cannot be made."""
+        """End waiting jobs that need no child: everything exists already, or their corpus cannot be prepared."""
         with self._change():
             self._db.executemany(
                 "UPDATE jobs SET state=?, doing='', error=?, error_class=?, tracked=0, ended=? "
@@ -179,7 +179,7 @@ class Ledger(Queue):
             )
 
     def end_damaged(self, run_id: str, error: str) -> None:
-        """Fail a run whose entry cannot be used, whatever it was doing."""
+        """Fail a run with an unusable queue entry, in whatever state it is."""
         with self._change():
             self._db.execute(
                 "UPDATE jobs SET state='failed', doing='', slot='', request='', error=?, error_class=?, tracked=1, "
@@ -195,7 +195,7 @@ class Ledger(Queue):
                 raise sqlite3.DatabaseError(f"malformed: {found}")
 
     def note(self, name: str, text: str = "") -> None:
-        """Keep a line for `status` to show; an empty text takes it away."""
+        """Store a line for `status`; an empty text removes it."""
         with self._change():
             if text:
                 self._db.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (name, text))
@@ -203,7 +203,7 @@ class Ledger(Queue):
                 self._db.execute("DELETE FROM notes WHERE name=?", (name,))
 
     def unfinished(self, member: Member) -> int:
-        """How many runs of a table wait or run."""
+        """Number of a table's runs that wait or run."""
         with database.explain(self.path):
             row = self._db.execute(
                 "SELECT count(*) FROM members m JOIN jobs j ON j.run_id = m.run_id WHERE m.study=? AND m.profile=? "
@@ -213,13 +213,13 @@ class Ledger(Queue):
         return int(row[0])
 
     def untracked(self, state: State) -> list[tuple[str, str]]:
-        """run_ids in a state whose end the tracking store does not know, and their errors."""
+        """(run_id, error) of jobs in a state whose end is not in the tracking store."""
         with database.explain(self.path):
             rows = self._db.execute("SELECT run_id, error FROM jobs WHERE state=? AND tracked=0", (state,))
             return [(run_id, error) for run_id, error in rows]
 
     def tracked(self, run_ids: Iterable[str]) -> None:
-        """Note that the tracking store knows the end of these jobs."""
+        """Record that the ends of these jobs are in the tracking store."""
         with self._change():
             self._db.executemany(
                 "UPDATE jobs SET tracked=1 WHERE run_id=? AND state NOT IN ('waiting', 'running')",

@@ -1,8 +1,8 @@
 """The queue: jobs in SQLite, safe for any number of processes at once.
 
-Every change is one BEGIN IMMEDIATE transaction. `enqueue`, `cancel` and `retry` may come from any process at any
-time; claiming and finishing are the coordinator's (ledger.py). The queue is disposable: results are in the store,
-and `ablations queue` fills it again.
+Every change is one BEGIN IMMEDIATE transaction. Any process may call `enqueue`, `cancel` and `retry` at any time; only
+the coordinator claims and finishes jobs (ledger.py). The queue is disposable: results are in the store, and
+`ablations queue` fills it again.
 """
 
 import contextlib
@@ -23,16 +23,16 @@ class Queue(Reading):
     """The requests that any process may make."""
 
     def enqueue(self, jobs: Iterable[Job], now: float | None = None) -> int:
-        """Add jobs; returns how many were not already waiting or running. A run is in the queue once.
+        """Add jobs; returns how many were not already waiting or running. A run is in the queue only once.
 
-        Asked again while it waits or runs: the wishes are joined. Asked again after its end: it waits again.
+        A request for a run that waits or runs is joined with the earlier one; an ended run waits again.
         """
         now = clock.now() if now is None else now
         with self._change():
             return sum(self._enqueue(job, now) for job in jobs)
 
     def cancel(self, run_ids: Iterable[str]) -> int:
-        """Cancel what waits at once, what runs through the coordinator; returns how many it concerns."""
+        """Cancel waiting jobs at once, running ones through the coordinator; returns their number."""
         count = 0
         with self._change():
             for run_id in run_ids:
@@ -48,7 +48,7 @@ class Queue(Reading):
         return count
 
     def retry(self, run_ids: Iterable[str]) -> int:
-        """Let failed and cancelled jobs wait again, with their checkpoints; returns how many."""
+        """Queue failed and cancelled jobs again, with their checkpoints; returns their number."""
         with self._change():
             return sum(
                 self._db.execute(
@@ -60,7 +60,7 @@ class Queue(Reading):
             )
 
     def trust(self, study: str) -> list[Job]:
-        """Sign the jobs of a study that execute code and are not this user's, so that they may run; returns them."""
+        """Sign a study's jobs that execute another user's code, so that they may run; returns these jobs."""
         with self._change():
             rows = self._db.execute(
                 "SELECT run_id, spec, signature FROM jobs WHERE run_id IN (SELECT run_id FROM members WHERE study=?)",
@@ -75,7 +75,7 @@ class Queue(Reading):
         return found
 
     def drain(self) -> None:
-        """Ask the coordinator to finish what runs and to start nothing more. The next one begins as usual."""
+        """Request the coordinator to finish running jobs and start no others. Does not affect the next coordinator."""
         with self._change():
             self._db.execute("INSERT OR REPLACE INTO notes VALUES ('drain', 'draining: starts no other runs')")
 
@@ -85,9 +85,9 @@ class Queue(Reading):
             yield
 
     def _sound_entry(self, run_id: str) -> tuple[str, str, str] | None:
-        """(spec, state, signature) of a run; a damaged entry is removed, so that it is written anew.
+        """(spec, state, signature) of a run; a damaged entry is removed, so that it can be written again.
 
-        Raises Damaged while it runs.
+        Raises Damaged for a damaged entry of a running job.
         """
         row: tuple[str, str, str, str] | None = self._db.execute(
             "SELECT spec, state, signature, pinned FROM jobs WHERE run_id=?", (run_id,)

@@ -1,4 +1,4 @@
-"""Looking at the queue: reads of the SQLite file that take no lock and change nothing."""
+"""Read the queue's SQLite file, without locks and without changes."""
 
 import contextlib
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 
 class Reading:
-    """One connection, closed at the end of `with`; not to be shared between threads or across a fork."""
+    """One connection, closed at the end of `with`; not for use by several threads or across a fork."""
 
     def __init__(self, path: Path, *, create: bool = True) -> None:
         self.path = path
@@ -42,14 +42,14 @@ class Reading:
         self._db.close()
 
     def status(self) -> list[JobStatus]:
-        """Every job, in the order in which they were queued."""
+        """All jobs, in the order in which they were queued."""
         members = self._members()
         with database.explain(self.path):
             rows = self._db.execute(f"SELECT {_ROW} FROM jobs ORDER BY queued, run_id").fetchall()
         return [_row(self.path, values, members.get(values[0], ())) for values in rows]
 
     def rows(self, state: State, limit: int) -> list[JobStatus]:
-        """The first jobs of a state, in turn: for queues too long to be shown."""
+        """The first `limit` jobs of a state, in the order of the queue."""
         with database.explain(self.path):
             rows = self._db.execute(
                 f"SELECT {_ROW} FROM jobs WHERE state=? ORDER BY priority DESC, cost DESC, queued, run_id LIMIT ?",
@@ -58,7 +58,7 @@ class Reading:
         return [_row(self.path, values, self._members(values[0]).get(values[0], ())) for values in rows]
 
     def asked_of_failed(self) -> dict[str, set[str]]:
-        """By failed run, the eval_ids that were asked of it; a damaged entry tells none."""
+        """Failed run → its requested eval_ids; runs with damaged entries are left out."""
         with database.explain(self.path):
             rows = self._db.execute("SELECT run_id, spec FROM jobs WHERE state='failed'").fetchall()
         found = {}
@@ -68,7 +68,7 @@ class Reading:
         return found
 
     def speed(self) -> float | None:
-        """Predicted cost that a slot has worked off a second, over all runs finished at the first attempt."""
+        """Predicted cost completed per second and slot, over all runs that finished at their first attempt."""
         with database.explain(self.path):
             cost, seconds = self._db.execute(
                 "SELECT sum(j.cost), sum(max(a.ended - a.started, 0)) FROM jobs j JOIN attempts a "
@@ -78,7 +78,7 @@ class Reading:
         return cost / seconds if cost and seconds else None
 
     def running_left(self) -> list[float]:
-        """Seconds of training that each running job still has; 0 where that is not known."""
+        """Predicted seconds of training left of each running job; 0 if unknown."""
         with database.explain(self.path):
             rows = self._db.execute("SELECT COALESCE(left_s, 0) FROM jobs WHERE state='running'").fetchall()
         return [row[0] for row in rows]
@@ -91,7 +91,7 @@ class Reading:
         return [row[0] for row in rows]
 
     def devices_wanted(self) -> int:
-        """By all that wait or run, at the same time."""
+        """Number of devices that all waiting and running jobs need at the same time."""
         with database.explain(self.path):
             row = self._db.execute(
                 "SELECT COALESCE(sum(max(1, devices)), 0) FROM jobs WHERE state IN ('waiting', 'running')"
@@ -99,13 +99,13 @@ class Reading:
         return int(row[0])
 
     def held(self) -> list[str]:
-        """Why runs are held, each reason once."""
+        """The reasons why jobs are held, each once."""
         with database.explain(self.path):
             rows = self._db.execute("SELECT DISTINCT held FROM jobs WHERE state='waiting' AND held<>'' ORDER BY held")
             return [row[0] for row in rows]
 
     def notes(self) -> dict[str, str]:
-        """What the coordinator has to say, by name."""
+        """The coordinator's notes for `status`, by name."""
         with database.explain(self.path):
             return dict(self._db.execute("SELECT name, text FROM notes").fetchall())
 
@@ -122,14 +122,14 @@ class Reading:
             return [dict(zip(names.split(", "), row, strict=True)) for row in rows]
 
     def damaged_lines(self) -> dict[tuple[str, int], tuple[str, int]]:
-        """By run and attempt: content of the events' file, and how many of its lines are damaged."""
+        """(run_id, attempt) → fingerprint of its events, and the number of damaged lines."""
         with database.explain(self.path):
             rows = self._db.execute("SELECT run_id, number, events FROM attempts WHERE events != ''").fetchall()
         told = {(run_id, number): text.rpartition(" ") for run_id, number, text in rows}
         return {place: (content, int(count)) for place, (content, _, count) in told.items() if count.isdigit()}
 
     def job(self, run_id: str) -> Claimed:
-        """A job in full. Raises KeyError if it is not in the queue, Damaged if its entry is not what was written."""
+        """A job in full. Raises KeyError if it is not in the queue, Damaged if its entry is damaged."""
         with database.explain(self.path):
             row = self._db.execute(
                 "SELECT spec, j.attempt, pinned, best, stalls, a.ref, j.slot, alone, hangs, signature FROM jobs j "
@@ -142,10 +142,10 @@ class Reading:
         spec, attempt, pinned, best, stalls, ref, slot, alone, hangs, signature = row
         job = job_from(spec, run_id, self._members(run_id).get(run_id, ()))
         if attempt and ref is None:
-            raise damaged(run_id, "its last attempt is not there")
+            raise damaged(run_id, "its last attempt is missing")
         left = from_text(ref, run_id) if ref else None
         if not all(isinstance(number, int) for number in (attempt, best, stalls, alone, hangs)):
-            raise damaged(run_id, "a number of its attempts is none")
+            raise damaged(run_id, "a number of its attempts is not a number")
         signed = trust.signed(spec, signature)
         return Claimed(job, attempt, from_text(pinned, run_id), best, stalls, left, slot, bool(alone), hangs, signed)
 

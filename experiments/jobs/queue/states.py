@@ -1,10 +1,10 @@
-"""The states of a job and the ways an attempt ends: one enum each."""
+"""Enums for the states of a job and the outcomes of an attempt."""
 
 from enum import StrEnum
 
 
 class State(StrEnum):
-    """Where a job stands. waiting → running → finished | failed | cancelled; running → waiting after a kill."""
+    """State of a job: waiting → running → finished | failed | cancelled; running → waiting to be resumed."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -20,10 +20,10 @@ class State(StrEnum):
 class Outcome(StrEnum):
     """How one attempt ended; kept in the queue's history."""
 
-    FINISHED = "finished"  # all it was asked for is there
+    FINISHED = "finished"  # everything requested is done
     PREEMPTED = "preempted"  # stopped on request, after a checkpoint
-    KILLED = "killed"  # gone without a word: SIGKILL, a crash, the kernel's out-of-memory killer
-    HUNG = "hung"  # no sign of life for too long: stopped
+    KILLED = "killed"  # ended without a message: SIGKILL, a crash, the kernel's out-of-memory killer
+    HUNG = "hung"  # stopped after no events for too long
     OUT_OF_MEMORY = "out_of_memory"
     DISK_FULL = "disk_full"
     DIVERGED = "diverged"

@@ -1,9 +1,9 @@
-"""Whose commands a queue may run: a store may come from somebody else, and its queue names commands and modules.
+"""Decide whose commands a queue may run: a store may come from another user, and its queue names commands and modules.
 
-Whoever queues a job signs it with a key of their own, which lies outside every store (`key_file`). A coordinator runs a
-job that executes a user's code only if its own user's key has signed it; others are held until `ablations work --trust
-STUDY` signs them. So a signature goes with a queue that is moved, holds on every machine that shares the home folder,
-and is worth nothing to another user. Built-in tasks execute none of a queue's text: their jobs need no signature.
+A user who queues a job signs it with a personal key, kept outside of every store (`key_file`). A coordinator runs a job
+that executes a user's code only if its own user's key signed it; others are held until `ablations work --trust STUDY`
+signs them. So a signature moves with the queue, is valid on every machine with the same home folder, and is worthless
+to another user. Built-in tasks execute no text of a queue, so their jobs need no signature.
 """
 
 import functools
@@ -28,24 +28,24 @@ def key_file() -> Path:
 
 
 def sign(spec: str) -> str:
-    """The signature of a job's text in the queue."""
+    """The signature of a job's text."""
     return hmac.new(_key(), spec.encode(), "sha256").hexdigest()
 
 
 def signed(spec: str, signature: str) -> bool:
-    """Whether this user has queued exactly this text."""
+    """Whether this user queued exactly this text."""
     return hmac.compare_digest(sign(spec).encode(), str(signature).encode())
 
 
 def executes(job: Job) -> str:
-    """The user's code that a job executes, in words; "" for a built-in task, which executes none."""
+    """The user's code that a job executes, as text; "" for a built-in task."""
     if job.task == "command":
         return f"the command {str(job.config.get('command', ''))!r} in {job.folder or 'this folder'}"
     return "" if job.task in BUILTIN else f"the task {job.task} from {job.folder or 'the installed packages'}"
 
 
 def why_held(job: Job) -> str:
-    """For `status`: what the job would execute, and how it is allowed."""
+    """Text for `status`: what the job would execute, and how to allow it."""
     study = job.members[0].study if job.members else job.run_id
     return (
         f"held: it executes {executes(job)}, which you have not queued here. `ablations work --trust {study}` allows it"
@@ -62,7 +62,7 @@ def _key_in(path: Path) -> bytes:
         key = _read(path) or _make(path)
     except OSError as error:
         log.warning(
-            "%s cannot be kept (%s): own commands that are queued now run in this process only; others take "
+            "%s cannot be written (%s): own commands queued now run in this process only; others need "
             "`ablations work --trust STUDY`",
             path,
             error.strerror,
@@ -72,7 +72,7 @@ def _key_in(path: Path) -> bytes:
 
 
 def _read(path: Path) -> bytes:
-    """The key; empty if there is none, or a torn one."""
+    """The key; b"" if there is none or it is incomplete."""
     try:
         key = path.read_bytes()
     except FileNotFoundError:
@@ -81,7 +81,7 @@ def _read(path: Path) -> bytes:
 
 
 def _make(path: Path) -> bytes:
-    """Make a key. Of two processes that do so at once the first decides."""
+    """Create a key. If two processes do so at once, the first one's key is used."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     try:
@@ -90,7 +90,7 @@ def _make(path: Path) -> bytes:
         try:
             path.hardlink_to(draft)
         except FileExistsError:
-            if not _read(path):  # torn
+            if not _read(path):  # incomplete
                 draft.replace(path)
         except OSError:  # a disk without hard links
             draft.replace(path)

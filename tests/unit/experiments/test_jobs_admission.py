@@ -48,7 +48,7 @@ def test_what_starts_fits_into_what_is_free_less_what_running_ones_will_still_ta
 def test_a_run_waits_for_ours_and_nothing_passes_it():
     started, told = admit([6.0, 1.0], free=4.0, lives=[running(3.0, holds=3.0)])
     assert started == []
-    assert told[0] == "waits for memory: needs about 6.0 GB, 4.0 GB is free; runs under way take 3.0 GB"
+    assert told[0] == "waits for memory: needs about 6.0 GB, 4.0 GB is free; running runs take 3.0 GB"
     assert "needs about 1.0 GB" in told[1]
 
 

@@ -71,7 +71,7 @@ def test_what_could_not_be_written_is_tried_again_and_complained_of_once(caplog)
     wait_for(lambda: background.synced() == ["a"])
     background.close()
     assert len(caplog.records) == 1
-    assert "the runs go on" in caplog.text
+    assert "the runs continue" in caplog.text
 
 
 def test_one_broken_run_does_not_keep_the_others_out(caplog):
@@ -128,4 +128,4 @@ def test_what_is_not_written_at_the_end_is_said(caplog, message):
     background.close()
     assert time.monotonic() - began < 5
     assert background.synced() == []
-    assert "not in MLflow as they are now: 1." in caplog.text and "ablations rebuild" in caplog.text
+    assert "not up to date in MLflow: 1." in caplog.text and "ablations rebuild" in caplog.text

@@ -235,7 +235,7 @@ class TestBadFiles:
 
     def test_not_a_database(self, tmp_path):
         (tmp_path / "queue.db").write_text("these are my shopping notes, and they are long enough to be read\n" * 20)
-        with pytest.raises(UserError, match="no SQLite file"):
+        with pytest.raises(UserError, match="not an SQLite file"):
             Queue(tmp_path / "queue.db")
 
     def test_somebody_elses_database_is_left_alone(self, tmp_path):

@@ -160,7 +160,7 @@ def test_without_a_place_for_a_key_one_process_still_runs_its_own(store, as_user
     (tmp_path / "file").write_text("")
     as_user("file")
     queue_all(store, ["command"])
-    assert "cannot be kept" in caplog.text
+    assert "cannot be written" in caplog.text
     assert go(store).finished == 1
     code = "from experiments.jobs.queue import trust; print(trust.sign('x'))"
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
