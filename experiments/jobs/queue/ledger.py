@@ -1,6 +1,7 @@
 """The coordinator's changes to the queue: claiming, progress, endings.
 
 Claiming is a compare-and-set: a process that finds the job no longer waiting takes the next one.
+More than 200 lines: all changes that only the coordinator makes stand in one class.
 """
 
 import sqlite3
@@ -9,10 +10,10 @@ from dataclasses import replace
 from typing import Any
 
 from experiments.events import clock
-from experiments.jobs.queue import database
 from experiments.jobs.queue.entries import to_text
 from experiments.jobs.queue.job import Ending, Job, Member, Waiting
 from experiments.jobs.queue.queue import Queue
+from experiments.jobs.queue.sqlite_errors import explain
 from experiments.jobs.queue.states import Outcome, State
 
 
@@ -22,49 +23,42 @@ class Ledger(Queue):
     def waiting(self, limit: int, without: Collection[str] = ()) -> list[Waiting]:
         """The first waiting jobs: by priority, then predicted cost, then age; none of the inputs_keys in `without`."""
         marks = ",".join("?" * len(without))
-        with database.explain(self.path):
-            rows = self._db.execute(
-                "SELECT run_id, priority, cost, kind, inputs_key, memory_gb, devices, alone, gpu_memory_gb FROM jobs "
-                f"WHERE state='waiting' AND held='' AND inputs_key NOT IN ({marks}) "
-                "ORDER BY priority DESC, cost DESC, queued, run_id LIMIT ?",
-                (*without, limit),
-            ).fetchall()
+        rows = self._read(
+            "SELECT run_id, priority, cost, kind, inputs_key, memory_gb, devices, alone, gpu_memory_gb FROM jobs "
+            f"WHERE state='waiting' AND held='' AND inputs_key NOT IN ({marks}) "
+            "ORDER BY priority DESC, cost DESC, queued, run_id LIMIT ?",
+            (*without, limit),
+        )
         return [Waiting(*row) for row in rows]
 
     def in_state(self, state: State, **also: Any) -> list[str]:
         """run_ids in a state; `also`: further conditions, column=value."""
         names = "".join(f" AND {name}=?" for name in also)
-        with database.explain(self.path):
-            rows = self._db.execute(f"SELECT run_id FROM jobs WHERE state=?{names}", (state, *also.values()))
-            return [row[0] for row in rows]
+        rows = self._read(f"SELECT run_id FROM jobs WHERE state=?{names}", (state, *also.values()))
+        return [row[0] for row in rows]
 
     def hold(self, run_id: str, why: str) -> None:
         """Keep a waiting job from being started, with the reason."""
-        with self._change():
-            self._db.execute("UPDATE jobs SET held=? WHERE run_id=? AND state='waiting'", (why, run_id))
+        self._write("UPDATE jobs SET held=? WHERE run_id=? AND state='waiting'", (why, run_id))
 
     def release_held(self) -> None:
         """Release all held jobs to be checked again: another coordinator's user may have another key."""
-        with self._change():
-            self._db.execute("UPDATE jobs SET held='' WHERE held<>''")
+        self._write("UPDATE jobs SET held='' WHERE held<>''")
 
     def data_version(self) -> int:
         """A number that changes when another process changes the queue."""
-        with database.explain(self.path):
-            return int(self._db.execute("PRAGMA data_version").fetchone()[0])
+        return int(self._read("PRAGMA data_version")[0][0])
 
     def left_open(self) -> bool:
         """Whether waiting runs have an undecided number of devices."""
-        with database.explain(self.path):
-            return bool(self._db.execute("SELECT 1 FROM jobs WHERE state='waiting' AND devices=0 LIMIT 1").fetchone())
+        return bool(self._read("SELECT 1 FROM jobs WHERE state='waiting' AND devices=0 LIMIT 1"))
 
     def widths(self) -> tuple[dict[str, float], dict[str, int]]:
         """Waiting runs: predicted costs, and the number of devices if decided now or by an earlier attempt."""
-        with database.explain(self.path):
-            rows = self._db.execute(
-                "SELECT run_id, cost, CASE devices WHEN 0 THEN COALESCE(json_extract(pinned, '$.devices'), 0) "
-                "ELSE devices END FROM jobs WHERE state='waiting'"
-            ).fetchall()
+        rows = self._read(
+            "SELECT run_id, cost, CASE devices WHEN 0 THEN COALESCE(json_extract(pinned, '$.devices'), 0) "
+            "ELSE devices END FROM jobs WHERE state='waiting'"
+        )
         return {run_id: cost for run_id, cost, _ in rows}, {run_id: width for run_id, _, width in rows if width}
 
     def decide(self, widths: Mapping[str, int]) -> None:
@@ -108,10 +102,9 @@ class Ledger(Queue):
 
     def explain_waiting(self, inputs_key: str, why: str) -> None:
         """Set the reason why the jobs of a corpus wait."""
-        with self._change():
-            self._db.execute(
-                "UPDATE jobs SET doing=? WHERE inputs_key=? AND state='waiting' AND doing<>?", (why, inputs_key, why)
-            )
+        self._write(
+            "UPDATE jobs SET doing=? WHERE inputs_key=? AND state='waiting' AND doing<>?", (why, inputs_key, why)
+        )
 
     def explain(self, reasons: Mapping[str, str]) -> None:
         """Set the reason why jobs wait, by run_id; "" for none."""
@@ -164,10 +157,9 @@ class Ledger(Queue):
 
     def events_read(self, run_id: str, attempt: int, content: str, damaged: int) -> None:
         """Record the number of damaged lines in an attempt's events, valid for this fingerprint of the file."""
-        with self._change():
-            self._db.execute(
-                "UPDATE attempts SET events=? WHERE run_id=? AND number=?", (f"{content} {damaged}", run_id, attempt)
-            )
+        self._write(
+            "UPDATE attempts SET events=? WHERE run_id=? AND number=?", (f"{content} {damaged}", run_id, attempt)
+        )
 
     def end_waiting(self, run_ids: Iterable[str], state: State, error: str = "", error_class: str = "") -> None:
         """End waiting jobs that need no child: everything exists already, or their corpus cannot be prepared."""
@@ -180,43 +172,38 @@ class Ledger(Queue):
 
     def end_damaged(self, run_id: str, error: str) -> None:
         """Fail a run with an unusable queue entry, in whatever state it is."""
-        with self._change():
-            self._db.execute(
-                "UPDATE jobs SET state='failed', doing='', slot='', request='', error=?, error_class=?, tracked=1, "
-                "ended=? WHERE run_id=?",
-                (error, Outcome.USER_ERROR, clock.now(), run_id),
-            )
+        self._write(
+            "UPDATE jobs SET state='failed', doing='', slot='', request='', error=?, error_class=?, tracked=1, "
+            "ended=? WHERE run_id=?",
+            (error, Outcome.USER_ERROR, clock.now(), run_id),
+        )
 
     def check(self) -> None:
         """Raises UserError for a damaged file."""
-        with database.explain(self.path):
+        with explain(self.path):
             found = str(self._db.execute("PRAGMA quick_check(1)").fetchone()[0])
             if found != "ok":
                 raise sqlite3.DatabaseError(f"malformed: {found}")
 
     def note(self, name: str, text: str = "") -> None:
         """Store a line for `status`; an empty text removes it."""
-        with self._change():
-            if text:
-                self._db.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (name, text))
-            else:
-                self._db.execute("DELETE FROM notes WHERE name=?", (name,))
+        if text:
+            self._write("INSERT OR REPLACE INTO notes VALUES (?, ?)", (name, text))
+        else:
+            self._write("DELETE FROM notes WHERE name=?", (name,))
 
     def unfinished(self, member: Member) -> int:
         """Number of a table's runs that wait or run."""
-        with database.explain(self.path):
-            row = self._db.execute(
-                "SELECT count(*) FROM members m JOIN jobs j ON j.run_id = m.run_id WHERE m.study=? AND m.profile=? "
-                "AND m.corpus=? AND j.state IN ('waiting', 'running')",
-                member[:3],
-            ).fetchone()
-        return int(row[0])
+        [(count,)] = self._read(
+            "SELECT count(*) FROM members m JOIN jobs j ON j.run_id = m.run_id WHERE m.study=? AND m.profile=? "
+            "AND m.corpus=? AND j.state IN ('waiting', 'running')",
+            member[:3],
+        )
+        return int(count)
 
     def untracked(self, state: State) -> list[tuple[str, str]]:
         """(run_id, error) of jobs in a state whose end is not in the tracking store."""
-        with database.explain(self.path):
-            rows = self._db.execute("SELECT run_id, error FROM jobs WHERE state=? AND tracked=0", (state,))
-            return [(run_id, error) for run_id, error in rows]
+        return self._read("SELECT run_id, error FROM jobs WHERE state=? AND tracked=0", (state,))
 
     def tracked(self, run_ids: Iterable[str]) -> None:
         """Record that the ends of these jobs are in the tracking store."""

@@ -6,8 +6,9 @@ the coordinator claims and finishes jobs (ledger.py). The queue is disposable: r
 """
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from experiments.errors import Damaged
 from experiments.events import clock
@@ -15,6 +16,7 @@ from experiments.jobs.queue import database, trust
 from experiments.jobs.queue.entries import from_text, job_from, to_text
 from experiments.jobs.queue.job import Job, merge
 from experiments.jobs.queue.reading import Reading
+from experiments.jobs.queue.sqlite_errors import explain
 from experiments.jobs.queue.states import State
 from experiments.store.keeps import union
 
@@ -76,13 +78,17 @@ class Queue(Reading):
 
     def drain(self) -> None:
         """Request the coordinator to finish running jobs and start no others. Does not affect the next coordinator."""
-        with self._change():
-            self._db.execute("INSERT OR REPLACE INTO notes VALUES ('drain', 'draining: starts no other runs')")
+        self._write("INSERT OR REPLACE INTO notes VALUES ('drain', 'draining: starts no other runs')")
 
     @contextlib.contextmanager
     def _change(self) -> Iterator[None]:
-        with database.explain(self.path), database.immediate(self._db):
+        with explain(self.path), database.immediate(self._db):
             yield
+
+    def _write(self, sql: str, values: Sequence[Any] = ()) -> int:
+        """One change; returns how many rows it concerned."""
+        with self._change():
+            return self._db.execute(sql, values).rowcount
 
     def _sound_entry(self, run_id: str) -> tuple[str, str, str] | None:
         """(spec, state, signature) of a run; a damaged entry is removed, so that it can be written again.

@@ -1,7 +1,7 @@
 """Read the queue's SQLite file, without locks and without changes."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -9,6 +9,7 @@ from experiments.errors import Damaged
 from experiments.jobs.queue import database, trust
 from experiments.jobs.queue.entries import damaged, from_text, job_from
 from experiments.jobs.queue.job import Claimed, JobStatus, Member
+from experiments.jobs.queue.sqlite_errors import explain
 from experiments.jobs.queue.states import State
 
 _ROW = (
@@ -41,26 +42,28 @@ class Reading:
     def close(self) -> None:
         self._db.close()
 
+    def _read(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
+        """Rows. Raises UserError for a file that cannot be read."""
+        with explain(self.path):
+            return self._db.execute(sql, values).fetchall()
+
     def status(self) -> list[JobStatus]:
         """All jobs, in the order in which they were queued."""
         members = self._members()
-        with database.explain(self.path):
-            rows = self._db.execute(f"SELECT {_ROW} FROM jobs ORDER BY queued, run_id").fetchall()
+        rows = self._read(f"SELECT {_ROW} FROM jobs ORDER BY queued, run_id")
         return [_row(self.path, values, members.get(values[0], ())) for values in rows]
 
     def rows(self, state: State, limit: int) -> list[JobStatus]:
         """The first `limit` jobs of a state, in the order of the queue."""
-        with database.explain(self.path):
-            rows = self._db.execute(
-                f"SELECT {_ROW} FROM jobs WHERE state=? ORDER BY priority DESC, cost DESC, queued, run_id LIMIT ?",
-                (state, limit),
-            ).fetchall()
+        rows = self._read(
+            f"SELECT {_ROW} FROM jobs WHERE state=? ORDER BY priority DESC, cost DESC, queued, run_id LIMIT ?",
+            (state, limit),
+        )
         return [_row(self.path, values, self._members(values[0]).get(values[0], ())) for values in rows]
 
     def asked_of_failed(self) -> dict[str, set[str]]:
         """Failed run → its requested eval_ids; runs with damaged entries are left out."""
-        with database.explain(self.path):
-            rows = self._db.execute("SELECT run_id, spec FROM jobs WHERE state='failed'").fetchall()
+        rows = self._read("SELECT run_id, spec FROM jobs WHERE state='failed'")
         found = {}
         for run_id, spec in rows:
             with contextlib.suppress(Damaged):
@@ -69,77 +72,64 @@ class Reading:
 
     def speed(self) -> float | None:
         """Predicted cost completed per second and slot, over all runs that finished at their first attempt."""
-        with database.explain(self.path):
-            cost, seconds = self._db.execute(
-                "SELECT sum(j.cost), sum(max(a.ended - a.started, 0)) FROM jobs j JOIN attempts a "
-                "ON a.run_id = j.run_id AND a.number = j.attempt "
-                "WHERE j.state='finished' AND j.attempt=1 AND j.cost > 0"
-            ).fetchone()
+        [(cost, seconds)] = self._read(
+            "SELECT sum(j.cost), sum(max(a.ended - a.started, 0)) FROM jobs j JOIN attempts a "
+            "ON a.run_id = j.run_id AND a.number = j.attempt "
+            "WHERE j.state='finished' AND j.attempt=1 AND j.cost > 0"
+        )
         return cost / seconds if cost and seconds else None
 
     def running_left(self) -> list[float]:
         """Predicted seconds of training left of each running job; 0 if unknown."""
-        with database.explain(self.path):
-            rows = self._db.execute("SELECT COALESCE(left_s, 0) FROM jobs WHERE state='running'").fetchall()
+        rows = self._read("SELECT COALESCE(left_s, 0) FROM jobs WHERE state='running'")
         return [row[0] for row in rows]
 
     def waiting_costs(self) -> list[float]:
-        with database.explain(self.path):
-            rows = self._db.execute(
-                "SELECT cost FROM jobs WHERE state='waiting' AND held='' ORDER BY cost DESC"
-            ).fetchall()
+        rows = self._read("SELECT cost FROM jobs WHERE state='waiting' AND held='' ORDER BY cost DESC")
         return [row[0] for row in rows]
 
     def devices_wanted(self) -> int:
         """Number of devices that all waiting and running jobs need at the same time."""
-        with database.explain(self.path):
-            row = self._db.execute(
-                "SELECT COALESCE(sum(max(1, devices)), 0) FROM jobs WHERE state IN ('waiting', 'running')"
-            ).fetchone()
-        return int(row[0])
+        [(count,)] = self._read(
+            "SELECT COALESCE(sum(max(1, devices)), 0) FROM jobs WHERE state IN ('waiting', 'running')"
+        )
+        return int(count)
 
     def held(self) -> list[str]:
         """The reasons why jobs are held, each once."""
-        with database.explain(self.path):
-            rows = self._db.execute("SELECT DISTINCT held FROM jobs WHERE state='waiting' AND held<>'' ORDER BY held")
-            return [row[0] for row in rows]
+        rows = self._read("SELECT DISTINCT held FROM jobs WHERE state='waiting' AND held<>'' ORDER BY held")
+        return [row[0] for row in rows]
 
     def notes(self) -> dict[str, str]:
         """The coordinator's notes for `status`, by name."""
-        with database.explain(self.path):
-            return dict(self._db.execute("SELECT name, text FROM notes").fetchall())
+        return dict(self._read("SELECT name, text FROM notes"))
 
     def counts(self) -> dict[State, int]:
-        with database.explain(self.path):
-            found = dict(self._db.execute("SELECT state, count(*) FROM jobs GROUP BY state").fetchall())
+        found = dict(self._read("SELECT state, count(*) FROM jobs GROUP BY state"))
         return {state: found.get(state, 0) for state in State}
 
     def history(self, run_id: str) -> list[dict[str, Any]]:
         """A run's attempts, oldest first: number, slot, started, ended, outcome, detail, first_step, last_step."""
         names = "number, slot, started, ended, outcome, detail, first_step, last_step"
-        with database.explain(self.path):
-            rows = self._db.execute(f"SELECT {names} FROM attempts WHERE run_id=? ORDER BY number", (run_id,))
-            return [dict(zip(names.split(", "), row, strict=True)) for row in rows]
+        rows = self._read(f"SELECT {names} FROM attempts WHERE run_id=? ORDER BY number", (run_id,))
+        return [dict(zip(names.split(", "), row, strict=True)) for row in rows]
 
     def damaged_lines(self) -> dict[tuple[str, int], tuple[str, int]]:
         """(run_id, attempt) → fingerprint of its events, and the number of damaged lines."""
-        with database.explain(self.path):
-            rows = self._db.execute("SELECT run_id, number, events FROM attempts WHERE events != ''").fetchall()
+        rows = self._read("SELECT run_id, number, events FROM attempts WHERE events != ''")
         told = {(run_id, number): text.rpartition(" ") for run_id, number, text in rows}
         return {place: (content, int(count)) for place, (content, _, count) in told.items() if count.isdigit()}
 
     def job(self, run_id: str) -> Claimed:
         """A job in full. Raises KeyError if it is not in the queue, Damaged if its entry is damaged."""
-        with database.explain(self.path):
-            row = self._db.execute(
-                "SELECT spec, j.attempt, pinned, best, stalls, a.ref, j.slot, alone, hangs, signature FROM jobs j "
-                "LEFT JOIN attempts a "
-                "ON a.run_id = j.run_id AND a.number = j.attempt WHERE j.run_id=?",
-                (run_id,),
-            ).fetchone()
-        if row is None:
+        rows = self._read(
+            "SELECT spec, j.attempt, pinned, best, stalls, a.ref, j.slot, alone, hangs, signature FROM jobs j "
+            "LEFT JOIN attempts a ON a.run_id = j.run_id AND a.number = j.attempt WHERE j.run_id=?",
+            (run_id,),
+        )
+        if not rows:
             raise KeyError(run_id)
-        spec, attempt, pinned, best, stalls, ref, slot, alone, hangs, signature = row
+        [(spec, attempt, pinned, best, stalls, ref, slot, alone, hangs, signature)] = rows
         job = job_from(spec, run_id, self._members(run_id).get(run_id, ()))
         if attempt and ref is None:
             raise damaged(run_id, "its last attempt is missing")
@@ -152,10 +142,8 @@ class Reading:
     def _members(self, run_id: str | None = None) -> dict[str, tuple[Member, ...]]:
         where, values = (" WHERE run_id=?", (run_id,)) if run_id else ("", ())
         found: dict[str, tuple[Member, ...]] = {}
-        with database.explain(self.path):
-            rows: Iterator[Any] = self._db.execute(f"SELECT * FROM members{where}", values)
-            for key, study, profile, corpus, row, group in rows:
-                found[key] = (*found.get(key, ()), Member(study, profile, corpus, row, group))
+        for key, study, profile, corpus, row, group in self._read(f"SELECT * FROM members{where}", values):
+            found[key] = (*found.get(key, ()), Member(study, profile, corpus, row, group))
         return found
 
 
