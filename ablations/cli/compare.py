@@ -15,8 +15,10 @@ from experiments.errors import UserError
 from reports.results.results import CountsOf, counts_in
 from reports.results.revision import AtRevision
 from reports.results.table import Table
-from reports.trust import compare as versus
 from reports.trust.bundles.archive import SUFFIX
+from reports.trust.compare import as_records, as_text
+from reports.trust.compare import compare as compare_tables
+from reports.trust.sides import Look, side_of, side_of_file
 
 
 def compare(
@@ -44,13 +46,13 @@ def compare(
     chosen = choose(study, selectors.store)
     table = table_of(chosen, "none")
     look, counts, name = _other(chosen, against, revision, choose, study, selectors.store)
-    cells = list(versus.versus(table, look, counts_in(chosen.store), counts))
+    cells = list(compare_tables(table, look, counts_in(chosen.store), counts))
     if not any(cell.there is not None for cell in cells):
         raise UserError(f"{name} has no number for any cell of {table.name}, so there is nothing to compare.")
     if as_json:
-        typer.echo(json.dumps(versus.as_records(cells), indent=1, ensure_ascii=False))
+        typer.echo(json.dumps(as_records(cells), indent=1, ensure_ascii=False))
     else:
-        typer.echo(versus.as_text(cells, f"{table.title or table.name}: here and there", {"there": name}), nl=False)
+        typer.echo(as_text(cells, f"{table.title or table.name}: here and there", {"there": name}), nl=False)
 
 
 def _other(
@@ -60,16 +62,16 @@ def _other(
     choose: Callable[[str, Path], SelectedTable],
     study: str,
     store: Path,
-) -> tuple[versus.Look, CountsOf | None, str]:
+) -> tuple[Look, CountsOf | None, str]:
     """The other side: a look-up of its cells, its counts per sentence, and its name."""
     if revision is not None:
         older = AtRevision(chosen.store, revision)
-        return versus.side_of(table_of(chosen, "none", older)), counts_in(older), f"revision {revision}"
+        return side_of(table_of(chosen, "none", older)), counts_in(older), f"revision {revision}"
     path = Path(str(against))
     if path.suffix in (".json", ".csv"):
-        look, found = versus.side_of_file(path)
+        look, found = side_of_file(path)
         return look, None, f"{path.name}, {len(found)} rows; tokens and sentences unknown"
     is_store = path.is_dir()
     other = choose(study, path) if is_store else choose(str(against), store)
     table: Table = table_of(other, "none")
-    return versus.side_of(table), counts_in(other.store), path.name or str(path)
+    return side_of(table), counts_in(other.store), path.name or str(path)

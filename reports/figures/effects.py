@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.tasks.columns import Column
 from reports.figures import style
-from reports.render.grid import group_name
+from reports.render.numbers import group_name
 from reports.results.table import Row, Table
 
 if TYPE_CHECKING:

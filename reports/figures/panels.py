@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from reports.figures import style
-from reports.render.grid import group_name
+from reports.render.numbers import group_name
 from reports.results.table import Row, Table
 
 if TYPE_CHECKING:

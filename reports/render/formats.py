@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from experiments.errors import UserError
-from reports.render import csv, html, json, latex, markdown, setup
+from reports.render import checklist, csv, html, json, latex, markdown
 from reports.results.table import Table
 
 RENDERERS: dict[str, Callable[[Table], str]] = {
@@ -12,7 +12,7 @@ RENDERERS: dict[str, Callable[[Table], str]] = {
     "csv": csv.render,
     "json": json.render,
     "html": html.render,
-    "setup": setup.as_markdown,  # the paragraph and the checklist, not the table
+    "setup": checklist.as_markdown,  # the paragraph and the checklist, not the table
 }
 
 

@@ -2,11 +2,11 @@
 
 import itertools
 import math
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from experiments.tasks.columns import Column
+from reports.render.numbers import decimals, fixed, gap, group_name, plain, power, signed
 from reports.results.comparable import change_digits
 from reports.results.table import Measure, Row, Table
 from reports.table.cited import in_order
@@ -84,31 +84,6 @@ def labels_span(grid: Grid) -> bool:
     return bool(labelled and labelled[0]) and not any(cell.text for cells in labelled for cell in cells)
 
 
-def group_name(group: str) -> str:
-    """(A), as in the paper; longer names stand as they are."""
-    return f"({group})" if 0 < len(group) <= 2 else group
-
-
-def fixed(value: float, digits: int, signed: bool = False) -> str:
-    """A number with `digits` after the point and a true minus; huge ones in powers of ten; no negative zero."""
-    if abs(value) >= 1e6:
-        text = f"{value:{'+' if signed else ''}.1e}"
-    else:
-        text = f"{value:{'+' if signed else ''}.{digits}f}"
-        if float(text) == 0:
-            text = text.lstrip("+-")
-    return text.replace("-", "−")
-
-
-def gap(measure: Measure) -> str:
-    """A cell without a number: "–", "– (failed)", "– (2/3, 1 running)"."""
-    reasons = Counter(reason for reason in measure.lacking if reason)
-    if measure.asked == 1:
-        return f"– ({next(iter(reasons))})" if reasons else "–"
-    parts = [f"{len(measure.values)}/{measure.asked}", *(f"{n} {reason}" for reason, n in reasons.items())]
-    return f"– ({', '.join(parts)})"
-
-
 def _line(row: Row, opens_group: bool, layout: Layout, table: Table) -> Line:
     published = not row.outcomes
     cells = [_published(head, row, table) if published else make(row) for head, make in layout]
@@ -127,8 +102,8 @@ def _published(head: Head, row: Row, table: Table) -> Cell:
     name = next((column.paper for column in table.columns if column.key == metric), metric)
     value = row.paper.get(name)
     if any(cost.power for cost in COSTS if cost.key == name):
-        return _power(value)
-    return _plain(value, _decimals([value, *(ours.paper.get(name) for ours in table.rows)]))
+        return Cell(power(value))
+    return Cell(plain(value, decimals([value, *(ours.paper.get(name) for ours in table.rows)])))
 
 
 def _group(row: Row) -> Cell:
@@ -147,7 +122,7 @@ def _metric(column: Column, table: Table) -> Layout:
     key = column.key
     measures = [row.measures[key] for row in table.rows]
     delta = "Δ ln" if column.logarithmic else "Δ"
-    digits = _decimals([m.reported for m in measures])
+    digits = decimals([m.reported for m in measures])
     change_places = change_digits(column) if column.logarithmic else digits
     layout: Layout = []
     if any(m.asked for m in measures):
@@ -157,13 +132,13 @@ def _metric(column: Column, table: Table) -> Layout:
         layout.append((Head(f"{key}.change", column.header, delta), lambda row: _change(row.measures[key], places)))
     if any(m.reported is not None for m in measures) or any(column.paper in row.paper for row in table.cited):
         layout.append(
-            (Head(f"{key}.paper", column.header, "paper"), lambda row: _plain(row.measures[key].reported, digits))
+            (Head(f"{key}.paper", column.header, "paper"), lambda row: Cell(plain(row.measures[key].reported, digits)))
         )
     if any(m.reported_change is not None for m in measures):
         layout.append(
             (
                 Head(f"{key}.paper_change", column.header, f"paper {delta}"),
-                lambda row: _signed(row.measures[key].reported_change, change_places),
+                lambda row: Cell(signed(row.measures[key].reported_change, change_places)),
             )
         )
     return layout
@@ -182,22 +157,7 @@ def _value(row: Row, column: Column) -> Cell:
 
 
 def _change(measure: Measure, digits: int) -> Cell:
-    cell = _signed(measure.change, digits)
-    return replace(cell, mark=MARK) if measure.test and measure.test.marked else cell
-
-
-def _signed(value: float | None, digits: int) -> Cell:
-    return Cell() if value is None else Cell(fixed(value, digits, signed=True))
-
-
-def _plain(value: float | None, digits: int) -> Cell:
-    return Cell() if value is None else Cell(fixed(value, digits))
-
-
-def _decimals(values: Sequence[float | None]) -> int:
-    """Digits after the point that the most precise of the values was given with."""
-    texts = [repr(float(value)) for value in values if value is not None]
-    return max((len(text.rpartition(".")[2]) for text in texts if not text.endswith(".0")), default=0)
+    return Cell(signed(measure.change, digits), mark=MARK if measure.test and measure.test.marked else "")
 
 
 def _costs(table: Table) -> Layout:
@@ -223,22 +183,14 @@ def _cost(cost: Cost, known: Sequence[float], table: Table) -> Callable[[Row], C
 
     def cell(row: Row) -> Cell:
         value = cost.value(row, table)
-        return _power(value) if cost.power else _plain(None if value is None else value / cost.unit, places)
+        return Cell(power(value) if cost.power else plain(None if value is None else value / cost.unit, places))
 
     return cell
 
 
 def _reported(cost: Cost, values: Sequence[float | None]) -> Callable[[Row], Cell]:
-    digits = _decimals(values)
-    return lambda row: _power(row.paper.get(cost.key)) if cost.power else _plain(row.paper.get(cost.key), digits)
-
-
-def _power(value: float | None) -> Cell:
-    """ "9.4e17"."""
-    if value is None or not math.isfinite(value):
-        return Cell()
-    digits, _, exponent = f"{value:.1e}".partition("e")
-    return Cell(f"{digits}e{int(exponent)}" if value else "0")
+    digits = decimals(values)
+    return lambda row: Cell(power(row.paper.get(cost.key)) if cost.power else plain(row.paper.get(cost.key), digits))
 
 
 def _seeds(row: Row) -> Cell:

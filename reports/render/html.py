@@ -7,19 +7,20 @@ is there a second time as JSON, for `ablations verify`.
 import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape as escape_signs
 
 from ablations.study.messages import number
-from reports.render.grid import Cell, Grid, Head, Line, fixed, labels_span, lay_out
+from reports.render.checklist import checklist
+from reports.render.grid import Cell, Grid, Head, Line, labels_span, lay_out
+from reports.render.html_sections import escape, failures_section, figures_section, runs_section
 from reports.render.latex import MADE_BY
+from reports.render.numbers import fixed
 from reports.render.page_style import CSS
-from reports.render.setup import checklist, paragraph
+from reports.render.setup import paragraph
 from reports.render.text import plain
 from reports.results.failures import Failure
-from reports.results.results import fact, text_in
 from reports.results.table import Measure, Row, Table
-from reports.table.cost import training_seconds
 
 GRID_JSON = "table"
 LONG = 24  # signs
@@ -43,23 +44,18 @@ def render(table: Table, figures: Mapping[str, tuple[str, bytes]] | None = None,
         '<ul class="notes">',
         *(f"<li>{escape(note)}</li>" for note in table.footnotes),
         "</ul>",
-        *_figures(figures or {}),
-        *_failures(failed),
+        *figures_section(figures or {}),
+        *failures_section(failed),
         "<section><h2>Experimental setup</h2>",
         f"<p>{escape(paragraph(table))}</p></section>",
         "<section><h2>Reproducibility checklist</h2><dl>",
         *(f"<dt>{escape(question)}</dt><dd>{escape(answer)}</dd>" for question, answer in checklist(table)),
         "</dl></section>",
-        *_runs(table),
+        *runs_section(table),
         f'</main><script type="application/json" id="{GRID_JSON}">{_data(grid)}</script>',
         "</body></html>",
     ]
     return "\n".join(parts) + "\n"
-
-
-def escape(text: object) -> str:
-    """Text of an element or of a quoted attribute."""
-    return escape_signs(plain(text), quote=True)
 
 
 def _comment(text: str) -> str:
@@ -158,47 +154,3 @@ def _detail(table: Table, row: Row, measure: Measure, head: Head) -> Iterator[st
         yield f"95% interval {low} … {high}, p = {measure.test.p:.2g} corrected, between {table.test}"
     if measure.reported is not None:
         yield f"published: {measure.reported}"
-
-
-def _figures(figures: Mapping[str, tuple[str, bytes]]) -> Iterator[str]:
-    if figures:
-        yield "<section><h2>Figures</h2>"
-        for name, (caption, svg) in figures.items():
-            drawing = svg.decode("utf-8")
-            drawing = drawing[drawing.index("<svg") :].replace(
-                "<svg ", f'<svg role="img" aria-label="{escape(caption)}" ', 1
-            )
-            yield f'<figure id="figure-{escape(name)}">{drawing}<figcaption>{escape(caption)}</figcaption></figure>'
-        yield "</section>"
-
-
-def _failures(failed: Sequence[Failure]) -> Iterator[str]:
-    if failed:
-        yield "<section><h2>Failures</h2>"
-        for failure in failed:
-            head = f"{failure.row}, seed {failure.seed}: {failure.kind.replace('_', ' ') or 'ended'}"
-            where = f"run {failure.run_id}, attempt {failure.attempt}"
-            message = escape_signs("\n".join(map(plain, failure.message.split("\n"))), quote=True)
-            yield f"<details open><summary>{escape(head)} <span class=soft>{escape(where)}</span></summary>"
-            yield f"<pre>{message}</pre></details>"
-        yield "</section>"
-
-
-def _runs(table: Table) -> Iterator[str]:
-    heads = ("row", "seed", "run", "state", "steps", "minutes", "device", "precision", "commit")
-    yield "<section><h2>Runs</h2><details><summary>Every run of the table</summary>"
-    yield f'<div class="scroll"><table class="runs"><thead><tr>{_line("th", heads)}</tr></thead><tbody>'
-    for row in table.rows:
-        for outcome in row.outcomes:
-            run, record = outcome.run, outcome.record
-            seconds, commit = training_seconds(outcome), text_in(record, "revision", "commit")
-            facts = (fact(record, name) or "" for name in ("device", "precision"))
-            minutes = f"{seconds / 60:.1f}" if seconds is not None else ""
-            steps = fact(record, "steps")
-            values = (row.key, run.seed, run.run_id, run.state, "" if steps is None else steps, minutes)
-            yield f"<tr>{_line('td', (*values, *facts, commit[:10]))}</tr>"
-    yield "</tbody></table></div></details></section>"
-
-
-def _line(tag: str, values: Iterable[object]) -> str:
-    return "".join(f"<{tag}>{escape(value)}</{tag}>" for value in values)

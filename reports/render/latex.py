@@ -5,8 +5,9 @@ the settings that it stands for. It is a `table` environment; the document needs
 import itertools
 from collections.abc import Iterator
 
-from reports.render.grid import Cell, Grid, Head, Line, group_name, labels_span, lay_out, settings_of
+from reports.render.grid import Cell, Grid, Head, Line, labels_span, lay_out, settings_of
 from reports.render.latex_text import escape, foreign
+from reports.render.numbers import group_name
 from reports.render.text import plain
 from reports.results.table import Table
 

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from experiments.tasks.columns import Column
-from reports.results.results import Outcome, asked, look_up, object_in
+from reports.results.facts import look_up, object_in
+from reports.results.results import Outcome
 from reports.results.table import Row
 
 
@@ -26,7 +27,7 @@ def basis(outcome: Outcome, column: Column) -> tuple[Any, ...]:
 def tokenizer(outcome: Outcome) -> tuple[str, int | None]:
     """The digests of the tokenizers that the run trained with ("" if it recorded none), and the size it asked for."""
     sums = object_in(outcome.record, "data", "tokenizer", "sha256")
-    return " ".join(sorted({str(digest)[:10] for digest in sums.values()})), asked(outcome, "data.vocab_size")
+    return " ".join(sorted({str(digest)[:10] for digest in sums.values()})), outcome.setting("data.vocab_size")
 
 
 def _bases(rows: Iterable[Row], column: Column) -> set[str]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from experiments.store.layout import Store
 from experiments.store.sealed import read_json, read_named
-from reports.results.results import look_up
+from reports.results.facts import look_up
 
 
 class AtRevision:

@@ -36,7 +36,7 @@ class Measure:
     asked: int  # seeds that the plan asks for; 0: this row does not ask for this set
     lacking: tuple[str, ...] = ()  # why, per seed without a value: failed, running, waiting, nan, or "" for not done
     reported: float | None = None  # the paper's value
-    change: float | None = None  # from base, over the same tokens and sentences (see compare.change)
+    change: float | None = None  # from base, over the same tokens and sentences (see comparable.change)
     reported_change: float | None = None
     best: bool = False  # of its column, where every row has a value and they can be compared
     test: Test | None = None  # of the change
@@ -101,6 +101,10 @@ class Table:
     asked: str = ""  # the words after `ablations report` that ask for this table
     tuned: tuple[str, ...] = ()  # settings that tuning found, row by row
     sustained_flops: Mapping[str, float] = field(default_factory=dict)  # the study's, by a part of a device's name
+
+    def compared(self, column: Column) -> list[Row]:
+        """Rows whose change from base is known: complete, over the same tokens and sentences."""
+        return [row for row in self.rows if row.measures[column.key].change is not None]
 
     @cached_property
     def base_row(self) -> Row | None:

@@ -6,21 +6,19 @@ stored counts, Holm's correction over a column's rows; it knows nothing of the n
 seeds where base and every compared row have three, and no test otherwise.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ablations.study.messages import number
 from experiments.errors import UserError
 from experiments.tasks.columns import Column
-from reports.results import comparable as compare
+from reports.results import comparable
 from reports.results.results import CountsOf
 from reports.results.table import Row, Table, Test
-from reports.statistics import dunnett, resampling
-from reports.statistics.paired import SharesOf, paired_tests, shares_of_rows
+from reports.statistics import dunnett, resampling, sentences
+from reports.statistics.paired import SharesOf
 
 MODES = ("auto", "seeds", "sentences", "none")
 ALPHA = dunnett.ALPHA
@@ -37,10 +35,12 @@ def with_tests(table: Table, mode: str, counts_of: CountsOf, shares_of: SharesOf
     tests: dict[tuple[str, str], Test] = {}
     notes: list[str] = []
     for column in table.columns:
-        if chosen == "sentences" and column.counts is None:
-            found, note = _examples(table, column, shares_of)
+        if chosen == "seeds":
+            found, note = _seeds(table, column)
+        elif column.counts is not None:
+            found, note = sentences.by_counts(table, column, counts_of)
         else:
-            found, note = (_seeds if chosen == "seeds" else _sentences)(table, column, counts_of)
+            found, note = sentences.by_shares(table, column, shares_of)
         tests |= {(key, column.key): test for key, test in found.items()}
         notes += [note] if note else []
     rows = tuple(_with(row, tests) for row in table.rows)
@@ -73,7 +73,7 @@ def _with(row: Row, tests: dict[tuple[str, str], Test]) -> Row:
 
 
 def _chosen(table: Table) -> str:
-    compared = [row for column in table.columns for row in _compared(table, column)]
+    compared = [row for column in table.columns for row in table.compared(column)]
     if table.base_row is None or not compared:
         return "none"
     seeds = [len(row.outcomes) for row in (table.base_row, *compared)]
@@ -83,24 +83,19 @@ def _chosen(table: Table) -> str:
 def _untested(table: Table, mode: str) -> Iterator[str]:
     if mode in ("seeds", "sentences"):
         yield "No change is tested: base is not in the table."
-    if mode == "auto" and any(_compared(table, column) for column in table.columns):
+    if mode == "auto" and any(table.compared(column) for column in table.columns):
         yield (
             f"Not tested for significance (needs at least {ENOUGH_SEEDS} seeds per row): another training may change "
             "any of these numbers."
         )
 
 
-def _compared(table: Table, column: Column) -> list[Row]:
-    """Rows whose change from base is known: complete, over the same tokens and sentences."""
-    return [row for row in table.rows if row.measures[column.key].change is not None]
-
-
-def _seeds(table: Table, column: Column, _: CountsOf) -> tuple[dict[str, Test], str]:
-    base, rows = table.base_row, _compared(table, column)
+def _seeds(table: Table, column: Column) -> tuple[dict[str, Test], str]:
+    base, rows = table.base_row, table.compared(column)
     if base is None or not rows:
         return {}, ""
-    control = compare.scale(base.measures[column.key].values, column)
-    values = [compare.scale(row.measures[column.key].values, column) for row in rows]
+    control = comparable.scale(base.measures[column.key].values, column)
+    values = [comparable.scale(row.measures[column.key].values, column) for row in rows]
     family = dunnett.family(control, values)
     if family is None:
         several = max(map(len, (control, *values))) > 1
@@ -120,7 +115,7 @@ def _paired(base: Row, row: Row, column: Column) -> tuple[float, float] | None:
     ours, theirs = row.measures[column.key].values, base.measures[column.key].values
     if len(ours) != len(theirs) or len(ours) < 2:
         return None
-    pairs = zip(compare.scale(ours, column), compare.scale(theirs, column), strict=True)
+    pairs = zip(comparable.scale(ours, column), comparable.scale(theirs, column), strict=True)
     _, low, high = dunnett.t_interval([a - b for a, b in pairs])
     return low, high
 
@@ -128,7 +123,7 @@ def _paired(base: Row, row: Row, column: Column) -> tuple[float, float] | None:
 def _power(family: dunnett.Family, column: Column, rows: int) -> str:
     """What the test can see at all: a reader of "no star" must know it."""
     n = min(family.rows)
-    digits = max(compare.change_digits(column), 2)
+    digits = max(comparable.change_digits(column), 2)
     marked, found = family.critical() * family.error(n), dunnett.detectable(family, n)
     unit = " in ln" if column.logarithmic else ""
     of = f"a row of {n} seeds is " if len(set(family.rows)) > 1 else ""
@@ -138,102 +133,3 @@ def _power(family: dunnett.Family, column: Column, rows: int) -> str:
         f"{number(family.freedom, 'degree')} of freedom; {of}marked from a difference of "
         f"{marked:.{digits}f}, 80 % power for a true difference of {found:.{digits}f}."
     )
-
-
-def _sentences(table: Table, column: Column, counts_of: CountsOf) -> tuple[dict[str, Test], str]:
-    base, rows = table.base_row, _compared(table, column)
-    if base is None or not rows or column.counts is None:
-        return {}, ""
-    reader, value = _Pooled(column, counts_of), column.counts.of
-    pairs = [(row, reader.pair(base, row)) for row in rows]
-    by_size: dict[int, list[tuple[Row, NDArray[Any], NDArray[Any]]]] = {}
-    for row, pair in pairs:
-        if pair is not None:  # rows paired over equally many seeds of base share its counts
-            by_size.setdefault(pair[2], []).append((row, pair[0], pair[1]))
-    raw: dict[str, resampling.Resampled] = {}
-    bounds: dict[str, resampling.Resampled] = {}
-    for some in by_size.values():
-        keys, control, counts = [row.key for row, *_ in some], some[0][1], [c for *_, c in some]
-        raw |= zip(keys, resampling.randomise(control, counts, value), strict=True)
-        bounds |= zip(keys, resampling.bootstrap(control, counts, value), strict=True)
-    corrected = holm({key: found.p for key, found in raw.items()})
-    tests = {k: Test(p, bounds[k].low, bounds[k].high, p <= ALPHA, None) for k, p in corrected.items()}
-    lacking = [row.key for row, pair in pairs if pair is None]
-    return tests, f"{column.header}: no counts per sentence are kept of {', '.join(lacking)}." if lacking else ""
-
-
-def _examples(table: Table, column: Column, shares_of: SharesOf | None) -> tuple[dict[str, Test], str]:
-    """The same between single examples, for a metric that is the mean of shares which the trainer kept."""
-    base, rows = table.base_row, _compared(table, column)
-    if base is None or not rows:
-        return {}, ""
-    if shares_of is None or column.logarithmic:
-        return {}, f"{column.header}: not tested between sentences, since it is no mean of values per sentence."
-    pairs = {row.key: shares_of_rows(base, row, column.key, column.set, column.metric, shares_of) for row in rows}
-    there = {key: pair for key, pair in pairs.items() if pair is not None}
-    if not there:
-        return {}, f"{column.header}: not tested, since no shares per example that pair with base's are kept."
-    found = dict(zip(there, paired_tests(list(there.values())), strict=True))
-    corrected = holm({key: result.p for key, result in found.items()})
-    tests = {k: Test(p, found[k].low, found[k].high, p <= ALPHA, None) for k, p in corrected.items()}
-    lacking = [key for key in pairs if key not in there]
-    return (
-        tests,
-        f"{column.header}: no shares per example that pair are kept of {', '.join(lacking)}." if lacking else "",
-    )
-
-
-class _Pooled:
-    """Counts of a row per sentence, summed over its first seeds, as many as both rows have."""
-
-    def __init__(self, column: Column, counts_of: CountsOf) -> None:
-        self._column, self._counts_of = column, counts_of
-        self._known: dict[tuple[str, int], NDArray[Any] | None] = {}
-
-    def pair(self, base: Row, row: Row) -> tuple[NDArray[Any], NDArray[Any], int] | None:
-        seeds = min(len(base.outcomes), len(row.outcomes))
-        ours, theirs = self._sum(base, seeds), self._sum(row, seeds)
-        if ours is None or theirs is None or len(ours) != len(theirs):
-            return None
-        return ours, theirs, seeds
-
-    def _sum(self, row: Row, seeds: int) -> NDArray[Any] | None:
-        if (row.key, seeds) not in self._known:
-            found = [self._counts_of(outcome, self._column) for outcome in row.outcomes[:seeds]]
-            usable = [counts for counts in found if counts is not None]
-            alike = len(usable) == len(found) and len({counts.shape for counts in usable}) == 1
-            self._known[row.key, seeds] = resampling.pooled(usable) if alike else None
-        return self._known[row.key, seeds]
-
-
-def holm(p_values: dict[str, float]) -> dict[str, float]:
-    """Holm's step-down correction: the smallest p times the number of tests, the next times one less, never falling."""
-    corrected: dict[str, float] = {}
-    highest = 0.0
-    for rank, (key, p) in enumerate(sorted(p_values.items(), key=lambda item: item[1])):
-        highest = max(highest, min(1.0, p * (len(p_values) - rank)))
-        corrected[key] = highest
-    return {key: corrected[key] for key in p_values}
-
-
-def agreement(table: Table) -> Iterator[str]:
-    """How far the order of our changes is the paper's: Kendall's τ-b per column, from four rows on."""
-    parts = []
-    for column in table.columns:
-        measures: Iterable[Any] = (row.measures[column.key] for row in table.rows)
-        pairs = [
-            (m.change, m.reported_change) for m in measures if m.change is not None and m.reported_change is not None
-        ]
-        tau = kendall(pairs) if len(pairs) > 3 else None
-        if tau is not None:
-            parts.append(f"{column.header} {tau:.2f} over {number(len(pairs), 'row')}".replace("-", "−"))
-    if parts:
-        yield f"Rank agreement of the changes with the paper's (Kendall's τ): {', '.join(parts)}."
-
-
-def kendall(pairs: Sequence[tuple[float, float]]) -> float | None:
-    """τ-b, ties counted out; None where one side is all ties."""
-    ours, theirs = np.array(pairs).T
-    one, other = np.sign(ours[:, None] - ours), np.sign(theirs[:, None] - theirs)
-    size = float(np.sqrt((one**2).sum() * (other**2).sum()))
-    return float((one * other).sum()) / size if size else None

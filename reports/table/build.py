@@ -7,8 +7,9 @@ from typing import Any
 from ablations.plan.plan import Plan
 from ablations.study.study import Study
 from experiments.tasks.columns import Column
-from reports.results import comparable as compare
-from reports.results.results import Outcome, collect, counts_in, look_up
+from reports.results import comparable
+from reports.results.facts import look_up
+from reports.results.results import Outcome, collect, counts_in
 from reports.results.sound import Results
 from reports.results.table import Measure, Row, Table
 from reports.statistics import significance
@@ -123,8 +124,8 @@ def _with_changes(rows: tuple[Row, ...], base: str | None, columns: Sequence[Col
         measures = {
             column.key: replace(
                 row.measures[column.key],
-                change=compare.change(row, reference, column),
-                reported_change=compare.reported_change(row, reference, column),
+                change=comparable.change(row, reference, column),
+                reported_change=comparable.reported_change(row, reference, column),
             )
             for column in columns
         }
@@ -136,7 +137,7 @@ def _mark_best(rows: tuple[Row, ...], columns: Sequence[Column]) -> tuple[Row, .
     for column in columns:
         means = {row.key: row.measures[column.key].mean for row in rows if row.measures[column.key].asked}
         known = {key: round(mean, column.digits) for key, mean in means.items() if mean is not None}
-        if len(known) < 2 or len(known) < len(means) or not compare.one_basis(rows, column):
+        if len(known) < 2 or len(known) < len(means) or not comparable.one_basis(rows, column):
             continue
         best = min(known.values()) if column.better == "lower" else max(known.values())
         rows = tuple(

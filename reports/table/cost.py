@@ -11,7 +11,8 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from reports.results.results import Outcome, look_up, object_in, real_in, text_in, whole_in
+from reports.results.facts import look_up, object_in, real_in, text_in, whole_in
+from reports.results.results import Outcome
 from reports.results.table import Row, Table
 
 # The paper's own estimates (footnote 5), in operations a second.

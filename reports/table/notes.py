@@ -5,13 +5,15 @@ from typing import Any
 
 from ablations.plan.plan import Plan
 from ablations.study.messages import number
-from reports.results import comparable as compare
-from reports.results.results import Outcome, fact, look_up, object_in, text_in
+from reports.results import comparable
+from reports.results.facts import fact, look_up, object_in, text_in
+from reports.results.results import Outcome
 from reports.results.table import Row, Table, missing_cells
-from reports.statistics.significance import agreement
+from reports.statistics.agreement import agreement
 from reports.table import cited
 from reports.table.cost import cost_notes
-from reports.table.provenance import corpus_name, decoding, made_with, seeds, training
+from reports.table.made_with import made_with
+from reports.table.provenance import corpus_name, decoding, seeds, training
 
 NAMED = 6  # rows that a warning names before it counts
 
@@ -70,7 +72,7 @@ def warnings(table: Table) -> tuple[str, ...]:
     found = [_mixed(table.rows, what, of) for what, of in _MUST_AGREE.items()]
     found += _mixed_versions(table.rows)
     for column in table.columns:
-        if not compare.one_basis(table.rows, column):
+        if not comparable.one_basis(table.rows, column):
             found.append(
                 f"{column.header} was measured over different tokens, sentences or signatures: changes from "
                 f"{table.base or 'base'} are left out where these differ, and no value is marked as the best."
@@ -82,7 +84,7 @@ def warnings(table: Table) -> tuple[str, ...]:
 
 
 def _tokenizer(outcome: Outcome) -> str:
-    trained, size = compare.tokenizer(outcome)
+    trained, size = comparable.tokenizer(outcome)
     return trained or (f"{size} pieces" if size else "")
 
 

@@ -1,36 +1,19 @@
 """Two tables side by side: which rows moved, with intervals. The other may be an earlier table's JSON or CSV."""
 
-import csv
-import io
-import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ablations.study.messages import number
-from experiments.errors import UserError
 from experiments.tasks.columns import Column
-from reports.render.grid import fixed
 from reports.render.markdown import escape, in_cell, pipe
-from reports.results import comparable as compare
+from reports.render.numbers import fixed
+from reports.results import comparable
 from reports.results.results import CountsOf
-from reports.results.table import Row, Table
+from reports.results.table import Table
 from reports.statistics import dunnett, resampling
-
-Look = Callable[[str, Column], "Side | None"]
-
-
-@dataclass(frozen=True)
-class Side:
-    """One cell of a table: enough for an interval where its seeds are known."""
-
-    mean: float | None
-    sd: float | None
-    n: int
-    run_ids: tuple[str, ...] = ()
-    row: Row | None = None  # of a table that was built from a store
+from reports.trust.sides import Look, Side, side_of
 
 
 @dataclass(frozen=True)
@@ -51,59 +34,7 @@ class Moved:
         return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
 
 
-def side_of(table: Table) -> Look:
-    rows = {row.key: row for row in table.rows}
-
-    def look(key: str, column: Column) -> Side | None:
-        measure = rows[key].measures.get(column.key) if key in rows else None
-        if measure is None or not measure.asked:
-            return None
-        ids = tuple(outcome.run.run_id for outcome in rows[key].outcomes)
-        return Side(measure.mean, measure.sd, len(measure.values), ids, rows[key])
-
-    return look
-
-
-def side_of_file(path: Path) -> tuple[Look, list[str]]:
-    """An earlier table of ours as JSON or CSV, and its rows. Raises UserError for anything else."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
-    rows = {str(row["row"]): row for row in _rows(text)}
-    if not rows:
-        raise UserError(f"{path} is no table of ours: `ablations report --format json` (or csv) writes one.")
-
-    def look(key: str, column: Column) -> Side | None:
-        row = rows.get(key)
-        if row is None or column.key not in row:
-            return None
-        ids = row.get("run_ids") or ()
-        ids = ids.split() if isinstance(ids, str) else ids
-        mean, sd = _number(row[column.key]), _number(row.get(f"{column.key}_sd"))
-        return Side(mean, sd, int(_number(row.get("n")) or 0), tuple(map(str, ids)))
-
-    return look, list(rows)
-
-
-def _rows(text: str) -> list[dict[str, Any]]:
-    try:
-        rows = json.loads(text)
-    except ValueError:
-        rows = list(csv.DictReader(io.StringIO(text)))
-    usable = isinstance(rows, list) and all(isinstance(row, dict) and row.get("row") for row in rows)
-    return rows if usable else []
-
-
-def _number(value: Any) -> float | None:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        return None
-    return number if math.isfinite(number) else None
-
-
-def versus(table: Table, there: Look, counts_here: CountsOf, counts_there: CountsOf | None) -> Iterator[Moved]:
+def compare(table: Table, there: Look, counts_here: CountsOf, counts_there: CountsOf | None) -> Iterator[Moved]:
     """Every cell of the table that either side has a number for."""
     here = side_of(table)
     for row in table.rows:
@@ -119,7 +50,7 @@ def _cell(
     here, there = ours.mean if ours else None, theirs.mean if theirs else None
     if ours is None or theirs is None or here is None or there is None:
         return Moved(key, column, here, there, None, over="a number is missing")
-    if ours.row and theirs.row and not compare.one_basis((ours.row, theirs.row), column):
+    if ours.row and theirs.row and not comparable.one_basis((ours.row, theirs.row), column):
         return Moved(key, column, here, there, None, over="other tokens, sentences or signature")
     difference = _scaled(here, column) - _scaled(there, column)
     if ours.run_ids and ours.run_ids == theirs.run_ids and difference == 0:
@@ -188,7 +119,7 @@ def as_text(cells: list[Moved], title: str, notes: Mapping[str, str]) -> str:
 
 
 def _line(cell: Moved) -> list[str]:
-    digits, change = cell.column.digits, max(2, compare.change_digits(cell.column))
+    digits, change = cell.column.digits, max(2, comparable.change_digits(cell.column))
     values = ["–" if value is None else fixed(value, digits) for value in (cell.there, cell.here)]
     difference = "" if cell.difference is None else fixed(cell.difference, change, signed=True)
     bounds = ""

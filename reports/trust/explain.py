@@ -9,7 +9,8 @@ from experiments.config import flatten
 from experiments.errors import UserError
 from experiments.tasks.columns import Column
 from reports.render.text import plain
-from reports.results.results import RUN_FACTS, Outcome, fact, look_up, whole_in
+from reports.results.facts import RUN_FACTS, fact, look_up, whole_in
+from reports.results.results import Outcome
 from reports.results.table import Measure, Row, Table
 from reports.table.cost import shown
 from reports.table.provenance import corpus_name

@@ -15,8 +15,9 @@ from experiments.data.encoding.encoded import open_encoded
 from experiments.store import provenance
 from model.config import ModelConfig
 from model.cost import forward_flops
+from reports.render.checklist import checklist
 from reports.render.formats import RENDERERS, render
-from reports.render.setup import checklist, paragraph
+from reports.render.setup import paragraph
 from reports.results.failures import failures
 from reports.table.cost import by_time, counted, training_seconds
 from reports.trust.explain import as_text, explain

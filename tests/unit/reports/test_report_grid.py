@@ -6,7 +6,8 @@ import pytest
 
 from experiments.errors import UserError
 from reports.render.formats import RENDERERS, render
-from reports.render.grid import fixed, gap, lay_out
+from reports.render.grid import lay_out
+from reports.render.numbers import fixed, gap
 from reports.render.text import width
 from reports.results.table import Measure
 

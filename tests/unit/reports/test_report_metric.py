@@ -16,7 +16,8 @@ from reports.figures.lengths import draw as draw_lengths
 from reports.results.recomputed import recomputed
 from reports.results.results import collect, counts_in, lengths_in
 from reports.table.records import record
-from reports.trust.compare import as_text, side_of, versus
+from reports.trust.compare import as_text, compare
+from reports.trust.sides import side_of
 from tests.unit.reports.real import Made, said, write
 
 SPEECH = '''
@@ -118,7 +119,7 @@ def test_it_is_compared_over_sentences(speech: Made) -> None:
     table, counts = speech.table("none"), counts_in(Store.open(speech.store))
     swapped = {"base": "worse", "worse": "base"}
     there = side_of(table)
-    cells = list(versus(table, lambda key, column: there(swapped.get(key, key), column), counts, counts))
+    cells = list(compare(table, lambda key, column: there(swapped.get(key, key), column), counts, counts))
     moved = {(cell.row, cell.column.metric): cell for cell in cells}
     assert moved["base", "wer"].over == "sentences" and moved["base", "wer"].moved
     assert (moved["base", "wer"].low, moved["base", "wer"].high) == pytest.approx(

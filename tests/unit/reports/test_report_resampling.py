@@ -9,7 +9,7 @@ from sacrebleu.significance import PairedTest
 
 from experiments.evaluation.score.counts import bleu
 from reports.statistics.resampling import bootstrap, randomise
-from reports.statistics.significance import holm
+from reports.statistics.sentences import holm
 
 WORDS = ["ein", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun", "zehn", ".", ","]
 

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from reports.results.results import collect, frames
+from reports.results.frames import frames
+from reports.results.results import collect
 
 
 def test_frames_have_a_line_per_run_and_one_per_metric(bench):

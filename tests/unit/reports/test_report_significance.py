@@ -8,7 +8,8 @@ from scipy import stats
 
 from experiments.errors import UserError
 from reports.render.formats import render
-from reports.statistics.significance import ENOUGH_SEEDS, kendall, with_tests
+from reports.statistics.agreement import kendall
+from reports.statistics.significance import ENOUGH_SEEDS, with_tests
 from reports.table.records import record
 
 BASE = [(5.0, 25.0), (5.1, 25.2), (4.9, 24.9)]

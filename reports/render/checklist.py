@@ -1,0 +1,114 @@
+"""The reproducibility checklist of a table: what reviewers ask, and what the runs recorded."""
+
+from collections.abc import Iterable
+
+from ablations.study.messages import number
+from reports.render.setup import HOUR, distinct, duration, paragraph, trained
+from reports.results.facts import object_in, objects_in, real_in, whole_in
+from reports.results.results import Outcome
+from reports.results.table import Row, Table, missing_cells
+from reports.table.cost import training_seconds
+from reports.table.made_with import code, device, software
+from reports.table.provenance import corpus_name
+
+
+def checklist(table: Table) -> list[tuple[str, str]]:
+    """(what reviewers' checklists ask, what the runs say)."""
+    outcomes = trained(table)
+    return [
+        ("Number of parameters of each model", _parameters(table.rows) or "not recorded"),
+        ("Computing infrastructure", distinct(map(device, outcomes)) or "nothing is trained yet"),
+        ("Software", distinct(map(software, outcomes)) or "not recorded"),
+        ("Runtime", _runtime(outcomes)),
+        ("Exact number of training runs", _count(table)),
+        ("Variance", _variance(table)),
+        ("Statistical test", " ".join(table.test_notes) or "none"),
+        ("Validation score beside every test score", _dev_scores(table)),
+        ("Data", _data(table)),
+        ("Evaluation metrics", _metrics(table)),
+        ("Hyperparameters", _hyperparameters(table)),
+        ("Code", distinct(map(code, outcomes)) or "not recorded"),
+    ]
+
+
+def _parameters(rows: Iterable[Row]) -> str:
+    return "; ".join(f"{row.key} {row.num_params:,}" for row in rows if row.num_params is not None)
+
+
+def _runtime(outcomes: list[Outcome]) -> str:
+    seconds = [value for outcome in outcomes if (value := training_seconds(outcome)) is not None]
+    if not seconds:
+        return "not recorded"
+    total, longest = duration(sum(seconds) / HOUR), duration(max(seconds) / HOUR)
+    mean = duration(sum(seconds) / len(seconds) / HOUR)
+    text = f"{total} of training in all, {mean} a run on average, {longest} at most"
+    unfinished = [part for outcome in outcomes for part in objects_in(outcome.record, "earlier_attempts")]
+    if unfinished:
+        lost = duration(sum(real_in(part, "seconds") or 0.0 for part in unfinished) / HOUR)
+        text += f"; {lost} of it in {number(len(unfinished), 'attempt')} that ended early"
+    continued = [outcome for outcome in outcomes if object_in(outcome.record, "continues")]
+    if continued:
+        text += f"; {number(len(continued), 'run')} continued a shorter one, whose time is not counted again"
+    unknown = len(outcomes) - len(seconds)
+    return f"{text}; without {number(unknown, 'interrupted run')}, whose time is not recorded" if unknown else text
+
+
+def _count(table: Table) -> str:
+    requested, done = sum(len(row.outcomes) for row in table.rows), len(trained(table))
+    early = sum(len(objects_in(o.record, "earlier_attempts")) for o in trained(table))
+    parts = [number(len(table.rows), "row"), f"{number(requested, 'run')} in the table"]
+    parts.append(f"{number(done, 'training')} finished")
+    text = ", ".join(parts) + (f" (after {number(early, 'attempt')} that ended early)" if early else "")
+    gaps = missing_cells(table)
+    return f"{text}; {number(gaps, 'cell')} without a number" if gaps else text
+
+
+def _variance(table: Table) -> str:
+    counts = {len(row.outcomes) for row in table.rows}
+    if counts == {1}:
+        return "none: one seed a row"
+    text = "sample standard deviation over seeds, beside each mean"
+    return f"{text}; none for rows with one seed" if 1 in counts else text
+
+
+def _dev_scores(table: Table) -> str:
+    sets = {column.set for column in table.columns}
+    if sets <= {"dev"}:
+        return "only the development set is scored"
+    return "yes" if "dev" in sets else "no: the development set was not scored"
+
+
+def _data(table: Table) -> str:
+    """Of each corpus that the rows were trained on, and of what they were scored on."""
+    return distinct(_data_of(outcome) for outcome in trained(table)) or "not recorded"
+
+
+def _data_of(outcome: Outcome) -> str:
+    pairs = whole_in(outcome.record, "data", "train", "kept")
+    inputs = ", ".join(f"{name} ({digest[:8]})" for name, digest in outcome.run.inputs.items())
+    name = corpus_name(outcome) or inputs
+    parts = [f"{name}: {number(pairs, 'training pair')}" if pairs is not None else name]
+    for name, scored in outcome.scored.items():
+        sentences = whole_in(scored.record, "sentences")
+        parts += [f"{name} {number(sentences, 'sentence')}"] if sentences is not None else []
+    return ", ".join(part for part in parts if part)
+
+
+def _metrics(table: Table) -> str:
+    return "; ".join(dict.fromkeys(f"{c.metric} on {c.set}" for c in table.columns))
+
+
+def _hyperparameters(table: Table) -> str:
+    searched = f"tuned row by row: {', '.join(table.tuned)}" if table.tuned else "the study records no search for them"
+    return (
+        "each row's configuration is in its runs' config.json in full; rows differ from base only in what the table "
+        f"and its notes name; {searched}"
+    )
+
+
+def as_markdown(table: Table) -> str:
+    from reports.render.markdown import escape
+
+    lines = [f"**Experimental setup**\n\n{escape(paragraph(table))}\n\n**Reproducibility checklist**\n"]
+    lines += [f"- **{escape(question)}**: {escape(answer)}" for question, answer in checklist(table)]
+    return "\n".join(lines) + "\n"

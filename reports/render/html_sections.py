@@ -1,0 +1,60 @@
+"""Sections of the page below the table: figures, failures, runs."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from html import escape as escape_signs
+
+from reports.render.text import plain
+from reports.results.facts import fact, text_in
+from reports.results.failures import Failure
+from reports.results.table import Table
+from reports.table.cost import training_seconds
+
+
+def figures_section(figures: Mapping[str, tuple[str, bytes]]) -> Iterator[str]:
+    """Captions and SVG by name, each drawing with its caption as label."""
+    if figures:
+        yield "<section><h2>Figures</h2>"
+        for name, (caption, svg) in figures.items():
+            drawing = svg.decode("utf-8")
+            drawing = drawing[drawing.index("<svg") :].replace(
+                "<svg ", f'<svg role="img" aria-label="{escape(caption)}" ', 1
+            )
+            yield f'<figure id="figure-{escape(name)}">{drawing}<figcaption>{escape(caption)}</figcaption></figure>'
+        yield "</section>"
+
+
+def failures_section(failed: Sequence[Failure]) -> Iterator[str]:
+    if failed:
+        yield "<section><h2>Failures</h2>"
+        for failure in failed:
+            head = f"{failure.row}, seed {failure.seed}: {failure.kind.replace('_', ' ') or 'ended'}"
+            where = f"run {failure.run_id}, attempt {failure.attempt}"
+            message = escape_signs("\n".join(map(plain, failure.message.split("\n"))), quote=True)
+            yield f"<details open><summary>{escape(head)} <span class=soft>{escape(where)}</span></summary>"
+            yield f"<pre>{message}</pre></details>"
+        yield "</section>"
+
+
+def runs_section(table: Table) -> Iterator[str]:
+    heads = ("row", "seed", "run", "state", "steps", "minutes", "device", "precision", "commit")
+    yield "<section><h2>Runs</h2><details><summary>Every run of the table</summary>"
+    yield f'<div class="scroll"><table class="runs"><thead><tr>{_line("th", heads)}</tr></thead><tbody>'
+    for row in table.rows:
+        for outcome in row.outcomes:
+            run, record = outcome.run, outcome.record
+            seconds, commit = training_seconds(outcome), text_in(record, "revision", "commit")
+            facts = (fact(record, name) or "" for name in ("device", "precision"))
+            minutes = f"{seconds / 60:.1f}" if seconds is not None else ""
+            steps = fact(record, "steps")
+            values = (row.key, run.seed, run.run_id, run.state, "" if steps is None else steps, minutes)
+            yield f"<tr>{_line('td', (*values, *facts, commit[:10]))}</tr>"
+    yield "</tbody></table></div></details></section>"
+
+
+def _line(tag: str, values: Iterable[object]) -> str:
+    return "".join(f"<{tag}>{escape(value)}</{tag}>" for value in values)
+
+
+def escape(text: object) -> str:
+    """Text of an element or of a quoted attribute."""
+    return escape_signs(plain(text), quote=True)

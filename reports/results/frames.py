@@ -1,0 +1,62 @@
+"""A plan's outcomes as tidy pandas frames, for a notebook.
+
+results = frames(plan, Store.open("runs", create=False))
+results.evaluations.query("metric == 'bleu'").groupby("row")["value"].agg(["mean", "std", "count"])
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ablations.plan.plan import Plan
+from experiments.tasks.columns import Column
+from reports.results.facts import RUN_FACTS, fact, look_up
+from reports.results.results import Outcome, collect
+from reports.results.sound import Results
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_RUN = ("row", "group", "label", "seed", "run_id")
+
+
+@dataclass(frozen=True)
+class Frames:
+    """Tidy frames. `runs`: one line per row × seed. `evaluations`: one per row × seed × set × metric that is there."""
+
+    runs: "pd.DataFrame"
+    evaluations: "pd.DataFrame"
+
+
+def frames(plan: Plan, store: Results, columns: Sequence[Column] = ()) -> Frames:
+    """The plan's outcomes as pandas frames; missing values are None or NaN, never 0. Times in seconds.
+
+    `columns` as in `collect`.
+    """
+    import pandas as pd  # imported late: it takes half a second
+
+    outcomes = collect(plan, store, columns)
+    runs = [
+        {name: getattr(o.run, name) for name in _RUN}
+        | {"state": o.run.state, "stale": o.stale, "num_params": o.run.num_params}
+        | {name: fact(o.record, name) for name in RUN_FACTS}
+        for o in outcomes
+    ]
+    evaluations = [line for o in outcomes for line in _evaluation_lines(o)]
+    return Frames(
+        pd.DataFrame(runs, columns=[*_RUN, "state", "stale", "num_params", *RUN_FACTS]),
+        pd.DataFrame(evaluations, columns=[*_RUN, "eval_id", "set", "metric", "value", "signature", "sentences"]),
+    )
+
+
+def _evaluation_lines(outcome: Outcome) -> list[dict[str, Any]]:
+    lines = []
+    for set_, scored in outcome.scored.items():
+        for metric in look_up(scored.record, "metrics") or ():
+            line = {name: getattr(outcome.run, name) for name in _RUN}
+            line |= {"eval_id": scored.eval_id, "set": set_, "metric": metric}
+            line["value"] = outcome.measured(set_, metric)
+            line["signature"] = look_up(scored.record, "signature", metric)
+            line["sentences"] = look_up(scored.record, "sentences")
+            lines.append(line)
+    return lines
