@@ -13,7 +13,7 @@ from experiments.events.history import History
 from experiments.jobs.queue.queue import Queue
 from experiments.jobs.queue.states import State
 from experiments.store.layout import Store
-from experiments.tracking.mlflow import make_database
+from experiments.tracking.database import make_database
 from experiments.tracking.record import curve_name
 
 DAMAGED = (

@@ -76,6 +76,6 @@ def _within(option: str, number: int, most: int) -> int:
 def _track(store: Store, run_id: str, files: list[Path]) -> bool:
     if not store.mlflow_db.exists():
         return False
-    from experiments.tracking.mlflow import attach
+    from experiments.tracking.artifacts import attach
 
     return attach(store, run_id, {path: f"attention/{path.name}" for path in files})

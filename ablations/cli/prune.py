@@ -13,7 +13,7 @@ from experiments.errors import UserError
 from experiments.jobs.queue.states import State
 from experiments.store.layout import Store
 from experiments.store.pruning import removable, remove, size
-from experiments.tracking.mlflow import rebuild as rebuild_tracking
+from experiments.tracking.rebuild import rebuild as rebuild_tracking
 from experiments.tracking.rebuild import tracked_runs
 
 

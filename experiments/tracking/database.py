@@ -1,10 +1,12 @@
-"""MLflow's SQLite file in a store: its address, journal and server command. Does not import mlflow."""
+"""MLflow's SQLite file in a store: its address, journal and server command. mlflow is imported to make its tables."""
 
 import contextlib
+import os
 import sqlite3
 import sys
 from pathlib import Path
 
+from experiments.store.durable import folder_beside
 from experiments.store.layout import Store
 from experiments.store.sqlite_mode import journal_mode
 
@@ -28,6 +30,26 @@ def set_journal(path: Path) -> None:
                 connection.execute(f"PRAGMA journal_mode={mode}")
                 connection.execute("CREATE TABLE IF NOT EXISTS made_by_ablations (version INTEGER)")
                 connection.execute("DROP TABLE made_by_ablations")
+
+
+def make_database(path: Path) -> None:
+    """Create a database with MLflow's tables; set the journal mode of an existing one.
+
+    The tables are created in a temporary file and renamed: MLflow's migrations are not one transaction, and it cannot
+    use tables that a kill left incomplete. MLflow's empty experiment "Default" also gets a relative address.
+    """
+    if path.exists():
+        set_journal(path)
+        return
+    with folder_beside(path.parent, ".mlflow-") as folder:
+        aside = folder / path.name
+        set_journal(aside)
+        os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+        from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+        SqlAlchemyStore(f"sqlite:///{aside}", SCHEME).engine.dispose()
+        if not path.exists():  # otherwise another process was faster, and its database may already contain runs
+            aside.replace(path)
 
 
 def ui_command(store: Store, port: int) -> list[str]:

@@ -72,14 +72,14 @@ class Published:
 def publish(tracker: "Tracker", table: Table) -> Published:
     """Write the note, files and view of a table; can be repeated. The table's runs must have been synced."""
     client = tracker.client
-    experiment = tracker.experiment(table.study)
-    heading = tracker.heading(table.study, table.profile, table.corpus)
+    experiment = tracker.headings.experiment(table.study)
+    heading = tracker.headings.heading(table.study, table.profile, table.corpus)
     client.set_tag(heading, NOTE, _note(table.note))
     with tempfile.TemporaryDirectory(prefix="ablations-view-") as folder:
         for name, data in table.files.items():
             path = Path(folder) / name
             path.write_bytes(data)
-            tracker.keep_artifact(heading, path, f"{FOLDER}/{name}", fresh=True)
+            tracker.artifacts.keep(heading, path, f"{FOLDER}/{name}", fresh=True)
     order = f"order.{table.study}"
     known = {run.data.tags.get("run_id"): run for run in _runs_of(client, experiment)}
     for number, run_id in enumerate(table.runs):

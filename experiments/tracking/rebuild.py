@@ -1,17 +1,44 @@
 """All runs of a store, as MLflow should show them: from the queue, or else from their folders."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from experiments.errors import Damaged, UserError
+from experiments.errors import Damaged, DiskFull, UserError
 from experiments.events.event_log import Tail
 from experiments.jobs.coordinator.reporter import tracked_run
 from experiments.jobs.queue.job import Job, Member
 from experiments.jobs.queue.queue import Queue
 from experiments.jobs.queue.states import State
 from experiments.records import TrackedRun
+from experiments.store.durable import folder_beside, remove_folder
 from experiments.store.layout import Store
 from experiments.store.sealed import read_json
+from experiments.tracking.mlflow import Tracker
+
+
+def rebuild(store: Store, runs: Iterable[TrackedRun]) -> list[str]:
+    """Write the MLflow database again from the store's events and results. The caller holds the coordinator's lock.
+
+    A new database is filled and then replaces the old one. Returns a line for each run that could not be written; all
+    others are written.
+    """
+    problems = []
+    with folder_beside(store.state_dir, ".mlflow-") as state, folder_beside(store.root, ".mlflow-") as files:
+        tracker = Tracker(store, database=state / store.mlflow_db.name, artifacts=files)
+        for run in runs:
+            try:
+                tracker.sync(run)
+            except (MemoryError, DiskFull):
+                raise
+            except Exception as error:
+                problems.append(f"{run.run_id}: {error}")
+        tracker.close()
+        for suffix in ("", "-wal", "-shm", "-journal"):
+            store.mlflow_db.with_name(store.mlflow_db.name + suffix).unlink(missing_ok=True)
+        (state / store.mlflow_db.name).replace(store.mlflow_db)
+        remove_folder(store.artifacts)
+        files.rename(store.artifacts)
+    return problems
 
 
 def tracked_runs(store: Store) -> Iterator[TrackedRun]:

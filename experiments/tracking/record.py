@@ -7,18 +7,15 @@ import math
 import re
 from collections import deque
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from experiments.errors import UserError
 from experiments.events.history import History, Point
 from experiments.records import Member, TrackedRun
-from experiments.store.durable import link
 from experiments.store.layout import Store
 from experiments.store.sealed import read_json
 
 TAG_LENGTH = 4000  # below MLflow's limit
-ARTIFACT_BYTES = 64 << 20  # larger files stay in the run's folder only
 NUM_PARAMS, TRAIN_WALL_S = "num_params", "train_wall_s"
 _IDENTITY = re.compile(r"[0-9a-f]{16}")
 
@@ -126,32 +123,9 @@ def evaluations(store: Store, run_id: str) -> Iterator[tuple[str, Mapping[str, A
             yield eval_id, made
 
 
-def artifacts(store: Store, run_id: str) -> Iterator[tuple[Path, str]]:
-    """(file, name) of artifacts: outputs, attention maps, logs, uncommitted changes."""
-    for eval_id, made in evaluations(store, run_id):
-        for path in sorted(store.evaluation_folder(run_id, eval_id).iterdir()):
-            yield path, f"evaluations/{made.get('set', 'set')}-{eval_id[:8]}/{path.name}"
-    for path in sorted((store.run_folder(run_id) / "attention").glob("*")):
-        yield path, f"attention/{path.name}"
-    for number in store.attempts(run_id):
-        for name in ("log.txt", "uncommitted.diff"):
-            yield store.attempt_folder(run_id, number) / name, f"attempts/{number:04d}/{name}"
-
-
 def _described(store: Store, run_id: str) -> Mapping[str, Any]:
     """The run's config.json; {} if missing or damaged."""
     try:
         return read_json(store.run_folder(run_id) / "config.json") or {}
     except UserError:
         return {}
-
-
-def place_artifact(source: Path, target: Path) -> None:
-    """Hard-link a file that no longer changes; copy it if links do not work. Skips files over ARTIFACT_BYTES."""
-    if not source.is_file() or source.stat().st_size > ARTIFACT_BYTES:
-        return
-    if target.exists() and target.stat().st_size == source.stat().st_size:
-        return
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.unlink(missing_ok=True)
-    link(source, target)

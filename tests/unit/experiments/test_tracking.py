@@ -20,7 +20,8 @@ from experiments.records import TrackedRun
 from experiments.store.layout import Store
 from experiments.store.sealed import write_json
 from experiments.tracking.database import ui_command
-from experiments.tracking.mlflow import Tracker, rebuild
+from experiments.tracking.mlflow import Tracker
+from experiments.tracking.rebuild import rebuild
 from experiments.tracking.record import final_points
 
 pytestmark = pytest.mark.slow  # importing MLflow and making its tables takes seconds
@@ -205,7 +206,7 @@ def test_tables_half_made_by_a_killed_process_are_in_nobodys_way(tmp_path, size)
     """MLflow's migrations, begun and killed, can not be gone on with: "table … already exists", for ever."""
     own = Store.open(tmp_path / "store")
     code = (
-        "import pathlib, sys; from experiments.tracking.mlflow import make_database as m; m(pathlib.Path(sys.argv[1]))"
+        "import pathlib as p, sys; from experiments.tracking.database import make_database as m; m(p.Path(sys.argv[1]))"
     )
     process = subprocess.Popen([sys.executable, "-c", code, str(own.mlflow_db)])
 

@@ -12,7 +12,8 @@ from experiments.jobs.coordinator.background import Background
 from experiments.records import TrackedRun
 from experiments.store.layout import Store
 from experiments.store.sealed import write_json
-from experiments.tracking.mlflow import POSITION, Tracker, rebuild
+from experiments.tracking.mlflow import POSITION, Tracker
+from experiments.tracking.rebuild import rebuild
 
 pytestmark = pytest.mark.slow  # importing MLflow and making its tables takes seconds
 

@@ -1,0 +1,46 @@
+"""What the runs of a table stand under in MLflow: an experiment a study, in it a heading per profile and corpus."""
+
+from typing import Any
+
+from experiments.config import digest
+from experiments.tracking.database import SCHEME
+
+
+class Headings:
+    """Finds or makes them. `elsewhere`: at a server, which decides where artifacts lie."""
+
+    def __init__(self, client: Any, elsewhere: bool) -> None:
+        self._client, self._elsewhere = client, elsewhere
+        self._experiments: dict[str, str] = {}
+        self._headings: dict[tuple[str, str, str], str] = {}
+
+    def experiment(self, study: str) -> str:
+        """The id of the study's experiment, created or restored if necessary."""
+        if study not in self._experiments:
+            known = self._client.get_experiment_by_name(study)
+            if known is None:
+                location = f"{SCHEME}{''.join(c if c.isalnum() else '-' for c in study)}"
+                self._experiments[study] = self._client.create_experiment(
+                    study, artifact_location=None if self._elsewhere else location
+                )
+            else:
+                if known.lifecycle_stage != "active":
+                    self._client.restore_experiment(known.experiment_id)
+                self._experiments[study] = known.experiment_id
+        return self._experiments[study]
+
+    def heading(self, study: str, profile: str, corpus: str, start_ms: int | None = None) -> str:
+        """The id of the parent run. It only groups runs, so it is finished from the start."""
+        key = (study, profile, corpus)
+        if key not in self._headings:
+            experiment = self.experiment(study)
+            about = {"heading": digest(key), "study": study, "profile": profile, "corpus": corpus}
+            found = self._client.search_runs([experiment], f"tags.heading = '{about['heading']}'", max_results=1)
+            if found:
+                self._headings[key] = found[0].info.run_id
+            else:
+                name = " · ".join(part for part in key if part)
+                made = self._client.create_run(experiment, start_time=start_ms, tags=about, run_name=name)
+                self._client.set_terminated(made.info.run_id, "FINISHED", start_ms)
+                self._headings[key] = made.info.run_id
+        return self._headings[key]
