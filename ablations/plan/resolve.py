@@ -66,10 +66,10 @@ def resolve(study: Study, selection: Selection, task: Task) -> list[PlannedRow]:
     rows = select_rows(study, selection.rows)
     context = _Context(study, name, profile, selection, task)
     _check_words(context)
-    settled = [(row, *_settle(context, row)) for row in rows]
-    reference = dict(flatten(_settle(context, None)[0]))
+    configured = [(row, *_row_config(context, row)) for row in rows]
+    reference = dict(flatten(_row_config(context, None)[0]))
     planned = []
-    for row, config, replaced in settled:
+    for row, config, replaced in configured:
         changed = _changes(config, reference)
         _prove(context, row, changed)
         seeds = tuple(row_seeds(study, row, selection))
@@ -117,7 +117,7 @@ def _or_list(name: str, options: list[str]) -> str:
     return f"Nearest: {', '.join(nearest(name, options) or options)}."
 
 
-def _settle(context: _Context, row: Variation | None) -> tuple[TaskConfig, tuple[Replaced, ...]]:
+def _row_config(context: _Context, row: Variation | None) -> tuple[TaskConfig, tuple[Replaced, ...]]:
     """One row's configuration (base's for None), by the order that the head of this file gives."""
     study, profile, where = context.study, context.profile, context.where(row)
     by_profile = f'profile "{context.profile_name}"'

@@ -1,7 +1,7 @@
-"""torch.compile for the layers of a Transformer: few padded shapes, one graph each, and no silent way back to eager.
+"""torch.compile for the layers of a Transformer: few padded shapes, one graph each, and never a silent return to eager.
 
-Layers are compiled one by one: all of an encoder's, and all of a decoder's, share their graphs, which a whole model
-of six would hold six times. torch's compiler is imported only where it is asked for: that takes seconds.
+Layers are compiled one by one: all layers of the encoder share their graphs, as do those of the decoder. A whole model
+of six layers would hold each graph six times. torch's compiler is imported only if needed, because it takes seconds.
 """
 
 import contextlib
@@ -14,11 +14,11 @@ from experiments.data.batches.shapes import MOST_SHAPES
 from experiments.errors import UserError
 from model.transformer import Transformer
 
-GRAPHS = 2 * MOST_SHAPES  # of one kind of layer: micro-batches that no shape holds are cut, and strides may differ
+GRAPHS = 2 * MOST_SHAPES  # graphs of one kind of layer: too large micro-batches are cut, and strides may differ
 
 
 def compile_layers(model: Transformer, backend: str = "inductor") -> None:
-    """Compile every layer for the training pass. Weights and their names stay as they are."""
+    """Compile every layer for training. Weights and their names stay the same."""
     import torch._dynamo.config as dynamo
 
     dynamo.recompile_limit = GRAPHS
@@ -28,7 +28,7 @@ def compile_layers(model: Transformer, backend: str = "inductor") -> None:
 
 
 def eagerly(compiled: bool) -> contextlib.AbstractContextManager[None]:
-    """Without compiled code: for sets whose sentences have any shape."""
+    """Run without compiled code: for sets with sentences of any shape."""
     if not compiled:
         return contextlib.nullcontext()
     eager: contextlib.AbstractContextManager[None] = torch.compiler.set_stance("force_eager")
@@ -37,14 +37,14 @@ def eagerly(compiled: bool) -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def naming_recompiles() -> Iterator[None]:
-    """More shapes than were planned would be compiled again and again: a UserError, not a slow training."""
+    """Raise UserError if more shapes occur than planned, instead of compiling again and again."""
     try:
         yield
     except Exception as error:
         if type(error).__name__ != "FailOnRecompileLimitHit":
             raise
         raise UserError(
-            f"training.compile is set, and one kind of layer met more than {GRAPHS} shapes of input, which would be "
-            "compiled again and again. Set training.compile to false, or training.tokens_per_batch to another number. "
+            f"training.compile is set, but one kind of layer got more than {GRAPHS} input shapes, which would be "
+            "compiled again and again. Set training.compile to false, or change training.tokens_per_batch. "
             "No checkpoint was changed."
         ) from error

@@ -1,4 +1,4 @@
-"""The training curve: what each step's loss was, told now and then, so that no step waits for the device."""
+"""The training curve: losses are collected on the device and emitted at intervals, so that no step waits for it."""
 
 import math
 import time
@@ -10,14 +10,14 @@ from torch import Tensor
 
 from experiments.errors import Diverged
 
-EVERY_STEPS = 10  # these points do not depend on the clock: two equal runs have them in common
-EVERY_S = 2.0  # further ones where steps are slow
+EVERY_STEPS = 10  # these points do not depend on the clock: two equal runs share them
+EVERY_S = 2.0  # additional points if steps are slow
 
 
 class Curve:
-    """Gathers losses on the device and emits "metrics": the newest step's loss, and speeds since the last point.
+    """Collects losses on the device and emits "metrics": the newest step's loss, and speeds since the last point.
 
-    `add_up` sums over the processes that train together; their counts are told already summed.
+    `add_up` sums over the processes that train together; token counts are passed already summed.
     """
 
     def __init__(self, emit: Callable[..., None], add_up: Callable[[Tensor], Tensor]) -> None:
@@ -27,12 +27,12 @@ class Curve:
         self.restart_clock()
 
     def restart_clock(self) -> None:
-        """Leave out of the speeds what happened since the last point: an evaluation, a checkpoint."""
+        """Exclude the time since the last point from the speeds: an evaluation, a checkpoint."""
         self._source_tokens = self._target_tokens = self._positions = 0
         self._since = time.perf_counter()
 
     def add(self, step: int, loss: Tensor, nll: Tensor, target: int, source: int, positions: int) -> None:
-        """One step: sums over its `target` tokens; `positions` counts padding too, on both sides."""
+        """Add one step: sums over its `target` tokens. `positions`: places of both sides, padding included."""
         self._waiting.append((step, loss, nll, target))
         self._source_tokens += source
         self._target_tokens += target
@@ -42,15 +42,15 @@ class Curve:
         return step % EVERY_STEPS == 0 or time.perf_counter() - self._since >= EVERY_S
 
     def flush(self, learning_rate: float) -> None:
-        """Wait for the device, check every step since the last point, emit one. Raises Diverged."""
+        """Wait for the device, check every step since the last point, emit one point. Raises Diverged."""
         if not self._waiting:
             return
         sums = self._add_up(torch.stack([torch.stack((loss, nll)) for _, loss, nll, _ in self._waiting])).tolist()
         for (step, *_), (loss, _) in zip(self._waiting, sums, strict=True):
             if not math.isfinite(loss):
                 raise Diverged(
-                    f"the loss of step {step} is {loss}: training diverged. A lower training.learning_rate_scale or a "
-                    "longer training.warmup_steps keeps it stable; training.clip_norm helps too."
+                    f"the loss of step {step} is {loss}: training diverged. Use a lower training.learning_rate_scale, "
+                    "a longer training.warmup_steps, or training.clip_norm."
                 )
         seconds = time.perf_counter() - self._since
         step, _, _, tokens = self._waiting[-1]

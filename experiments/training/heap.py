@@ -1,9 +1,9 @@
-"""Freed memory goes back to the system where the heap keeps growing.
+"""Return freed memory to the system if the heap keeps growing.
 
-glibc keeps what a training frees (experiments/device.py says why), and gives blocks of ever new sizes new places
-between the kernels that oneDNN keeps for as many shapes: a training of multi30k's model grew for thousands of steps
-while what lives in its heap stayed the same. What is given back has to be taken again where it is needed, which costs
-time: so it is given back only where the process has grown.
+glibc keeps the memory that a training frees (experiments/device.py explains why), and places blocks of always new sizes
+between the kernels that oneDNN caches for as many shapes. A training of multi30k's model grew for thousands of steps
+while the live part of its heap stayed constant. Returned memory must be allocated again, which takes time, so it is
+returned only after the process has grown.
 """
 
 import ctypes
@@ -11,19 +11,19 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-EVERY = 25  # steps between looks: what was given back is in use again by then
+EVERY = 25  # steps between checks: by then the returned memory is in use again
 GROWTH = 1.05
 
 
 class Heap:
-    """`look` once a step. On systems without glibc it does nothing."""
+    """Call `look` once per step. Does nothing on systems without glibc."""
 
     def __init__(self, resident: Callable[[], int] | None = None, trim: Callable[[], object] | None = None) -> None:
         self._resident, self._trim = resident or _resident_pages, trim or _trimmer()
-        self._level = 0  # resident some steps after the last trim; 0: not looked at since
+        self._level = 0  # resident pages some steps after the last trim; 0: not yet measured
 
     def look(self, step: int) -> None:
-        """Give freed memory back if the process has grown by GROWTH since it last did so."""
+        """Return freed memory if the process has grown by GROWTH since the last time."""
         if self._trim is None or step % EVERY:
             return
         now = self._resident()

@@ -3,13 +3,13 @@
 Shapes: N real target tokens, C tokens of a chunk, D d_model, W vocabulary (rows of the output matrix, of which the
 first `vocab_size` are pieces and the rest padding).
 
-The ε is spread as tensor2tensor and fairseq do: 1 − ε on the right piece y, ε/(V−1) on each of the V−1 others
-(torch's `cross_entropy(label_smoothing=)` gives every piece ε/V). With the logits z and lse = log Σ exp z that is
+ε is spread as in tensor2tensor and fairseq: 1 − ε on the right piece y, ε/(V−1) on each of the V−1 others (torch's
+`cross_entropy(label_smoothing=)` gives every piece ε/V). With the logits z and lse = log Σ exp z this is
 
     loss = lse − (1−ε)·z_y − ε/(V−1)·(Σz − z_y)        ∂loss/∂z = softmax(z) − target distribution
-    nll  = lse − z_y                                   what perplexity is made of: never smoothed
+    nll  = lse − z_y                                   the basis of perplexity: never smoothed
 
-The constant that makes tensor2tensor's loss reach 0 is left out: it moves no gradient.
+tensor2tensor's constant, which makes its loss reach 0, is left out: it changes no gradient.
 """
 
 from typing import Any
@@ -18,18 +18,18 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-CPU_CHUNK = 512  # tokens at a time; more gain little, fewer make slow products
-CUDA_CHUNK = 8192  # a GPU wants few large launches
-WEIGHT_CHUNKS = 2  # chunks whose logit gradients wait for one product with their hidden rows
+CPU_CHUNK = 512  # tokens per chunk; more gain little, fewer make slow products
+CUDA_CHUNK = 8192  # a GPU is faster with few large launches
+WEIGHT_CHUNKS = 2  # chunks whose logit gradients share one product with their hidden rows
 
 
 def smoothed_loss(
     hidden_ND: Tensor, weight_WD: Tensor, target_N: Tensor, vocab_size: int, smoothing: float, chunk: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """(Σ loss, Σ nll) over N tokens; the nll carries no gradient. Products in autocast's type, the rest in fp32.
+    """(Σ loss, Σ nll) over N tokens; the nll has no gradient. Products in autocast's type, the rest in fp32.
 
-    The gradients are computed in the forward pass, chunk by chunk, so that the N × W logits never exist at once and
-    no logit is computed twice. Under `no_grad` only the sums are.
+    The gradients are computed in the forward pass, chunk by chunk, so the N × W logits never exist at once and no logit
+    is computed twice. Under `no_grad` only the sums are computed. Raises ValueError for vocab_size < 2.
     """
     if vocab_size < 2:
         raise ValueError(f"smoothing spreads over the other pieces: vocab_size {vocab_size} leaves none")
@@ -64,7 +64,7 @@ class _SmoothedLoss(torch.autograd.Function):
                 part = slice(start, start + chunk)
                 target_C = target_N[part]
                 z_CW = gradients.logits(part) if gradients else rows_ND[part] @ matrix_WD.T
-                z_CW[:, vocab_size:] = -torch.inf  # padding rows are no pieces
+                z_CW[:, vocab_size:] = -torch.inf  # padding rows are not pieces
                 z_y_C = z_CW.gather(1, target_C[:, None])[:, 0].to(exact)
                 if gradients is None or not z_CW.is_cpu:
                     nll_C = z_CW.to(exact).logsumexp(1) - z_y_C
@@ -72,7 +72,7 @@ class _SmoothedLoss(torch.autograd.Function):
                     p_CW = gradients.softmax(part, z_CW)
                     if z_CW.is_cpu:
                         nll_C = _nll(p_CW, target_C, z_y_C, rows_ND[part], matrix_WD[:vocab_size])
-                    # softmax − (1−ε) at y. The ε/(V−1) of every piece is a product of two sums, taken off at the end
+                    # softmax − (1−ε) at y. The ε/(V−1) of every piece is a product of two sums, subtracted at the end
                     p_CW[torch.arange(len(p_CW), device=p_CW.device), target_C] -= 1 - smoothing - others
                     gradients.add(part)
                 nll, z_y = nll + nll_C.sum(), z_y + z_y_C.sum()
@@ -96,32 +96,33 @@ class _SmoothedLoss(torch.autograd.Function):
 
 
 class _Gradients:
-    """∂Σloss/∂hidden and ∂Σloss/∂weight, from the logits' gradients as the chunks bring them."""
+    """∂Σloss/∂hidden and ∂Σloss/∂weight, accumulated from the logit gradients of the chunks."""
 
     def __init__(self, rows_ND: Tensor, matrix_WD: Tensor, chunk: int, exact: torch.dtype) -> None:
         self.rows_ND, self.matrix_WD = rows_ND, matrix_WD
         self.d_hidden_ND = torch.empty_like(rows_ND)
-        # written by the first group of chunks; zeros where there is none
+        # written by the first group of chunks; zeros if there is none
         self.d_weight_WD = torch.zeros_like(matrix_WD if len(rows_ND) == 0 else matrix_WD[:0], dtype=exact)
         self._exact = exact
-        self._start = 0  # of the chunks that wait
+        self._start = 0  # first row of the waiting chunks
         self._waiting_GW = rows_ND.new_empty(min(WEIGHT_CHUNKS * chunk, len(rows_ND)), len(matrix_WD))
 
     def _here(self, part: slice) -> tuple[int, Tensor]:
-        """The end of a chunk, and where its logits' gradient waits."""
+        """The end of a chunk, and the place of its logit gradients."""
         stop = min(part.stop, len(self.rows_ND))
         return stop, self._waiting_GW[part.start - self._start : stop - self._start]
 
     def logits(self, part: slice) -> Tensor:
-        """On a processor they stand where their softmax and then their gradient will: nothing is copied."""
+        """Logits of a chunk; on a processor in the place of their softmax and gradient, so nothing is copied."""
         rows_CD, matrix_DW = self.rows_ND[part], self.matrix_WD.T
         return torch.mm(rows_CD, matrix_DW, out=self._here(part)[1]) if rows_CD.is_cpu else rows_CD @ matrix_DW
 
     def softmax(self, part: slice, z_CW: Tensor) -> Tensor:
-        """In the product's type, sums in fp32; on a processor z is overwritten."""
+        """Softmax in the product's type with sums in fp32; on a processor it overwrites z."""
         return torch.softmax(z_CW, 1, out=self._here(part)[1])
 
     def add(self, part: slice) -> None:
+        """Add a chunk's gradients, from its place in the waiting rows."""
         stop, d_z_here_CW = self._here(part)
         torch.mm(d_z_here_CW, self.matrix_WD, out=self.d_hidden_ND[part])
         if stop - self._start == len(self._waiting_GW) or stop == len(self.rows_ND):
@@ -140,7 +141,7 @@ def _product_type(hidden_ND: Tensor) -> torch.dtype:
 
 
 def _nll(p_CW: Tensor, target_C: Tensor, z_y_C: Tensor, rows_CD: Tensor, matrix_VD: Tensor) -> Tensor:
-    """−log p_y per token. In bfloat16 its error is half a percent of p at most, far less than the logits' own."""
+    """−log p_y per token. In bfloat16 its error is at most half a percent of p, far below the error of the logits."""
     p_y_C = p_CW.gather(1, target_C[:, None])[:, 0].to(z_y_C.dtype)
     nll_C = -p_y_C.log()
     if not bool(p_y_C.all()):  # a probability below 1e-38 is 0 in fp32, and its logarithm is not

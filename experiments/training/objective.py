@@ -1,4 +1,4 @@
-"""What a step minimises, as one module: a micro-batch in, its summed loss out.
+"""The training objective as one module: a micro-batch in, its summed loss out.
 
 Shapes: B batch, S source, T target, N real target tokens, D d_model, W vocabulary.
 """
@@ -13,12 +13,12 @@ from model.transformer import Transformer
 
 
 class Objective(nn.Module):
-    """(Σ loss, Σ nll) over a micro-batch's real target tokens. One forward call, so that DDP can wrap it."""
+    """(Σ loss, Σ nll) over a micro-batch's real target tokens, in one forward call, so that DDP can wrap it."""
 
     def __init__(self, model: Transformer, smoothing: float, *, masked: bool) -> None:
         super().__init__()
         self.model, self.smoothing = model, smoothing
-        self.masked = masked  # give a mask also where nothing is padded: one graph instead of two when compiled
+        self.masked = masked  # always pass a mask: one compiled graph instead of two
 
     def forward(
         self, source_BS: Tensor, mask_BS: Tensor | None, target_input_BT: Tensor, real_N: Tensor, output_N: Tensor
@@ -28,9 +28,9 @@ class Objective(nn.Module):
         return smoothed_loss(hidden_ND, self.model.output_weight, output_N, self.model.vocab_size, self.smoothing)
 
     def inputs(self, batch: Batch[Tensor], device: Device) -> tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor]:
-        """What `forward` takes, on the device."""
+        """The arguments of `forward`, on the device."""
         output = batch.target_output.flatten()
-        real_N = (output != PAD_ID).nonzero()[:, 0]  # on the processor: a GPU is not asked
+        real_N = (output != PAD_ID).nonzero()[:, 0]  # on the processor, without waiting for a GPU
         source_BS = device.move(batch.source)
         padded = self.masked or batch.num_source_tokens < batch.source.numel()
         return (

@@ -1,6 +1,6 @@
-"""Adam as in section 5.3, its knobs, and its state as named tensors.
+"""Adam as in section 5.3, its settings, and its state as named tensors.
 
-The paper has neither weight decay nor clipping: both are off unless set.
+The paper has neither weight decay nor clipping; both are off by default.
 """
 
 from collections.abc import Mapping
@@ -14,8 +14,8 @@ from experiments.config import TrainingConfig
 def make_optimizer(model: nn.Module, settings: TrainingConfig) -> torch.optim.Adam:
     """Adam over all parameters; the learning rate is set before every step (`set_learning_rate`).
 
-    Decay is decoupled (Loshchilov and Hutter 2019) and spares vectors: biases and norms.
-    `fused` is one pass over each parameter and its two moments.
+    Weight decay is decoupled (Loshchilov and Hutter 2019) and excludes vectors: biases and norms.
+    `fused` updates each parameter and its two moments in one pass.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     groups = [
@@ -33,12 +33,13 @@ def make_optimizer(model: nn.Module, settings: TrainingConfig) -> torch.optim.Ad
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Set the learning rate of all parameter groups."""
     for group in optimizer.param_groups:
         group["lr"] = rate
 
 
 def clip(model: nn.Module, norm: float) -> None:
-    """Scale all gradients together so that their norm is at most `norm`; 0 leaves them alone."""
+    """Scale all gradients together to a norm of at most `norm`; 0 does nothing."""
     if norm > 0:
         nn.utils.clip_grad_norm_(model.parameters(), norm)
 
@@ -56,7 +57,7 @@ def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dic
 def restore_optimizer(
     model: nn.Module, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], step: int
 ) -> None:
-    """Put the moments back as they were after `step` updates."""
+    """Restore the moments after `step` updates."""
     for name, parameter in model.named_parameters():
         if f"exp_avg/{name}" not in tensors:
             continue

@@ -1,4 +1,4 @@
-"""A training under way: model, optimizer, how far it is, where it saves. The loop that drives it is in trainer.py."""
+"""The state of a training: model, optimizer, step, checkpoints. The loop that drives it is in trainer.py."""
 
 import math
 import time
@@ -26,14 +26,14 @@ from experiments.training.parallel.lanes import Lanes
 from model.sublayers.attention import BEST_KERNEL, Attention
 from model.transformer import Transformer
 
-PINNED = ("threads", "precision", "attention_kernel")  # what later attempts are asked to keep
-# What bits depend on beside configuration and code: recorded, and a resume says which of them changed.
+PINNED = ("threads", "precision", "attention_kernel")  # settings that later attempts keep
+# Besides configuration and code, the exact bits of results depend on these; a resume reports which of them changed.
 EXACT = (*PINNED, "device", "devices", "lanes", "deterministic", "compiled", "optimizer", "versions")
-MOMENTS = "optimizer/"  # before an optimizer tensor's name where it stands beside the weights
+MOMENTS = "optimizer/"  # prefix of optimizer tensors stored beside weights
 
 
 class Training:
-    """`step` updates are done; everything else follows from it and from the tensors."""
+    """A training after `step` updates. See `trainer.train` for the arguments."""
 
     def __init__(
         self,
@@ -73,18 +73,18 @@ class Training:
         emit("pinned", **{key: self.facts[key] for key in PINNED})
         self._saved_at = time.monotonic()
         self._score: float | None = None  # dev perplexity at `step`, if it was measured
-        self._best_steps: dict[str, int] = {}  # by spacing of the measurements, that of the lowest so far
+        self._best_steps: dict[str, int] = {}  # spacing of measurements → step of the lowest so far
         self._started = time.perf_counter()
 
     def seed(self, step: int, seed: int) -> None:
-        """Make what is random in a step a function of (seed, step), and of the rank."""
+        """Make all randomness of a step a function of (seed, step) and the rank."""
         value = mix(seed, step)
         self.device.seed(mix(value, self.group.rank) if self.group.rank else value)
         if self._lanes:
             self._lanes.seed(value)
 
     def resume(self, earlier: Sequence[Path]) -> None:
-        """Go on from the newest checkpoint of this configuration and code, if there is one."""
+        """Continue from the newest checkpoint of this configuration and code, if there is one."""
         attempts = [self.folder, *(path for path in earlier if path != self.folder)]
         found = checkpoint.newest(
             attempts,
@@ -107,20 +107,20 @@ class Training:
         changed = {
             key: [found.meta.get(key), self._meta[key]] for key in EXACT if found.meta.get(key) != self._meta[key]
         }
-        run = found.meta["run_id"]  # a shorter one, perhaps
+        run = found.meta["run_id"]  # may be a shorter run
         self._emit("resumed", step=found.step, path=_short(found.path), run=run, changed=changed)
 
     def rehearse(self, batches: Sequence[Batch[Tensor]]) -> None:
-        """A pass whose gradients are thrown away. After its first pass DDP sums them in another order, and with that
-        come other roundings: an attempt that goes on at step 500 must not have its first pass there.
+        """Run a pass and discard its gradients. After its first pass DDP sums gradients in another order, which changes
+        roundings: an attempt resumed at step 500 must not have its first pass there.
         """
         self.backward(batches, 1)
         self.optimizer.zero_grad(set_to_none=True)
 
     def accumulate_gradients(self, step: int, batches: Sequence[Batch[Tensor]]) -> None:
-        """Gradients of the mean loss over all real target tokens of a step, micro-batch by micro-batch.
+        """Compute gradients of the mean loss over all real target tokens of a step, micro-batch by micro-batch.
 
-        `batches` are this rank's; the mean is over all ranks' tokens.
+        `batches`: those of this rank; the mean is over all ranks' tokens.
         """
         target, source, positions = self.group.total(
             [
@@ -135,7 +135,7 @@ class Training:
         self.step, self.target_tokens, self._score = step, self.target_tokens + target, None
 
     def backward(self, batches: Sequence[Batch[Tensor]], tokens: int) -> list[Tensor]:
-        """Add the gradients of (Σ loss / tokens); returns each micro-batch's (Σ loss, Σ nll)."""
+        """Add the gradients of Σ loss / tokens; returns (Σ loss, Σ nll) of each micro-batch."""
         share = tokens / self.group.size  # DDP takes the mean over ranks
 
         def loss_of(batch: Batch[Tensor]) -> tuple[Tensor, Tensor]:
@@ -154,19 +154,19 @@ class Training:
         return sums
 
     def saves(self, step: int) -> bool:
-        """Whether a checkpoint is due by its step."""
+        """Whether a checkpoint is due at this step."""
         return any(keep.what == SPACED and step % keep.every == 0 for keep in self._keeps)
 
     def _measures(self, step: int) -> list[int]:
-        """The spacings of measurements on dev that ask for this step."""
+        """The spacings of dev measurements that include this step."""
         return [keep.every for keep in self._keeps if keep.what == BEST and step % keep.every == 0]
 
     def scores(self, step: int) -> bool:
-        """Whether dev is to be measured after this step."""
+        """Whether dev is measured after this step."""
         return bool(self._measures(step))
 
     def score(self, evaluate: Callable[[int], Mapping[str, float]]) -> bool:
-        """Measure and emit the dev set's metrics; whether this is the best step so far, of one spacing at least."""
+        """Measure and emit the dev set's metrics; whether this is the best step so far, for at least one spacing."""
         self._saver.wait()
         best = {every: retention.best(self.folder, every) for every in self._measures(self.step)}
         self.model.eval()
@@ -189,9 +189,9 @@ class Training:
         return minutes > 0 and time.monotonic() - self._saved_at >= 60 * minutes
 
     def save(self) -> None:
-        """Begin a checkpoint of this step. It is told when it is durable; older ones go where nobody asks for them.
+        """Start saving a checkpoint of this step. It is reported once durable; then older ones are pruned.
 
-        What goes wrong is raised by a later `check`, `save` or `settle`.
+        Errors are raised by a later `check`, `save` or `wait_for_checkpoint`.
         """
         self._saved_at = time.monotonic()
         step = self.step
@@ -203,7 +203,7 @@ class Training:
         self._saver.start(tensors, lambda copies: self._write(step, copies, meta))
 
     def _write(self, step: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-        """In the saver's thread."""
+        """Write a checkpoint, in the saver's thread."""
         weights = {name: tensor for name, tensor in tensors.items() if not name.startswith(MOMENTS)}
         moments = {name.removeprefix(MOMENTS): t for name, t in tensors.items() if name.startswith(MOMENTS)}
         _check_finite(weights, step)
@@ -212,10 +212,10 @@ class Training:
         retention.prune(self.folder, self._keeps)
 
     def check(self) -> None:
-        """Raise what a save that is done has run into."""
+        """Raise the error of a finished save."""
         self._saver.check()
 
-    def settle(self) -> None:
+    def wait_for_checkpoint(self) -> None:
         """Return when the last checkpoint is durable; raise what went wrong."""
         self._saver.wait()
 
@@ -225,8 +225,8 @@ class Training:
         self._saver.close()
 
     def finish(self) -> dict[str, Any]:
-        """Save `final` and tell what the run came to."""
-        self.settle()
+        """Save `final` and return the run's facts."""
+        self.wait_for_checkpoint()
         if self.group.leads:
             weights = checkpoint.model_tensors(self.model)
             _check_finite(weights, self.step)
@@ -246,11 +246,11 @@ class Training:
 
 
 def _check_finite(weights: Mapping[str, Tensor], step: int) -> None:
-    """Raises Diverged: the loss tells of a step's update at the next step only."""
+    """Raises Diverged for weights that are not finite; the loss shows a step's update only at the next step."""
     for name, tensor in weights.items():
         value = tensor.sum().item()
         if tensor.is_floating_point() and not math.isfinite(value) and not bool(tensor.isfinite().all()):
-            raise Diverged(f"{name} holds {value} after step {step}: training diverged at that update.")
+            raise Diverged(f"{name} is {value} after step {step}: training diverged at that update.")
 
 
 def _attention_kernel(model: Transformer, device: Device) -> str:
@@ -259,5 +259,5 @@ def _attention_kernel(model: Transformer, device: Device) -> str:
 
 
 def _short(path: Path) -> str:
-    """A checkpoint within its run's attempts: no absolute path enters an event."""
+    """A checkpoint's path within its run's attempts: events contain no absolute path."""
     return "/".join(path.parts[-3:])

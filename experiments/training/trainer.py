@@ -1,7 +1,7 @@
 """The training loop (section 5). It knows neither text nor tables: batches come from a function of the step.
 
-Everything random in a step is a function of (seed, step), so that a training which was killed at any step and goes on
-from a checkpoint computes the numbers of one that was not.
+All randomness of a step is a function of (seed, step). So a training that was killed at any step and resumed from a
+checkpoint computes the same numbers as an uninterrupted one.
 """
 
 import contextlib
@@ -46,17 +46,18 @@ def train(
 ) -> dict[str, Any]:
     """Train `model` (a model.transformer.Transformer on `device`) to `settings.train_steps`; returns facts.
 
-    `batches(step)` gives a step's micro-batches on the processor, a pure function of the step; steps count from 1. It
-    is called in a thread, ahead of the step. Where several processes train together (`group`), it gives this one's
-    share, and rank 0 alone emits, evaluates and saves. `lanes` of micro-batches are computed side by side (lanes.py).
-    `meta` must hold "lineage" and "code" (a checkpoint of another is not continued) and is kept with every checkpoint.
-    `earlier` are attempts' folders whose checkpoints may be used. `evaluate(step)` is called every `eval_steps` with
-    the model in eval mode; its "perplexity" decides which checkpoint is the best. `keeps` are what others ask of this
-    training beside its own settings (experiments/store/keeps.py).
+    batches(step): a step's micro-batches on the processor, a pure function of the step; steps count from 1. Called in a
+    thread, ahead of the step. With several processes (`group`) it returns this one's share; only rank 0 emits events,
+    evaluates and saves.
+    lanes: number of micro-batches computed in parallel (lanes.py).
+    meta: must contain "lineage" and "code" (a checkpoint with others is not continued); stored with every checkpoint.
+    earlier: folders of attempts whose checkpoints may be used.
+    evaluate(step): called every `eval_steps` with the model in eval mode; its "perplexity" decides the best checkpoint.
+    keeps: checkpoints that other studies need of this training, besides its own settings (experiments/store/keeps.py).
 
-    Writes `folder/checkpoints/…` and `folder/final`. Raises Preempted after a checkpoint when `should_stop` said so,
-    Diverged, OutOfMemory, UserError (a checkpoint of another configuration, a full disk, a kernel that cannot be
-    deterministic). A checkpoint is written while the next steps run: what goes wrong there is raised by one of them.
+    Writes `folder/checkpoints/…` and `folder/final`. Raises Preempted after a checkpoint if `should_stop()` is true;
+    Diverged; OutOfMemory; UserError (checkpoint of another configuration, full disk, kernel that cannot be
+    deterministic). A checkpoint is written during the next steps; one of them raises its errors.
     """
     group = group or Group()
     with naming_out_of_memory(), naming_nondeterminism(), naming_recompiles(), contextlib.ExitStack() as stack:
@@ -91,6 +92,6 @@ def train(
             if save and group.leads:
                 run.save()
             if stop and not last:
-                run.settle()
+                run.wait_for_checkpoint()
                 raise Preempted(step)
         return run.finish()

@@ -1,11 +1,11 @@
-"""Checkpoints: what a training needs to go on as if nothing had happened, and the weights that it leaves behind.
+"""Checkpoints: everything that a training needs to continue exactly, and the weights at its end.
 
     <attempt>/checkpoints/step-00000400/   model.safetensors, optimizer.safetensors, meta.json
     <attempt>/final/                       model.safetensors, meta.json
 
-Batches and dropout are functions of (seed, step), so there is no random state to save: the step is enough. A folder is
-written under another name, fsynced and renamed; meta.json names the size and hash of each file. Files are never written
-into afterwards (replaced or removed at most), so that a new attempt can take over an earlier one's by hard links.
+Batches and dropout are functions of (seed, step), so no random state is saved: the step is enough. A folder is written
+under another name, fsynced and renamed; meta.json records the size and hash of each file. Files are never modified
+afterwards, only replaced or removed, so a new attempt can take an earlier one's by hard links.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +29,7 @@ _MODEL = "model.safetensors"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint whose files are what was written."""
+    """A checkpoint whose files match their recorded sizes and hashes."""
 
     path: Path
     meta: Mapping[str, Any]
@@ -42,19 +42,19 @@ class Checkpoint:
         return read_tensors(self.path / _MODEL, self.meta["files"][_MODEL])
 
     def optimizer(self) -> dict[str, Tensor]:
-        """Empty where it was dropped at the training's end."""
+        """The optimizer's tensors; {} if they were dropped at the end of training."""
         if OPTIMIZER not in self.meta["files"]:
             return {}
         return read_tensors(self.path / OPTIMIZER, self.meta["files"][OPTIMIZER])
 
     @classmethod
     def open(cls, path: Path) -> "Checkpoint":
-        """Raises Damaged if a file is torn or changed, UserError if another version of this program wrote it."""
+        """Open and check. Raises Damaged for incomplete or changed files, UserError for another format."""
         meta = meta_of(path)
         if meta.get("format") != FORMAT:
             raise UserError(
                 f"{path} was written by another version of this program (checkpoint format {meta.get('format')}, "
-                f"this program reads {FORMAT}). Use that version, or train this run anew in another store. "
+                f"this program reads {FORMAT}). Use that version, or train this run again in another store. "
                 "Nothing was changed."
             )
         for name, written in meta["files"].items():
@@ -63,25 +63,25 @@ class Checkpoint:
 
 
 def save(folder: Path, step: int, weights: Mapping[str, Tensor], optimizer: Mapping[str, Tensor], meta: Any) -> Path:
-    """Save `<folder>/checkpoints/step-…`; durable when this returns. Raises UserError if the disk is full."""
+    """Save `<folder>/checkpoints/step-…`; durable on return. Raises UserError if the disk is full."""
     path = folder / "checkpoints" / f"step-{step:08d}"
     _write(path, {_MODEL: weights, OPTIMIZER: optimizer}, {**meta, "step": step})
     return path
 
 
 def save_weights(path: Path, weights: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-    """Save weights alone to a folder of any name: averages, exports."""
+    """Save only weights, to a folder of any name: for averages and exports."""
     _write(path, {_MODEL: weights}, meta)
 
 
 def save_final(folder: Path, weights: Mapping[str, Tensor], meta: Mapping[str, Any]) -> Path:
-    """Save `<folder>/final`: the weights of the last step alone."""
+    """Save `<folder>/final`: only the weights of the last step."""
     _write(folder / "final", {_MODEL: weights}, meta)
     return folder / "final"
 
 
 def add_file(path: Path, name: str, content: bytes) -> None:
-    """Keep a further file beside the weights; it is checked with them from now on."""
+    """Add a file beside the weights; from now on it is checked with them."""
     with explain_os_errors(f"save {path / name}"):
         write_bytes(path / name, content)
         meta = meta_of(path)
@@ -89,7 +89,7 @@ def add_file(path: Path, name: str, content: bytes) -> None:
 
 
 def load_weights(path: Path) -> dict[str, Tensor]:
-    """The weights of a checkpoint or of `final`. Raises UserError if they are damaged or of another version."""
+    """The weights of a checkpoint or of `final`. Raises UserError if they are damaged or of another format."""
     try:
         return Checkpoint.open(path).weights()
     except Damaged as damage:
@@ -108,11 +108,11 @@ def newest(
     skipped: Callable[[Path, str], None],
     keeps: Sequence[Keep] = (),
 ) -> Checkpoint | None:
-    """The checkpoint of the highest step up to `last_step` from which a training of this configuration may go on.
+    """The checkpoint with the highest step up to `last_step` from which this training can continue; None if none can.
 
-    It needs no optimizer where no step is left. Damaged ones, ones that other code trained, and ones whose training
-    kept less than `keeps` needs, are passed over and reported to `skipped`. Raises UserError for one of another
-    configuration: that folder should not have been offered.
+    The last step needs no optimizer state. Skipped and reported to `skipped`: damaged checkpoints, those trained by
+    other code, and those whose training kept less than `keeps` needs. Raises UserError for a checkpoint of another
+    configuration, which the caller should not have offered.
     """
     for path in sorted((p for a in attempts for p in all_of(a)), key=lambda p: p.name, reverse=True):
         if step_of(path) > last_step:
@@ -125,12 +125,12 @@ def newest(
         if found.meta.get("lineage") != lineage:
             raise UserError(
                 f"{path} was trained with another configuration (lineage {found.meta.get('lineage')}, this run's is "
-                f"{lineage}), so this run cannot go on from it: name another store, or remove that folder."
+                f"{lineage}), so this run cannot resume from it: name another store, or remove that folder."
             )
         if found.meta.get("code") != code:
-            skipped(path, "trained by other code; a run is never half old, half new")
+            skipped(path, "trained by other code; a run never mixes old and new code")
         elif OPTIMIZER not in found.meta["files"] and found.step < last_step:
-            skipped(path, "its optimizer was dropped at the end, as training.keep_optimizer = false says")
+            skipped(path, "its optimizer state was dropped (training.keep_optimizer = false)")
         elif lacking := gap(path, found.meta, attempts, keeps, last_step):
             skipped(path, lacking)
         else:
@@ -139,19 +139,19 @@ def newest(
 
 
 def link_checkpoints(found: Checkpoint, attempts: Sequence[Path], folder: Path) -> None:
-    """Link what the earlier attempts kept up to `found` into `folder`: averages and the best may need them."""
+    """Link earlier attempts' checkpoints up to `found` into `folder`: averages and the best may need them."""
     (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
     for path in [found.path, *(p for a in attempts for p in all_of(a) if step_of(p) < found.step)]:
         target = folder / "checkpoints" / path.name
         if target.exists() or not same_training(path, found.meta):
             continue
-        with explain_os_errors(f"take over the checkpoint {path}"), whole_folder(target, replace=True) as aside:
+        with explain_os_errors(f"link the checkpoint {path}"), whole_folder(target, replace=True) as aside:
             for file in path.iterdir():
                 link(file, aside / file.name)
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and persistent buffers by name; a tied one once, under its first name."""
+    """Parameters and persistent buffers by name; a tied one only once, under its first name."""
     seen: set[int] = set()
     tensors = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
@@ -163,7 +163,7 @@ def model_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def restore_model(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Copy weights into the model. Raises ValueError if names or shapes are not the model's."""
+    """Copy weights into the model. Raises ValueError if names or shapes differ from the model's."""
     own = model_tensors(model)
     if own.keys() != weights.keys():
         raise ValueError(f"weights and model differ in names: {sorted(own.keys() ^ weights.keys())[:6]}")

@@ -1,6 +1,6 @@
-"""Which checkpoints of a training are kept while it runs and after its end, and which of them an evaluation takes.
+"""Decide which checkpoints are kept during and after training, and which an evaluation uses.
 
-Imports no torch: whether a run can be evaluated is asked while planning.
+Imports no torch: planning also asks whether a run can be evaluated.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,11 +21,12 @@ def all_of(attempt: Path) -> list[Path]:
 
 
 def step_of(path: Path) -> int:
+    """The step of a checkpoint's folder."""
     return int(path.name[5:])
 
 
 def meta_of(path: Path) -> dict[str, Any]:
-    """What a checkpoint's meta.json says. Raises Damaged."""
+    """A checkpoint's meta.json. Raises Damaged."""
     try:
         meta = read_json(path / "meta.json")
     except OSError as error:
@@ -33,12 +34,12 @@ def meta_of(path: Path) -> dict[str, Any]:
     if meta is None or not isinstance(meta.get("files"), dict):
         raise Damaged(f"{path / 'meta.json'} is missing or names no files")
     if path.name.startswith("step-") and meta.get("step") != step_of(path):
-        raise Damaged(f"{path / 'meta.json'} is of step {meta.get('step')}, not of the folder's")
+        raise Damaged(f"{path / 'meta.json'} belongs to step {meta.get('step')}, not to the folder's")
     return meta
 
 
 def same_training(path: Path, meta: Mapping[str, Any]) -> bool:
-    """Whether a checkpoint is of the training of which `meta` is."""
+    """Whether a checkpoint belongs to the same training as `meta`."""
     try:
         other = meta_of(path)
     except Damaged:
@@ -47,9 +48,9 @@ def same_training(path: Path, meta: Mapping[str, Any]) -> bool:
 
 
 def prune(folder: Path, keeps: Iterable[Keep]) -> None:
-    """Remove all but the newest checkpoint and what `keeps` asks for.
+    """Remove all checkpoints except the newest and those that `keeps` demands.
 
-    Others come from a stop on request; an average must not depend on whether there was one.
+    Others come from stops on request; an average must not depend on whether there was one.
     """
     paths = all_of(folder)
     kept = set(paths[-1:])
@@ -60,14 +61,14 @@ def prune(folder: Path, keeps: Iterable[Keep]) -> None:
         try:
             kept |= {top} if (top := best(folder, keep.every)) else set()
         except Damaged:
-            return  # which one is the best is unknown: all are kept
+            return  # the best one is unknown: keep all
     for path in paths:
         if path not in kept:
             discard(path)
 
 
 def drop_optimizers(folder: Path) -> None:
-    """Leave weights alone in a finished training's checkpoints. Other attempts that link the same files keep theirs."""
+    """Keep only the weights in a finished training's checkpoints. Other attempts that link the files keep theirs."""
     for path in all_of(folder):
         meta = meta_of(path)
         if meta["files"].pop(OPTIMIZER, None) is not None:
@@ -76,10 +77,10 @@ def drop_optimizers(folder: Path) -> None:
 
 
 def best(folder: Path, every: int = 0) -> Path | None:
-    """The checkpoint with the lowest dev perplexity of those measured at multiples of `every`; the first of equals.
+    """The checkpoint with the lowest dev perplexity among those at multiples of `every`; the first of equals.
 
-    0: of all that were measured. Raises Damaged if one cannot be read, or if the best is missing: another would pass
-    for it.
+    every = 0: among all that were measured. Raises Damaged if one is unreadable or the best is missing, because
+    another one would be taken for the best.
     """
     metas = {path: meta_of(path) for path in all_of(folder)}
     measured = [p for p, meta in metas.items() if "dev_perplexity" in meta and not (every and step_of(p) % every)]
@@ -88,14 +89,14 @@ def best(folder: Path, every: int = 0) -> Path | None:
     expected = {known[str(every)]} if str(every) in known else set() if every else set(known.values())
     if expected and (found is None or step_of(found) not in expected):
         lost = ", ".join(map(str, sorted(expected)))
-        raise Damaged(f"{folder} lacks its best checkpoint, that of step {lost}: train the run anew.")
+        raise Damaged(f"{folder} lacks its best checkpoint, that of step {lost}: train the run again.")
     return found
 
 
 def gap(found: Path, meta: Mapping[str, Any], attempts: Sequence[Path], keeps: Sequence[Keep], last_step: int) -> str:
-    """What a training that goes on from `found` to `last_step` could not keep of what is needed; "" if nothing lacks.
+    """What a training resumed from `found` to `last_step` would lack of `keeps`; "" if nothing.
 
-    The earlier training may have kept less than is asked for now.
+    The earlier training may have kept less than is needed now.
     """
     there = {
         step_of(path): path
@@ -104,21 +105,21 @@ def gap(found: Path, meta: Mapping[str, Any], attempts: Sequence[Path], keeps: S
     }
     if "keeps" in meta:
         measured = {keep[1] for keep in meta["keeps"] if keep[0] == BEST}
-    else:  # of an earlier version: as often as the best that it kept
+    else:  # an earlier version: as often as the best that it kept
         scored = [step for step, path in there.items() if "dev_perplexity" in meta_of(path)]
         measured = {keep.every for keep in keeps for step in scored if step % keep.every == 0}
     for keep in keeps:
         if lost := [step for step in keep.steps(last_step) if step <= step_of(found) and step not in there]:
-            return f"the checkpoint of step {lost[0]}, of which an average is asked for, was not kept"
+            return f"the checkpoint of step {lost[0]}, needed for an average, was not kept"
         if keep.what == BEST and keep.needed and step_of(found) >= keep.every and keep.every not in measured:
-            return f"the perplexity on dev was not measured every {keep.every} steps up to it, as is asked for now"
+            return f"the perplexity on dev was not measured every {keep.every} steps up to it, as is needed now"
     return ""
 
 
 def last(folder: Path, count: int, every: int) -> list[Path]:
     """The newest `count` checkpoints of a finished training, oldest first: multiples of `every`, and the last step.
 
-    Raises UserError if there are fewer, or if one of them is missing: an older one must not pass for it.
+    Raises UserError if there are fewer or if one of them is missing; an older one is never used instead.
     """
     there = {step_of(path): path for path in all_of(folder)}
     wanted = spaced_steps(max(there, default=0), every, count)
@@ -126,15 +127,15 @@ def last(folder: Path, count: int, every: int) -> list[Path]:
     if len(found) < count:
         lacking = ", ".join(str(step) for step in wanted if step not in there)
         raise UserError(
-            f"{folder} holds {len(found)} of the checkpoints of which the average of {count} is taken"
+            f"{folder} has {len(found)} of the checkpoints for the average of {count}"
             f"{f' (step {lacking} is missing)' if lacking else ''}: set training.keep_checkpoints to {count} or more, "
-            "and training.checkpoint_steps so that there are as many, and train the run anew."
+            "and training.checkpoint_steps so that there are as many, and train the run again."
         )
     return found
 
 
 def serves(folder: Path, choice: str, every: int) -> bool:
-    """Whether a finished training's folder holds the checkpoints of a choice: last, best or average:K."""
+    """Whether a finished training's folder has the checkpoints for a choice: last, best or average:K."""
     kind, _, number = choice.partition(":")
     if kind == "last":
         return True
@@ -146,4 +147,4 @@ def serves(folder: Path, choice: str, every: int) -> bool:
         asked = meta_of(all_of(folder)[-1]).get("keeps")
     except UserError:
         return False
-    return asked is None or [BEST, every] in [list(keep[:2]) for keep in asked]  # None: of an earlier version
+    return asked is None or [BEST, every] in [list(keep[:2]) for keep in asked]  # None: an earlier version

@@ -1,7 +1,7 @@
-"""Named tensors in one durable file, in the safetensors format: data, nothing that executes.
+"""Named tensors in one durable file in the safetensors format, which cannot execute code.
 
-Written here by hand (the format is a length, a JSON header and the bytes) so that a file is hashed while it is
-written, no second copy of the weights is held, and a full disk is an OSError with its number.
+Written by our own code (the format is a length, a JSON header and the bytes), so that a file is hashed while it is
+written, memory holds no second copy of the weights, and a full disk is an OSError with its number.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ _BLOCK = 2**24  # bytes
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, int | str]:
-    """Write; returns {"bytes", "sha256"}, to be kept elsewhere. Raises OSError."""
+    """Write the file; returns {"bytes", "sha256"} for a record elsewhere. Raises OSError."""
     header = _header(tensors)
     digest = hashlib.sha256()
     with path.open("wb") as file:
@@ -35,7 +35,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, int | 
 
 
 def read_tensors(path: Path, written: Mapping[str, object]) -> dict[str, Tensor]:
-    """Read what `write_tensors` wrote and described. Raises Damaged if it is not that, byte for byte."""
+    """Read a file of `write_tensors`. Raises Damaged if its size or hash differs from `written`."""
     check_file(path, written)
     try:
         return safetensors.torch.load_file(path)

@@ -1,7 +1,7 @@
-"""The processes that train one run together, each on a device of its own (data parallel).
+"""The processes that train one run together, each on its own device (data parallel).
 
-Every rank computes its share of a step's pairs; gradients are summed by torch's DDP while the backward pass still
-runs. Counts and decisions travel apart, between processors, so that no GPU is waited for.
+Every rank computes its share of a step's pairs; torch's DDP sums gradients during the backward pass. Counts and
+decisions are exchanged between processors, so that no process waits for a GPU.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 @dataclass(frozen=True)
 class Group:
-    """This process's place among `size`. Rank 0 decides, tells events and saves; alone, a process is rank 0 of 1."""
+    """This process's place among `size`. Rank 0 decides, emits events and saves; a single process is rank 0 of 1."""
 
     rank: int = 0
     size: int = 1
@@ -28,13 +28,13 @@ class Group:
         return self.rank == 0
 
     def wrap(self, objective: nn.Module) -> nn.Module:
-        """The objective whose gradients are the mean of all ranks'."""
+        """The objective with gradients averaged over all ranks."""
         if self.size == 1:
             return objective
         return DistributedDataParallel(objective, gradient_as_bucket_view=True, broadcast_buffers=False)
 
     def gathering(self, objective: nn.Module, *, last: bool) -> contextlib.AbstractContextManager[None]:
-        """Around a micro-batch: gradients are exchanged in the last one of a step only."""
+        """A context for one micro-batch: gradients are exchanged only in the last one of a step."""
         if last or not isinstance(objective, DistributedDataParallel):
             return contextlib.nullcontext()
         return objective.no_sync()
@@ -48,14 +48,14 @@ class Group:
         return [int(value) for value in sums.tolist()]
 
     def add_up(self, sums: Tensor) -> Tensor:
-        """Sums over the ranks, on the processor."""
+        """Sums over the ranks, as a tensor on the processor."""
         sums = sums.cpu()
         if self.size > 1:
             dist.all_reduce(sums, group=self.control)
         return sums
 
     def decided(self, *flags: bool) -> list[bool]:
-        """What rank 0 says."""
+        """Rank 0's values of the flags."""
         if self.size == 1:
             return list(flags)
         said = torch.tensor(flags, dtype=torch.uint8)

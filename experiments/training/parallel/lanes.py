@@ -1,7 +1,7 @@
-"""Two lanes: threads of one process that compute a step's micro-batches side by side, on a half of its cores each.
+"""Two lanes: threads of one process that compute a step's micro-batches in parallel, on half of its cores each.
 
-A small model's operations are too short to be shared by cores: on two, multi30k's model (2.4 M parameters, 4,096
-tokens) took 323 ms a step, in two lanes 267; base (63 M), whose products are large, 1.29 s and 1.48 s in bf16.
+A small model's operations are too short to be divided among cores. On two cores, a step of multi30k's model (2.4 M
+parameters, 4,096 tokens) takes 323 ms, in two lanes 267 ms; one of base (63 M; large products) 1.29 s and 1.48 s in bf16.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,18 +17,18 @@ from experiments.training.parallel.group import Group
 from model.parts.dropout import draw_from
 
 LANES = 2
-LARGEST = 2**24  # parameters; each lane holds a gradient of each
+LARGEST = 2**24  # parameters; each lane holds a gradient per parameter
 
 
 def lanes_for(model: nn.Module, settings: TrainingConfig, device: Device, group: Group) -> int:
-    """How many lanes a training is to have; 1: none apart from the process itself."""
+    """Number of lanes of a training; 1 means no lanes."""
     small = sum(p.numel() for p in model.parameters()) <= LARGEST
     alone = not device.is_cuda and group.size == 1 and not settings.compile
     return LANES if small and alone and device.threads >= LANES else 1
 
 
 class Lanes:
-    """Sums of gradients do not depend on which lane is done first: lane r takes micro-batches r, r + lanes, …"""
+    """Lane r takes micro-batches r, r + lanes, …, so sums of gradients do not depend on which lane ends first."""
 
     def __init__(self, model: nn.Module, count: int, threads: int) -> None:
         self._parameters = [p for p in model.parameters() if p.requires_grad]
@@ -36,15 +36,15 @@ class Lanes:
         self._pool = ThreadPoolExecutor(count, "lane", initializer=_begin, initargs=(max(1, threads // count),))
 
     def seed(self, value: int) -> None:
-        """Seed what each lane's dropout draws from."""
+        """Seed the dropout generator of each lane."""
         for lane, generator in enumerate(self._generators):
             generator.manual_seed(mix(value, lane))
 
     def backward(self, loss_of: Callable[[Any], tuple[Tensor, Tensor]], batches: Sequence[Any]) -> list[Tensor]:
         """Set the parameters' gradients to those of the sum of all micro-batches' losses.
 
-        `loss_of(batch)` gives (loss, facts); returns the facts in the batches' order. The first error is raised when
-        no lane works any longer.
+        `loss_of(batch)` returns (loss, facts); returns the facts in the order of the batches. An error is raised once
+        no lane is working any more.
         """
         count = len(self._generators)
         running = [
@@ -77,7 +77,7 @@ class Lanes:
                     sums[number] += gradient
                 elif gradient.stride() == parameter.stride():
                     sums[number] = gradient
-                else:  # the fused optimizer walks through both as they lie in memory
+                else:  # the fused optimizer needs both in the same memory order
                     sums[number] = torch.empty_like(parameter).copy_(gradient)
         return sums, facts
 

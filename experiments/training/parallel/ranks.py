@@ -1,7 +1,7 @@
-"""Several processes for one run: rank 0 is the run's child itself, which starts the others and ends with them.
+"""Several processes for one run: rank 0 is the run's child, which starts the others and ends with them.
 
-A rank is the same program on the same spec (`python -m experiments.child.run SPEC RANK PORT`): whatever is sent between
-them is counts, gradients and decisions (group.py), never code. They meet on this machine.
+A rank is the same program on the same spec (`python -m experiments.child.run SPEC RANK PORT`). Ranks exchange counts,
+gradients and decisions (group.py), never code. All run on one machine.
 """
 
 import contextlib
@@ -23,17 +23,17 @@ from experiments.events.event_log import read_events
 from experiments.training.parallel.group import Group
 
 HERE = "127.0.0.1"
-PATIENCE = timedelta(minutes=30)  # for another rank: rank 0 evaluates and resumes alone meanwhile
-END_S = 30.0  # for the others to end after the last step
-OWN_WORD_S = 5.0  # for rank 0 to fail by itself when another has
+PATIENCE = timedelta(minutes=30)  # time to wait for another rank: rank 0 evaluates and resumes alone meanwhile
+END_S = 30.0  # time for the others to end after the last step
+OWN_WORD_S = 5.0  # time for rank 0 to fail by itself after another rank failed
 
 
 @contextlib.contextmanager
 def joined(device: DeviceSpec, rank: int, port: int, folder: Path, emit: Callable[..., None]) -> Iterator[Group]:
-    """The group of `device.count` processes that train in `folder`, an attempt's; of one, where it is one.
+    """The group of `device.count` processes that train in an attempt's `folder`; a group of one for one device.
 
-    Rank 0 starts the others. If one of them fails, it tells that failure as its own and ends; if one is killed, it
-    ends in the same way.
+    Rank 0 starts the others. If one of them fails, rank 0 reports that failure as its own and ends; if one is killed,
+    rank 0 ends in the same way.
     """
     if device.count == 1:
         yield Group()
@@ -48,7 +48,7 @@ def joined(device: DeviceSpec, rank: int, port: int, folder: Path, emit: Callabl
     except BaseException as error:
         if others is None:
             raise
-        if isinstance(error, RuntimeError):  # a call that another rank did not answer
+        if isinstance(error, RuntimeError):  # another rank did not answer
             others.blame()
         others.kill()  # they may be waiting for this one
         raise
@@ -57,7 +57,7 @@ def joined(device: DeviceSpec, rank: int, port: int, folder: Path, emit: Callabl
 
 
 class Others:
-    """Ranks 1, 2 …: processes of rank 0's own process group, so that whoever kills the child kills them too."""
+    """Ranks 1, 2, …, in rank 0's process group, so that killing the child kills them too."""
 
     def __init__(self, folder: Path, size: int, port: int, emit: Callable[..., None]) -> None:
         self._folder, self._emit = folder, emit
@@ -75,11 +75,11 @@ class Others:
 
     @staticmethod
     def place(folder: Path, rank: int) -> Path:
-        """Where a rank keeps its log and tells its failure."""
+        """The folder of a rank's log and events."""
         return folder / "ranks" / str(rank)
 
     def wait(self) -> None:
-        """The training is done: let them end."""
+        """Wait for the others to end after the training; then kill those that have not."""
         self._ended.set()
         for process in self._processes.values():
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -93,13 +93,13 @@ class Others:
             process.wait()
 
     def _watch(self, rank: int, process: "subprocess.Popen[bytes]") -> None:
-        """A rank that is gone leaves rank 0 waiting for it, inside a call that nothing interrupts."""
+        """Watch a rank: when it dies, rank 0 would wait for it in a call that cannot be interrupted."""
         process.wait()
         if not self._ended.wait(OWN_WORD_S):
             self._blame(rank, process)
 
     def blame(self) -> None:
-        """If another rank has failed, tell that instead of its echo here, and end. Returns if none has."""
+        """If another rank failed, report its failure instead of the resulting error here, and end; otherwise return."""
         until = time.monotonic() + OWN_WORD_S / 2
         while time.monotonic() < until and all(process.poll() is None for process in self._processes.values()):
             time.sleep(0.05)
@@ -110,9 +110,9 @@ class Others:
     def _blame(self, rank: int, process: "subprocess.Popen[bytes]") -> None:
         told = {event["kind"]: event for event in read_events(self.place(self._folder, rank))}
         if "finished" in told or "preempted" in told:
-            return  # rank 0 may still be saving what they have agreed to save
+            return  # rank 0 may still be saving the agreed checkpoint
         self.kill()
-        if "failed" not in told:  # killed: so is the run, which goes on at its checkpoint
+        if "failed" not in told:  # killed: end the run likewise, so that it resumes from its checkpoint
             os.kill(os.getpid(), signal.SIGKILL)
         said = {name: told["failed"][name] for name in ("cls", "message", "traceback")}
         self._emit("failed", **{**said, "message": f"Rank {rank}: {said['message']}"})

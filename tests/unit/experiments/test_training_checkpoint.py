@@ -137,7 +137,7 @@ def test_pruning_keeps_the_newest_the_regular_ones_and_the_best(tmp_path):
     assert _steps(tmp_path) == [100, 200, 300, 350], "350 is where a resume goes on, 250 was a stop's"
     assert retention.step_of(retention.best(tmp_path)) == 100
     assert [p.name[-3:] for p in retention.last(tmp_path, 3, 100)] == ["200", "300", "350"]
-    with pytest.raises(UserError, match=r"holds 4 of the checkpoints .*keep_checkpoints"):
+    with pytest.raises(UserError, match=r"has 4 of the checkpoints .*keep_checkpoints"):
         retention.last(tmp_path, 5, 100)
 
 
@@ -250,7 +250,7 @@ def test_an_older_checkpoint_does_not_stand_in_for_one_of_an_average(tmp_path):
     for step in (100, 200, 300, 350):
         _save(tmp_path, step)
     shutil.rmtree(tmp_path / "checkpoints/step-00000300")
-    with pytest.raises(UserError, match=r"holds 2 of the checkpoints .*step 300 is missing"):
+    with pytest.raises(UserError, match=r"has 2 of the checkpoints .*step 300 is missing"):
         retention.last(tmp_path, 3, 100)
 
 

@@ -89,7 +89,7 @@ def test_more_shapes_than_planned_end_a_compiled_training(tmp_path, monkeypatch)
         return [Batch(*cut, int((cut[0] != 0).sum()), int((cut[2] != 0).sum()))]
 
     settings = TrainingConfig(train_steps=6, compile=True, checkpoint_steps=1)
-    with pytest.raises(UserError, match="more than 3 shapes"):
+    with pytest.raises(UserError, match="more than 3 input shapes"):
         run(tmp_path, settings=settings, batches=batches)
     assert len(list((tmp_path / "checkpoints").iterdir())) == 2, "what was saved before stays, the newest two"
 

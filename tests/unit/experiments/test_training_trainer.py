@@ -106,7 +106,7 @@ def test_a_resume_says_what_changed_and_refuses_another_configuration(tmp_path):
         run(tmp_path / "3", earlier=[tmp_path / "1"], meta={**META, "lineage": "other"})
     assert not list((tmp_path / "3").iterdir()), "nothing was written"
     _, facts, _ = run(tmp_path / "4", earlier=[tmp_path / "1"], meta={**META, "code": "edited"})
-    assert facts["resumed_from"] is None, "never half old, half new"
+    assert facts["resumed_from"] is None, "never mixes old and new code"
 
 
 @pytest.mark.parametrize("cuts", [(0, 2, 6), (0, 1, 3, 6)])
