@@ -1,7 +1,7 @@
 """Two lanes: threads of one process that compute a step's micro-batches in parallel, on half of its cores each.
 
 A small model's operations are too short to be divided among cores. On two cores, a step of multi30k's model (2.4 M
-parameters, 4,096 tokens) takes 323 ms, in two lanes 267 ms; one of base (63 M; large products) 1.29 s and 1.48 s in bf16.
+parameters, 4,096 tokens) takes 323 ms, in two lanes 267 ms; base (63 M; large products) 1.29 s and 1.48 s in bf16.
 """
 
 from collections.abc import Callable, Sequence

@@ -229,7 +229,7 @@ def test_the_step_of_an_unsealed_meta_is_that_of_its_folder(tmp_path):
     path.write_text(path.read_text().replace('"step": 81', '"step": 91'))
     found, [(_, why)] = _newest(tmp_path)
     assert found.step == 71
-    assert "of step 91" in why
+    assert "to step 91" in why
 
 
 def test_another_checkpoint_does_not_pass_for_the_best(tmp_path):
