@@ -19,7 +19,7 @@ from model.config import ModelConfig, Section
 
 
 def _words(value: Any) -> Any:
-    """A list of names may be written as one text with commas: `--set evaluation.sets=dev,test`."""
+    """Accept a list of names as one text with commas: `--set evaluation.sets=dev,test`."""
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
@@ -27,14 +27,14 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_words), Field(strict=False)]
 
 
 class DataConfig(Section):
-    """Which corpus, and how text becomes pieces."""
+    """The corpus, and how text becomes pieces."""
 
     corpus: str = Field("builtin", description='"builtin" (generated) or a folder with train.<lang>, dev.<lang> …')
-    source: str | None = Field(None, description="source language; seen from the file names if unset")
-    target: str | None = Field(None, description="target language; seen from the file names if unset")
+    source: str | None = Field(None, description="source language; from the file names if unset")
+    target: str | None = Field(None, description="target language; from the file names if unset")
     train: Names = Field((), description="names of the training files without the language, joined")
     dev: Names = Field((), description="the same for the development set")
-    test: Names = Field((), description="test sets to know; every test* file if unset")
+    test: Names = Field((), description="names of the test sets; every test* file if unset")
     vocab_size: int = Field(37000, ge=16, description="pieces of the BPE vocabulary, special symbols included")
     max_pieces: int = Field(
         256, ge=2, description="training pairs with a longer side (EOS counted) are dropped and counted"
@@ -44,7 +44,7 @@ class DataConfig(Section):
     @field_validator("corpus")
     @classmethod
     def _found_from_anywhere(cls, corpus: str) -> str:
-        """A folder's path is made absolute: whoever works the queue may stand in another folder."""
+        """Make a folder's path absolute: the coordinator may run in another folder."""
         return corpus if corpus == "builtin" else str(Path(corpus).expanduser().absolute())
 
 
@@ -58,7 +58,7 @@ class TrainingConfig(Section):
     warmup_steps: int = Field(4000, ge=1, description="steps of linear warm-up (section 5.3)")
     learning_rate_scale: float = Field(1.0, gt=0, description="factor on the paper's schedule; 1 in the paper")
     tokens_per_batch: int = Field(
-        25000, ge=1, description="cap on source and on target pieces of a step, padding left out"
+        25000, ge=1, description="most source pieces and most target pieces of a step, without padding"
     )
     label_smoothing: float = Field(0.1, ge=0, lt=1, description="epsilon_ls (section 5.4)")
     adam_beta1: float = Field(0.9, ge=0, lt=1)
@@ -67,30 +67,30 @@ class TrainingConfig(Section):
     clip_norm: float = Field(0.0, ge=0, description="gradient norm is clipped to this; 0: never, as in the paper")
     weight_decay: float = Field(0.0, ge=0, description="decoupled weight decay; 0 in the paper")
     precision: PrecisionChoice = Field(
-        "auto", description="arithmetic of the forward and backward pass; auto: bf16 where the device has it"
+        "auto", description="arithmetic of the forward and backward pass; auto: bf16 if the device supports it"
     )
     deterministic: bool = Field(
-        False, description="only kernels that give the same bits every time; an error where there is none"
+        False, description="use only kernels that always give the same bits; an error if there is none"
     )
     compile: bool = Field(
-        False, description="compile the layers for a few padded shapes; `ablations probe` shows whether it pays"
+        False, description="compile the layers for a few padded shapes; `ablations probe` shows the gain"
     )
     checkpoint_steps: int = Field(1000, ge=1, description="a checkpoint every so many steps, and one at the end")
     checkpoint_minutes: float = Field(
-        0.0, ge=0, description="a checkpoint also when so many minutes have passed without one; 0: by steps alone"
+        0.0, ge=0, description="also a checkpoint after so many minutes without one; 0: by steps only"
     )
     keep_checkpoints: int = Field(2, ge=1, description="checkpoints kept while running; averaging uses these")
     keep_optimizer: bool = Field(
-        True, description="after the end, keep Adam's moments in the checkpoints: more train_steps go on from there"
+        True, description="keep Adam's moments in the checkpoints after the end, so that more train_steps can continue"
     )
     eval_steps: int = Field(0, ge=0, description="dev perplexity every so many steps; 0: only in evaluation")
 
 
-CHECKPOINTS = "last|best|average:[1-9][0-9]*"  # a regular expression of the choices
+CHECKPOINTS = "last|best|average:[1-9][0-9]*"  # a regular expression of the allowed values
 
 
 class EvaluationConfig(Section):
-    """How finished weights are decoded and scored (section 6.1). Enters eval_id only."""
+    """How finished weights are decoded and scored (section 6.1). Part of eval_id only."""
 
     sets: Names = Field(("dev",), description='"dev" and names of test sets; "test": all of them')
     checkpoint: str = Field("last", pattern=f"^({CHECKPOINTS})$", description="last, best (on dev) or average:K")
@@ -98,13 +98,14 @@ class EvaluationConfig(Section):
     length_penalty: float = Field(0.6, ge=0, description="alpha of ((5 + |Y|) / 6)^alpha")
     max_extra_length: int = Field(50, ge=0, description="output is at most this many pieces longer than the input")
     precision: PrecisionChoice = Field(
-        "fp32", description="arithmetic of scoring and decoding; fp32 compares rows whatever they were trained in"
+        "fp32",
+        description="arithmetic of scoring and decoding; fp32 compares rows independently of their training precision",
     )
 
 
-# Named by what the inputs' digests say instead (data files), or scored apart from training (evaluation).
-# Checkpoints and evaluations during training leave its numbers alone; their spacing enters eval_id where it matters.
-# How kernels are chosen and compiled moves roundings, as a device does: it is recorded with every run.
+# Settings that are not part of run_id. Data files: the inputs' digests cover them. Evaluation: it is separate from
+# training. Checkpoints and evaluations during training do not change its numbers; their spacing is part of eval_id
+# where it matters. The choice and compilation of kernels changes roundings, as a device does: every run records it.
 NOT_IN_RUN_ID = (
     "evaluation.",
     "data.corpus",
@@ -122,7 +123,7 @@ NOT_IN_RUN_ID = (
     "training.deterministic",
     "training.compile",
 )
-# What two trainings may differ in and still be one longer training of the same schedule.
+# Settings in which two trainings may differ and still be one longer training of the same schedule.
 NOT_IN_LINEAGE = ("training.train_steps",)
 
 
@@ -134,19 +135,21 @@ GIVEN_ELSEWHERE = {
 
 @dataclass(frozen=True)
 class SettingRoles:
-    """Which settings mean more to the harness than a value. Names are dotted; one that ends in a dot is a group."""
+    """Settings with a special meaning to the harness. Names are dotted; a name that ends in a dot is a group."""
 
     not_in_run_id: tuple[str, ...] = ()  # no trained number depends on these
     not_in_lineage: tuple[str, ...] = ()  # may differ between a training and a longer one that continues it
-    steps: str = ""  # says how long a training is, for progress; "": none does
-    # Whether defaults never change. Then a run is named by what differs from them, and a new setting renames no run;
-    # a user may edit defaults at any time, so there the name is made of all settings.
+    steps: str = ""  # the setting for the length of a training, used for progress; "": none
+    # Whether defaults never change. If so, a run is named by its differences from them, and a new setting renames none.
+    # A user may edit defaults at any time; then all settings are part of the name.
     frozen_defaults: bool = False
-    given_elsewhere: Mapping[str, str] = field(default_factory=lambda: GIVEN_ELSEWHERE)  # not for rows; and who does
+    given_elsewhere: Mapping[str, str] = field(
+        default_factory=lambda: GIVEN_ELSEWHERE
+    )  # settings that rows cannot set → where they are set
 
 
 class TaskConfig(Section):
-    """What every configuration has. A task adds its settings (a user's: experiments/tasks/own/settings.py)."""
+    """The part that every configuration has. A task adds its settings (a user's: experiments/tasks/own/settings.py)."""
 
     setting_roles: ClassVar[SettingRoles] = SettingRoles()
 
@@ -155,7 +158,7 @@ class TaskConfig(Section):
 
 
 class RunConfig(TaskConfig):
-    """One training of one variation with one seed, and how it is evaluated."""
+    """One training of one variation with one seed, and its evaluation."""
 
     setting_roles: ClassVar[SettingRoles] = SettingRoles(
         NOT_IN_RUN_ID, NOT_IN_LINEAGE, steps="training.train_steps", frozen_defaults=True
@@ -172,12 +175,12 @@ class RunConfig(TaskConfig):
         kind, _, count = self.evaluation.checkpoint.partition(":")
         if kind == "average" and int(count) > self.training.keep_checkpoints:
             raise ValueError(
-                f"evaluation.checkpoint averages {count} checkpoints, and training.keep_checkpoints keeps "
+                f"evaluation.checkpoint averages {count} checkpoints, but training.keep_checkpoints keeps "
                 f"{self.training.keep_checkpoints}: set it to {count} or more"
             )
         if kind == "best" and self.training.eval_steps == 0:
             raise ValueError(
-                "evaluation.checkpoint is the best on dev, and training.eval_steps = 0 measures none: set it to the "
+                "evaluation.checkpoint is the best on dev, but training.eval_steps = 0 measures none: set it to the "
                 "steps between measurements"
             )
         return self
@@ -185,20 +188,20 @@ class RunConfig(TaskConfig):
 
 @dataclass(frozen=True)
 class DeviceSpec:
-    """The devices a child was given. `kind` is "cpu" or "cuda"; CUDA_VISIBLE_DEVICES is set before it starts."""
+    """The devices of a child. `kind` is "cpu" or "cuda"; CUDA_VISIBLE_DEVICES is set before the child starts."""
 
     kind: str = "cpu"
     threads: int = 1
-    memory_gb: float | None = None  # cap; None: all there is
+    memory_gb: float | None = None  # limit; None: no limit
     count: int = 1  # devices that train the run together
-    share: float = 1.0  # of each device: less where runs share it
+    share: float = 1.0  # fraction of each device; less than 1 if runs share it
 
 
 _PLAIN = {str, int, float, bool, list, type(None)}
 
 
 def flatten(config: BaseModel | Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield ("model.d_model", 512) … for every setting, JSON types only."""
+    """Yield ("model.d_model", 512) … for every setting, with JSON types only."""
     values = config.model_dump(mode="json") if isinstance(config, BaseModel) else config
     for key, value in values.items():
         # plain types are told apart by themselves: a thousand runs have a hundred thousand settings
@@ -208,24 +211,24 @@ def flatten(config: BaseModel | Mapping[str, Any], prefix: str = "") -> Iterator
             yield f"{prefix}{key}", value
 
 
-@cache  # of every run of a plan the difference from these is wanted
+@cache  # needed for every run of a plan
 def defaults(kind: type[BaseModel]) -> Mapping[str, Any]:
-    """Every setting of a kind of configuration as it is where nobody sets it. Not to be written to."""
+    """The default of every setting of a kind of configuration, by dotted name. Do not modify."""
     return MappingProxyType(dict(flatten(kind())))
 
 
 def difference(config: BaseModel, theirs: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of `config`, by dotted name, that are not among `theirs` or other there."""
+    """The settings of `config`, by dotted name, that are missing or different in `theirs`."""
     return {key: value for key, value in flatten(config) if key not in theirs or theirs[key] != value}
 
 
 def identity_settings(config: TaskConfig) -> dict[str, Any]:
-    """The settings that decide what is trained, by dotted name, as far as they make a run's name."""
+    """The settings, by dotted name, that are part of a run's identity."""
     return _without(dict(flatten(config)), ("task", "seed", *config.setting_roles.not_in_run_id))
 
 
 def total_steps(config: TaskConfig) -> int | None:
-    """How long the training is, where a setting says so in whole steps."""
+    """Training steps, if a setting gives them as an integer; otherwise None."""
     value = dict(flatten(config)).get(config.setting_roles.steps)
     return value if isinstance(value, int) else None
 
@@ -237,18 +240,18 @@ def digest(payload: Any) -> str:
 
 
 def run_identity(config: TaskConfig, inputs: Mapping[str, str]) -> str:
-    """The run_id: what training computes is a function of these and of the code, nothing else.
+    """The run_id. Training results are a function of these arguments and of the code, and of nothing else.
 
-    `inputs` are digests of what training reads (the task's `inputs`): a corpus's recipe or content.
+    inputs: digests of the training inputs (the task's `inputs`), such as a corpus's recipe or content.
     """
     return digest(_training_payload(config, inputs))
 
 
-PROBE_ID = "0" * 16  # of a training that is only measured: no table names it
+PROBE_ID = "0" * 16  # run_id of trainings that are only measured
 
 
 def lineage(config: TaskConfig, inputs: Mapping[str, str]) -> str:
-    """Equal for runs that differ only in train_steps: the longer may continue the shorter."""
+    """Equal for runs that differ only in train_steps: the longer one may continue the shorter one."""
     payload = _training_payload(config, inputs)
     payload["settings"] = _without(payload["settings"], config.setting_roles.not_in_lineage)
     return digest(payload)
@@ -267,5 +270,5 @@ def _without(settings: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, A
 
 
 def eval_identity(run_id: str, settings: Mapping[str, Any], inputs: Mapping[str, str]) -> str:
-    """The eval_id: a run's weights, the decoding settings in full, digests of the set that is decoded."""
+    """The eval_id: hash of a run's weights, all decoding settings, and digests of the decoded set."""
     return digest({"run_id": run_id, "settings": dict(settings), "inputs": dict(inputs)})

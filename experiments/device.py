@@ -1,7 +1,7 @@
-"""The device a child computes on: the only file that calls torch.cuda.
+"""The device that a child computes on; the only file that calls torch.cuda.
 
-`Device.open` sets what is process-wide (threads, memory cap) and settles the precision; the rest of the code asks
-this object and never the device's name.
+`Device.open` makes the process-wide settings (threads, memory limit) and chooses the precision. Other code uses this
+object and never the device's name.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ _MIB = 2**20
 
 @dataclass(frozen=True)
 class Device:
-    """An opened device. `precision` is that of the forward and backward pass; weights stay fp32."""
+    """An opened device. `precision`: of the forward and backward pass; weights stay in fp32."""
 
     torch_device: torch.device
     precision: Precision
@@ -38,15 +38,15 @@ class Device:
 
     @classmethod
     def open(cls, spec: DeviceSpec, precision: str = "auto", *, deterministic: bool = False, rank: int = 0) -> "Device":
-        """Take the devices that `spec` names; of several, this process takes number `rank`.
+        """Open the devices of `spec`; of several, this process uses number `rank`.
 
-        Raises UserError if they, or the precision, are not to be had.
+        Raises UserError if they, or the precision, are not available.
         """
         if spec.kind not in ("cpu", "cuda"):
-            raise UserError(f'device kind "{spec.kind}" is not known: cpu and cuda are.')
+            raise UserError(f'device kind "{spec.kind}" is unknown; use cpu or cuda.')
         if spec.kind == "cuda" and not torch.cuda.is_available():
             raise UserError(
-                "A CUDA device was asked for, and torch sees none: check the driver (`nvidia-smi`), that this torch "
+                "A CUDA device was requested, but torch sees none: check the driver (`nvidia-smi`), that this torch "
                 "was built with CUDA, and CUDA_VISIBLE_DEVICES; or run on the processor with --devices cpu:1."
             )
         # Before the worker threads exist, since they inherit it. Adam's moments of a row that is rarely trained decay
@@ -63,7 +63,7 @@ class Device:
 
     @property
     def name(self) -> str:
-        """What a reader of the table should know: "NVIDIA H200", "AMD EPYC (2 threads)"."""
+        """The device's name for tables: "NVIDIA H200", "AMD EPYC (2 threads)"."""
         if self.is_cuda:
             return str(torch.cuda.get_device_name(self.torch_device))
         return f"{_cpu_name()} ({self.threads} thread{'s' if self.threads > 1 else ''})"
@@ -73,33 +73,33 @@ class Device:
         return self.torch_device.type == "cuda"
 
     def autocast(self) -> torch.autocast:
-        """Products in bf16 within this context if the precision says so; weights, sums and softmaxes in fp32."""
+        """A context with bf16 products if the precision is bf16; weights, sums and softmaxes stay in fp32."""
         return torch.autocast(self.torch_device.type, torch.bfloat16, enabled=self.precision == "bf16")
 
     def move(self, tensor: Tensor) -> Tensor:
-        """The tensor on this device; from pinned memory without waiting for it."""
+        """The tensor on this device; from pinned memory asynchronously."""
         return tensor.to(self.torch_device, non_blocking=True) if self.is_cuda else tensor
 
     def seed(self, value: int) -> None:
-        """Seed what dropout draws from."""
+        """Seed the generators of dropout."""
         torch.default_generator.manual_seed(value)
         if self.is_cuda:
             torch.cuda.manual_seed(value)
 
     def synchronize(self) -> None:
-        """Wait until everything asked of the device is done: for clocks."""
+        """Wait until the device has done all its work, for time measurements."""
         if self.is_cuda:
             torch.cuda.synchronize(self.torch_device)
 
     def peak_memory_bytes(self) -> int:
-        """Most memory held at once since the process started: the GPU's tensors, or the process's resident set."""
+        """Peak memory since the process started: the GPU's tensors, or the process's resident set."""
         if self.is_cuda:
             return int(torch.cuda.max_memory_allocated(self.torch_device))
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else peak * 1024
 
     def matrix_flops(self) -> float:
-        """Operations per second of a large square product in this precision: what no training exceeds."""
+        """Operations per second of a large square product in this precision, an upper bound for training."""
         dtype = torch.bfloat16 if self.precision == "bf16" else torch.float32
         size, repeats = (8192, 20) if self.is_cuda else (2048, 4)
         left, right = (torch.randn(size, size, device=self.torch_device).to(dtype) for _ in range(2))
@@ -114,7 +114,7 @@ class Device:
         return repeats * 2 * size**3 / fastest
 
     def describe(self) -> dict[str, Any]:
-        """What the numbers of a run depend on beside its configuration."""
+        """Everything besides the configuration on which the numbers of a run depend."""
         versions = {"torch": torch.__version__, "python": platform.python_version()}
         if self.is_cuda:
             versions["cuda"] = str(torch.version.cuda)
@@ -131,12 +131,12 @@ class Device:
 
 
 def seed_everything(seed: int) -> None:
-    """Seed what initialisation draws from, on every device."""
+    """Seed the generators of initialisation, on every device."""
     torch.manual_seed(mix(seed, 0))
 
 
 def mix(seed: int, step: int) -> int:
-    """A 63-bit number from two, unlike those of neighbouring seeds and steps (splitmix64's finaliser)."""
+    """A 63-bit number from two, unrelated for neighbouring seeds and steps (splitmix64's finaliser)."""
     mask = 2**64 - 1
     z = (seed * 0x9E3779B97F4A7C15 + (step + 1) * 0xD1B54A32D192ED03) & mask
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask
@@ -145,7 +145,7 @@ def mix(seed: int, step: int) -> int:
 
 
 def resolve_precision(asked: str, device: torch.device) -> Precision:
-    """ "auto" is bf16 where the device computes in it, else fp32. Raises UserError for bf16 where it does not."""
+    """ "auto" is bf16 if the device supports it, else fp32. Raises UserError for bf16 on a device without it."""
     if asked not in get_args(PrecisionChoice):
         raise ValueError(f"no precision {asked!r}: there are auto, fp32 and bf16")
     if asked == "fp32":
@@ -154,8 +154,8 @@ def resolve_precision(asked: str, device: torch.device) -> Precision:
         return "bf16"
     if asked == "bf16":
         raise UserError(
-            f'training.precision is "bf16", and this {"GPU" if device.type == "cuda" else "processor"} has no bf16 '
-            'arithmetic: set training.precision to "fp32", or to "auto", which takes what the device has.'
+            f'training.precision is "bf16", but this {"GPU" if device.type == "cuda" else "processor"} has no bf16 '
+            'arithmetic: set training.precision to "fp32", or to "auto", which chooses by device.'
         )
     return "fp32"
 
@@ -168,7 +168,7 @@ def _has_bf16(device: torch.device) -> bool:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an allocation failed, on a GPU or in the processor's memory (where torch raises a bare RuntimeError)."""
+    """Whether an allocation failed, on a GPU or in main memory (where torch raises a plain RuntimeError)."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError | OutOfMemory):
         return True
     words = ("can't allocate memory", "not enough memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
@@ -197,9 +197,9 @@ def naming_nondeterminism() -> Iterator[None]:
         if not refused:
             raise
         raise UserError(
-            f"training.deterministic is set, and {kernel.split()[-1]} has no deterministic implementation on this "
+            f"training.deterministic is set, but {kernel.split()[-1]} has no deterministic implementation on this "
             f"device with torch {torch.__version__}. Set training.deterministic to false (a resumed run then equals "
-            "an undisturbed one up to rounding), or train on another device. No checkpoint was changed."
+            "an uninterrupted one up to rounding), or train on another device. No checkpoint was changed."
         ) from error
 
 
@@ -216,18 +216,18 @@ def _open_cuda(device: torch.device, spec: DeviceSpec) -> None:
     there = torch.cuda.device_count()
     if device.index >= there:
         raise UserError(
-            f"The run was given {spec.count} GPUs, and torch sees {there}: check CUDA_VISIBLE_DEVICES and nvidia-smi."
+            f"The run has {spec.count} GPUs, but torch sees {there}: check CUDA_VISIBLE_DEVICES and nvidia-smi."
         )
     torch.cuda.set_device(device)
     if spec.memory_gb is None:
         return
     total = torch.cuda.get_device_properties(device).total_memory
-    # torch's cap is the only one that is enforced when processes share a GPU
+    # torch's limit is the only one that is enforced when processes share a GPU
     torch.cuda.set_per_process_memory_fraction(min(1.0, spec.memory_gb * 1e9 / total), device)
 
 
 def _keep_freed_memory() -> None:
-    """Have glibc keep large freed blocks instead of returning each to the kernel and faulting it in again.
+    """Let glibc keep large freed blocks instead of returning each to the kernel and faulting it in again.
 
     A plain torch loop at d_model 128 and 4,096 tokens spent a quarter of its time on that, this trainer 4 %.
     """
@@ -239,16 +239,16 @@ def _keep_freed_memory() -> None:
 
 
 def _keep_few_descriptions() -> None:
-    """Have torch keep the descriptions of only a few bf16 products. Read at a thread's first product.
+    """Let torch keep the descriptions of only a few bf16 products. Read at a thread's first product.
 
-    It keeps those of the last 1,024 shapes of every thread, 0.2 MB each; oneDNN keeps them a second time, beside their
-    kernels. Training whose batches differ in shape held 0.7 GB more for it; a product took 10 µs less at most.
+    By default it keeps those of the last 1,024 shapes of every thread, 0.2 MB each; oneDNN keeps them again with its
+    kernels. This cost 0.7 GB in training on batches of different shapes, and saves at most 10 µs per product.
     """
     os.environ.setdefault("LRU_CACHE_CAPACITY", "16")
 
 
 def _mps_runs() -> bool:
-    """Whether NVIDIA's MPS daemon serves this process: kernels of several processes then run side by side."""
+    """Whether NVIDIA's MPS daemon serves this process, so that kernels of several processes run side by side."""
     return Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"), "control").exists()
 
 

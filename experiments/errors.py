@@ -1,4 +1,4 @@
-"""The errors that cross rooms, and the system's as paragraphs."""
+"""The errors that packages share, and the system's errors as messages."""
 
 import contextlib
 import errno
@@ -6,23 +6,23 @@ from collections.abc import Iterator
 
 
 class UserError(Exception):
-    """A mistake of the user's: what is wrong, where, and what to do, in one paragraph. Exit code 2."""
+    """A user's mistake: what is wrong, where, and what to do, in one paragraph. Exit code 2."""
 
 
 class Damaged(UserError):  # noqa: N818 - the file's state
-    """A file is torn, changed or missing: it is not what was written."""
+    """A file is incomplete, changed or missing."""
 
 
 class NeedsCorpus(UserError):  # noqa: N818 - what the settings need
-    """The settings are for a larger corpus than the built-in one, and none was named: a plan is worth showing still."""
+    """The settings need a larger corpus than the built-in one, but none was named. The plan can still be shown."""
 
 
 class DiskFull(UserError):  # noqa: N818 - what the disk is
-    """There is no space left, or the quota is used up: trying again helps only once there is room."""
+    """The disk is full or the quota is used up: retrying helps only once there is space."""
 
 
 class Preempted(Exception):  # noqa: N818 - an outcome, not an error
-    """The task saved its state and stopped because it was asked to."""
+    """The task saved its state and stopped on request."""
 
     def __init__(self, step: int | None = None) -> None:
         super().__init__(f"stopped at step {step}" if step is not None else "stopped")
@@ -34,12 +34,12 @@ class Diverged(Exception):  # noqa: N818
 
 
 class OutOfMemory(Exception):  # noqa: N818
-    """The device's memory did not suffice; a smaller micro-batch may."""
+    """The device's memory was not enough; a smaller micro-batch may fit."""
 
 
 @contextlib.contextmanager
 def explain_os_errors(doing: str) -> Iterator[None]:
-    """Turn what a user can mend, such as a full disk or no permission, into one paragraph; other errors pass."""
+    """Turn errors that a user can fix, such as a full disk or missing permission, into UserError; others pass."""
     remedies = {
         errno.ENOSPC: "there is no space left on the disk, or no inode (`df -i`): free some, or name another place "
         "with --store",

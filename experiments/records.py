@@ -10,7 +10,7 @@ Member = tuple[str, str, str, str, str]  # study, profile, corpus, row, group
 
 
 class ChildExit(IntEnum):
-    """What the process of one attempt exits with."""
+    """Exit codes of an attempt's process."""
 
     FINISHED = 0
     FAILED = 1
@@ -20,7 +20,7 @@ class ChildExit(IntEnum):
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """What tracking needs to know of a run beside its events and results."""
+    """Facts on a run that the tracking store needs besides its events and results."""
 
     run_id: str
     status: str  # RUNNING, FINISHED, FAILED, KILLED

@@ -1,11 +1,10 @@
-"""Tuning one row: which settings to try next. The only importer of optuna, and only when it is asked.
+"""Tune one row: choose the settings of its next trial. The only importer of optuna, and only when needed.
 
-The trials of a row are a JSON file of the store's, `tuning/<digest>.json`, written whole or not at all before a trial
-starts and when it has ended. Each question to Optuna is put to a study in memory that is filled from that file, with a
-sampler seeded by the trial's number: the answer is a function of the file. So a kill loses nothing, a restart changes
-nothing, no second process can be handed the same trial, and the table reads what was chosen without Optuna. (Optuna's
-own storages were weighed: SQLite hands one waiting trial to several processes, a torn write makes the journal
-unreadable. Neither belongs to the one process that owns a store's work.)
+A row's trials are one JSON file of the store, `tuning/<digest>.json`, written atomically before a trial starts and
+after it ends. For each question an Optuna study in memory is filled from that file, with a sampler seeded by the
+trial's number: the answer is a function of the file. So a kill loses nothing, a restart changes nothing, no second
+process can get the same trial, and the table is printed without Optuna. (Optuna's own storages do not fit: SQLite
+gives one waiting trial to several processes, and an interrupted write makes the journal unreadable.)
 """
 
 import warnings
@@ -21,13 +20,13 @@ from experiments.store.sealed import read_json, write_json
 RUNNING, COMPLETE, PRUNED, FAILED = "running", "complete", "pruned", "failed"
 SAMPLERS = ("tpe", "random", "gp")
 PRUNERS = ("none", "median", "percentile", "halving", "hyperband")
-STARTUP = 4  # random trials before a sampler models, finished ones before a pruner judges: budgets here are small
+STARTUP = 4  # random trials before a sampler models, and finished ones before a pruner decides; small, as budgets are
 MIN_FOR_IMPORTANCE = 4  # trials: below, an importance is noise
 
 
 @dataclass(frozen=True)
 class Range:
-    """Values that a setting may take: from low to high (whole numbers if both are), or one of `choices`."""
+    """Values that a setting may take: from low to high (integers if both are), or one of `choices`."""
 
     low: float = 0
     high: float = 0
@@ -44,7 +43,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Space:
-    """What is searched, for which number, and how. Two rows with equal spaces have been tuned alike."""
+    """What is searched, for which metric, and how. Rows with equal spaces were tuned alike."""
 
     ranges: Mapping[str, Range]
     metric: str
@@ -72,7 +71,7 @@ class Trial:
 
 
 class Search:
-    """The trials of one row. `about` is what else decides them: the row's settings and inputs."""
+    """The trials of one row. `about`: the row's other settings and inputs, part of the file's name."""
 
     def __init__(self, store: Store, space: Space, about: Any) -> None:
         key = digest({"space": _plain(space), "about": about})
@@ -95,7 +94,7 @@ class Search:
         return min(done, key=lambda trial: (sign * (trial.value or 0.0), trial.number), default=None)
 
     def ask(self) -> Trial:
-        """The next trial, kept on disk before it is given."""
+        """The next trial, stored on disk before it is returned."""
         number = len(self.trials)
         study = self._study(number)
         asked = study.ask(fixed_distributions=self._distributions())
@@ -109,14 +108,14 @@ class Search:
     def tell(
         self, number: int, state: str, value: float | None = None, curve: Mapping[int, float] | None = None
     ) -> None:
-        """A trial has ended; one that has is not told again."""
+        """Record the end of a trial; an ended trial does not change."""
         trial = self.trials[number]
         if trial.state == RUNNING:
             steps = {str(step): float(v) for step, v in (curve or {}).items()} or trial.curve
             self._change(replace(trial, state=state, value=value, curve=steps))
 
     def should_prune(self, number: int, curve: Mapping[int, float]) -> bool:
-        """Whether a running trial with this curve falls behind what the others had reached."""
+        """Whether a running trial with this curve falls behind the others."""
         trial = replace(self.trials[number], curve={str(step): float(v) for step, v in curve.items()})
         study = self._study(number, instead=trial)
         found = study.pruner.prune(study, study.trials[number])
@@ -124,7 +123,7 @@ class Search:
         return bool(found)
 
     def importances(self) -> dict[str, float]:
-        """How much of the differences each setting explains (PED-ANOVA), largest first; empty for too few trials."""
+        """Fraction of the differences that each setting explains (PED-ANOVA), largest first; {} for too few trials."""
         if self.counted(COMPLETE) < MIN_FOR_IMPORTANCE or len(self.space.ranges) < 2:
             return {}
         optuna = _optuna()
@@ -133,10 +132,10 @@ class Search:
         return {str(name): float(value) for name, value in found.items()}
 
     def _study(self, number: int, instead: Trial | None = None, done_only: bool = False) -> Any:
-        """Optuna's study with the trials there are; `instead` stands for the one of its number."""
+        """An Optuna study with the present trials; `instead` replaces the trial of its number."""
         optuna, space = _optuna(), self.space
         trials = [instead if instead and t.number == instead.number else t for t in self.trials]
-        with warnings.catch_warnings(action="ignore"):  # some samplers are experimental: the user chose by name
+        with warnings.catch_warnings(action="ignore"):  # some samplers are experimental; the user chose this one
             study = optuna.create_study(
                 study_name=self._key,
                 direction="minimize" if space.minimize else "maximize",
@@ -171,7 +170,7 @@ class Search:
 
 
 def check_names(sampler: str, pruner: str) -> None:
-    """Raises UserError for a sampler or pruner that there is none of."""
+    """Raises UserError for an unknown sampler or pruner."""
     for what, name, known in (("sampler", sampler, SAMPLERS), ("pruner", pruner, PRUNERS)):
         if name not in known:
             raise UserError(f'[tune] {what} = "{name}": write one of {", ".join(known)}.')
@@ -202,7 +201,7 @@ def _distribution(given: Range) -> Any:
 def _sampler(name: str, seed: int) -> Any:
     samplers = _optuna().samplers
     if name == "tpe":
-        # parallel trials must not be the same one: those that run count as bad
+        # count running trials as bad, so that parallel trials differ
         return samplers.TPESampler(seed=seed % 2**32, constant_liar=True, n_startup_trials=STARTUP)
     if name == "gp":
         return samplers.GPSampler(seed=seed % 2**32, n_startup_trials=STARTUP, deterministic_objective=False)

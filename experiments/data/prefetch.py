@@ -1,4 +1,4 @@
-"""Make the next items while the last one is used. Imports no torch."""
+"""Produce the next items while the last one is used. Imports no torch."""
 
 import queue
 import threading
@@ -9,14 +9,14 @@ Item = TypeVar("Item")
 
 
 class _End:
-    """The iterable is used up, or raised `error`."""
+    """The iterable is exhausted, or raised `error`."""
 
     def __init__(self, error: BaseException | None = None) -> None:
         self.error = error
 
 
 class _Producer(Generic[Item]):
-    """A thread that fills a bounded queue until it is told to stop."""
+    """A thread that fills a bounded queue until it is stopped."""
 
     def __init__(self, items: Iterable[Item], depth: int) -> None:
         self.queue: queue.Queue[Item | _End] = queue.Queue(maxsize=depth)
@@ -31,7 +31,7 @@ class _Producer(Generic[Item]):
                 if not self._put(item):
                     return
             self._put(_End())
-        except BaseException as error:  # handed to the consumer, whatever it is
+        except BaseException as error:  # raised by the consumer
             self._put(_End(error))
 
     def _put(self, item: Item | _End) -> bool:
@@ -51,9 +51,9 @@ class _Producer(Generic[Item]):
 
 
 def prefetch(items: Iterable[Item], depth: int = 2) -> Generator[Item]:
-    """Yield `items` in order; a thread makes up to `depth` of them ahead.
+    """Yield `items` in order; a thread produces up to `depth` of them ahead.
 
-    An exception of the iterable is raised here, after the items before it. Leaving early (closing the generator, or
+    An exception of the iterable is raised here, after the items before it. Closing the generator early (for example by
     `contextlib.closing`) stops the thread and waits for it.
     """
     producer = _Producer(items, depth)

@@ -22,15 +22,15 @@ class Batch(Generic[Array]):
 
     source: Array  # (B, S) int64: pieces EOS PAD…
     target_input: Array  # (B, T) int64: BOS pieces PAD…, what the decoder reads
-    target_output: Array  # (B, T) int64: pieces EOS PAD…, what it is to say
+    target_output: Array  # (B, T) int64: pieces EOS PAD…, the labels
     num_source_tokens: int  # EOS counted, padding not
     num_target_tokens: int
 
 
 def collate(pairs: EncodedPairs, indices: Ids, shape: tuple[int, int, int] | None = None) -> Batch[Ids]:
-    """Make the batch of some pairs, as tight as it goes, or in a (B, S, T) that holds them: rows of PAD fill it up.
+    """Make the batch of some pairs: as small as possible, or of the given shape (B, S, T), padded with rows of PAD.
 
-    No pairs make one row of PAD: a process that gets none of a batch still takes part in the step.
+    No pairs give one row of PAD: a process with no pairs of a batch still takes part in the step.
     """
     source_lengths, target_lengths = pairs.source_lengths[indices], pairs.target_lengths[indices]
     tight = (max(1, len(indices)), *(int(lengths.max(initial=1)) for lengths in (source_lengths, target_lengths)))

@@ -1,10 +1,10 @@
-"""Which pairs make up which batch: a pure function of (seed, step). Imports no torch.
+"""Assign pairs to batches, as a pure function of (seed, step). Imports no torch.
 
 "Sentence pairs were batched together by approximate sequence length. Each training batch contained a set of sentence
 pairs containing approximately 25000 source tokens and 25000 target tokens" (section 5.1). Here tokens are pieces,
 EOS counted, padding not, and no batch holds more than `tokens_per_batch` of either side.
 
-Chance is raw bits of PCG64, and sorts are stable: a numpy of another version makes the same plan.
+Randomness is raw bits of PCG64, and sorts are stable, so another version of numpy makes the same plan.
 """
 
 from collections.abc import Callable
@@ -18,17 +18,17 @@ from experiments.errors import UserError
 Indices = NDArray[np.int64]
 
 # Measured on multi30k (V 8,000), German news (V 8,000) and the built-in corpus at 4,096 tokens: padding 5 to 7 %, and
-# two pairs of one batch meet again in the next epoch's in about a third of the cases (2.0: a quarter, padding 7 %).
+# two pairs of a batch share a batch in the next epoch in about a third of the cases (2.0: a quarter, padding 7 %).
 BAND = 1.05  # lengths within 5 % count as equal
-MIXING = 1.25  # a pair moves by up to so many batches' worth of tokens from its place in the order of lengths …
-MIXING_SHARE = 1 / 40  # … and by no more than this share of the epoch, so that few, large batches stay tight
+MIXING = 1.25  # a pair moves from its place in the order of lengths by up to so many batches' tokens …
+MIXING_SHARE = 1 / 40  # … and by at most this fraction of the epoch, so that few, large batches have little padding
 
 
 class BatchPlan:
-    """Batches of pairs of similar length, all pairs once an epoch, in another company and order every epoch.
+    """Batches of pairs of similar length; every pair occurs once per epoch, in different batches and another order.
 
-    `source_lengths`, `target_lengths`: pieces of every pair, EOS counted. Steps and epochs count from 0.
-    Raises UserError if a pair alone is more than `tokens_per_batch`.
+    source_lengths, target_lengths: pieces of every pair, EOS counted. Steps and epochs count from 0.
+    Raises UserError if a single pair exceeds `tokens_per_batch`.
     """
 
     def __init__(self, source_lengths: ArrayLike, target_lengths: ArrayLike, tokens_per_batch: int, seed: int) -> None:
@@ -47,21 +47,21 @@ class BatchPlan:
         return self._source, self._target
 
     def batch(self, step: int) -> Indices:
-        """The pairs of update number `step`."""
+        """Indices of the pairs of update number `step`."""
         epoch, index = self.locate(step)
         return self.epoch(epoch)[index]
 
     def locate(self, step: int) -> tuple[int, int]:
-        """The epoch of a step, and which of its batches the step takes."""
+        """(epoch, batch within it) of a step."""
         if step < 0:
-            raise ValueError(f"steps count from 0, and this is {step}")
+            raise ValueError(f"steps count from 0, but this is {step}")
         while self._starts[-1] <= step:
             self._starts.append(self._starts[-1] + len(self.epoch(len(self._starts) - 1)))
         epoch = int(np.searchsorted(self._starts, step, side="right")) - 1
         return epoch, step - self._starts[epoch]
 
     def seen(self, steps: int) -> Indices:
-        """How often the first `steps` updates have each pair: once in every whole epoch, and in the one begun."""
+        """How often the first `steps` updates contain each pair: once per complete epoch, and in the current one."""
         epoch, index = self.locate(steps)
         counts = np.full(len(self._longest), epoch)
         for batch in self.epoch(epoch)[:index]:
@@ -69,7 +69,7 @@ class BatchPlan:
         return counts
 
     def epoch(self, epoch: int) -> list[Indices]:
-        """All batches of an epoch, in the order of its steps. One epoch is kept."""
+        """All batches of an epoch, in the order of its steps. The last epoch is cached."""
         if self._cached[0] != epoch:
             self._cached = (epoch, self._plan(epoch))
         return self._cached[1]
@@ -82,7 +82,7 @@ class BatchPlan:
         return [batches[i] for i in np.argsort(bits.random_raw(len(batches)), kind="stable")]
 
     def _by_length(self, bits: np.random.PCG64) -> Indices:
-        """By bands of the longer side; inside a band by the difference of the sides, to and fro; ties by chance."""
+        """Sort by bands of the longer side; within a band by the difference of the sides, up and down; random ties."""
         shift = int(bits.random_raw()) / 2**64  # where the bands begin differs by epoch
         band = np.floor(np.log(self._longest) / np.log(BAND) + shift).astype(np.int64)
         difference = np.clip(self._source - self._target, -(2**19), 2**19 - 1)
@@ -91,7 +91,7 @@ class BatchPlan:
         return np.argsort((band << 53) | (snake << 33) | chance, kind="stable")  # one key: a fifth of lexsort's time
 
     def _mixed(self, order: Indices, bits: np.random.PCG64) -> Indices:
-        """Move pairs a little from their places, so that epochs differ also where few pairs are equally long."""
+        """Move pairs a little from their places, so that epochs differ even if few pairs are equally long."""
         places = np.cumsum(self._longest[order])
         reach = int(min(MIXING * self.tokens_per_batch, MIXING_SHARE * int(places[-1])))
         moved = places + (bits.random_raw(len(order)) % np.uint64(reach + 1)).astype(np.int64)
@@ -112,7 +112,7 @@ class BatchPlan:
 
 
 def _bounds(source_sums: Indices, target_sums: Indices, cap: int) -> list[int]:
-    """Cut a row of pairs into batches as full as `cap` allows; sums (N+1,) start with 0."""
+    """Cut a row of pairs into batches, each as full as `cap` allows; sums (N+1,) start with 0."""
     bounds = [0]
     while bounds[-1] < len(source_sums) - 1:
         start = bounds[-1]
@@ -122,13 +122,13 @@ def _bounds(source_sums: Indices, target_sums: Indices, cap: int) -> list[int]:
 
 
 def _even_bounds(source: Indices, target: Indices, cap: int) -> list[int]:
-    """As few batches as `_bounds` gives, but about equally full: the last one is no small rest."""
+    """As few batches as `_bounds` gives, but about equally full, without a small last one."""
     source_sums, target_sums = (np.concatenate([[0], np.cumsum(lengths)]) for lengths in (source, target))
     return _evened(lambda tried: _bounds(source_sums, target_sums, tried), int(max(source.max(), target.max())), cap)
 
 
 def _evened(cut: Callable[[int], list[int]], low: int, cap: int) -> list[int]:
-    """What `cut` gives for the smallest cap from `low` that makes as many parts as `cap` does."""
+    """The result of `cut` for the smallest cap from `low` that gives as many parts as `cap` does."""
     bounds, high = cut(cap), cap
     while low < high:
         middle = (low + high) // 2
@@ -141,7 +141,7 @@ def _evened(cut: Callable[[int], list[int]], low: int, cap: int) -> list[int]:
 
 
 def deal(source_lengths: ArrayLike, target_lengths: ArrayLike, indices: Indices, share: tuple[int, int]) -> Indices:
-    """Part `share[0]` of `share[1]` of some pairs: as many of each length as the others get; perhaps none."""
+    """Part `share[0]` of `share[1]` of some pairs, with as many pairs of each length as other parts; may be empty."""
     rank, parts = share
     if parts == 1:
         return indices
@@ -150,9 +150,9 @@ def deal(source_lengths: ArrayLike, target_lengths: ArrayLike, indices: Indices,
 
 
 def split(source_lengths: ArrayLike, target_lengths: ArrayLike, indices: Indices, max_tokens: int) -> list[Indices]:
-    """Cut pairs into micro-batches of at most `max_tokens` places a side, padding counted; at least one pair each.
+    """Cut pairs into micro-batches of at most `max_tokens` places per side, padding counted; at least one pair each.
 
-    As few as that takes, about equally full, each of pairs of similar length.
+    As few as possible, about equally full, each with pairs of similar length.
     """
     if not len(indices):
         return []

@@ -1,8 +1,8 @@
-"""Few shapes for many batches: what a compiled step pads its micro-batches to. Imports no torch.
+"""Few shapes for many batches: the shapes to which a compiled step pads its micro-batches. Imports no torch.
 
-A shape is (B sentences, S source, T target). Micro-batches of the first epochs are put into groups, each as large as
-the largest of its members; groups whose union costs least are joined until few are left. Towards the end each
-micro-batch moves to the cheapest group that holds it after every joining, and groups shrink to what they have left.
+A shape is (B sentences, S source, T target). Micro-batches of the first epochs are grouped; a group is as large as the
+largest of its members. Groups whose union costs least are joined until few are left. Towards the end, after every
+joining, each micro-batch moves to the cheapest group that holds it, and groups shrink to their members.
 """
 
 from collections.abc import Iterable
@@ -16,10 +16,10 @@ from experiments.data.batches.batching import BatchPlan, Indices, deal, split
 # Graphs to compile. Padding of later epochs at 25,000 tokens a step in micro-batches of 4,096: multi30k 6.8 %, German
 # news 10.8 %; at 4,096 tokens a step, uncut, 8.2 and 12.2 % (with free shapes 5.4 and 5.1 %).
 MOST_SHAPES = 64
-SEEN = 4000  # micro-batches that are looked at, over as many epochs as they take …
-EPOCHS = 20  # … but no more than these
-START = 1500  # groups to begin with: joining them takes a second
-TIGHTENED_FROM = 3  # times as many groups as are wanted: tightening more of them costs seconds and gains nothing
+SEEN = 4000  # micro-batches examined, over as many epochs as necessary …
+EPOCHS = 20  # … but at most so many
+START = 1500  # initial groups: joining them takes a second
+TIGHTENED_FROM = 3  # shrink groups from 3 × the final number on: earlier it costs seconds and gains nothing
 NEVER = np.iinfo(np.int64).max
 
 Shape = tuple[int, int, int]
@@ -28,22 +28,22 @@ Count = TypeVar("Count", int, NDArray[np.int64])
 
 
 class Shapes:
-    """The shapes of a plan, a pure function of it, and which of them a micro-batch takes.
+    """The shapes of a plan, a pure function of it, and the assignment of micro-batches to them.
 
-    `share` is what this process takes of each batch; `max_tokens` the micro-batch's places a side.
+    share: this process's part of each batch. max_tokens: places per side of a micro-batch.
     """
 
     def __init__(
         self, plan: BatchPlan, max_tokens: int, most: int = MOST_SHAPES, share: tuple[int, int] = (0, 1)
     ) -> None:
         self._source, self._target = plan.lengths
-        widest = (1, int(self._source.max()), int(self._target.max()))  # whatever comes, a pair alone has a place
+        widest = (1, int(self._source.max()), int(self._target.max()))  # any single pair fits
         found = [_triple(part, self._source, self._target) for part in _parts(plan, max_tokens, share)]
         groups = _fewer(np.array(found), most - 1)
         self.shapes: list[Shape] = sorted({*map(_as_shape, groups), widest}, key=lambda shape: _places(*shape))
 
     def fit(self, part: Indices) -> list[tuple[Indices, Shape]]:
-        """The micro-batch with the smallest shape that holds it; in halves where none does."""
+        """The micro-batch with the smallest shape that holds it; cut in halves if none does."""
         rows, source, target = _triple(part, self._source, self._target)
         for shape in self.shapes:
             if rows <= shape[0] and source <= shape[1] and target <= shape[2]:
@@ -73,12 +73,12 @@ def _as_shape(triple: NDArray[np.int64]) -> Shape:
 
 
 def _places(rows: Count, source: Count, target: Count) -> Count:
-    """Of a shape, or of each of many."""
+    """Number of places of a shape, or of each of many."""
     return rows * (source + target)
 
 
 def _fewer(triples: Triples, most: int) -> Triples:
-    """At most `most` triples of which each given one is below at least one, chosen for few places."""
+    """At most `most` triples with few places; each given triple fits into at least one."""
     groups = _joined(triples, TIGHTENED_FROM * most)
     triples, counts = np.unique(triples, axis=0, return_counts=True)
     while True:
@@ -93,7 +93,7 @@ def _fewer(triples: Triples, most: int) -> Triples:
 
 
 def _tightened(groups: Triples, triples: Triples) -> tuple[Triples, NDArray[np.int64]]:
-    """The groups, each as large as the triples to which it is the cheapest that holds them, and which each takes."""
+    """The groups shrunk to their members, and the cheapest group that holds each triple."""
     while True:
         holds = (triples[:, None] <= groups).all(-1)
         found, taken = np.unique(np.where(holds, _places(*groups.T), NEVER).argmin(1), return_inverse=True)
@@ -104,7 +104,7 @@ def _tightened(groups: Triples, triples: Triples) -> tuple[Triples, NDArray[np.i
 
 
 def _joined(triples: Triples, most: int) -> Triples:
-    """At most `most` triples of which each given one is below at least one."""
+    """At most `most` triples; each given triple fits into at least one."""
     groups, counts = _coarse(triples)
     waste = np.stack([_waste(groups, counts, one) for one in range(len(groups))])
     left, least = np.ones(len(groups), bool), waste.min(1)
@@ -131,7 +131,7 @@ def _waste(groups: Triples, counts: NDArray[np.int64], one: int) -> NDArray[np.i
 
 
 def _coarse(triples: Triples) -> tuple[Triples, NDArray[np.int64]]:
-    """Distinct triples and how often each comes; rows rounded up as far as it takes to have few."""
+    """Distinct triples and their counts; rows rounded up as far as necessary to have few."""
     step = 1
     while True:
         rounded = triples.copy()

@@ -1,4 +1,4 @@
-"""Batches from numpy to torch: the one file of this room that imports torch."""
+"""Convert batches from numpy to torch: the only file of this package that imports torch."""
 
 import numpy as np
 import torch
@@ -8,7 +8,7 @@ from experiments.data.batches.batch import Batch
 
 
 def to_tensors(batch: Batch[NDArray[np.int64]], *, pin: bool = False) -> Batch[torch.Tensor]:
-    """The same batch as int64 tensors; `pin`: in memory from which a GPU copies without being waited for."""
+    """The same batch as int64 tensors; `pin`: in pinned memory, from which a GPU copies asynchronously."""
 
     def convert(array: NDArray[np.int64]) -> torch.Tensor:
         tensor = torch.from_numpy(array)

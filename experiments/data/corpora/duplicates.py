@@ -1,4 +1,4 @@
-"""Evaluated sentences that are, character by character, in the training set. Imports no torch."""
+"""Count evaluated sentences that occur, character by character, in the training set. Imports no torch."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -6,9 +6,9 @@ Pair = tuple[str, str]
 
 
 def seen_in_train(train: Iterable[Pair], sets: Mapping[str, Sequence[Pair]]) -> dict[str, dict[str, int]]:
-    """By set: how many of its sources, of its targets and of its whole pairs occur in `train`.
+    """Set → how many of its sources, of its targets and of its whole pairs occur in `train`.
 
-    Memory is that of the evaluated sets; train is read once, as a stream.
+    Memory is that of the evaluated sets; `train` is read once, as a stream.
     """
     sources = {source for pairs in sets.values() for source, _ in pairs}
     targets = {target for pairs in sets.values() for _, target in pairs}

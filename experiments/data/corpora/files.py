@@ -1,7 +1,7 @@
 """Text files, plain or .gz: their lines, and a checked fingerprint of their content. Imports no torch.
 
-A line ends at "\\n" and nowhere else (`str.splitlines` breaks on U+2028, U+0085 and six more, which real text
-holds). One "\\r" before the "\\n" belongs to the line end and is taken off; a byte order mark at the start too.
+A line ends only at "\\n" (`str.splitlines` also breaks at U+2028, U+0085 and six more characters, which real text
+contains). One "\\r" before the "\\n" belongs to the line end and is removed; so is a byte order mark at the start.
 """
 
 import codecs
@@ -20,13 +20,13 @@ from typing import Any, BinaryIO, cast
 from experiments.errors import Damaged, UserError
 from experiments.store.sealed import read_json, write_json
 
-BLOCK = 1 << 20  # bytes read at once
-RECENT_S = 2.0  # a file changed this lately may change again within its time stamp's grain: not remembered
+BLOCK = 1 << 20  # bytes per read
+RECENT_S = 2.0  # a file changed so recently may change again without a new time stamp: not remembered
 
 
 @dataclass(frozen=True)
 class FilePair:
-    """Two files whose lines belong together, by number."""
+    """Two files with corresponding lines, by number."""
 
     source: Path
     target: Path
@@ -34,17 +34,17 @@ class FilePair:
 
 @dataclass(frozen=True)
 class FileFacts:
-    """What one pass over a file says: the SHA-256 of its (unpacked) bytes, its lines."""
+    """Facts from one pass over a file: SHA-256 of its (unpacked) bytes, number of lines."""
 
     sha256: str
     lines: int
 
 
 def read_lines(path: Path, sha256: str = "") -> Iterator[str]:
-    """The lines without their ends, one at a time.
+    """Yield the lines without their ends.
 
-    Raises UserError for a file that cannot be read and, after the last line, for one whose content does not have the
-    hash `sha256` (of the bytes that gave these lines, unpacked); "" compares nothing.
+    sha256: expected hash of the unpacked bytes; "" checks nothing.
+    Raises UserError for an unreadable file and, after the last line, for content with another hash.
     """
     with _explained(path), _open_bytes(path) as file:
         hashed = _Hashed(file)
@@ -55,13 +55,13 @@ def read_lines(path: Path, sha256: str = "") -> Iterator[str]:
         if sha256 and hashed.sha256.hexdigest() != sha256:
             _seen.pop(str(path.absolute()), None)
             raise UserError(
-                f"{path} was changed after it was hashed and before it was read: its content is not the one that "
-                "names these runs. Nothing of it was kept. Run the same command again once the file is as it stays."
+                f"{path} was changed after it was hashed and before it was read: its content no longer matches the "
+                "names of these runs. Nothing of it was kept. Run the same command again when the file is final."
             )
 
 
 class _Hashed(io.RawIOBase):
-    """A binary file whose bytes are hashed as they are read."""
+    """A binary file that hashes its bytes as they are read."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self.sha256 = file, hashlib.sha256()
@@ -102,11 +102,11 @@ def _open_bytes(path: Path) -> BinaryIO:
 
 
 def _check_utf8(path: Path, decoder: codecs.IncrementalDecoder, block: bytes, lines_before: int) -> None:
-    """Decode a block; an empty block is the file's end."""
+    """Decode a block; an empty block is the end of the file."""
     try:
         decoder.decode(block, final=not block)
     except UnicodeDecodeError as error:
-        # What the decoder kept of the block before is a cut character: no newline is in it.
+        # What the decoder kept of the block before is part of a character: it contains no newline.
         line = lines_before + error.object[: error.start].count(b"\n") + 1
         byte = error.object[error.start]
         raise UserError(
@@ -117,7 +117,7 @@ def _check_utf8(path: Path, decoder: codecs.IncrementalDecoder, block: bytes, li
 
 @contextlib.contextmanager
 def _explained(path: Path) -> Iterator[None]:
-    """Turn what can be wrong with a user's file into a UserError."""
+    """Turn errors of a user's file into a UserError."""
     try:
         yield
     except FileNotFoundError:
@@ -131,19 +131,19 @@ def _explained(path: Path) -> Iterator[None]:
         raise UserError(f"{path} cannot be read: {error.strerror or error}. Check its permissions.") from None
 
 
-_seen: dict[str, tuple[list[int], FileFacts]] = {}  # by this process: path → stamp, facts
+_seen: dict[str, tuple[list[int], FileFacts]] = {}  # cache of this process: path → (stamp, facts)
 
 
 def _stamp(status: os.stat_result) -> list[int]:
-    """Changes with the content, also where a copy keeps size and time (`cp -p`, rsync)."""
+    """Changes with the content, even if a copy keeps size and time (`cp -p`, rsync)."""
     return [status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns]
 
 
 class Fingerprints:
-    """FileFacts remembered by path and stamp, so that a second look at a corpus costs nothing.
+    """Remembers FileFacts by path and stamp, so that a second look at a corpus is free.
 
-    The memory is one JSON file in `folder`; without a folder, or one that cannot be written, nothing is kept.
-    Paths enter it hashed: a store holds no absolute path. What is `pinned` is not looked at again.
+    The facts are stored in a JSON file in `folder`; without a folder, or in a read-only one, they are not stored.
+    Paths are hashed, because a store contains no absolute path. `pinned` facts are not checked again.
     """
 
     def __init__(self, folder: Path | None, pinned: Mapping[Path, FileFacts] | None = None) -> None:
@@ -159,7 +159,7 @@ class Fingerprints:
         try:
             status = path.stat()
         except OSError:
-            return inspect(path)  # which explains what is wrong
+            return inspect(path)  # raises a UserError with the reason
         stamp, name = _stamp(status), str(path.absolute())
         if name in _seen and _seen[name][0] == stamp:
             return _seen[name][1]
@@ -175,13 +175,13 @@ class Fingerprints:
         return facts
 
     def save(self) -> None:
-        """Keep what was learnt; a writer at the same time loses nothing but time."""
+        """Store new facts; of two writers at once, one loses only time."""
         if self._fresh and self._path and self._path.parent.is_dir():
             with contextlib.suppress(OSError):
                 write_json(self._path, self._known)
 
     def _load(self) -> dict[str, dict[str, Any]]:
         if self._path:
-            with contextlib.suppress(OSError, Damaged):  # then the files are read once more
+            with contextlib.suppress(OSError, Damaged):  # the files are then read again
                 return read_json(self._path) or {}
         return {}

@@ -1,9 +1,9 @@
-"""A folder of parallel files: which languages, which files are train, dev and test. Imports no torch.
+"""A folder of parallel files: find its languages and its train, dev and test files. Imports no torch.
 
-    train.<lang>   dev.<lang> (or val, valid)   test*.<lang>          each plain or .gz, one sentence a line
+    train.<lang>   dev.<lang> (or val, valid)   test*.<lang>          each plain or .gz, one sentence per line
 
-`data.train`, `data.dev` and `data.test` name files otherwise ("newstest2013" for newstest2013.en.gz and
-newstest2013.de.gz); several for train and dev are joined, each for test is a test set of its own.
+`data.train`, `data.dev` and `data.test` give other names ("newstest2013" for newstest2013.en.gz and
+newstest2013.de.gz). Several for train and dev are joined; each for test is its own test set.
 """
 
 import difflib
@@ -33,9 +33,9 @@ class Found:
 
 
 def find(folder: Path, data: DataConfig) -> Found:
-    """Which files are which; looks at names only, not into files.
+    """Find the files by their names; does not read them.
 
-    Raises UserError for a folder or files that are missing, and for languages that cannot be told from the names.
+    Raises UserError for missing folders or files, and for languages that the names do not determine.
     """
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "does not exist"
@@ -59,7 +59,7 @@ def _languages(folder: Path, data: DataConfig) -> tuple[str, str]:
     found = sorted(language for language in _sides(folder, name) if LANGUAGE.fullmatch(language))
     if data.source and data.target:
         if data.source == data.target:
-            raise UserError(f'data.source and data.target are both "{data.source}". Take two of: {", ".join(found)}.')
+            raise UserError(f'data.source and data.target are both "{data.source}". Choose two of: {", ".join(found)}.')
         return data.source, data.target
     if not found:
         raise _missing(folder, name, ("<lang>",), "data.train")
@@ -71,7 +71,7 @@ def _languages(folder: Path, data: DataConfig) -> tuple[str, str]:
         first, second = found
         return (first, second) if _is_english(first) else (second, first)
     raise UserError(
-        f"{folder} has {name}.<lang> for {_listed(found)}, so the names alone do not say which language is "
+        f"{folder} has {name}.<lang> for {_listed(found)}, so the names alone do not determine which language is "
         "translated into which. Set data.source and data.target, for instance "
         f"--set data.source={found[0]} --set data.target={found[1] if len(found) > 1 else '…'}."
     )
@@ -90,7 +90,7 @@ def _sides(folder: Path, name: str) -> dict[str, Path]:
         if not dot or stem != place.name or not path.is_file():
             continue
         if language in found:
-            raise UserError(f"Both {found[language]} and {path} exist. Remove one, so that it is clear which counts.")
+            raise UserError(f"Both {found[language]} and {path} exist. Remove one of them.")
         found[language] = path
     return found
 
@@ -117,7 +117,7 @@ def _missing(folder: Path, name: str, languages: Sequence[str], setting: str) ->
 def _dev_name(folder: Path, sides: tuple[str, str]) -> str:
     there = [name for name in DEV_NAMES if any(side in _sides(folder, name) for side in sides)]
     if len(there) > 1:
-        raise UserError(f"{folder} has {' and '.join(there)}. Say which is the development set: data.dev.")
+        raise UserError(f"{folder} has {' and '.join(there)}. Set data.dev to the development set.")
     return there[0] if there else "dev"
 
 
@@ -133,7 +133,7 @@ def _test_names(folder: Path, sides: tuple[str, str]) -> list[str]:
 def _test_key(name: str) -> str:
     key = Path(name).name
     if key in ("dev", "train"):
-        raise UserError(f'data.test names "{name}", and "{key}" is the name of another set. Rename the files.')
+        raise UserError(f'data.test names "{name}", but "{key}" is the name of another set. Rename the files.')
     return key
 
 

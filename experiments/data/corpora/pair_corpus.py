@@ -1,6 +1,6 @@
-"""What can be encoded and trained on: pairs of lines in named sets. Imports no torch.
+"""The PairCorpus contract: pairs of lines in named sets, which can be encoded and trained on. Imports no torch.
 
-Parallel text (corpus.py) and trees over sentences (trees/corpus.py) are such corpora.
+Parallel text (parallel.py) and trees over sentences (trees/corpus.py) implement it.
 """
 
 import difflib
@@ -12,7 +12,7 @@ from experiments.errors import UserError
 
 
 class PairCorpus(Protocol):
-    """`source` and `target` say in a word what the sides are: languages, or "words" and "trees"."""
+    """A corpus of line pairs. `source` and `target` name the sides: languages, or "words" and "trees"."""
 
     @property
     def name(self) -> str: ...
@@ -25,31 +25,31 @@ class PairCorpus(Protocol):
 
     @property
     def sets(self) -> tuple[str, ...]:
-        """What can be evaluated: "dev", then the test sets."""
+        """The sets that can be evaluated: "dev", then the test sets."""
 
     def pinned(self, cache_dir: Path | None = None) -> Self:
-        """This corpus with the content that its files have now: reading other content from them raises UserError.
+        """This corpus fixed to the present content of its files: reading other content raises UserError.
 
-        So that what a digest names is what is encoded, also while somebody edits the files.
+        So the encoded content is the one that the digest names, even if someone edits the files meanwhile.
         """
 
     def read_pairs(self, set_name: str) -> Iterator[tuple[str, str]]:
-        """The (source, target) lines of "train", "dev" or a test set, one at a time."""
+        """The (source, target) lines of "train", "dev" or a test set, one pair at a time."""
 
     def check(self, cache_dir: Path | None = None) -> dict[str, int]:
-        """Read every file once and check it; pairs by set. Raises UserError for what cannot be trained on."""
+        """Read and check every file once; returns set → number of pairs. Raises UserError for unusable files."""
 
     def training_digest(self, cache_dir: Path | None = None) -> str:
-        """16 hex digits: the content of all that training reads. Names and places of files do not enter."""
+        """16 hex digits of the content of all training inputs; names and places of files do not matter."""
 
     def set_digest(self, set_name: str, cache_dir: Path | None = None) -> str:
-        """16 hex digits: the content of one evaluated set."""
+        """16 hex digits of the content of one evaluated set."""
 
 
 def select_sets(corpus: PairCorpus, names: Sequence[str]) -> tuple[str, ...]:
     """Resolve `evaluation.sets`: "dev", names of test sets, "test" for all of them; each once, in this order.
 
-    Raises UserError for a name that the corpus does not have, nearest names first.
+    Raises UserError for an unknown name, with the nearest names.
     """
     chosen: list[str] = []
     for name in names:
@@ -61,7 +61,7 @@ def select_sets(corpus: PairCorpus, names: Sequence[str]) -> tuple[str, ...]:
         else:
             known = difflib.get_close_matches(name, corpus.sets, n=3, cutoff=0.4) or corpus.sets
             raise UserError(
-                f'evaluation.sets names "{name}", and the corpus {corpus.name} has no such set. '
+                f'evaluation.sets names "{name}", but the corpus {corpus.name} has no such set. '
                 f"It has: {', '.join([*known, *(s for s in corpus.sets if s not in known)])}."
             )
     return tuple(dict.fromkeys(chosen))

@@ -1,4 +1,4 @@
-"""A parallel corpus: which files are its sets, what they hold, and the digests that name them. Imports no torch."""
+"""A parallel corpus: its files, their content, and the digests that identify them. Imports no torch."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,7 +15,7 @@ from experiments.errors import UserError
 
 @dataclass(frozen=True)
 class Corpus:
-    """Where the sentence pairs come from. `train` and `dev` may join several files; every test set has a name."""
+    """A source of sentence pairs. `train` and `dev` may join several files; every test set has a name."""
 
     name: str
     kind: Literal["builtin", "folder"]
@@ -29,7 +29,7 @@ class Corpus:
 
     @property
     def sets(self) -> tuple[str, ...]:
-        """What can be evaluated: "dev", then the test sets."""
+        """The sets that can be evaluated: "dev", then the test sets."""
         return ("dev", *self.tests)
 
     def files(self, set_name: str) -> tuple[FilePair, ...]:
@@ -48,13 +48,13 @@ class Corpus:
                 if source is None or target is None:
                     ended = pair.source if source is None else pair.target
                     raise UserError(
-                        f"{ended} ends at line {number - 1} and its other side goes on: they were changed "
-                        "while they were read. Run it again once they are whole."
+                        f"{ended} ends at line {number - 1} but its other side continues: they were changed "
+                        "while they were read. Run it again when they are complete."
                     )
                 yield source, target
 
     def pinned(self, cache_dir: Path | None = None) -> Self:
-        """This corpus with the content that its files have now: reading other content from them raises UserError."""
+        """This corpus fixed to the present content of its files: reading other content raises UserError."""
         if self.kind == "builtin":
             return self
         fingerprints = Fingerprints(cache_dir, self.facts)
@@ -67,22 +67,22 @@ class Corpus:
         return self.facts[path].sha256 if path in self.facts else ""
 
     def _count_pairs(self, set_name: str, fingerprints: Fingerprints) -> int:
-        """Pairs of a set; for files this checks them whole (see `training_digest` for the errors)."""
+        """Number of pairs of a set; checks its files completely (errors: see `training_digest`)."""
         if self.kind == "builtin":
             return self.builtin_pairs if set_name == "train" else sum(1 for _ in self.read_pairs(set_name))
         return sum(_checked(pair, fingerprints)[2] for pair in self.files(set_name))
 
     def check(self, cache_dir: Path | None = None) -> dict[str, int]:
-        """Read every file of the corpus once and check it; pairs by set. Raises UserError as `training_digest`."""
+        """Read and check every file once; returns set → number of pairs. Raises UserError as `training_digest`."""
         fingerprints = Fingerprints(cache_dir, self.facts)
         counts = {name: self._count_pairs(name, fingerprints) for name in ("train", *self.sets)}
         fingerprints.save()
         return counts
 
     def training_digest(self, cache_dir: Path | None = None) -> str:
-        """16 hex digits: the content of train and dev and the direction. Names and places of files do not enter.
+        """16 hex digits of the content of train and dev, and the direction; names and places of files do not matter.
 
-        Raises UserError for a file that is missing, empty or not UTF-8, and for sides of unequal length.
+        Raises UserError for a missing or empty file, for one that is not UTF-8, and for sides of unequal length.
         """
         return digest(
             {
@@ -92,7 +92,7 @@ class Corpus:
         )
 
     def set_digest(self, set_name: str, cache_dir: Path | None = None) -> str:
-        """16 hex digits: the content of one evaluated set. Raises UserError as `training_digest`."""
+        """16 hex digits of the content of one evaluated set. Raises UserError as `training_digest`."""
         return digest({"direction": [self.source, self.target], "set": self._content(set_name, cache_dir)})
 
     def _content(self, set_name: str, cache_dir: Path | None) -> list[list[str]]:
@@ -105,9 +105,9 @@ class Corpus:
 
 
 def resolve(data: DataConfig) -> Corpus:
-    """The corpus that a configuration names; looks at the names of files only, not into them.
+    """The corpus of a configuration, found by file names; does not read files.
 
-    Raises UserError for a folder or files that are missing, and for languages that cannot be told from the names.
+    Raises UserError for missing folders or files, and for languages that the names do not determine.
     """
     if data.corpus == "builtin":
         return _builtin(data)
@@ -118,13 +118,13 @@ def resolve(data: DataConfig) -> Corpus:
 
 
 def _builtin(data: DataConfig) -> Corpus:
-    """The generated corpus, in either direction."""
+    """The generated corpus, in one of its two directions."""
     direction = (data.source or ("de" if data.target == "en" else "en"), data.target or "")
     direction = (direction[0], direction[1] or ("en" if direction[0] == "de" else "de"))
     if sorted(direction) != ["de", "en"]:
         raise UserError(
-            f"The built-in corpus is English-German, and data.source/data.target ask for {direction[0]} to "
-            f'{direction[1]}. Take "en" and "de" in either order, or a folder of your own as data.corpus.'
+            f"The built-in corpus is English-German, but data.source and data.target request {direction[0]} to "
+            f'{direction[1]}. Use "en" and "de" in either order, or your own folder as data.corpus.'
         )
     if data.train or data.dev or data.test not in ((), ("test",)):
         raise UserError(
@@ -135,11 +135,11 @@ def _builtin(data: DataConfig) -> Corpus:
 
 
 def _checked(pair: FilePair, fingerprints: Fingerprints) -> tuple[str, str, int]:
-    """Both sides' content hashes and their number of lines."""
+    """Content hashes of both sides, and their number of lines."""
     source, target = fingerprints.facts(pair.source), fingerprints.facts(pair.target)
     if source.lines != target.lines:
         raise UserError(
-            f"{pair.source} has {source.lines:,} lines and {pair.target} has {target.lines:,}. Line n of one must "
-            'translate line n of the other; lines end at "\\n" only. Align them, or remove what is left over.'
+            f"{pair.source} has {source.lines:,} lines but {pair.target} has {target.lines:,}. Line n of one must "
+            'translate line n of the other; lines end at "\\n" only. Align them, or remove the extra lines.'
         )
     return source.sha256, target.sha256, source.lines

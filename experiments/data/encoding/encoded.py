@@ -1,5 +1,4 @@
-"""An encoded corpus in the store: tokenizer, pieces, facts. Imports no torch; prepare.py makes it.
-
+"""An encoded corpus in the store: tokenizer, pieces, facts. prepare.py writes it. Imports no torch.
 <root>/<digest>/facts.json                     what was read, kept, dropped; rates; sums of the tokenizers
                /tokenizer.model                or source.model and target.model where vocabularies are separate
                /train/                         pairs.py says how pieces are laid out
@@ -19,11 +18,11 @@ from experiments.data.encoding.tokenizer import Tokenizer, tokenizer_settings
 from experiments.errors import Damaged, UserError
 from experiments.store.sealed import check_file, read_json
 
-FORMAT = 1  # of the folder; another one is another digest
+FORMAT = 1  # format of the folder; part of the digest
 
 
 def encoded_digest(training_digest: str, data: DataConfig, shared: bool, target_symbols: int = 0) -> str:
-    """The name of an encoded corpus: the corpus, how text becomes pieces, what is dropped, the format."""
+    """The name of an encoded corpus: digest of its content, tokenizer settings, dropping rule and format."""
     return digest(
         {
             "format": FORMAT,
@@ -35,13 +34,13 @@ def encoded_digest(training_digest: str, data: DataConfig, shared: bool, target_
 
 
 def model_names(shared: bool) -> tuple[str, str]:
-    """The tokenizer files of source and target."""
+    """File names of the source and target tokenizers."""
     return ("tokenizer.model", "tokenizer.model") if shared else ("source.model", "target.model")
 
 
 @dataclass(frozen=True)
 class EncodedSet:
-    """An evaluated set: every pair of it, in order, as text and as pieces."""
+    """An evaluated set: all its pairs, in order, as text and as pieces."""
 
     name: str
     digest: str
@@ -52,30 +51,30 @@ class EncodedSet:
 
 
 class EncodedCorpus:
-    """What a run reads of its corpus."""
+    """The encoded corpus as a run reads it."""
 
     def __init__(self, folder: Path, facts: dict[str, Any]) -> None:
         self.folder = folder
-        self._files = facts.get("files", {})  # sizes and hashes; none in a folder of an earlier version
+        self._files = facts.get("files", {})  # sizes and hashes; {} in folders of earlier versions
         self.facts = {name: value for name, value in facts.items() if name != "files"}
         self.digest = folder.name
         self.shared = bool(facts["shared"])
 
     @cached_property
     def train(self) -> EncodedPairs:
-        """Its files are hashed once, here. Raises Damaged."""
+        """The training pairs; their files are hashed once, here. Raises Damaged."""
         self._check(self.folder, self._files)
         return EncodedPairs(self.folder / "train", self._dtypes)
 
     @cached_property
     def tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
-        """Of source and target; one object where the vocabulary is shared. Checked against the facts."""
+        """Source and target tokenizers, one object for a shared vocabulary; checked by the facts. Raises Damaged."""
         names = model_names(self.shared)
         source = self._tokenizer(names[0])
         return source, source if self.shared else self._tokenizer(names[1])
 
     def tokenizer_model(self, name: str) -> bytes:
-        """The file of a tokenizer, as it encoded this corpus. Raises Damaged."""
+        """The bytes of a tokenizer file that encoded this corpus. Raises Damaged."""
         path = self.folder / name
         try:
             model = path.read_bytes()
@@ -90,25 +89,25 @@ class EncodedCorpus:
     def longest(self, name: str, set_digest: str = "") -> int:
         """Pieces of the longest line of either side of "train" or of a prepared set, EOS counted.
 
-        From the offsets alone: no piece is read, and nothing hashed.
+        Reads only the offsets: no pieces, no hashes.
         """
         folder = self.folder / ("train" if name == "train" else f"sets/{name}-{set_digest}")
         pairs = EncodedPairs(folder, self._dtypes)
         return max(int(lengths.max(initial=0)) for lengths in (pairs.source_lengths, pairs.target_lengths))
 
     def set_digests(self, name: str) -> list[str]:
-        """Digests of the prepared sets of this name: one, unless its files changed."""
+        """Digests of the prepared sets with this name; one, unless the set's files have changed."""
         places = (self.folder / "sets").glob(f"{name}-{'[0-9a-f]' * 16}")
         return sorted(place.name.removeprefix(f"{name}-") for place in places)
 
     def set(self, name: str, set_digest: str | None = None) -> EncodedSet:
-        """A prepared set. The digest may be left out while there is one set of the name.
+        """A prepared set. The digest is optional if only one set has the name.
 
-        Raises UserError if it was not prepared.
+        Raises UserError if the set was not prepared, ValueError if the digest is needed.
         """
         there = self.set_digests(name)
         if set_digest is None and len(there) > 1:
-            raise ValueError(f"several sets were called {name}: say which of the digests {', '.join(there)}")
+            raise ValueError(f"several sets have the name {name}: give one of the digests {', '.join(there)}")
         if (set_digest or (there or [""])[0]) not in there:
             raise UserError(
                 f'The set "{name}" is not prepared in {self.folder}, or its files have changed since. '
@@ -133,7 +132,7 @@ class EncodedCorpus:
         return Tokenizer(self.tokenizer_model(name))
 
     def _check(self, folder: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
-        """Raises Damaged unless the files are what was written; each is hashed once by a process."""
+        """Raises Damaged for changed files; each file is hashed once per process."""
         for name, written in files.items():
             try:
                 seen = _version(folder / name)
@@ -145,10 +144,10 @@ class EncodedCorpus:
 
     @property
     def _redo(self) -> str:
-        return f"Delete {self.folder}: the next run makes it anew."
+        return f"Delete {self.folder}: the next run creates it again."
 
 
-_checked: set[tuple[object, ...]] = set()  # by this process: versions of files that are what was written
+_checked: set[tuple[object, ...]] = set()  # versions of files that this process has checked
 
 
 def _version(path: Path) -> tuple[object, ...]:
@@ -160,19 +159,19 @@ def _version(path: Path) -> tuple[object, ...]:
 
 
 def open_encoded(root: Path, digest: str) -> EncodedCorpus:
-    """Open what `prepare` made. Raises UserError if it is not there or not whole."""
+    """Open an encoded corpus of `prepare`. Raises UserError if it is missing or incomplete."""
     folder = root / digest
     facts = read_json(folder / "facts.json")
     if facts is None:
         raise UserError(f"There is no encoded corpus {folder}. `ablations run` prepares it.")
     if facts.get("digest", digest) != digest:
         raise Damaged(
-            f"{folder} holds another encoded corpus, {facts['digest']}. Delete it: the next run makes it anew."
+            f"{folder} holds another encoded corpus, {facts['digest']}. Delete it: the next run creates it again."
         )
     return EncodedCorpus(folder, facts)
 
 
 def _read_text(path: Path) -> tuple[str, ...]:
-    # newline="\n": lines may hold "\r" and other characters that Python would take for line ends
+    # newline="\n": lines may contain "\r" and other characters that Python takes for line ends
     with path.open(encoding="utf-8", newline="\n") as file:
         return tuple(line.removesuffix("\n") for line in file)

@@ -1,4 +1,4 @@
-"""Sentence pairs to pieces on disk, with the counts a reader of the table may ask for. Imports no torch."""
+"""Encode sentence pairs to pieces on disk, with counts for the table's notes. Imports no torch."""
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,7 +13,7 @@ from experiments.data.encoding.pairs import SIDES, SideWriter, piece_dtype
 from experiments.data.encoding.tokenizer import UNK_ID, Tokenizer
 from experiments.data.prefetch import prefetch
 
-CHUNK = 16_384  # pairs encoded at once
+CHUNK = 16_384  # pairs per chunk
 
 Pair = tuple[str, str]
 
@@ -33,10 +33,10 @@ class _Chunk:
 
 
 class Encoder:
-    """Writes one set into a folder. Lines are encoded on `threads` threads of SentencePiece.
+    """Writes one set into a folder. Lines are encoded by `threads` threads of SentencePiece.
 
-    With `max_pieces`, pairs with an empty side and pairs with a side of more pieces (EOS counted) are dropped and
-    counted: the training set. Without, every pair is kept: an evaluated set.
+    With `max_pieces` (training set), pairs with an empty side or a side of more pieces (EOS counted) are dropped and
+    counted. Without it (evaluated sets), every pair is kept.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Encoder:
         self.pairs = self.kept = self.dropped_empty = self.dropped_long = 0
 
     def add(self, pairs: Iterable[Pair]) -> None:
-        """Encode and write pairs, a chunk at a time: one is written while the next is read and encoded."""
+        """Encode and write pairs in chunks: one is written while the next is read and encoded."""
         with contextlib.closing(prefetch(map(self._encode, chunks(pairs)), depth=1)) as encoded:
             for chunk in encoded:
                 self._write(chunk)
@@ -91,7 +91,7 @@ class Encoder:
             writer.close()
 
     def facts(self) -> dict[str, Any]:
-        """Counts; rates over the kept pairs, EOS left out."""
+        """Counts, and rates over the kept pairs, without EOS."""
         return {
             "pairs": self.pairs,
             "kept": self.kept,

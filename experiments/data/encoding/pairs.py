@@ -18,9 +18,9 @@ from experiments.errors import UserError
 
 Pieces = NDArray[np.unsignedinteger[Any]]
 SIDES = ("source", "target")
-BLOCK_BYTES = 1 << 20  # of lengths, as they become offsets
-MAPPED_BYTES = 8 << 20  # what a process may keep mapped of a side before it gives the pages back …
-FAULT_BYTES = 64 << 10  # … as Linux maps so much around each place that is read; measured: 0.8 ms for 190 lines
+BLOCK_BYTES = 1 << 20  # block size for computing offsets from lengths
+MAPPED_BYTES = 8 << 20  # most bytes of a side that a process keeps mapped …
+FAULT_BYTES = 64 << 10  # … counting what Linux maps around each place that is read; 0.8 ms for 190 lines
 
 
 def piece_dtype(vocab_size: int) -> np.dtype[Any]:
@@ -28,7 +28,7 @@ def piece_dtype(vocab_size: int) -> np.dtype[Any]:
 
 
 class SideWriter:
-    """Appends encoded lines to one side of a folder; holds no more of it than a block."""
+    """Appends encoded lines to one side of a folder; keeps at most one block in memory."""
 
     def __init__(self, folder: Path, side: str, dtype: np.dtype[Any]) -> None:
         self._offsets_path = folder / f"{side}.offsets.npy"
@@ -38,7 +38,7 @@ class SideWriter:
         self._lines = 0
 
     def add(self, lines: Sequence[Sequence[int]]) -> Pieces:
-        """Write a chunk of lines; returns its pieces end to end."""
+        """Write a chunk of lines; returns its pieces as one array."""
         lengths = np.fromiter(map(len, lines), np.int32, len(lines))
         pieces = np.fromiter(itertools.chain.from_iterable(lines), self._dtype, int(lengths.sum()))
         self._lines += len(lines)
@@ -62,7 +62,7 @@ class SideWriter:
 
 
 class Side:
-    """One side's lines. Ids are read from the map as they are asked for."""
+    """One side's lines; ids are read from the memory map on access."""
 
     def __init__(self, folder: Path, side: str, dtype: np.dtype[Any]) -> None:
         path = folder / f"{side}.pieces"
@@ -72,7 +72,7 @@ class Side:
         except (OSError, ValueError) as error:
             raise UserError(f"The encoded corpus in {folder} cannot be read ({error}). {_REDO}") from None
         if size != self.offsets[-1] * dtype.itemsize:
-            raise UserError(f"{path} has {size} bytes where its offsets say otherwise: it is damaged. {_REDO}")
+            raise UserError(f"{path} has {size} bytes, which does not match its offsets: it is damaged. {_REDO}")
         self._map: mmap.mmap | None = None
         self.pieces: Pieces = np.zeros(0, dtype)
         if size:  # an empty file cannot be mapped
@@ -89,11 +89,11 @@ class Side:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Pieces of every line, EOS counted."""
+        """Pieces of every line, EOS counted: (N,)."""
         return np.diff(self.offsets) + 1
 
     def gather(self, rows: NDArray[np.int64], width: int, fill: int) -> NDArray[np.int64]:
-        """Lines as the rows of one array (B, width), filled up with `fill`; width >= the longest line's pieces."""
+        """Lines as the rows of an array (B, width), padded with `fill`; width >= the longest line's pieces."""
         starts = self.offsets[rows]
         lengths = self.offsets[rows + 1] - starts
         steps = np.arange(width)
@@ -104,7 +104,7 @@ class Side:
         return lines
 
     def _release(self, rows: int) -> None:
-        """Keep memory flat: unmap what was read. The page cache, which runs of one corpus share, keeps it."""
+        """Keep memory constant: unmap what was read. It stays in the page cache, which runs share."""
         self._touched += rows * FAULT_BYTES
         if self._map and len(self._map) > MAPPED_BYTES < self._touched:
             self._map.madvise(mmap.MADV_DONTNEED)
@@ -112,7 +112,7 @@ class Side:
 
 
 class EncodedPairs:
-    """The pairs of one set. Pair i is (source[i], target[i]), pieces without special symbols."""
+    """The pairs of one set: pair i is (source[i], target[i]), pieces without special symbols."""
 
     def __init__(self, folder: Path, dtypes: Sequence[np.dtype[Any]]) -> None:
         self.source, self.target = (Side(folder, side, dtype) for side, dtype in zip(SIDES, dtypes, strict=True))
@@ -127,4 +127,4 @@ class EncodedPairs:
         return self.source[index], self.target[index]
 
 
-_REDO = "Delete the folder: the next run makes it anew."
+_REDO = "Delete the folder: the next run creates it again."

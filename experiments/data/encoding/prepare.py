@@ -1,7 +1,7 @@
-"""Make an encoded corpus: train the tokenizer, encode once, keep it in the store. Imports no torch.
+"""Create an encoded corpus: train the tokenizer, encode once, store it. Imports no torch.
 
-Everything is a stream, so that millions of pairs need no more memory than the tokenizer's sample. Encoding runs on
-SentencePiece's own threads: no process is forked, started or fed.
+Everything is streamed, so millions of pairs need no more memory than the tokenizer's sample. Encoding uses
+SentencePiece's own threads; no process is started.
 """
 
 import os
@@ -28,9 +28,11 @@ from experiments.errors import UserError, explain_os_errors
 from experiments.store.durable import locked, whole_folder
 from experiments.store.sealed import describe_file, write_json
 
-HELD_PAIRS = 200_000  # a training set up to this size is read once and held (some 60 MB); a larger one is streamed
+HELD_PAIRS = (
+    200_000  # training sets up to this size are read once and kept in memory (about 60 MB); larger ones are streamed
+)
 
-Progress = Callable[[str, int, int], None]  # what is being done, how many of how many
+Progress = Callable[[str, int, int], None]  # what is being done, done, total
 Item = TypeVar("Item")
 
 
@@ -43,12 +45,12 @@ def prepare(
     workers: int | None = None,
     target_symbols: int = 0,
 ) -> EncodedCorpus:
-    """The encoded corpus under `root` (a store's corpora), made where it is missing; test sets are added as they come.
+    """The encoded corpus under `root` (a store's corpora), created if missing; missing test sets are added.
 
-    `shared`: one vocabulary for both sides. `workers`: threads; every core this process may use if unset.
-    `target_symbols`: the target is a line of symbols, of which this many at most are learnt; 0: it is text.
-    Raises UserError for a corpus that cannot be read, is changed meanwhile or does not give `data.vocab_size` pieces,
-    and for a full or read-only disk. May be interrupted, and called twice at once.
+    shared: one vocabulary for both sides. workers: threads; all cores of this process if None.
+    target_symbols: the target is a line of symbols, of which at most so many are learnt; 0: it is text.
+    Raises UserError for an unreadable or changing corpus, for a `data.vocab_size` that the text does not allow, and for
+    a full or read-only disk. May be interrupted, and called twice at once.
     """
     corpus = corpus.pinned(root)
     counts = corpus.check(root)
@@ -71,7 +73,7 @@ def prepare(
 
 
 class _Work:
-    """The steps of making, and what they share."""
+    """The steps of `prepare`, with the state that they share."""
 
     def __init__(
         self,
@@ -85,10 +87,10 @@ class _Work:
     ) -> None:
         self.corpus, self.data, self.shared, self.target_symbols = corpus, data, shared, target_symbols
         self.counts, self.progress, self.threads = counts, progress, threads
-        self._held: list[Pair] | None = None  # train, where it is small: read (or generated) once for all steps
+        self._held: list[Pair] | None = None  # a small training set, read (or generated) once for all steps
 
     def make_train(self, folder: Path, name: str) -> None:
-        """The tokenizers, train/ and facts.json, which names the corpus's digest and those of its files."""
+        """Write the tokenizers, train/ and facts.json, with the corpus's digest and those of its files."""
         started = time.monotonic()
         sampled = self._train_tokenizers(folder)
         trained = time.monotonic()
@@ -128,7 +130,7 @@ class _Work:
         write_json(folder / "facts.json", facts)
 
     def make_sets(self, encoded: EncodedCorpus, digests: dict[str, str]) -> None:
-        """Those of sets/<name>-<digest> that are missing. Nothing of an evaluated set is dropped."""
+        """Write the missing sets/<name>-<digest>. No pair of an evaluated set is dropped."""
         missing = {each: digest for each, digest in digests.items() if digest not in encoded.set_digests(each)}
         texts = {each: list(self.corpus.read_pairs(each)) for each in missing}
         seen = seen_in_train(self._train_pairs("looking for duplicates"), texts) if missing else {}
@@ -146,7 +148,7 @@ class _Work:
                 write_json(folder / "facts.json", facts)
 
     def _train_tokenizers(self, folder: Path) -> int:
-        """Train on train alone; returns how many pairs of it were read."""
+        """Train on the training set only; returns its number of pairs."""
         pairs = self.counts["train"]
         sampled = min(pairs, SAMPLE_PAIRS)
         doing = "training the tokenizer"
@@ -174,12 +176,12 @@ class _Work:
 
 
 def _described(folder: Path, prefix: str = "") -> dict[str, dict[str, Any]]:
-    """Size and hash of each file of a folder, by name."""
+    """Size and hash of each file in a folder, by name."""
     return {f"{prefix}{path.name}": describe_file(path) for path in sorted(folder.iterdir())}
 
 
 def _reported(items: Iterable[Item], doing: str, total: int, progress: Progress) -> Iterator[Item]:
-    """The items; every CHUNK of them, and the end, is reported."""
+    """Yield the items; report after every CHUNK of them and at the end."""
     done = 0
     for done, item in enumerate(items, start=1):
         yield item

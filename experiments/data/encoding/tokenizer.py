@@ -1,9 +1,9 @@
-"""Text to pieces and back: a SentencePiece BPE of our own settings, trained on the training set only.
+"""Text to pieces and back: a SentencePiece BPE with our own settings, trained on the training set only.
 
-Identity normalisation and kept spaces: what comes out of `decode(encode(text))` is the text, character by character.
-The exceptions, by SentencePiece's design: "▁" (U+2581, its sign for a space) comes back as a space, and characters
-that the training set does not hold come back as " ⁇ "; U+0000, U+001F and "▅" (U+2585) are never learnt.
-Imports neither torch nor, until a model is trained or loaded, sentencepiece.
+Normalisation is the identity and spaces are kept: `decode(encode(text))` is the text, character by character.
+Exceptions by SentencePiece's design: "▁" (U+2581, its sign for a space) becomes a space, and characters that are not
+in the training set become " ⁇ "; U+0000, U+001F and "▅" (U+2585) are never learnt.
+Imports no torch, and sentencepiece only when a model is trained or loaded.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ BOS_ID = 1
 EOS_ID = 2
 UNK_ID = 3
 
-SAMPLE_PAIRS = 1_000_000  # a larger training set is sampled at even distances: memory stays bounded
+SAMPLE_PAIRS = 1_000_000  # larger training sets are sampled at even distances, to bound memory
 
 _SETTINGS: dict[str, Any] = {
     "model_type": "bpe",
@@ -30,16 +30,16 @@ _SETTINGS: dict[str, Any] = {
     "remove_extra_whitespaces": False,
     "byte_fallback": False,
     "character_coverage": 1.0,
-    "max_sentence_length": 1 << 20,  # bytes; longer lines would be skipped in silence (the default is 4,192)
+    "max_sentence_length": 1 << 20,  # bytes; longer lines would be skipped silently (the default is 4,192)
     "num_threads": 1,  # the model is a function of the text alone
     "pad_id": PAD_ID,
     "bos_id": BOS_ID,
     "eos_id": EOS_ID,
     "unk_id": UNK_ID,
 }
-# Every word a piece of its own, up to the size; rarer ones are unknown. For lines of symbols, such as a tree's.
+# For lines of symbols, such as a tree's: every word is a piece, up to the size; rarer ones are unknown.
 _SYMBOLS: dict[str, Any] = {"model_type": "word", "hard_vocab_limit": False}
-_ERRORS_ONLY = 2  # SentencePiece's minloglevel: its progress does not belong on a user's terminal
+_ERRORS_ONLY = 2  # SentencePiece's minloglevel: hides its progress from the terminal
 
 
 class VocabularyTooLarge(UserError):  # noqa: N818 - what is wrong
@@ -47,26 +47,26 @@ class VocabularyTooLarge(UserError):  # noqa: N818 - what is wrong
 
 
 def tokenizer_settings(data: DataConfig, shared: bool, target_symbols: int = 0) -> dict[str, Any]:
-    """What, with the training text, determines the pieces: for identities."""
+    """Everything besides the training text that determines the pieces; part of identities."""
     settings = {**_SETTINGS, "vocab_size": data.vocab_size, "shared": shared, "sample_pairs": SAMPLE_PAIRS}
     return {**settings, "target": {**_SYMBOLS, "vocab_size": target_symbols}} if target_symbols else settings
 
 
 def in_sample(index: int, pairs: int) -> bool:
-    """Whether the tokenizer is trained on pair `index` of `pairs`: all up to SAMPLE_PAIRS, else so many, evenly."""
+    """Whether the tokenizer is trained on pair `index` of `pairs`: on all up to SAMPLE_PAIRS, else an even sample."""
     return pairs <= SAMPLE_PAIRS or (index + 1) * SAMPLE_PAIRS // pairs > index * SAMPLE_PAIRS // pairs
 
 
 def train_tokenizer(lines: Iterable[str], vocab_size: int, path: Path, what: str, *, symbols: bool = False) -> None:
     """Train on `lines` and write the model to `path`; the same lines give the same bytes.
 
-    `symbols`: words are the pieces, at most `vocab_size` of them. Raises UserError if the text does not allow
-    `vocab_size` pieces; `what` names the text in it.
+    symbols: words are the pieces, at most `vocab_size` of them. what: the text's name, for messages. Raises UserError
+    if the text does not allow `vocab_size` pieces.
     """
     import sentencepiece
 
     model = io.BytesIO()
-    raised: list[BaseException] = []  # by `lines`: SentencePiece would make a RuntimeError of it
+    raised: list[BaseException] = []  # errors of `lines`: SentencePiece would turn them into RuntimeError
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=_watched(lines, raised), model_writer=model, vocab_size=vocab_size,
@@ -115,7 +115,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: Path) -> "Tokenizer":
-        """Raises UserError if the file is missing or is no SentencePiece model."""
+        """Load a model file. Raises UserError if it is missing or not a SentencePiece model."""
         try:
             return cls(path.read_bytes())
         except (OSError, RuntimeError) as error:
@@ -129,19 +129,19 @@ class Tokenizer:
         return cast("list[int]", self._model.Encode(text))
 
     def encode_batch(self, texts: Sequence[str], threads: int = 1) -> list[list[int]]:
-        """Encode many lines, in order; the threads are SentencePiece's own."""
+        """Encode many lines, in order, with SentencePiece's own threads."""
         return cast("list[list[int]]", self._model.Encode(list(texts), num_threads=threads))
 
     @property
     def vocabulary(self) -> list[str]:
-        """Every piece as it stands in a text, without the sign for the space before it."""
+        """Every piece as it occurs in a text, without the sign for the space before it."""
         return [piece.removeprefix("\u2581") for piece in self.pieces(range(self.vocab_size))]
 
     def decode(self, pieces: Sequence[int]) -> str:
-        """Text; PAD, BOS and EOS vanish, UNK is " ⁇ ", and so is what a larger model says beyond the vocabulary."""
+        """Decode to text; PAD, BOS and EOS vanish; UNK and ids beyond the vocabulary become " ⁇ "."""
         size = self.vocab_size
         return cast(str, self._model.Decode([piece if piece < size else UNK_ID for piece in map(int, pieces)]))
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """The pieces' own text, "▁" for a space: for figures."""
+        """The pieces' own text, with "▁" for a space: for figures."""
         return [str(self._model.IdToPiece(int(piece))) for piece in ids]

@@ -171,7 +171,7 @@ def test_a_new_test_set_is_added_to_what_is_there(folder: Path, tmp_path: Path) 
     assert second.set("test_2").source == ("a dog",)
     digests = second.set_digests("test")
     assert {second.set("test", digest).source for digest in digests} == {("a cat",), ("the cat",)}
-    with pytest.raises(ValueError, match="several sets were called test"):
+    with pytest.raises(ValueError, match="several sets have the name test"):
         second.set("test")
     with pytest.raises(UserError, match='"newstest" is not prepared'):
         second.set("newstest")

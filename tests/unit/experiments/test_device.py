@@ -77,7 +77,7 @@ def test_a_gpu_that_is_not_there_is_a_mistake():
 
 
 def test_an_unknown_kind_is_a_mistake():
-    with pytest.raises(UserError, match='"tpu" is not known'):
+    with pytest.raises(UserError, match='"tpu" is unknown'):
         Device.open(DeviceSpec("tpu"), "fp32")
 
 

@@ -40,7 +40,7 @@ def test_a_kernel_that_cannot_be_deterministic_is_named_and_nothing_is_written(t
         return decode(self, target, memory, mask)
 
     monkeypatch.setattr(Transformer, "decode", careless)
-    with pytest.raises(UserError, match=r"training\.deterministic is set, and put_ has no deterministic .* to false"):
+    with pytest.raises(UserError, match=r"training\.deterministic is set, but put_ has no deterministic .* to false"):
         run(tmp_path, settings=DETERMINISTIC)
     assert not list(tmp_path.iterdir())
 

@@ -2,8 +2,8 @@
 
     train.mrg  dev.mrg  test*.mrg        or folders: train/  dev/  test*/, with everything below them
 
-Endings: .mrg, .ptb, .parse, .tree or .trees, each plain or .gz. `data.train` and the like name others: 02 … 21, 22 and
-23 in a folder with the sections of the Wall Street Journal. Several names are joined; each for test is a set.
+Endings: .mrg, .ptb, .parse, .tree or .trees, each plain or .gz. `data.train` and the like give other names: 02 … 21, 22
+and 23 in a folder with the sections of the Wall Street Journal. Several names are joined; each for test is a set.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ Files = tuple[Path, ...]
 
 @dataclass(frozen=True)
 class TreeCorpus:
-    """`train` includes what `data.train_extra` names; `builtin` and `extra` are numbers of generated trees."""
+    """A corpus of trees. `train` includes `data.train_extra`; `builtin`, `extra`: numbers of generated trees."""
 
     name: str
     train: Files = ()
@@ -48,7 +48,7 @@ class TreeCorpus:
         return ("dev", *self.tests)
 
     def read_trees(self, set_name: str) -> Iterator[Tree]:
-        """The trees as they are learnt: without root, empty words and function tags."""
+        """The trees in the form that is learnt: without root, empty words and function tags."""
         if self.builtin:
             yield from generate.generate(set_name, self.builtin)
             if set_name == "train":
@@ -59,7 +59,7 @@ class TreeCorpus:
             yield from map(cleaned, read_trees(path, sha256))
 
     def read_pairs(self, set_name: str) -> Iterator[tuple[str, str]]:
-        """(words, symbols), each with spaces between them. Raises UserError for a file that holds no trees."""
+        """(words, symbols), each separated by spaces. Raises UserError for a file without trees."""
         for number, tree in enumerate(self.read_trees(set_name), start=1):
             try:
                 symbols = linearise(tree)
@@ -68,7 +68,7 @@ class TreeCorpus:
             yield " ".join(tree.words), " ".join(symbols)
 
     def pinned(self, cache_dir: Path | None = None) -> Self:
-        """This corpus with the content that its files have now: reading other content from them raises UserError."""
+        """This corpus fixed to the present content of its files: reading other content raises UserError."""
         if self.builtin:
             return self
         fingerprints = Fingerprints(cache_dir, self.facts)
@@ -77,7 +77,7 @@ class TreeCorpus:
         return replace(self, facts=facts)
 
     def check(self, cache_dir: Path | None = None) -> dict[str, int]:
-        """Read every tree once (what was read before, by its content, is not read again); trees by set."""
+        """Read every tree once (files with known content are not read again); returns set → number of trees."""
         if self.builtin:
             return {"train": self.builtin + self.extra, **generate.HELD_OUT}
         counts = _Counts(cache_dir, self.facts)
@@ -104,7 +104,7 @@ class TreeCorpus:
 
 
 class _Counts:
-    """Trees of a file, by its content's hash, remembered: a treebank takes seconds to read."""
+    """Number of trees in a file, remembered by content hash, because reading a treebank takes seconds."""
 
     def __init__(self, cache_dir: Path | None, pinned: Mapping[Path, FileFacts]) -> None:
         self._path = cache_dir / "trees.json" if cache_dir else None
@@ -130,7 +130,7 @@ class _Counts:
 
 
 def resolve(data: TreeData) -> TreeCorpus:
-    """The corpus that a configuration names; looks at the names of files only. Raises UserError for what is missing."""
+    """The corpus of a configuration, found by file names. Raises UserError for missing files."""
     if data.source or data.target:
         raise UserError("data.source and data.target name languages; a corpus of trees has none. Leave them out.")
     return _builtin(data) if data.corpus == "builtin" else _folder(Path(data.corpus), data)
@@ -178,7 +178,7 @@ def _all(folder: Path, names: Sequence[str], setting: str) -> Files:
 
 
 def _find(folder: Path, name: str) -> list[Path]:
-    """The file of a name, or all files of trees below the folder of that name, in the order of their paths."""
+    """The file with a name, or all files of trees in the folder of that name, sorted by path."""
     place = folder / name
     if place.is_dir():
         return sorted(path for path in place.rglob("*") if _stem(path) is not None and path.is_file())
@@ -188,7 +188,7 @@ def _find(folder: Path, name: str) -> list[Path]:
 
 
 def _stem(path: Path) -> str | None:
-    """The name without its ending; None if it is no file of trees."""
+    """The name without its ending; None if it is not a file of trees."""
     name = path.name.removesuffix(".gz")
     ending = next((ending for ending in ENDINGS if name.endswith(ending)), None)
     return name.removesuffix(ending) if ending else None

@@ -1,8 +1,8 @@
 """A tree as a line of symbols and back: S NP DT NN /NP VP VBD /VP . /S. Imports no torch.
 
-Labels open, "/" and the label closes, tags stand for the words, which are left out and go back from left to right.
-Section 6.3 and Vinyals et al. 2015 (who close with the label too). A tag that is also a label of the same tree, or that
-looks like a closing, is written with "_" behind it, so that every tree can be read back.
+Labels open brackets; "/" and the label close them. Tags stand for the words, which are put back from left to right.
+See section 6.3 and Vinyals et al. 2015 (who also close with the label). A tag that is also a label of the same tree, or
+that looks like a closing, is written with "_" behind it, so that every tree can be read back.
 """
 
 from collections.abc import Collection, Sequence
@@ -10,13 +10,13 @@ from dataclasses import dataclass, fields
 
 from experiments.data.corpora.trees.tree import Bracket, Tree, steps
 
-UNKNOWN = "⁇"  # the tokenizer's sign for a symbol that training did not hold
-NO_TAG = "XX"  # of a word for which the output has no tag
+UNKNOWN = "⁇"  # the tokenizer's sign for a symbol that is not in the training set
+NO_TAG = "XX"  # tag of a word for which the output has none
 
 
 @dataclass
 class Repairs:
-    """What had to be done to make a tree of an output."""
+    """Repairs that turned an output into a tree."""
 
     unclosed: int = 0  # brackets that the output leaves open, or closes only by closing an outer one: closed there
     unopened: int = 0  # closings of what is not open: left out
@@ -30,7 +30,7 @@ class Repairs:
 
 
 def linearise(tree: Tree) -> list[str]:
-    """The symbols of a tree. Raises ValueError for a label that could not be told from others."""
+    """The symbols of a tree. Raises ValueError for a label that cannot be written unambiguously."""
     labels = {bracket.label for bracket in tree.brackets}
     for label in labels:
         if not label or label.startswith("/") or label.endswith("_"):
@@ -46,9 +46,9 @@ def linearise(tree: Tree) -> list[str]:
 
 
 def delinearise(words: Sequence[str], symbols: Sequence[str], labels: Collection[str] = ()) -> tuple[Tree, Repairs]:
-    """The tree over `words` that the symbols say, whatever they are, and what had to be repaired.
+    """The tree over `words` for any line of symbols, and the repairs that were necessary.
 
-    A symbol opens a bracket if it is closed anywhere in the line or is one of `labels`; else it is a tag.
+    A symbol opens a bracket if it is closed anywhere in the line or is one of `labels`; otherwise it is a tag.
     """
     opens = {s[1:] for s in symbols if _closes(s)} | set(labels)
     tree = _Growing(words)
@@ -69,7 +69,7 @@ def _closes(symbol: str) -> bool:
 
 
 class _Growing:
-    """A tree on its way: `_open` are places in `_brackets`, innermost last."""
+    """A tree under construction: `_open` are indices into `_brackets`, innermost last."""
 
     def __init__(self, words: Sequence[str]) -> None:
         self._words = words
@@ -115,7 +115,7 @@ class _Growing:
         return Tree(tuple(self._words), tuple(self._tags), held)
 
     def _take_rest_into_last(self) -> None:
-        """Where nothing is open any more, the words left over go into the last outermost bracket."""
+        """If no bracket is open any more, put the remaining words into the last outermost bracket."""
         if self._open or not self._tags:
             return
         last, end = None, 0

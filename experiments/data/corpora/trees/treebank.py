@@ -20,7 +20,7 @@ _COMMENT = ("#", ";", "%", "*")
 
 
 class BadTree(ValueError):  # noqa: N818 - it is the text that is bad
-    """Text that is no tree: what is wrong, and in which line (from 1)."""
+    """Text that is not a tree: the reason, and its line (from 1)."""
 
     def __init__(self, line: int, what: str) -> None:
         super().__init__(what)
@@ -42,7 +42,7 @@ class _Open:
 def read_trees(path: Path, sha256: str = "") -> Iterator[Tree]:
     """The trees of a file (.gz too), one at a time.
 
-    Raises UserError, with file and line, for what is none, and for a file of another content than `sha256` says.
+    Raises UserError with file and line for text that is not a tree, and for content with another hash than `sha256`.
     """
     try:
         yield from parse(read_lines(path, sha256))
@@ -51,7 +51,7 @@ def read_trees(path: Path, sha256: str = "") -> Iterator[Tree]:
 
 
 def parse(lines: Iterable[str], *, allow_empty: bool = False) -> Iterator[Tree]:
-    """The trees in some lines. Raises BadTree, also for a bracket that holds nothing unless `allow_empty`."""
+    """The trees in some lines. Raises BadTree, also for an empty bracket unless `allow_empty`."""
     reader = _Reader(allow_empty)
     number = 0
     for number, line in enumerate(lines, start=1):
@@ -60,9 +60,9 @@ def parse(lines: Iterable[str], *, allow_empty: bool = False) -> Iterator[Tree]:
 
 
 def parse_line(line: str) -> Tree:
-    """All that one line holds, side by side, as one Tree: EVALB's files have a tree a line. Raises BadTree.
+    """Everything in one line, side by side, as one Tree: EVALB's files have one tree per line. Raises BadTree.
 
-    Brackets that hold nothing are left out, as EVALB does.
+    Empty brackets are left out, as EVALB does.
     """
     words: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
