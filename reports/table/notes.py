@@ -147,11 +147,27 @@ def _mixed(rows: Iterable[Row], what: str, of: Callable[[Outcome], Any]) -> str:
     return f"The rows mix {len(holders)} {what}: {'; '.join(parts)}."
 
 
+def _in_words(words: list[str]) -> str:
+    """a, b and c."""
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+
+
+# parts of PlannedRun.stale → how the sentence calls them; none are known of a plan by an earlier version
+_MADE = {"training": "trained", "likelihood": "measured", "decode": "decoded", "score": "scored", "evaluate": "scored"}
+
+
 def _stale(table: Table) -> str:
-    keys = [row.key for row in table.rows if row.stale]
-    if not keys:
-        return ""
-    return f"Trained or scored by another revision of the code than the present one, and kept (†): {_names(keys)}."
+    groups: dict[str, list[str]] = {}
+    for row in table.rows:
+        parts = {part for outcome in row.outcomes for part in outcome.run.stale}
+        if row.stale:
+            groups.setdefault(_in_words([word for part, word in _MADE.items() if part in parts]), []).append(row.key)
+    sentences = (
+        f"{(made or 'trained or scored').capitalize()} by another revision of the code than the present one, and kept "
+        f"(†): {_names(keys)}."
+        for made, keys in groups.items()
+    )
+    return " ".join(sentences)
 
 
 def _miscounted(row: Row) -> str:

@@ -98,7 +98,11 @@ def _evaluation(outcome: Outcome, set_: str, columns: list[Column]) -> Explanati
     metrics = dict.fromkeys(column.metric for column in columns if column.set == set_)
     found["metrics"] = {metric: outcome.measured(set_, metric) for metric in metrics}
     found["signature"] = {m: s for m in metrics if (s := look_up(scored.record, "signature", m))}
-    found |= {name: look_up(scored.record, name) for name in ("sentences", "code_digest", "device", "precision")}
+    found |= {name: look_up(scored.record, name) for name in ("sentences", "device", "precision")}
+    parts = look_up(scored.record, "parts") or {}
+    found["code_digest"] = {part: look_up(entry, "code_digest") for part, entry in parts.items()} or look_up(
+        scored.record, "code_digest"
+    )
     found["folder"] = f"runs/{outcome.run.run_id}/evaluations/{scored.eval_id}"
     return found
 
