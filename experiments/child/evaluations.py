@@ -20,6 +20,7 @@ from experiments.store import provenance
 from experiments.store.code import code_digests
 from experiments.store.layout import Store
 from experiments.store.sealed import check_file, describe_file, read_json, write_json
+from experiments.store.spec import EvaluationRequest
 from experiments.tasks.base import Context, EvaluationSpec, Task
 
 log = logging.getLogger("experiments.child.run")
@@ -34,7 +35,7 @@ class _Made(NamedTuple):
 
 
 def evaluate_all(
-    items: Sequence[dict[str, Any]],
+    items: Sequence[EvaluationRequest],
     config: Any,
     task: Task,
     weights: Path,
@@ -60,7 +61,7 @@ def evaluate_all(
         except Exception as error:
             if failure_class(error) in ("out_of_memory", "disk_full"):
                 raise
-            log.exception("the evaluation %s of %s failed", item["eval_id"], item["set"])
+            log.exception("the evaluation %s of %s failed", item.eval_id, item.set)
             failed = failed or error
     if failed is not None:
         raise failed
@@ -74,7 +75,7 @@ def part_identity(task: Task, part: str, run_id: str, spec: EvaluationSpec) -> s
 
 
 def _evaluate(
-    item: dict[str, Any],
+    item: EvaluationRequest,
     config: Any,
     task: Task,
     weights: Path,
@@ -82,9 +83,9 @@ def _evaluate(
     events: EventWriter,
     made: Mapping[tuple[str, str], _Made],
 ) -> None:
-    target = context.folder / "evaluations" / item["eval_id"]
+    target = context.folder / "evaluations" / item.eval_id
     target.mkdir(parents=True, exist_ok=True)
-    spec = EvaluationSpec(item["set"], item["settings"], item["inputs"])
+    spec = EvaluationSpec(item.set, item.settings, item.inputs)
     versions = provenance.versions(task.packages())
     parts: dict[str, Any] = {}
     again: set[str] = set()
@@ -101,12 +102,12 @@ def _evaluate(
             "id": identity, "code_digest": code, "wall_s": round(time.monotonic() - began, 3), "versions": versions,
             "facts": facts, "files": sorted(_names(target) - before),
         }  # fmt: skip
-    renews = {"renews": item["renew"]} if "renew" in item else {}
+    renews = {} if item.renew is None else {"renews": item.renew}
     outcome = _joined([entry["facts"] for entry in parts.values()])
     result = {
         **outcome,
         "parts": parts,
-        "eval_id": item["eval_id"],
+        "eval_id": item.eval_id,
         "run_id": context.run_id,
         "set": spec.set,
         "settings": dict(spec.settings),
@@ -117,7 +118,7 @@ def _evaluate(
         **renews,
     }
     write_json(target / "result.json", result)
-    events.emit("evaluated", eval_id=item["eval_id"], set=spec.set, metrics=outcome["metrics"], **renews)
+    events.emit("evaluated", eval_id=item.eval_id, set=spec.set, metrics=outcome["metrics"], **renews)
 
 
 def versions_of(task: Task, facts: Mapping[str, Any]) -> dict[str, str]:

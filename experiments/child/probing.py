@@ -15,18 +15,19 @@ from experiments.config import DeviceSpec
 from experiments.events.event_log import EventWriter
 from experiments.records import ChildExit
 from experiments.store.sealed import read_json
+from experiments.store.spec import AttemptSpec
 
 
 def main(spec_path: Path) -> int:
     """Returns the exit code of the run."""
-    spec = read_json(spec_path) or {}
-    with _profile(spec["trace"]) if "trace" in spec else contextlib.nullcontext():
+    spec = AttemptSpec.read(spec_path)
+    with _profile(spec.trace) if spec.trace else contextlib.nullcontext():
         code = run.main(spec_path)
     result = read_json(spec_path.parent / "result.json") or {}
-    if code == ChildExit.FINISHED and "precision" in result and "trace" not in spec:
+    if code == ChildExit.FINISHED and "precision" in result and not spec.trace:
         from experiments.device import Device
 
-        device = Device.open(DeviceSpec(**spec["device"]), result["precision"])
+        device = Device.open(DeviceSpec(**spec.device), result["precision"])
         EventWriter(spec_path.parent).emit("probed", matrix_flops=device.matrix_flops())
     return code
 

@@ -2,19 +2,7 @@
 
     python -m experiments.child.run SPEC
 
-SPEC is a JSON file in the attempt's folder, written by the coordinator:
-
-    store, run_id, attempt, task, config       what to run
-    folder       where the study lies, if it is a file: a user's own task is found there
-    members      [study, profile, corpus, row, group]: where it stands in tables, told again in the events
-    inputs       digests of what training reads
-    train                                      false: the weights are there, only evaluations are asked for
-    evaluations  [{eval_id, set, settings, inputs, renew}]; renew: the attempt whose stored evaluation it replaces
-    device       {kind, threads, memory_gb}
-    earlier      folders of attempts whose checkpoints may be used, newest first, relative to the store
-    pinned       what the first attempt resolved (precision, micro-batch …), so that a resume is exact
-    keeps        what evaluations of other rows and studies ask of the training (experiments/store/keeps.py)
-    coordinator  {pid, start_ticks, boot_id}    when it is gone, the child saves a checkpoint and ends
+SPEC is the file that the coordinator wrote into the attempt's folder (experiments/store/spec.py).
 
 `--alone` before SPEC runs a copy of an old attempt's spec for debugging (docs/architecture.md).
 
@@ -47,9 +35,10 @@ from experiments.events.training_time import training_time
 from experiments.records import ChildExit
 from experiments.store import provenance
 from experiments.store.code import code_digest
-from experiments.store.keeps import union
+from experiments.store.keeps import Keep, union
 from experiments.store.layout import Store
-from experiments.store.sealed import read_json, write_json
+from experiments.store.sealed import write_json
+from experiments.store.spec import AttemptSpec
 from experiments.tasks.base import Context, Task
 from experiments.tasks.load import load_task
 
@@ -70,10 +59,10 @@ def main(spec_path: Path, rank: int = 0, port: int = 0, *, alone: bool = False) 
         log.exception("no event can be written")
         return ChildExit.DISK_FULL if failure_class(error) == "disk_full" else ChildExit.FAILED
     try:
-        spec = read_json(spec_path) or {}
-        stop = StopRequest(None if rank or alone else spec.get("coordinator"))
-        cap_memory(DeviceSpec(**spec["device"]))
-        task = load_task(spec["task"], spec.get("folder", "")).with_settings(spec["config"])
+        spec = AttemptSpec.read(spec_path)
+        stop = StopRequest(None if rank or alone else spec.coordinator)
+        cap_memory(DeviceSpec(**spec.device))
+        task = load_task(spec.task, spec.folder).with_settings(spec.config)
         if rank:
             _other_rank(spec, task, folder, rank, port)
         else:
@@ -113,13 +102,13 @@ def _say_failed(error: Exception, events: EventWriter) -> int:
     return ChildExit.DISK_FULL if cls == "disk_full" else ChildExit.FAILED
 
 
-def _announce(events: EventWriter, spec: dict[str, Any], task: Task) -> None:
+def _announce(events: EventWriter, spec: AttemptSpec, task: Task) -> None:
     events.emit(
         "started",
-        attempt=spec["attempt"],
+        attempt=spec.attempt,
         pid=os.getpid(),
-        members=spec.get("members", []),
-        device=spec["device"],
+        members=spec.members,
+        device=spec.device,
         code_digest=code_digest(task.training_code),
         revision=provenance.revision_of(task.training_code, task.folder).facts(),
         tool=provenance.tool(),
@@ -128,10 +117,10 @@ def _announce(events: EventWriter, spec: dict[str, Any], task: Task) -> None:
     )
 
 
-def _other_rank(spec: dict[str, Any], task: Task, folder: Path, rank: int, port: int) -> None:
+def _other_rank(spec: AttemptSpec, task: Task, folder: Path, rank: int, port: int) -> None:
     """Take part in a training. Rank 0 tells events, and says when to stop; this process ends with it."""
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    store = Store.open(spec["store"], create=False)
+    store = Store.open(spec.store, create=False)
     context = _context(spec, task, store, folder, lambda kind, **fields: None, lambda: False)
     task.train(_config(spec, task), replace(context, rank=rank, port=port))
 
@@ -142,12 +131,12 @@ def _end_with(parent: int) -> None:
     os._exit(ChildExit.FAILED)
 
 
-def _config(spec: dict[str, Any], task: Task) -> Any:
-    return task.config_type.from_mapping(spec["config"])
+def _config(spec: AttemptSpec, task: Task) -> Any:
+    return task.config_type.from_mapping(spec.config)
 
 
 def _context(
-    spec: dict[str, Any],
+    spec: AttemptSpec,
     task: Task,
     store: Store,
     folder: Path,
@@ -156,24 +145,24 @@ def _context(
 ) -> Context:
     return Context(
         store=store.root,
-        run_id=spec["run_id"],
+        run_id=spec.run_id,
         folder=folder,
-        inputs=spec["inputs"],
-        device=DeviceSpec(**spec["device"]),
+        inputs=spec.inputs,
+        device=DeviceSpec(**spec.device),
         emit=emit,
         should_stop=should_stop,
-        earlier=[store.root / path for path in spec.get("earlier", ())],
-        pinned=spec.get("pinned", {}),
-        keeps=union(spec.get("keeps", ())),
+        earlier=[store.root / path for path in spec.earlier],
+        pinned=spec.pinned,
+        keeps=union(Keep(*keep) for keep in spec.keeps),
         code_digest=code_digest(task.training_code),
     )
 
 
-def _attempt(spec: dict[str, Any], task: Task, folder: Path, events: EventWriter, stop: StopRequest) -> None:
-    store = Store.open(spec["store"], create=False)
+def _attempt(spec: AttemptSpec, task: Task, folder: Path, events: EventWriter, stop: StopRequest) -> None:
+    store = Store.open(spec.store, create=False)
     config = _config(spec, task)
     _check_identities(spec, config)
-    pinned = dict(spec.get("pinned", {}))
+    pinned = dict(spec.pinned)
 
     def emit(kind: str, **fields: Any) -> None:
         pinned.update(fields if kind == "pinned" else {})
@@ -181,26 +170,26 @@ def _attempt(spec: dict[str, Any], task: Task, folder: Path, events: EventWriter
 
     context = _context(spec, task, store, folder, emit, stop)
     weights = folder
-    if spec["train"]:
+    if spec.train:
         began = time.monotonic()
         facts = task.train(config, context)
         _write_result(spec, task, context, {"pinned": pinned, **facts}, time.monotonic() - began)
         events.emit("trained", step=facts.get("step"))
     else:
-        found = store.weights_folder(spec["run_id"])
+        found = store.weights_folder(spec.run_id)
         if found is None:
-            raise RuntimeError(f"run {spec['run_id']} has no weights to evaluate")
+            raise RuntimeError(f"run {spec.run_id} has no weights to evaluate")
         weights = found
-    evaluate_all(spec["evaluations"], config, task, weights, context, events)
+    evaluate_all(spec.evaluations, config, task, weights, context, events)
 
 
-def _check_identities(spec: dict[str, Any], config: TaskConfig) -> None:
+def _check_identities(spec: AttemptSpec, config: TaskConfig) -> None:
     """Raises Damaged where settings are not those that a run or an evaluation is named by: a table would print lies."""
-    if spec["run_id"] == PROBE_ID:
+    if spec.run_id == PROBE_ID:
         return
-    named = {spec["run_id"]: run_identity(config, spec["inputs"])}
-    for item in spec["evaluations"]:
-        named[item["eval_id"]] = eval_identity(spec["run_id"], item["settings"], item["inputs"])
+    named = {spec.run_id: run_identity(config, spec.inputs)}
+    for item in spec.evaluations:
+        named[item.eval_id] = eval_identity(spec.run_id, item.settings, item.inputs)
     for identity, made in named.items():
         if identity != made:
             raise Damaged(
@@ -210,20 +199,20 @@ def _check_identities(spec: dict[str, Any], config: TaskConfig) -> None:
             )
 
 
-def _write_result(spec: dict[str, Any], task: Task, context: Context, facts: dict[str, Any], seconds: float) -> None:
+def _write_result(spec: AttemptSpec, task: Task, context: Context, facts: dict[str, Any], seconds: float) -> None:
     revision = provenance.revision_of(task.training_code, task.folder)
     if revision.diff:
         (context.folder / "uncommitted.diff").write_text(revision.diff, encoding="utf-8")
     store = Store.open(context.store, create=False)
     result = {
         **facts,  # first: a trainer's own names take nobody else's place
-        "run_id": spec["run_id"],
-        "attempt": spec["attempt"],
-        "task": spec["task"],
-        "config": spec["config"],
-        "inputs": dict(spec["inputs"]),
+        "run_id": spec.run_id,
+        "attempt": spec.attempt,
+        "task": spec.task,
+        "config": spec.config,
+        "inputs": dict(spec.inputs),
         "wall_s": round(seconds, 3),  # of this attempt
-        **training_time(store, spec["run_id"], spec["attempt"], seconds),
+        **training_time(store, spec.run_id, spec.attempt, seconds),
         "devices": context.device.count,
         "device_share": context.device.share,
         "code_digest": code_digest(task.training_code),

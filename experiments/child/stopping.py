@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from experiments.processes.identity import is_alive
@@ -21,7 +22,7 @@ class StopRequest:
     A cluster's coordinator may be on another machine, and may leave: there the spec names none.
     """
 
-    def __init__(self, coordinator: dict[str, Any] | None) -> None:
+    def __init__(self, coordinator: Mapping[str, Any] | None) -> None:
         self._event = threading.Event()
         self._signalled_at = 0.0
         for number in (signal.SIGTERM, signal.SIGINT):

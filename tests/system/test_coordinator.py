@@ -186,7 +186,7 @@ class StubTask:
     class config_type:  # noqa: N801
         @staticmethod
         def from_mapping(values):
-            return dict(values)
+            return values
 
     def __init__(self, fail=None):
         self.prepared, self.fail = [], fail
@@ -210,7 +210,7 @@ def with_digest(job, digest):
 
 def test_a_corpus_is_prepared_once_before_its_runs(store, monkeypatch):
     task = StubTask()
-    monkeypatch.setattr("experiments.store.provenance.code_digest.__wrapped__", lambda modules: "c1", raising=False)
+    monkeypatch.setattr("experiments.jobs.coordinator.placement.code_digest", lambda roots: "c1")
     go(store, *(with_digest(make(i), "c1") for i in range(4)), load_task=lambda name: task)
     assert len(task.prepared) == 1
     for number in range(4):

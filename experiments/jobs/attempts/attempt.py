@@ -1,6 +1,5 @@
 """One attempt: what it may start from, what its child is told, and what is kept of it while it runs."""
 
-import json
 import os
 import time
 from collections import deque
@@ -18,9 +17,8 @@ from experiments.jobs.engines.base import Engine, Handle, Launch, child_environm
 from experiments.jobs.queue.job import Claimed, Job
 from experiments.processes.identity import identify
 from experiments.store.layout import Store
-from experiments.store.sealed import read_json, seal
+from experiments.store.spec import FILE, AttemptSpec, EvaluationRequest
 
-SPEC = "spec.json"
 LOG = "log.txt"
 TAIL_LINES = 15
 
@@ -81,26 +79,25 @@ def prepare_attempt(
         claimed = replace(claimed, pinned=alike if alike.get("kind") == slot.kind else {}, best=0)
     pinned = {"kind": slot.kind, "threads": slot.threads, "devices": slot.count, **claimed.pinned}
     threads = pinned["threads"] if pinned["kind"] == slot.kind else slot.threads
-    spec = {
-        "store": str(store.root),
-        "run_id": job.run_id,
-        "attempt": number,
-        "task": job.task,
-        "folder": job.folder,
-        "members": [list(member) for member in job.members],
-        "config": dict(job.config),
-        "inputs": dict(job.inputs),
-        "train": TRAINING in parts,
-        "evaluations": [dict(item) for item in job.evaluations if item["eval_id"] in parts],
-        "device": slot.device_spec(threads),
-        "keeps": [list(keep) for keep in job.keeps],
-        "earlier": [os.path.relpath(path, store.root) for path in earlier],
-        "pinned": pinned,
-        # whoever outlives it need not watch it
-        "coordinator": None if engine.outlives else identify(os.getpid()),
-    }
-    (folder / SPEC).write_text(json.dumps(seal(spec), indent=1), encoding="utf-8")
-    command = Launch([*child, str(folder / SPEC)], child_environment(slot, threads), folder / LOG, slot)
+    spec = AttemptSpec(
+        store=str(store.root),
+        run_id=job.run_id,
+        attempt=number,
+        task=job.task,
+        folder=job.folder,
+        members=job.members,
+        config=dict(job.config),
+        inputs=dict(job.inputs),
+        train=TRAINING in parts,
+        evaluations=tuple(EvaluationRequest(**item) for item in job.evaluations if item["eval_id"] in parts),
+        device=slot.device_spec(threads),
+        keeps=tuple(tuple(keep) for keep in job.keeps),
+        earlier=tuple(os.path.relpath(path, store.root) for path in earlier),
+        pinned=pinned,
+        # children that outlive the coordinator do not watch it
+        coordinator=None if engine.outlives else identify(os.getpid()),
+    )
+    command = Launch([*child, str(spec.write(folder))], child_environment(slot, threads), folder / LOG, slot)
     claimed = replace(claimed, pinned=pinned)
     return PreparedAttempt(RunningAttempt(claimed, number, folder, slot, tuple(parts), None, Tail(folder)), command)
 
@@ -135,9 +132,9 @@ def adopt(store: Store, engine: Engine, claimed: Claimed, slots: Sequence[Slot])
 def _expected(folder: Path) -> list[str]:
     """The parts that an attempt was to make; none if its spec cannot be read."""
     try:
-        spec = read_json(folder / SPEC) or {}
-        return [TRAINING] * bool(spec.get("train")) + [str(item["eval_id"]) for item in spec.get("evaluations", ())]
-    except (UserError, OSError, AttributeError, KeyError, TypeError):
+        spec = AttemptSpec.read(folder / FILE)
+        return [TRAINING] * spec.train + [item.eval_id for item in spec.evaluations]
+    except (UserError, OSError):
         return []  # a coordinator that was killed while it wrote this had started nothing yet
 
 

@@ -1,7 +1,6 @@
 """Measure a few steps of runs on a device, for `plan --measure`, `--max-hours` and `probe`; keeps nothing."""
 
 import contextlib
-import json
 import math
 import os
 import statistics
@@ -15,14 +14,14 @@ from typing import Any
 from experiments.config import PROBE_ID
 from experiments.errors import UserError
 from experiments.events.event_log import read_events
-from experiments.jobs.attempts.attempt import SPEC
 from experiments.jobs.devices.slots import Slot
 from experiments.jobs.engines.base import CHILD, Engine, Launch, child_environment
 from experiments.jobs.engines.local import LocalEngine
 from experiments.processes.identity import identify
 from experiments.store.durable import folder_beside
 from experiments.store.layout import Store
-from experiments.store.sealed import read_json, seal
+from experiments.store.sealed import read_json
+from experiments.store.spec import AttemptSpec
 
 PROBING = (sys.executable, "-m", "experiments.child.probing")  # a child that also measures its device
 STEPS = 20  # the curve has points at 10 and 20; the first ten steps are warm-up
@@ -97,19 +96,16 @@ def _trained(
     store: Store, spec: Mapping[str, Any], slot: Slot, engine: Engine, child: Sequence[str], long_s: float
 ) -> tuple[list[dict[str, Any]], Mapping[str, Any]]:
     """A child's events and result; its folder is removed."""
-    whole = {
+    whole = AttemptSpec(
         **spec,
-        "store": str(store.root),
-        "run_id": PROBE_ID,
-        "attempt": 1,
-        "train": True,
-        "evaluations": [],
-        "device": slot.device_spec(slot.threads),
-        "coordinator": identify(os.getpid()),
-    }
+        store=str(store.root),
+        run_id=PROBE_ID,
+        attempt=1,
+        device=slot.device_spec(slot.threads),
+        coordinator=identify(os.getpid()),
+    )
     with folder_beside(store.root, ".probe-") as folder:
-        (folder / SPEC).write_text(json.dumps(seal(whole)), encoding="utf-8")
-        argv = [*child, str(folder / SPEC)]
+        argv = [*child, str(whole.write(folder))]
         handle = engine.start(Launch(argv, child_environment(slot, slot.threads), folder / "log.txt", slot))
         began = time.monotonic()
         try:

@@ -9,6 +9,7 @@ import pytest
 
 from experiments.child import run
 from experiments.events.event_log import read_events
+from experiments.records import ChildExit
 from experiments.store.layout import Store
 from experiments.store.sealed import read_json, write_json
 from experiments.tasks.load import load_task
@@ -75,7 +76,7 @@ def planned(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[str], P
 
 def test_files_that_stay_as_they_are(planned: Callable[[str], Planned]) -> None:
     attempt = planned("")
-    assert attempt.end() == (run.FINISHED, "")
+    assert attempt.end() == (ChildExit.FINISHED, "")
     assert read_json(next(p for p in attempt.results if p.name == "metrics.json")) == {"": {"lines": 4}}
 
 
@@ -98,7 +99,7 @@ def test_a_change_before_the_start_is_refused(
     attempt = planned("")
     change(attempt.data)
     code, message = attempt.end()
-    assert code == run.FAILED and name in message and "changed after the run was planned" in message
+    assert code == ChildExit.FAILED and name in message and "changed after the run was planned" in message
     assert not attempt.results
 
 
@@ -106,5 +107,5 @@ def test_a_change_before_the_start_is_refused(
 def test_a_change_while_it_trains_leaves_no_result(planned: Callable[[str], Planned], name: str) -> None:
     attempt = planned(name)
     code, message = attempt.end()
-    assert code == run.FAILED and name in message and "changed while the run trained" in message
+    assert code == ChildExit.FAILED and name in message and "changed while the run trained" in message
     assert not attempt.results

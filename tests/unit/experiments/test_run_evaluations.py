@@ -13,6 +13,7 @@ from experiments.events.event_log import EventWriter, read_events
 from experiments.records import ChildExit
 from experiments.store.layout import Store
 from experiments.store.sealed import write_json
+from experiments.store.spec import EvaluationRequest
 from experiments.tasks.base import Context
 from experiments.tasks.load import load_task
 from experiments.tasks.own.function import OwnTask
@@ -76,7 +77,7 @@ class Failing(OwnTask):
 def test_no_other_is_tried_where_it_could_only_fail_too(error: Exception, tmp_path: Path) -> None:
     store, task = Store.open(tmp_path / "store"), Failing(error)
     context = Context(store.root, "a" * 16, tmp_path, {}, DeviceSpec(), lambda *_, **__: None, lambda: False)
-    items = [{"eval_id": str(number), "set": "dev", "settings": {}, "inputs": {}} for number in range(3)]
+    items = [EvaluationRequest(str(number), "dev", {}, {}) for number in range(3)]
     with pytest.raises(type(error)):
         evaluate_all(items, None, task, tmp_path, context, EventWriter(tmp_path))
     assert task.tried == 1

@@ -1,0 +1,65 @@
+"""What a coordinator asks of a child: spec.json in the attempt's folder."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Self
+
+from experiments.errors import Damaged
+from experiments.store.sealed import read_json, seal
+
+FILE = "spec.json"
+
+
+@dataclass(frozen=True)
+class EvaluationRequest:
+    """One evaluation to be made. `renew`: the attempt whose stored evaluation it replaces, or None."""
+
+    eval_id: str
+    set: str
+    settings: Mapping[str, Any]
+    inputs: Mapping[str, str]
+    renew: int | None = None
+
+
+@dataclass(frozen=True)
+class AttemptSpec:
+    """One attempt at one run. Paths are absolute, except those of `earlier`."""
+
+    store: str
+    run_id: str
+    attempt: int
+    task: str
+    config: Mapping[str, Any]  # nested, in full
+    inputs: Mapping[str, str]  # digests of what training reads
+    device: Mapping[str, Any]  # {kind, threads, memory_gb, count, share}: experiments.config.DeviceSpec
+    train: bool = True  # False: the weights exist, only evaluations are made
+    evaluations: tuple[EvaluationRequest, ...] = ()
+    folder: str = ""  # where the study lies, if it is a file: a user's own task is found there
+    members: tuple[tuple[str, ...], ...] = ()  # (study, profile, corpus, row, group): the tables it appears in
+    earlier: tuple[str, ...] = ()  # attempts whose checkpoints may be used, newest first, relative to the store
+    pinned: Mapping[str, Any] = field(default_factory=dict)  # resolved by the first attempt, so that a resume is exact
+    keeps: tuple[tuple[Any, ...], ...] = ()  # checkpoints that evaluations of other rows need (keeps.py)
+    coordinator: Mapping[str, Any] | None = None  # the process that the child ends with; None: it outlives all
+    trace: str = ""  # a file for torch's profile, in `ablations probe`
+
+    def write(self, folder: Path) -> Path:
+        """Write the spec into the attempt's folder; returns the file. A power cut may take it: the attempt goes too."""
+        (folder / FILE).write_text(json.dumps(seal(asdict(self)), indent=1), encoding="utf-8")
+        return folder / FILE
+
+    @classmethod
+    def read(cls, file: Path) -> Self:
+        """The spec in a file. Unknown fields, of another version, are left out. Raises Damaged for no spec."""
+        found = read_json(file) or {}
+        known = {f.name for f in fields(cls)}
+        try:
+            values = {name: value for name, value in found.items() if name in known}
+            values["evaluations"] = tuple(EvaluationRequest(**item) for item in found.get("evaluations", ()))
+            for name in ("members", "keeps"):
+                values[name] = tuple(tuple(item) for item in found.get(name, ()))
+            values["earlier"] = tuple(found.get("earlier", ()))
+            return cls(**values)
+        except TypeError as error:
+            raise Damaged(f"{file} is not the spec of an attempt ({error}).") from None
