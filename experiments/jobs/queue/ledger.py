@@ -70,9 +70,9 @@ class Ledger(Queue):
             )
             self._db.execute("UPDATE jobs SET devices=1 WHERE state='waiting' AND devices=0")
 
-    def claim(self, run_id: str, attempt: int, slot: str, kind: str, now: float | None = None) -> bool:
+    def claim(self, run_id: str, attempt: int, slot: str, kind: str) -> bool:
         """Compare-and-set from waiting to running; False if another process was first, or the job was cancelled."""
-        now = clock.now() if now is None else now
+        now = clock.now()
         with self._change():
             claimed = self._db.execute(
                 "UPDATE jobs SET state='running', attempt=?, slot=?, started=?, ended=NULL, doing='starting', "
