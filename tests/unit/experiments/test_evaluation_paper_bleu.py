@@ -7,9 +7,9 @@ import random
 from pathlib import Path
 
 import pytest
-from reports.results.bleu import bleu
 from sacrebleu.metrics import BLEU
 
+from experiments.evaluation.score.counts import bleu
 from experiments.evaluation.score.paper_bleu import PaperTokens, available, multi_bleu, paper_bleu, split_compounds
 from experiments.evaluation.score.scoring import score_text
 

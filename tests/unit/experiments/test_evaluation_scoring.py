@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 import pytest
-from reports.results.bleu import bleu
 
+from experiments.evaluation.score.counts import bleu
 from experiments.evaluation.score.scoring import score_text
 
 TRANSLATIONS = ["The cat sat on the mat .", "A dog runs fast through snow.", ""]

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from experiments.config import DeviceSpec, RunConfig, SettingRoles, flatten, lineage, run_identity, total_steps
 from experiments.errors import Diverged, UserError
-from experiments.store.provenance import code_digest
+from experiments.store.code import code_digest
 from experiments.tasks.base import Context
 from experiments.tasks.load import load_task
 from experiments.tasks.own.context import open_context
@@ -154,7 +154,7 @@ def test_the_digest_is_of_contents_not_of_places(project, tmp_path_factory):
     one, two = (code_digest(sources_of(home / "train.py", home, "train")) for home in (project, other))
     assert one == two
     (other / "lib" / "words.py").write_text("x = 1\n")
-    assert code_digest.__wrapped__(sources_of(other / "train.py", other, "train")) != one
+    assert code_digest(sources_of(other / "train.py", other, "train")) != one
 
 
 def test_two_studies_may_call_their_modules_alike(tmp_path):
