@@ -4,7 +4,6 @@ from collections.abc import Iterable
 
 from ablations.study.messages import number
 from reports.render.setup import HOUR, distinct, duration, paragraph, trained
-from reports.results.facts import object_in, objects_in, real_in, whole_in
 from reports.results.results import Outcome
 from reports.results.table import Row, Table, missing_cells
 from reports.table.cost import training_seconds
@@ -42,11 +41,11 @@ def _runtime(outcomes: list[Outcome]) -> str:
     total, longest = duration(sum(seconds) / HOUR), duration(max(seconds) / HOUR)
     mean = duration(sum(seconds) / len(seconds) / HOUR)
     text = f"{total} of training in all, {mean} a run on average, {longest} at most"
-    unfinished = [part for outcome in outcomes for part in objects_in(outcome.record, "earlier_attempts")]
+    unfinished = [part for outcome in outcomes if outcome.facts for part in outcome.facts.earlier_attempts]
     if unfinished:
-        lost = duration(sum(real_in(part, "seconds") or 0.0 for part in unfinished) / HOUR)
+        lost = duration(sum(part.seconds for part in unfinished) / HOUR)
         text += f"; {lost} of it in {number(len(unfinished), 'attempt')} that ended early"
-    continued = [outcome for outcome in outcomes if object_in(outcome.record, "continues")]
+    continued = [outcome for outcome in outcomes if outcome.facts and outcome.facts.continues]
     if continued:
         text += f"; {number(len(continued), 'run')} continued a shorter one, whose time is not counted again"
     unknown = len(outcomes) - len(seconds)
@@ -55,7 +54,7 @@ def _runtime(outcomes: list[Outcome]) -> str:
 
 def _count(table: Table) -> str:
     requested, done = sum(len(row.outcomes) for row in table.rows), len(trained(table))
-    early = sum(len(objects_in(o.record, "earlier_attempts")) for o in trained(table))
+    early = sum(len(o.facts.earlier_attempts) for o in trained(table) if o.facts)
     parts = [number(len(table.rows), "row"), f"{number(requested, 'run')} in the table"]
     parts.append(f"{number(done, 'training')} finished")
     text = ", ".join(parts) + (f" (after {number(early, 'attempt')} that ended early)" if early else "")
@@ -84,12 +83,12 @@ def _data(table: Table) -> str:
 
 
 def _data_of(outcome: Outcome) -> str:
-    pairs = whole_in(outcome.record, "data", "train", "kept")
+    pairs = outcome.facts.data.train.kept if outcome.facts else None
     inputs = ", ".join(f"{name} ({digest[:8]})" for name, digest in outcome.run.inputs.items())
     name = corpus_name(outcome) or inputs
     parts = [f"{name}: {number(pairs, 'training pair')}" if pairs is not None else name]
     for name, scored in outcome.scored.items():
-        sentences = whole_in(scored.record, "sentences")
+        sentences = scored.facts.sentences if scored.facts else None
         parts += [f"{name} {number(sentences, 'sentence')}"] if sentences is not None else []
     return ", ".join(part for part in parts if part)
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape as escape_signs
 
 from reports.render.text import plain
-from reports.results.facts import fact, text_in
+from reports.results.facts import run_facts
 from reports.results.failures import Failure
 from reports.results.table import Table
 from reports.table.cost import training_seconds
@@ -41,13 +41,11 @@ def runs_section(table: Table) -> Iterator[str]:
     yield f'<div class="scroll"><table class="runs"><thead><tr>{_line("th", heads)}</tr></thead><tbody>'
     for row in table.rows:
         for outcome in row.outcomes:
-            run, record = outcome.run, outcome.record
-            seconds, commit = training_seconds(outcome), text_in(record, "revision", "commit")
-            facts = (fact(record, name) or "" for name in ("device", "precision"))
+            run, facts, seconds = outcome.run, run_facts(outcome.facts), training_seconds(outcome)
             minutes = f"{seconds / 60:.1f}" if seconds is not None else ""
-            steps = fact(record, "steps")
-            values = (row.key, run.seed, run.run_id, run.state, "" if steps is None else steps, minutes)
-            yield f"<tr>{_line('td', (*values, *facts, commit[:10]))}</tr>"
+            steps = "" if facts["steps"] is None else facts["steps"]
+            made = (facts["device"] or "", facts["precision"] or "", (facts["commit"] or "")[:10])
+            yield f"<tr>{_line('td', (row.key, run.seed, run.run_id, run.state, steps, minutes, *made))}</tr>"
     yield "</tbody></table></div></details></section>"
 
 

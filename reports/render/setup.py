@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator
 
 from ablations.study.messages import number
 from experiments.config import flatten
-from reports.results.facts import look_up, whole_in
 from reports.results.results import Outcome
 from reports.results.table import Table
 from reports.table.cost import training_seconds
@@ -52,7 +51,7 @@ def _transformer(base: Outcome) -> Iterator[str]:
         f"{base.run.row} is a Transformer of {number(layers, 'encoder layer')} and {number(layers, 'decoder layer')}, "
         f"d_model {d_model}, d_ff {d_ff}, {number(heads, 'head')} of d_k {d_k} and d_v {d_v}, and dropout {dropout}."
     )
-    pairs = whole_in(base.record, "data", "train", "kept")
+    pairs = base.facts.data.train.kept if base.facts else None
     size = "" if pairs is None else f"{number(pairs, 'pair')} of "
     vocabulary = number(settings["data.vocab_size"], "piece")
     yield (
@@ -86,8 +85,7 @@ def _signatures(table: Table) -> str:
         for row in table.rows
         for outcome in row.outcomes
         for column in table.columns
-        if column.set in outcome.scored
-        and (signature := look_up(outcome.scored[column.set].record, "signature", column.metric))
+        if column.set in outcome.scored and (signature := outcome.scored[column.set].signature(column.metric))
     )
     return f"Scores: {', '.join(found)}." if found else ""
 

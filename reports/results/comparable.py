@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from experiments.tasks.columns import Column
-from reports.results.facts import look_up, object_in
 from reports.results.results import Outcome
 from reports.results.table import Row
 
@@ -18,7 +17,7 @@ from reports.results.table import Row
 def basis(outcome: Outcome, column: Column) -> tuple[Any, ...]:
     """What must be equal between two values of a column for their difference to mean something."""
     scored = outcome.scored[column.set]
-    parts: list[Any] = [sorted(scored.spec.inputs.items()), look_up(scored.record, "signature", column.metric)]
+    parts: list[Any] = [sorted(scored.spec.inputs.items()), scored.signature(column.metric)]
     if column.per_piece:
         parts.append(tokenizer(outcome))
     return tuple(parts)
@@ -26,8 +25,8 @@ def basis(outcome: Outcome, column: Column) -> tuple[Any, ...]:
 
 def tokenizer(outcome: Outcome) -> tuple[str, int | None]:
     """The digests of the tokenizers that the run trained with ("" if it recorded none), and the size it asked for."""
-    sums = object_in(outcome.record, "data", "tokenizer", "sha256")
-    return " ".join(sorted({str(digest)[:10] for digest in sums.values()})), outcome.setting("data.vocab_size")
+    sums = outcome.facts.data.tokenizer.sha256 if outcome.facts else {}
+    return " ".join(sorted({digest[:10] for digest in sums.values()})), outcome.setting("data.vocab_size")
 
 
 def _bases(rows: Iterable[Row], column: Column) -> set[str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ablations.plan.plan import Plan
 from experiments.tasks.columns import Column
-from reports.results.facts import RUN_FACTS, fact, look_up
+from reports.results.facts import RUN_FACTS, run_facts
 from reports.results.results import Outcome, collect
 from reports.results.sound import Results
 
@@ -39,7 +39,7 @@ def frames(plan: Plan, store: Results, columns: Sequence[Column] = ()) -> Frames
     runs = [
         {name: getattr(o.run, name) for name in _RUN}
         | {"state": o.run.state, "stale": o.stale, "num_params": o.run.num_params}
-        | {name: fact(o.record, name) for name in RUN_FACTS}
+        | run_facts(o.facts)
         for o in outcomes
     ]
     evaluations = [line for o in outcomes for line in _evaluation_lines(o)]
@@ -52,11 +52,11 @@ def frames(plan: Plan, store: Results, columns: Sequence[Column] = ()) -> Frames
 def _evaluation_lines(outcome: Outcome) -> list[dict[str, Any]]:
     lines = []
     for set_, scored in outcome.scored.items():
-        for metric in look_up(scored.record, "metrics") or ():
+        for metric in scored.facts.metrics if scored.facts else ():
             line = {name: getattr(outcome.run, name) for name in _RUN}
             line |= {"eval_id": scored.eval_id, "set": set_, "metric": metric}
             line["value"] = outcome.measured(set_, metric)
-            line["signature"] = look_up(scored.record, "signature", metric)
-            line["sentences"] = look_up(scored.record, "sentences")
+            line["signature"] = scored.signature(metric)
+            line["sentences"] = scored.facts.sentences if scored.facts else None
             lines.append(line)
     return lines

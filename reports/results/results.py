@@ -4,6 +4,7 @@ import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from ablations.plan.plan import Plan, PlannedRun
 from experiments.errors import Damaged
 from experiments.tasks.base import EvaluationSpec
 from experiments.tasks.columns import Column
+from reports.results.facts import BuiltinEvaluated, BuiltinTrained
 from reports.results.recomputed import read_array, read_counts
 from reports.results.sound import Record, Results, sound_evaluation, sound_result
 
@@ -26,6 +28,15 @@ class Scored:
     eval_id: str
     record: Record | None
 
+    @cached_property
+    def facts(self) -> BuiltinEvaluated | None:
+        """What the record holds; None while there is none."""
+        return None if self.record is None else BuiltinEvaluated.read(self.record)
+
+    def signature(self, metric: str) -> str | None:
+        """Of the metric, where it has been scored and has one."""
+        return self.facts.signature.get(metric) if self.facts else None
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -36,14 +47,18 @@ class Outcome:
     scored: Mapping[str, Scored]  # by set, in the plan's order
     harm: Mapping[str, str] = field(default_factory=dict)  # by set ("" for the training): why its record is left out
 
+    @cached_property
+    def facts(self) -> BuiltinTrained | None:
+        """What the record holds; None while there is none."""
+        return None if self.record is None else BuiltinTrained.read(self.record)
+
     def measured(self, set_: str, metric: str) -> float | None:
         """The metric's value, or None if there is none or it is no finite number."""
         scored = self.scored.get(set_)
-        if self.record is None or scored is None or scored.record is None:
+        if self.record is None or scored is None:
             return None
-        value = scored.record.get("metrics", {}).get(metric)
-        usable = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        return float(value) if usable else None
+        value = scored.facts.metrics.get(metric) if scored.facts else None
+        return float(value) if value is not None and math.isfinite(value) else None
 
     def setting(self, name: str) -> Any:
         """A setting of the run by its dotted name, or None: not every task has every setting."""

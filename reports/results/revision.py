@@ -6,7 +6,7 @@ from typing import Any
 
 from experiments.store.layout import Store
 from experiments.store.sealed import read_json, read_named
-from reports.results.facts import look_up
+from reports.results.facts import Trained
 
 
 class AtRevision:
@@ -41,6 +41,6 @@ class AtRevision:
                 yield {**result, "attempt": number}
 
     def _is_of(self, result: dict[str, Any]) -> bool:
-        commits = (look_up(result, part, "commit") for part in ("revision", "tool"))
-        names = (*commits, result.get("code_digest"))
-        return any(isinstance(name, str) and name.startswith(self._revision) for name in names)
+        trained = Trained.read(result)
+        names = (trained.revision.commit, trained.tool.commit if trained.tool else None, trained.code_digest)
+        return any(name is not None and name.startswith(self._revision) for name in names)

@@ -8,7 +8,6 @@ from ablations.plan.plan import Plan
 from ablations.study.study import Study
 from experiments.tasks.columns import Column
 from reports.results import comparable
-from reports.results.facts import look_up
 from reports.results.results import Outcome, collect, counts_in
 from reports.results.sound import Results
 from reports.results.table import Measure, Row, Table
@@ -90,8 +89,8 @@ def _rows(
 
 def _num_params(outcomes: Sequence[Outcome]) -> int | None:
     """Computed from the configuration; where the task cannot, what a finished run counted."""
-    counted = [look_up(outcome.record, "num_params") for outcome in outcomes]
-    return next((n for n in (outcomes[0].run.num_params, *counted) if isinstance(n, int)), None)
+    counted = [outcome.facts.num_params for outcome in outcomes if outcome.facts]
+    return next((n for n in (outcomes[0].run.num_params, *counted) if n is not None), None)
 
 
 def _measure(outcomes: Sequence[Outcome], column: Column) -> Measure:
@@ -106,9 +105,9 @@ def _measure(outcomes: Sequence[Outcome], column: Column) -> Measure:
 
 
 def _why(outcome: Outcome, column: Column) -> str:
-    record = outcome.scored[column.set].record
-    if outcome.record is not None and record is not None:
-        return "nan" if column.metric in record.get("metrics", {}) else ""
+    facts = outcome.scored[column.set].facts
+    if outcome.record is not None and facts is not None:
+        return "nan" if column.metric in facts.metrics else ""
     if "" in outcome.harm or column.set in outcome.harm:
         return "damaged"
     state = outcome.run.state

@@ -11,7 +11,6 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from reports.results.facts import look_up, object_in, real_in, text_in, whole_in
 from reports.results.results import Outcome
 from reports.results.table import Row, Table
 
@@ -28,13 +27,12 @@ def counted(row: Row) -> float | None:
 
 
 def _counted(outcome: Outcome) -> float | None:
-    recorded = real_in(outcome.record, "flops")
-    if recorded is None:  # older stores
-        per_token, tokens = (real_in(outcome.record, name) for name in ("flops_per_token", "target_tokens"))
-        recorded = None if per_token is None or tokens is None else per_token * tokens
-    if recorded is None and outcome.record is not None:  # a task of the user's: `cost` of its settings, if it says
-        recorded = outcome.run.cost or None
-    return recorded
+    facts = outcome.facts
+    if facts is None or facts.flops is not None:
+        return facts.flops if facts else None
+    if facts.flops_per_token is not None and facts.target_tokens is not None:  # older stores
+        return facts.flops_per_token * facts.target_tokens
+    return outcome.run.cost or None  # a task of the user's: `cost` of its settings, if it says
 
 
 def by_time(row: Row, rates: Mapping[str, float]) -> float | None:
@@ -46,29 +44,34 @@ def by_time(row: Row, rates: Mapping[str, float]) -> float | None:
 
 
 def _by_time(outcome: Outcome, rates: Mapping[str, float]) -> float | None:
-    seconds, rate = training_seconds(outcome), sustained(text_in(outcome.record, "device"), rates)
+    seconds, rate = training_seconds(outcome), sustained(device(outcome), rates)
     if seconds is None or rate is None or _time_unknown(outcome):
         return None
     return seconds * rate * devices(outcome) * device_share(outcome)
 
 
+def device(outcome: Outcome) -> str:
+    """The name of what trained the run; "" where that is not known."""
+    return (outcome.facts.device if outcome.facts else None) or ""
+
+
 def devices(outcome: Outcome) -> int:
     """How many trained the run together."""
-    return whole_in(outcome.record, "devices") or 1
+    return (outcome.facts.devices if outcome.facts else None) or 1
 
 
 def device_share(outcome: Outcome) -> float:
     """Of each device: less than 1 where runs shared it."""
-    return min(real_in(outcome.record, "device_share") or 1.0, 1.0)
+    return (outcome.facts.device_share if outcome.facts else None) or 1.0
 
 
 def training_seconds(outcome: Outcome) -> float | None:
     """Of all attempts together, with what failed and what was repeated; None where that was not recorded."""
-    seconds = real_in(outcome.record, "train_s")
-    alone = look_up(outcome.record, "attempt") == 1 and look_up(outcome.record, "resumed_from") is None
-    if seconds is None and alone:  # older stores: a later attempt recorded its own time only
-        seconds = real_in(outcome.record, "wall_s")
-    return seconds
+    facts = outcome.facts
+    if facts is None or facts.train_s is not None:
+        return facts.train_s if facts else None
+    alone = facts.attempt == 1 and facts.resumed_from is None
+    return facts.wall_s if alone else None  # older stores: a later attempt recorded its own time only
 
 
 def sustained(device: str, rates: Mapping[str, float]) -> float | None:
@@ -88,7 +91,7 @@ def hours(row: Row) -> float | None:
 
 
 def _time_unknown(outcome: Outcome) -> bool:
-    return training_seconds(outcome) is None or bool(object_in(outcome.record, "continues"))
+    return training_seconds(outcome) is None or bool(outcome.facts and outcome.facts.continues)
 
 
 @dataclass(frozen=True)
@@ -132,7 +135,7 @@ def cost_notes(table: Table) -> Iterator[str]:
     if not any(cost.name == "flops_by_time" for cost in printed):
         return
     trained = [o for row in table.rows for o in row.outcomes if o.record is not None]
-    unknown = sorted({text_in(o.record, "device") for o in trained if _rate(o, table) is None} - {""})
+    unknown = sorted({device(o) for o in trained if _rate(o, table) is None} - {""})
     if unknown:
         yield (
             f"By time is blank for {', '.join(unknown)}: no sustained rate is known. Name one in the study, for "
@@ -145,4 +148,4 @@ def cost_notes(table: Table) -> Iterator[str]:
 
 
 def _rate(outcome: Outcome, table: Table) -> float | None:
-    return sustained(text_in(outcome.record, "device"), table.sustained_flops)
+    return sustained(device(outcome), table.sustained_flops)

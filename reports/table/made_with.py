@@ -1,13 +1,12 @@
 """What trained the rows: devices, packages and code, each in a few words."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from fractions import Fraction
-from typing import Any
 
-from reports.results.facts import look_up, object_in, text_in
+from reports.results.facts import Revision
 from reports.results.results import Outcome
 from reports.results.table import Table
-from reports.table.cost import device_share, devices
+from reports.table import cost
 
 TOOL = "transformer-ablations"
 
@@ -23,19 +22,18 @@ def made_with(table: Table) -> Iterator[str]:
 
 def device(outcome: Outcome) -> str:
     """ "8 × NVIDIA H100, bf16", "1/3 of NVIDIA A100, fp32", "AMD EPYC (1 thread), fp32"."""
-    name, share = text_in(outcome.record, "device"), device_share(outcome)
-    count = f"{devices(outcome)} × " if devices(outcome) > 1 else ""
+    name, share = cost.device(outcome), cost.device_share(outcome)
+    count = f"{cost.devices(outcome)} × " if cost.devices(outcome) > 1 else ""
     of = f"{Fraction(share).limit_denominator(1000)} of " if share < 1 else ""
-    return _joined(name and f"{count}{of}{name}", text_in(outcome.record, "precision"))
+    return _joined(name and f"{count}{of}{name}", outcome.facts.precision if outcome.facts else "")
 
 
 def software(outcome: Outcome) -> str:
     """Versions, of training and of scoring; where a package had several, all of them."""
-    records = [outcome.record, *(scored.record for scored in outcome.scored.values())]
     found: dict[str, dict[str, None]] = {}
-    for record in records:
-        for name, version in object_in(record, "versions").items():
-            found.setdefault(name, {})[str(version)] = None
+    for facts in (outcome.facts, *(scored.facts for scored in outcome.scored.values())):
+        for name, version in facts.versions.items() if facts else ():
+            found.setdefault(name, {})[version] = None
     return ", ".join(f"{name} {' and '.join(found[name])}" for name in sorted(found, key=_python_first))
 
 
@@ -45,27 +43,28 @@ def _python_first(name: str) -> tuple[bool, str]:
 
 def code(outcome: Outcome) -> str:
     """The revision that trained, with its digest; of a user's own trainer also the program that ran it."""
-    digest, tool = text_in(outcome.record, "code_digest"), object_in(outcome.record, "tool")
+    facts = outcome.facts
+    if facts is None:
+        return ""
     ours = outcome.run.config.setting_roles.frozen_defaults  # our own code trained, not the user's
-    if ours and not tool:  # older stores
-        tool = object_in(outcome.record, "revision")
-    program = f"{TOOL} {text_in(tool, 'version')}".rstrip()
+    tool = facts.tool or (facts.revision if ours else None)  # older stores have no `tool`
+    digest = facts.code_digest or ""
+    if tool is None:  # older stores took this program's commit for the trainer's
+        return digest
+    program = f"{TOOL} {tool.version or ''}".rstrip()
     if ours:
         return _joined(program, _commit(tool, kept=True)) + (f" ({digest})" if digest else "")
-    if not tool:  # older stores took this program's commit for the trainer's
-        return digest
-    theirs = object_in(outcome.record, "revision")
-    place = _joined(text_in(theirs, "repository"), _commit(theirs, kept=True)) or "in no repository"
+    theirs = facts.revision
+    place = _joined(theirs.repository, _commit(theirs, kept=True)) or "in no repository"
     return f"{place} ({digest}), run by {_joined(program, _commit(tool, kept=False))}"
 
 
-def _joined(*texts: str) -> str:
+def _joined(*texts: str | None) -> str:
     return ", ".join(filter(None, texts))
 
 
-def _commit(revision: Mapping[str, Any], *, kept: bool) -> str:
-    commit = text_in(revision, "commit")
-    changed = (
-        f" with uncommitted changes{' (kept beside the run)' if kept else ''}" if look_up(revision, "dirty") else ""
-    )
-    return f"commit {commit[:10]}{changed}" if commit else ""
+def _commit(revision: Revision, *, kept: bool) -> str:
+    if not revision.commit:
+        return ""
+    changed = f" with uncommitted changes{' (kept beside the run)' if kept else ''}" if revision.dirty else ""
+    return f"commit {revision.commit[:10]}{changed}"

@@ -1,12 +1,13 @@
 """What is printed under a table: how its numbers were made, and warnings where they were made in different ways."""
 
-from collections.abc import Callable, Iterable, Iterator
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from ablations.plan.plan import Plan
 from ablations.study.messages import number
 from reports.results import comparable
-from reports.results.facts import fact, look_up, object_in, text_in
+from reports.results.facts import BuiltinTrained, Evaluated, Trained
 from reports.results.results import Outcome
 from reports.results.table import Row, Table, missing_cells
 from reports.statistics.agreement import agreement
@@ -41,7 +42,7 @@ def _columns(table: Table) -> Iterator[str]:
     shown = [column for column in table.columns if column.metric in printed]
     yield from dict.fromkeys(column.about for column in shown if column.about)
     signatures = dict.fromkeys(
-        (column.metric, text_in(outcome.scored[column.set].record, "signature", column.metric))
+        (column.metric, outcome.scored[column.set].signature(column.metric))
         for row in table.rows
         for outcome in row.outcomes
         for column in table.columns
@@ -70,7 +71,7 @@ def _columns(table: Table) -> Iterator[str]:
 def warnings(table: Table) -> tuple[str, ...]:
     """One sentence for each way in which the numbers of a table were not made alike."""
     found = [_mixed(table.rows, what, of) for what, of in _MUST_AGREE.items()]
-    found += _mixed_versions(table.rows)
+    found += [*_mixed_code(table.rows), *_mixed_versions(table.rows)]
     for column in table.columns:
         if not comparable.one_basis(table.rows, column):
             found.append(
@@ -88,48 +89,55 @@ def _tokenizer(outcome: Outcome) -> str:
     return trained or (f"{size} pieces" if size else "")
 
 
-def _of_evaluations(*path: str) -> Callable[[Outcome], list[str]]:
+def _of_evaluations(of: Callable[[Evaluated], str | None]) -> Callable[[Outcome], list[str]]:
     """A fact of all evaluations of a run, each value once."""
+    return lambda outcome: sorted({value for facts in _scored(outcome) if (value := of(facts))})
 
-    def values(outcome: Outcome) -> list[str]:
-        found = (look_up(scored.record, *path) for scored in outcome.scored.values())
-        return sorted({str(value) for value in found if value is not None})
 
-    return values
+def _scored(outcome: Outcome) -> list[Evaluated]:
+    return [scored.facts for scored in outcome.scored.values() if scored.facts]
+
+
+def _trained(outcome: Outcome) -> list[BuiltinTrained]:
+    return [outcome.facts] if outcome.facts else []
 
 
 _MUST_AGREE: dict[str, Callable[[Outcome], Any]] = {
-    "revisions of the training code": lambda o: fact(o.record, "code_digest"),
-    "revisions of the evaluation code": _of_evaluations("code_digest"),
+    "revisions of the training code": lambda o: o.facts and o.facts.code_digest,
     "corpora": corpus_name,
     "tokenizers": _tokenizer,
-    "precisions of training": lambda o: fact(o.record, "precision"),
-    "precisions of evaluation": _of_evaluations("precision"),
-    "kinds of device for training": lambda o: fact(o.record, "device_kind"),
-    "kinds of device for evaluation": _of_evaluations("device_kind"),
+    "precisions of training": lambda o: o.facts and o.facts.precision,
+    "precisions of evaluation": _of_evaluations(lambda facts: facts.precision),
+    "kinds of device for training": lambda o: o.facts and o.facts.device_kind,
+    "kinds of device for evaluation": _of_evaluations(lambda facts: facts.device_kind),
 }
+
+
+def _mixed_code(rows: Iterable[Row]) -> Iterator[str]:
+    """Of each part of the evaluations: the code of its own."""
+    outcomes = [outcome for row in rows for outcome in row.outcomes]
+    for part in dict.fromkeys(part for outcome in outcomes for facts in _scored(outcome) for part in facts.code):
+        what = f"revisions of the evaluation code{f' ({part})' if part else ''}"
+        yield _mixed(rows, what, _of_evaluations(functools.partial(_code_of, part)))
+
+
+def _code_of(part: str, facts: Evaluated) -> str | None:
+    return facts.code.get(part)
 
 
 def _mixed_versions(rows: Iterable[Row]) -> Iterator[str]:
     """Of each package that training or scoring recorded."""
     outcomes = [outcome for row in rows for outcome in row.outcomes]
-    for part, records in _PARTS.items():
-        recorded = [object_in(record, "versions") for outcome in outcomes for record in records(outcome)]
+    for part, facts_of in (("training", _trained), ("evaluation", _scored)):
+        recorded = [facts.versions for outcome in outcomes for facts in facts_of(outcome)]
         for name in dict.fromkeys(name for versions in recorded for name in versions):
-            yield _mixed(rows, f"versions of {name} in {part}", _version_of(name, records))
+            yield _mixed(rows, f"versions of {name} in {part}", _version_of(name, facts_of))
 
 
-def _version_of(name: str, records: Callable[[Outcome], list[Any]]) -> Callable[[Outcome], list[str]]:
-    def values(outcome: Outcome) -> list[str]:
-        return sorted({str(v) for r in records(outcome) if (v := look_up(r, "versions", name)) is not None})
-
-    return values
-
-
-_PARTS: dict[str, Callable[[Outcome], list[Any]]] = {
-    "training": lambda outcome: [outcome.record],
-    "evaluation": lambda outcome: [scored.record for scored in outcome.scored.values()],
-}
+def _version_of(
+    name: str, facts_of: Callable[[Outcome], Sequence[Trained | Evaluated]]
+) -> Callable[[Outcome], list[str]]:
+    return lambda outcome: sorted({facts.versions[name] for facts in facts_of(outcome) if name in facts.versions})
 
 
 def _mixed(rows: Iterable[Row], what: str, of: Callable[[Outcome], Any]) -> str:
@@ -172,7 +180,7 @@ def _stale(table: Table) -> str:
 
 def _miscounted(row: Row) -> str:
     for outcome in row.outcomes:
-        counted = look_up(outcome.record, "num_params")
+        counted = outcome.facts.num_params if outcome.facts else None
         if None not in (counted, row.num_params) and counted != row.num_params:
             return f"{row.key}: the trained model has {counted:,} parameters; {row.num_params:,} were computed."
     return ""

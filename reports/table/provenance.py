@@ -5,7 +5,7 @@ from typing import Any
 
 from ablations.study.messages import number
 from experiments.config import flatten
-from reports.results.facts import object_in, real_in, text_in, whole_in
+from reports.results.facts import BuiltinEvaluated, Data
 from reports.results.results import Outcome, Scored
 from reports.results.table import Row, Table
 from reports.table.settings import show, unexpected
@@ -15,7 +15,7 @@ def training(table: Table) -> Iterator[str]:
     """The base row's data, training and settings; where no base was selected, the first row's."""
     outcome = typical(table)
     settings = dict(flatten(outcome.run.config))
-    facts = object_in(outcome.record, "data")
+    facts = outcome.facts.data if outcome.facts else Data()
     if corpus_name(outcome):
         parts = [*_corpus(facts), _vocabulary(facts, settings), *_unknown(facts)]
         yield _sentence(f"Corpus: {corpus_name(outcome)}, ", parts)
@@ -47,33 +47,29 @@ def corpus_name(outcome: Outcome) -> str:
     return f"{corpus} ({digest})" if corpus and digest else corpus
 
 
-def _corpus(facts: Mapping[str, Any]) -> Iterator[str]:
-    sides = [text_in(facts, "corpus", side) for side in _SIDES]
-    if all(sides):
-        yield "–".join(sides)
-    yield _counted(object_in(facts, "train"), "kept", "training pair")
-    dropped = [whole_in(facts, "train", name) or 0 for name in ("dropped_empty", "dropped_long")]
-    yield f"{sum(dropped):,} left out (empty or too long)" if any(dropped) else ""
+def _corpus(facts: Data) -> Iterator[str]:
+    if facts.corpus.source and facts.corpus.target:
+        yield f"{facts.corpus.source}–{facts.corpus.target}"
+    yield number(facts.train.kept, "training pair") if facts.train.kept is not None else ""
+    dropped = facts.train.dropped_empty + facts.train.dropped_long
+    yield f"{dropped:,} left out (empty or too long)" if dropped else ""
 
 
-def _vocabulary(facts: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+def _vocabulary(facts: Data, settings: Mapping[str, Any]) -> str:
     """As trained, which may be less than what was requested."""
-    source, target = (whole_in(facts, "vocab_size", side) for side in _SIDES)
+    source, target = facts.vocab_size.source, facts.vocab_size.target
     if source is not None and target is not None and source != target:
-        names = (text_in(facts, "corpus", side) or side for side in _SIDES)
+        names = (facts.corpus.source or "source", facts.corpus.target or "target")
         return " and ".join(f"{size:,} pieces for {name}" for size, name in zip((source, target), names, strict=True))
     if source is not None:
         return f"{number(source, 'piece')} of vocabulary"
     return _counted(settings, "data.vocab_size", "piece", " of vocabulary")
 
 
-def _unknown(facts: Mapping[str, Any]) -> Iterator[str]:
-    source, target = (real_in(facts, "train", side, "unknown_rate") for side in _SIDES)
+def _unknown(facts: Data) -> Iterator[str]:
+    source, target = facts.train.source.unknown_rate, facts.train.target.unknown_rate
     if source is not None and target is not None:
         yield f"unknown pieces in train: source {source:.2%}, target {target:.2%}"
-
-
-_SIDES = ("source", "target")
 
 
 def _settings(table: Table, outcome: Outcome) -> Iterator[str]:
@@ -141,12 +137,10 @@ def _inputs(outcome: Outcome, name: str) -> Mapping[str, str] | None:
 
 def _size(name: str, scored: Scored) -> str:
     """A set, its sentences, and how many of its pairs the training set holds, exactly."""
-    sentences, seen = (
-        whole_in(scored.record, "sentences"),
-        whole_in(scored.record, "set_facts", "seen_in_train", "pair"),
-    )
-    parts = [number(sentences, "sentence")] if isinstance(sentences, int) else []
-    parts += [f"{seen:,} of them also in train"] if isinstance(seen, int) else []
+    facts = scored.facts or BuiltinEvaluated()
+    seen = facts.set_facts.seen_in_train.pair
+    parts = [number(facts.sentences, "sentence")] if facts.sentences is not None else []
+    parts += [f"{seen:,} of them also in train"] if seen is not None else []
     return f"{name} ({', '.join(parts)})" if parts else name
 
 

@@ -9,7 +9,7 @@ from experiments.config import flatten
 from experiments.errors import UserError
 from experiments.tasks.columns import Column
 from reports.render.text import plain
-from reports.results.facts import RUN_FACTS, fact, look_up, whole_in
+from reports.results.facts import BuiltinEvaluated, run_facts
 from reports.results.results import Outcome
 from reports.results.table import Measure, Row, Table
 from reports.table.cost import shown
@@ -49,7 +49,8 @@ def _row(table: Table, cell: str) -> tuple[Row, str]:
 
 def _recorded(row: Row, name: str) -> int | None:
     """A count that a training of the row recorded under that name."""
-    return next((found for o in row.outcomes if (found := whole_in(o.record, name)) is not None), None)
+    found = (getattr(outcome.facts, name, None) for outcome in row.outcomes)
+    return next((value for value in found if isinstance(value, int)), None)
 
 
 def _value(table: Table, row: Row, column: Column) -> Explanation:
@@ -77,13 +78,13 @@ def _test(table: Table, measure: Measure) -> Explanation:
 
 
 def _run(outcome: Outcome, columns: list[Column]) -> Explanation:
-    run, record = outcome.run, outcome.record
+    run, facts = outcome.run, outcome.facts
     found: Explanation = {"seed": run.seed, "run_id": run.run_id, "state": run.state}
-    found["attempt"] = look_up(record, "attempt")
-    found |= {name: fact(record, name) for name in RUN_FACTS}
-    found |= {"command": look_up(record, "command"), "platform": look_up(record, "platform")}
+    found["attempt"] = facts.attempt if facts else None
+    found |= run_facts(facts)
+    found |= {"command": facts.command if facts else None, "platform": facts.platform if facts else None}
     found |= {"corpus": corpus_name(outcome), "inputs": dict(run.inputs)}
-    found["tokenizer"] = look_up(record, "data", "tokenizer", "sha256")
+    found["tokenizer"] = (facts.data.tokenizer.sha256 if facts else None) or None
     found["configuration"] = {name: value for name, value in flatten(run.config) if name != "seed"}
     sets = dict.fromkeys(column.set for column in columns)
     found["evaluations"] = [_evaluation(outcome, name, columns) for name in sets if name in outcome.scored]
@@ -97,12 +98,10 @@ def _evaluation(outcome: Outcome, set_: str, columns: list[Column]) -> Explanati
     found["inputs"] = dict(scored.spec.inputs)
     metrics = dict.fromkeys(column.metric for column in columns if column.set == set_)
     found["metrics"] = {metric: outcome.measured(set_, metric) for metric in metrics}
-    found["signature"] = {m: s for m in metrics if (s := look_up(scored.record, "signature", m))}
-    found |= {name: look_up(scored.record, name) for name in ("sentences", "device", "precision")}
-    parts = look_up(scored.record, "parts") or {}
-    found["code_digest"] = {part: look_up(entry, "code_digest") for part, entry in parts.items()} or look_up(
-        scored.record, "code_digest"
-    )
+    found["signature"] = {m: s for m in metrics if (s := scored.signature(m))}
+    facts = scored.facts or BuiltinEvaluated()
+    found |= {"sentences": facts.sentences, "device": facts.device, "precision": facts.precision}
+    found["code_digest"] = facts.code_digest or facts.code
     found["folder"] = f"runs/{outcome.run.run_id}/evaluations/{scored.eval_id}"
     return found
 

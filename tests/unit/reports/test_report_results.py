@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from reports.results.facts import BuiltinTrained, Earlier
 from reports.results.frames import frames
 from reports.results.results import collect
 
@@ -55,3 +56,17 @@ def test_reports_start_without_torch_mlflow_or_pandas():
     code = "import sys, json, reports.table.build, reports.render.formats; print(json.dumps(sorted(sys.modules)))"
     loaded = json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
     assert not {"torch", "mlflow", "pandas", "optuna"} & set(loaded)
+
+
+def test_facts_of_another_type_are_left_out_and_the_others_kept(small):
+    """Of what a child writes, each fact may be spoilt in a bundle of somebody else's."""
+    record = small["translation"].record("base")
+    whole = BuiltinTrained.read(record)
+    assert whole.data.train.kept == 120 and whole.versions["torch"] and whole == BuiltinTrained.model_validate(record)
+    for wrong in (True, -1, [], {"a": 1}, "x", None, math.nan):
+        spoilt = BuiltinTrained.read({**record, "step": wrong, "data": {**record["data"], "train": wrong}})
+        assert spoilt.step is None and spoilt.data.train.kept is None
+        assert (spoilt.data.corpus, spoilt.versions) == (whole.data.corpus, whole.versions)
+    assert BuiltinTrained.read({**record, "step": 3, "earlier_attempts": [7, {"seconds": 2.0}]}).earlier_attempts == [
+        Earlier(seconds=2.0)
+    ]
