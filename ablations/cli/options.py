@@ -11,7 +11,6 @@ import typer
 
 from experiments.config import CHECKPOINTS, PrecisionChoice
 from experiments.errors import UserError
-from experiments.jobs.coordinator.watch import HANG_S
 
 StudyName = Annotated[
     str, typer.Argument(metavar="STUDY", help="A built-in study (`ablations studies`) or the path of a .toml file.")
@@ -51,7 +50,6 @@ Notify = Annotated[
         metavar="COMMAND", envvar="ABLATIONS_NOTIFY", help="Run this command when a row fails or a table ends."
     ),
 ]
-DEFAULT_HANG_MIN = HANG_S / 60
 Yes = Annotated[bool, typer.Option("--yes", help="Accept a design of over 10,000 rows.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Significance = Annotated[

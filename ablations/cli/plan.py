@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ablations.cli import options
-from ablations.cli.progress import plain_progress
+from ablations.cli.terminal import plain_progress
 from ablations.plan.plan import Plan, PlannedRun, plan_as_json
 from ablations.service.enqueue import say_trained_again, trained_again
 from ablations.service.forecast import Forecast, forecast, lines, measure

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ablations.cli import options
-from ablations.cli.progress import plain_progress
+from ablations.cli.terminal import plain_progress
 from ablations.plan.plan import PlannedRun
 from ablations.service.enqueue import prepare
 from ablations.service.forecast import short_spec

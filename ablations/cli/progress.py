@@ -22,14 +22,6 @@ from experiments.store.layout import Store
 PLAIN_EVERY_S = 10.0
 
 
-def plain_progress(what: str, done: int, total: int) -> None:
-    """Show progress of a preparation on one line of the terminal; prints nothing if output is not a terminal."""
-    terminal = unguarded(sys.stderr)
-    if terminal.isatty():
-        end = "\n" if done >= total else ""
-        print(f"\r{visible(what)} {done:,}/{total:,}", end=end, file=terminal, flush=True)
-
-
 def work_on(store: Store, options: WorkOptions, until: Until = "empty") -> Summary:
     """Work on the store's queue, show progress, and print why held runs were not started."""
     with Live() as live:

@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from ablations.cli import options
-from ablations.cli.progress import plain_progress, work_on
+from ablations.cli.progress import work_on
 from ablations.cli.report import print_table
+from ablations.cli.terminal import plain_progress
 from ablations.plan.plan import Plan, PlannedRun
 from ablations.service.enqueue import enqueue, prepare, say_renewed, say_trained_again, trained_again, wanted
 from ablations.service.forecast import refuse_above
@@ -19,6 +20,7 @@ from ablations.service.work import WorkOptions, engine_settings
 from ablations.study.messages import number
 from experiments.errors import UserError
 from experiments.jobs.coordinator.reporter import Summary
+from experiments.jobs.coordinator.watch import HANG_S
 from experiments.jobs.queue.queue import Queue
 from experiments.jobs.queue.trust import executes
 from experiments.store.layout import Store
@@ -44,7 +46,7 @@ def work_command(
     devices: options.Devices = "auto",
     *,
     place: Place,
-    hang_after: options.HangAfter = options.DEFAULT_HANG_MIN,
+    hang_after: options.HangAfter = HANG_S / 60,
     notify: options.Notify = None,
     engine: options.EngineName = "local",
     engine_set: options.EngineSet = None,
@@ -79,7 +81,7 @@ def run(
     priority: options.Priority = 0,
     stale: options.Stale = "keep",
     yes: options.Yes = False,
-    hang_after: options.HangAfter = options.DEFAULT_HANG_MIN,
+    hang_after: options.HangAfter = HANG_S / 60,
     notify: options.Notify = None,
     engine: options.EngineName = "local",
     engine_set: options.EngineSet = None,

@@ -63,6 +63,14 @@ def for_data() -> TextIO:
     return sys.stdout if below.isatty() else below
 
 
+def plain_progress(what: str, done: int, total: int) -> None:
+    """Show progress of a preparation on one line of the terminal; prints nothing if output is not a terminal."""
+    terminal = unguarded(sys.stderr)
+    if terminal.isatty():
+        end = "\n" if done >= total else ""
+        print(f"\r{visible(what)} {done:,}/{total:,}", end=end, file=terminal, flush=True)
+
+
 class Help:
     """--help in colour: its text is our own."""
 

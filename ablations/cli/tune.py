@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 from ablations.cli import options
-from ablations.cli.progress import Live, plain_progress
+from ablations.cli.progress import Live
 from ablations.cli.report import print_table
 from ablations.cli.run import run_chosen
+from ablations.cli.terminal import plain_progress
 from ablations.plan.plan import Plan, plan_study
 from ablations.service.enqueue import enqueue, prepare, wanted
 from ablations.service.run_states import run_states

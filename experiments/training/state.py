@@ -1,4 +1,7 @@
-"""The state of a training: model, optimizer, step, checkpoints. The loop that drives it is in trainer.py."""
+"""The state of a training: model, optimizer, step, checkpoints. The loop that drives it is in trainer.py.
+
+More than 200 lines: a step, its curve and its checkpoints share one state.
+"""
 
 import math
 import time
