@@ -70,6 +70,7 @@ class Device:
 
     @property
     def is_cuda(self) -> bool:
+        """Whether the device is a GPU."""
         return self.torch_device.type == "cuda"
 
     def autocast(self) -> torch.autocast:

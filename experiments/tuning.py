@@ -62,6 +62,8 @@ class Space:
 
 @dataclass(frozen=True)
 class Trial:
+    """One trial: its settings, and its state and value once known."""
+
     number: int  # from 0
     params: Mapping[str, Any]
     state: str = RUNNING
@@ -83,13 +85,16 @@ class Search:
 
     @property
     def running(self) -> list[Trial]:
+        """Trials that have been asked for and not ended."""
         return [trial for trial in self.trials if trial.state == RUNNING]
 
     def counted(self, state: str) -> int:
+        """Number of trials in a state."""
         return sum(trial.state == state for trial in self.trials)
 
     @property
     def best(self) -> Trial | None:
+        """The complete trial with the best value, the first of equals; None if there is none."""
         done = [trial for trial in self.trials if trial.state == COMPLETE and trial.value is not None]
         sign = 1 if self.space.minimize else -1
         return min(done, key=lambda trial: (sign * (trial.value or 0.0), trial.number), default=None)
@@ -104,6 +109,7 @@ class Search:
         return trial
 
     def started(self, number: int, run_id: str) -> None:
+        """Record the run of a trial."""
         self._change(replace(self.trials[number], run_id=run_id))
 
     def tell(

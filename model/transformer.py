@@ -70,10 +70,12 @@ class Transformer(nn.Module):
 
     @property
     def source_embedding(self) -> Embedding:
+        """The embedding of source pieces; the target's if the vocabulary is shared."""
         return self._embedding(self._roles[0])
 
     @property
     def target_embedding(self) -> Embedding:
+        """The embedding of target pieces, also the softmax's matrix."""
         return self._embedding(self._roles[1])
 
     def _embedding(self, role: str) -> Embedding:

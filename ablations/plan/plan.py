@@ -57,6 +57,7 @@ class PlannedRun:
 
     @property
     def eval_ids(self) -> list[str]:
+        """Identities of the run's evaluations, in order."""
         return [evaluation.eval_id for evaluation in self.evaluations]
 
 

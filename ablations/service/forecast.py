@@ -34,6 +34,7 @@ class Forecast:
 
     @property
     def total_s(self) -> float:
+        """Seconds of work of all runs, one after the other; unknown ones count 0."""
         return sum(seconds or 0.0 for seconds in self.seconds.values())
 
 

@@ -32,6 +32,7 @@ class Place:
     state_dir: Path | None = None
 
     def open(self, *, create: bool = False) -> Store:
+        """Open the store. Raises UserError (see `Store.open`)."""
         return Store.open(self.store, self.state_dir, create=create)
 
     @property
@@ -74,6 +75,7 @@ class SelectedTable:
 
     @property
     def plan(self) -> Plan:
+        """The plan with current states; computed at each call."""
         return self.replan()
 
 

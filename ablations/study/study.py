@@ -63,6 +63,7 @@ class Variation(Section):
 
     @property
     def is_base(self) -> bool:
+        """Whether the row changes nothing."""
         return not (self.set or self.fixed or self.by_profile or self.seed_offset)
 
     @model_validator(mode="after")

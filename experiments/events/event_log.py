@@ -58,6 +58,7 @@ class EventWriter:
         self._torn = False
 
     def close(self) -> None:
+        """Close the file."""
         os.close(self._file)
 
 

@@ -63,22 +63,27 @@ class Store:
 
     @property
     def queue_db(self) -> Path:
+        """The queue's SQLite file."""
         return self.state_dir / "queue.db"
 
     @property
     def mlflow_db(self) -> Path:
+        """MLflow's SQLite file."""
         return self.state_dir / "mlflow.db"
 
     @property
     def artifacts(self) -> Path:
+        """The folder of MLflow's artifacts."""
         return self.root / "artifacts"
 
     @property
     def corpora(self) -> Path:
+        """The folder of encoded corpora."""
         return self.root / "corpora"
 
     @property
     def runs(self) -> Path:
+        """The folder of all runs."""
         return self.root / "runs"
 
     def run_ids(self) -> list[str]:
@@ -86,12 +91,15 @@ class Store:
         return sorted(p.name for p in self.runs.iterdir() if _IDENTITY.fullmatch(p.name)) if self.runs.is_dir() else []
 
     def run_folder(self, run_id: str) -> Path:
+        """The folder of a run. Raises ValueError for text that is no identity."""
         return self.runs / _checked(run_id)
 
     def attempt_folder(self, run_id: str, attempt: int) -> Path:
+        """The folder of an attempt."""
         return self.run_folder(run_id) / "attempts" / f"{attempt:04d}"
 
     def evaluation_folder(self, run_id: str, eval_id: str) -> Path:
+        """The folder of a valid evaluation. Raises ValueError for text that is no identity."""
         return self.run_folder(run_id) / "evaluations" / _checked(eval_id)
 
     def attempts(self, run_id: str) -> list[int]:

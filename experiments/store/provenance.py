@@ -116,6 +116,7 @@ def _distributions() -> Mapping[str, list[str]]:
 
 
 def host() -> dict[str, str]:
+    """Host name, platform and command of this process, for records."""
     return {
         "host": socket.gethostname(),
         "platform": platform.platform(),

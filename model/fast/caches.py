@@ -78,6 +78,7 @@ class DecoderState:
 
     @property
     def max_steps(self) -> int:
+        """Number of steps for which the caches have room."""
         return self.positions_TD.shape[0]
 
     def keep(self, sentences: Sequence[int]) -> None:

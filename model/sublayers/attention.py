@@ -130,6 +130,7 @@ class SelfAttention(Attention):
         return q_BHTK, k_BHTK, v_BHTV
 
     def forward(self, x_BTD: Tensor, bias: Tensor | None = None, *, causal: bool = False) -> Tensor:
+        """(B, T, D) → (B, T, D); bias and causal as in `attend`."""
         return self.combine(*self.project(x_BTD), bias, causal=causal)
 
 
@@ -148,4 +149,5 @@ class CrossAttention(Attention):
         return k_BHSK, v_BHSV
 
     def forward(self, x_BTD: Tensor, keys_values: tuple[Tensor, Tensor], bias: Tensor | None = None) -> Tensor:
+        """(B, T, D) and the results of `keys_values` → (B, T, D); bias as in `attend`."""
         return self.combine(self.split_heads(self.query(x_BTD)), *keys_values, bias)

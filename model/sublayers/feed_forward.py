@@ -16,6 +16,7 @@ class FeedForward(nn.Module):
         self.dropout = Dropout(config.activation_dropout)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
+        """(B, T, D) → (B, T, D)."""
         inner_BTF = self.inner(x_BTD).relu_()
         output_BTD: Tensor = self.outer(self.dropout(inner_BTF))
         return output_BTD

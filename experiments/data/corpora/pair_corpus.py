@@ -15,13 +15,16 @@ class PairCorpus(Protocol):
     """A corpus of line pairs. `source` and `target` name the sides: languages, or "words" and "trees"."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The corpus's name in messages."""
 
     @property
-    def source(self) -> str: ...
+    def source(self) -> str:
+        """Name of the source side."""
 
     @property
-    def target(self) -> str: ...
+    def target(self) -> str:
+        """Name of the target side."""
 
     @property
     def sets(self) -> tuple[str, ...]:

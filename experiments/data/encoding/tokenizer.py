@@ -123,9 +123,11 @@ class Tokenizer:
 
     @property
     def vocab_size(self) -> int:
+        """Number of pieces, special symbols included."""
         return int(self._model.GetPieceSize())
 
     def encode(self, text: str) -> list[int]:
+        """Piece ids of a text, without BOS and EOS."""
         return cast("list[int]", self._model.Encode(text))
 
     def encode_batch(self, texts: Sequence[str], threads: int = 1) -> list[list[int]]:

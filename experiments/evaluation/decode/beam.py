@@ -31,7 +31,18 @@ from experiments.evaluation.decode.hypothesis import Hypothesis, read_back
 
 
 class Decodable(Protocol):
-    """What the search asks of a model. Masks: True = may attend."""
+    """The contract between the search and a model. Masks: True = may attend.
+
+    Shapes: B sentences, S source, K beams, D the model's width, W vocabulary. A search calls `encode` once, then
+    `start_decoding`, then per step `decode_step` and `next_logits`.
+
+     - `encode`: piece ids (B, S), with a mask that is False at padding (None: no padding) → memory (B, S, D).
+     - `start_decoding`: a state for `max_steps` steps of `beam_size` beams per sentence. The search passes it back
+       unchanged, except `state.keep(sentences)`: drop all other sentences. ValueError if max_steps is impossible.
+     - `decode_step`: reads one more piece per beam (B, K) at step t → hidden states (B, K, D). Beams keep their places:
+       `visible_BKTK` (B, K, t + 1, K) marks the (time, beam) slots that are each beam's own past.
+     - `next_logits`: hidden states of `decode_step` → scores of the next piece (B, K, W), before the softmax.
+    """
 
     def encode(self, source_BS: Tensor, source_mask_BS: Tensor | None, /) -> Tensor: ...
 

@@ -23,6 +23,7 @@ class Neighbours:
 
     @property
     def due(self) -> bool:
+        """Whether it is time to consult nvidia-smi again."""
         return self._asked_at is None or time.monotonic() - self._asked_at >= ASK_EVERY_S
 
     def left_alone(self, slots: Sequence[Slot], leased: Collection[str]) -> dict[str, str]:

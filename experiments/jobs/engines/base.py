@@ -1,22 +1,4 @@
-"""The Engine contract: where children run. tests/conformance/test_engines.py holds every engine to it.
-
-An engine starts the child program of one attempt on one slot and reports when it has ended. It knows nothing of runs,
-results or retries: with every engine the child reports by events in its attempt's folder, and the coordinator decides
-from these. So the contract is small:
-
- - `start` returns once the child exists (or is submitted), with a Handle. Its `ref` is plain JSON: after this
-   coordinator's death another one finds the child again with `adopt(ref)`.
- - The child runs in the coordinator's working directory with `launch.environment` over the inherited environment,
-   with stdout and stderr appended to `launch.log`, and outside of the coordinator's process group: Ctrl-C in the
-   terminal reaches only the coordinator, which then asks its children to stop.
- - `poll` never blocks: None while the child lives, then an Exit, always the same one. The code is negative for a
-   signal, and None if it cannot be known (the process of an adopted child is not our child).
- - `terminate` asks the child to save a checkpoint and end (SIGTERM, or the cluster's equivalent); `kill` ends it and
-   everything it started, at once, or as soon as a cluster does so. Both do nothing to an ended child: a process id
-   that the system has given to another process since is never signalled.
- - `wait` returns after at most `timeout_s`, earlier if a child may have ended.
- - `close` frees the engine's own resources. Children continue.
-"""
+"""The Engine contract: where children run. tests/conformance/test_engines.py holds every engine to it."""
 
 import functools
 import os
@@ -60,7 +42,25 @@ class Exit:
 
 
 class Engine(ABC):
-    """Starts and watches children; the contract is at the head of this file."""
+    """Starts and watches children.
+
+    An engine starts the child program of one attempt on one slot and reports when it has ended. It knows nothing of
+    runs, results or retries: with every engine the child reports by events in its attempt's folder, and the coordinator
+    decides from these. So the contract is small:
+
+     - `start` returns once the child exists (or is submitted), with a Handle. Its `ref` is plain JSON: after this
+       coordinator's death another one finds the child again with `adopt(ref)`.
+     - The child runs in the coordinator's working directory with `launch.environment` over the inherited environment,
+       with stdout and stderr appended to `launch.log`, and outside of the coordinator's process group: Ctrl-C in the
+       terminal reaches only the coordinator, which then asks its children to stop.
+     - `poll` never blocks: None while the child lives, then an Exit, always the same one. The code is negative for a
+       signal, and None if it cannot be known (the process of an adopted child is not our child).
+     - `terminate` asks the child to save a checkpoint and end (SIGTERM, or the cluster's equivalent); `kill` ends it
+       and everything it started, at once, or as soon as a cluster does so. Both do nothing to an ended child: a process
+       id that the system has given to another process since is never signalled.
+     - `wait` returns after at most `timeout_s`, earlier if a child may have ended.
+     - `close` frees the engine's own resources. Children continue.
+    """
 
     name: ClassVar[str]
     outlives: ClassVar[bool] = False  # whether children continue without their coordinator
@@ -88,19 +88,24 @@ class Engine(ABC):
         """The child of a dead coordinator's `ref`; None if it has ended or cannot be found."""
 
     @abstractmethod
-    def poll(self, handle: Handle) -> Exit | None: ...
+    def poll(self, handle: Handle) -> Exit | None:
+        """How the child ended; None while it lives. Never blocks."""
 
     @abstractmethod
-    def terminate(self, handle: Handle) -> None: ...
+    def terminate(self, handle: Handle) -> None:
+        """Ask the child to save a checkpoint and end. Does nothing to an ended child."""
 
     @abstractmethod
-    def kill(self, handle: Handle) -> None: ...
+    def kill(self, handle: Handle) -> None:
+        """End the child and everything it started. Does nothing to an ended child."""
 
     @abstractmethod
-    def wait(self, timeout_s: float) -> None: ...
+    def wait(self, timeout_s: float) -> None:
+        """Return after at most `timeout_s`, earlier if a child may have ended."""
 
     @abstractmethod
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Free the engine's own resources; children continue."""
 
 
 def child_environment(slot: Slot, threads: int, environ: Mapping[str, str] | None = None) -> dict[str, str]:

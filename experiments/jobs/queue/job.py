@@ -75,6 +75,7 @@ class Job:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any], members: tuple[Member, ...] = ()) -> "Job":
+        """Read a job of `to_json`; unknown fields are ignored. Raises TypeError for missing ones."""
         known = {f.name for f in fields(cls)}
         kept = {key: value for key, value in values.items() if key in known}
         for name in ("evaluations", "continues"):

@@ -14,6 +14,7 @@ class State(StrEnum):
 
     @property
     def ended(self) -> bool:
+        """Whether the job has ended: finished, failed or cancelled."""
         return self in (State.FINISHED, State.FAILED, State.CANCELLED)
 
 

@@ -82,6 +82,7 @@ class Lanes:
         return sums, facts
 
     def close(self) -> None:
+        """End the lanes' threads."""
         self._pool.shutdown()
 
 

@@ -45,6 +45,7 @@ class TreeCorpus:
 
     @property
     def sets(self) -> tuple[str, ...]:
+        """The sets that can be evaluated: "dev", then the test sets."""
         return ("dev", *self.tests)
 
     def read_trees(self, set_name: str) -> Iterator[Tree]:
@@ -86,9 +87,11 @@ class TreeCorpus:
         return found
 
     def training_digest(self, cache_dir: Path | None = None) -> str:
+        """16 hex digits of the content of all training inputs. Raises UserError for unusable files."""
         return digest({"trees": {name: self._content(name, cache_dir) for name in ("train", "dev")}})
 
     def set_digest(self, set_name: str, cache_dir: Path | None = None) -> str:
+        """16 hex digits of the content of one evaluated set. Raises UserError for unusable files."""
         return digest({"trees": self._content(set_name, cache_dir)})
 
     def _files(self, set_name: str) -> Files:

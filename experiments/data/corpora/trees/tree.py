@@ -15,6 +15,8 @@ EMPTY_TAG = "-NONE-"  # of traces and other words that are not there
 
 
 class Bracket(NamedTuple):
+    """A labelled span of words."""
+
     label: str
     start: int  # of its first word
     end: int  # behind its last word
