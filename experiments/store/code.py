@@ -8,15 +8,12 @@ equals none of today's, and the results that carry it are of another revision of
 """
 
 import ast
-import contextlib
 import hashlib
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.errors import UserError
-from experiments.store.sealed import read_json, write_json
+from experiments.store.user_cache import UserCache
 
 FORMAT = 2
 OURS = ("ablations", "model", "experiments", "reports")
@@ -27,7 +24,6 @@ NEUTRAL = (
     "experiments.tasks.base", "experiments.tasks.columns", "experiments.tasks.load", "experiments.tasks.own",
 )  # fmt: skip
 ROOT = Path(__file__).resolve().parents[2]
-LARGEST = 5_000  # files in the cache, before it is started again
 _SKIPPED = frozenset({"annotation", "returns", "type_comment", "type_params", "ctx", "simple", "kind"})
 
 
@@ -49,26 +45,26 @@ def code_digest(roots: Iterable[str]) -> str:
 
 def code_digests(parts: Mapping[str, Iterable[str]]) -> dict[str, str]:
     """`code_digest` for each of several parts of a computation."""
-    with _Cache() as cache:
+    with UserCache(f"syntax-{FORMAT}") as cache:
         return {part: _digest(tuple(roots), cache) for part, roots in parts.items()}
 
 
 def modules_of(roots: Iterable[str]) -> dict[str, Path]:
     """The modules of this program that count for the roots, by dotted name."""
-    with _Cache() as cache:
+    with UserCache(f"syntax-{FORMAT}") as cache:
         return {name: file for name, (file, _) in _closure(roots, cache).items()}
 
 
-def _digest(roots: tuple[str, ...], cache: "_Cache") -> str:
+def _digest(roots: tuple[str, ...], cache: UserCache) -> str:
     whole = hashlib.sha256()
     for path in (name for name in roots if name.startswith("/")):
-        whole.update(f"{Path(path).name}\0{cache.read(Path(path)).digest}\n".encode())
+        whole.update(f"{Path(path).name}\0{_read(Path(path), cache).digest}\n".encode())
     for name, (_, module) in sorted(_closure((n for n in roots if not n.startswith("/")), cache).items()):
         whole.update(f"{name}\0{module.digest}\n".encode())
     return f"{FORMAT}-{whole.hexdigest()[:16]}"
 
 
-def _closure(roots: Iterable[str], cache: "_Cache") -> dict[str, tuple[Path, Module]]:
+def _closure(roots: Iterable[str], cache: UserCache) -> dict[str, tuple[Path, Module]]:
     found: dict[str, tuple[Path, Module]] = {}
     waiting: list[str] = []
     for root in roots:
@@ -81,7 +77,7 @@ def _closure(roots: Iterable[str], cache: "_Cache") -> dict[str, tuple[Path, Mod
         file = _file(name)
         if name in found or file is None or _in(name, NEUTRAL):
             continue
-        module = cache.read(file)
+        module = _read(file, cache)
         found[name] = (file, module)
         waiting += [imported for imported in module.imports if imported.partition(".")[0] in OURS]
     return found
@@ -165,36 +161,13 @@ def _imports(node: ast.AST) -> Iterator[str]:
             yield from _imports(child)
 
 
-class _Cache:
-    """Parsed files by the digest of their content. Damaged, unwritable or absent, it only costs time."""
-
-    def __init__(self) -> None:
-        home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-        self._file = Path(home).expanduser() / "ablations" / f"syntax-{FORMAT}.json"
-        self._known: dict[str, Module] = {}
-        self._new = False
-
-    def __enter__(self) -> "_Cache":
-        with contextlib.suppress(UserError, TypeError, ValueError, AttributeError):
-            kept = (read_json(self._file) or {}).get("files", {})
-            self._known = {key: Module(digest, tuple(imports)) for key, (digest, imports) in kept.items()}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if not self._new:
-            return
-        with contextlib.suppress(OSError):
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            write_json(self._file, {"files": self._known})
-
-    def read(self, file: Path) -> Module:
-        source = file.read_bytes()
-        python = file.suffix == ".py"
-        key = f"{'py' if python else 'raw'}-{hashlib.sha256(source).hexdigest()}"
-        module = self._known.get(key)
-        if module is None:
-            module = parse(source, python)
-            self._known = self._known if len(self._known) < LARGEST else {}
-            self._known[key] = module
-            self._new = True
-        return module
+def _read(file: Path, cache: UserCache) -> Module:
+    source = file.read_bytes()
+    python = file.suffix == ".py"
+    key = f"{'py' if python else 'raw'}-{hashlib.sha256(source).hexdigest()}"
+    match cache.get(key):
+        case [str(known), [*imports]]:
+            return Module(known, tuple(imports))
+    module = parse(source, python)
+    cache.put(key, module)
+    return module

@@ -8,16 +8,18 @@ larger one `prepare` itself is the judge, before anything is queued. Imports no 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib import metadata
 from itertools import islice
 from pathlib import Path
 from typing import ClassVar
 
-from experiments.config import DataConfig, EvaluationConfig, RunConfig, TrainingConfig
+from experiments.config import DataConfig, EvaluationConfig, RunConfig, TrainingConfig, digest
 from experiments.data.corpora.pair_corpus import PairCorpus, select_sets
 from experiments.data.encoding.encoded import EncodedCorpus, encoded_digest, open_encoded
 from experiments.data.encoding.prepare import prepare
 from experiments.data.encoding.tokenizer import VocabularyTooLarge
 from experiments.errors import NeedsCorpus, UserError
+from experiments.store.user_cache import UserCache
 
 LOOKED_AT = 200_000  # pairs
 BUILTIN_PIECES = 3000  # more than a built-in corpus of any size allows: 20,000 pairs allow 2,467
@@ -129,13 +131,26 @@ class _Look:
         key = (look.__name__, self._root, self._name, *self._digests.items())
         if key not in self._known:
             try:
-                self._known[key] = look()
+                self._known[key] = look() if look == self._prepared else self._looked_up(look)
             except UserError as error:
                 self._known[key] = error
         known = self._known[key]
         if isinstance(known, UserError):
             raise known
         return known
+
+    def _looked_up(self, look: Callable[[], _Lengths | None]) -> _Lengths | None:
+        """As the user's cache knows it: making a tokenizer, or the generated corpus, takes half a second."""
+        key = digest([look.__name__, self._name, sorted(self._digests.items()), metadata.version("sentencepiece")])
+        with UserCache("lengths-1") as cache:
+            match cache.get(key):
+                case [int(longest_pair), dict(longest_of)]:
+                    return _Lengths(longest_pair, longest_of)
+                case []:
+                    return None
+            found = look()
+            cache.put(key, [] if found is None else [found.longest_pair, dict(found.longest_of)])
+        return found
 
     def _is_prepared(self) -> bool:
         """Whether the store holds the corpus and its sets already."""

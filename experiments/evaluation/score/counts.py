@@ -4,10 +4,13 @@ An evaluation keeps one row of counts per sentence; sums over any sentences give
 recomputes a recorded score, and resamples sentences for tests.
 """
 
-from typing import Any
+from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 ORDERS = 4
 BLEU_COUNTS = (
@@ -19,6 +22,8 @@ _NO_SCORE = -9999999999.0  # sacrebleu's logarithm of a precision of zero
 
 def bleu(sums: NDArray[Any]) -> NDArray[np.float64]:
     """`sums` (… × 10, BLEU_COUNTS) → BLEU (…), 0 to 100: smoothing "exp", no effective order, as sacrebleu does."""
+    import numpy as np  # only here: planning knows the function and does not call it
+
     sums = sums.astype(np.float64)
     sys_len, ref_len = sums[..., 0], sums[..., 1]
     correct, total = sums[..., 2 : 2 + ORDERS], sums[..., 2 + ORDERS :]
@@ -37,6 +42,8 @@ def bleu(sums: NDArray[Any]) -> NDArray[np.float64]:
 
 def _smoothed(correct: NDArray[Any], total: NDArray[Any]) -> NDArray[np.float64]:
     """Sum of the logarithms of precisions; an order without matches counts 1/2, the next 1/4 …; without n-grams 0."""
+    import numpy as np
+
     zero = (correct == 0) & (total > 0)
     halvings = 2.0 ** np.cumsum(zero, axis=-1)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -48,6 +55,8 @@ def _smoothed(correct: NDArray[Any], total: NDArray[Any]) -> NDArray[np.float64]
 
 def f1(sums: NDArray[Any]) -> NDArray[np.float64]:
     """`sums` (… × 3, BRACKET_COUNTS) → F1 (…), 0 to 100; 0 where there is no bracket."""
+    import numpy as np
+
     matched, gold, parsed = np.moveaxis(sums.astype(np.float64), -1, 0)
     score: NDArray[np.float64] = 200 * matched / np.maximum(gold + parsed, 1.0)
     return score

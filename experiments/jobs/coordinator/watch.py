@@ -1,10 +1,15 @@
 """Reads events of running attempts, asks them to stop, kills those that do not."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
-from experiments.jobs.attempts.attempt import RunningAttempt
 from experiments.jobs.engines.base import Engine, Exit
+
+if TYPE_CHECKING:
+    from experiments.jobs.attempts.attempt import RunningAttempt
 
 READ_S = 0.2  # interval of reading a child's events
 GRACE_S = 600.0  # time between the request to stop and the kill

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.config import RunConfig
 from experiments.data.corpora.pair_corpus import PairCorpus, select_sets
-from experiments.data.encoding.encoded import EncodedCorpus
-from experiments.data.encoding.prepare import prepare
 from experiments.errors import UserError
 from experiments.store.keeps import Keep, keeps_of
 from experiments.tasks import footprint, obstacles
@@ -27,6 +25,7 @@ from experiments.training.checkpoints import retention
 from model import cost as count
 
 if TYPE_CHECKING:
+    from experiments.data.encoding.encoded import EncodedCorpus
     from experiments.evaluation.score.scores import SetScores
 
 # The parts of an evaluation, in the order in which they are made.
@@ -120,6 +119,8 @@ class SequenceTask(Task):
 
     def prepare(self, config: RunConfig, store: Path, progress: Progress) -> dict[str, Any]:
         """Train the tokenizer and encode the corpus, once; see experiments/data/encoding/prepare.py for the errors."""
+        from experiments.data.encoding.prepare import prepare
+
         corpus, shared, root = self.corpus(config), config.model.shared_vocabulary, store / "corpora"
         encoded = prepare(corpus, config.data, shared, root, progress, target_symbols=self.target_symbols(config))
         _check_batches(config, encoded)
@@ -165,7 +166,7 @@ class SequenceTask(Task):
         return measure(trained, text, context)
 
 
-def _check_batches(config: RunConfig, encoded: EncodedCorpus) -> None:
+def _check_batches(config: RunConfig, encoded: "EncodedCorpus") -> None:
     """A pair that fits no batch is the user's to mend before any run starts."""
     from experiments.data.batches.batching import BatchPlan
 

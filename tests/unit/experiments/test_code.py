@@ -154,7 +154,7 @@ def test_another_python_gives_the_same_digest(version: str) -> None:
         pytest.skip(f"no Python {version} here")
     text = Path(code.__file__).read_text("utf-8")
     start = text.index("_SKIPPED = ")
-    body = text[start : text.index("\n", start)] + "\n" + text[text.index("def _plain") : text.index("class _Cache")]
+    body = text[start : text.index("\n", start)] + "\n" + text[text.index("def _plain") : text.index("def _imports")]
     program = (
         "import ast, hashlib, sys\nfrom typing import Any\nfrom collections.abc import Iterator\n" + body + "\n"
         "print(hashlib.sha256(','.join(_plain(ast.parse(open(sys.argv[1]).read()), True)).encode()).hexdigest())\n"
