@@ -95,11 +95,3 @@ def _unguarded_output() -> Iterator[None]:
         yield
     finally:
         sys.stdout = before
-
-
-def plain_progress(what: str, done: int, total: int) -> None:
-    """Show progress of a preparation on one line of the terminal; prints nothing if output is not a terminal."""
-    terminal = unguarded(sys.stderr)
-    if terminal.isatty():
-        end = "\n" if done >= total else ""
-        print(f"\r{visible(what)} {done:,}/{total:,}", end=end, file=terminal, flush=True)
