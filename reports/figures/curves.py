@@ -75,6 +75,7 @@ def _mean(seeds: list[dict[int, float]], log: bool) -> tuple[NDArray[np.int64], 
 
 @contextmanager
 def draw(table: Table, store: Store) -> Iterator["Figure | None"]:
+    """One panel per group of rows; None where no run logged a metric of the table."""
     curves, shown = read(table, store)
     if shown is None:
         yield None

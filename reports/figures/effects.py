@@ -17,6 +17,7 @@ MOST_ROWS, MOST_COLUMNS = 60, 3
 
 @contextmanager
 def draw(table: Table) -> Iterator["Figure | None"]:
+    """Up to three columns side by side, one line per row; None where no change is known."""
     columns = [c for c in table.columns if any(r.measures[c.key].change is not None for r in table.rows)]
     rows = [r for r in table.rows if r.key != table.base and any(r.measures[c.key].change is not None for c in columns)]
     columns, rows = columns[:MOST_COLUMNS], rows[:MOST_ROWS]

@@ -21,6 +21,7 @@ FEWEST = 20  # sentences of a bin
 
 @contextmanager
 def draw(table: Table, counts_of: CountsOf, lengths_of: LengthsOf) -> Iterator["Figure | None"]:
+    """One panel per group of rows; None where no column has counts or too few sentences were kept."""
     column = next((c for c in table.columns if c.counts is not None), None)
     lines = {row.key: made for row in table.rows if column and (made := _line(row, column, counts_of, lengths_of))}
     if column is None or not lines:

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 FORMATS = ("pdf", "svg", "png")
 WIDTH, PANEL_HEIGHT = 6.4, 2.1  # inches
-# Okabe and Ito's palette, told apart by the colour-blind; black is base's.
+# Okabe and Ito's palette, which colour-blind readers can tell apart; black is base's.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MARKERS = ("o", "s", "^", "D", "v", "P")
 BASE, FAINT = "#000000", "#b8b8b8"
-LONGEST = 28  # signs of a label
+LONGEST = 28  # characters of a label
 
 _RC: dict[Any, Any] = {
     "text.parse_math": False,

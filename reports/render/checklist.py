@@ -106,6 +106,7 @@ def _hyperparameters(table: Table) -> str:
 
 
 def as_markdown(table: Table) -> str:
+    """The paragraph on the setup and the checklist, as Markdown."""
     from reports.render.markdown import escape
 
     lines = [f"**Experimental setup**\n\n{escape(paragraph(table))}\n\n**Reproducibility checklist**\n"]

@@ -14,6 +14,7 @@ _FORMULA = tuple("=+-@＝＋－＠")
 
 
 def render(table: Table) -> str:
+    """The records of reports/table/records.py, one line each, under one line of names."""
     lines = [dict(_flat(record(row, table), table)) for row in table.rows]
     names = list(dict.fromkeys(name for line in lines for name in line))
     stream = io.StringIO()

@@ -75,6 +75,7 @@ def lay_out(table: Table) -> Grid:
 
 
 def settings_of(grid: Grid, line: Line) -> list[Cell]:
+    """The cells of a line that show settings."""
     return [cell for head, cell in zip(grid.heads, line.cells, strict=True) if head.kind == "setting"]
 
 
@@ -118,14 +119,14 @@ def _setting(name: str, head: str) -> tuple[Head, Callable[[Row], Cell]]:
 
 
 def _metric(column: Column, table: Table) -> Layout:
-    """Ours; the change from base; the paper's; the paper's change. What no row has gets no column."""
+    """Ours; the change from base; the paper's; the paper's change. A part that no row has gets no column."""
     key = column.key
     measures = [row.measures[key] for row in table.rows]
     delta = "Δ ln" if column.logarithmic else "Δ"
     digits = decimals([m.reported for m in measures])
     change_places = change_digits(column) if column.logarithmic else digits
     layout: Layout = []
-    if any(m.asked for m in measures):
+    if any(m.requested for m in measures):
         layout.append((Head(f"{key}.ours", column.header, "ours"), lambda row: _value(row, column)))
     if any(m.change is not None for m in measures):
         places = change_digits(column)
@@ -146,7 +147,7 @@ def _metric(column: Column, table: Table) -> Layout:
 
 def _value(row: Row, column: Column) -> Cell:
     measure = row.measures[column.key]
-    if not measure.asked:
+    if not measure.requested:
         return Cell()
     if measure.mean is None:
         return Cell(gap(measure))
@@ -161,7 +162,7 @@ def _change(measure: Measure, digits: int) -> Cell:
 
 
 def _costs(table: Table) -> Layout:
-    """What no evaluation measures, each with the published numbers; what no row has gets no column."""
+    """What no evaluation measures, each with the published numbers; a cost that no row has gets no column."""
     layout: Layout = []
     for _, group in itertools.groupby(shown(table), key=lambda cost: cost.key):
         costs = list(group)

@@ -1,6 +1,6 @@
 """One HTML page, complete in itself: no network, no script. Details of a cell open by hover, focus or touch.
 
-The page forbids itself to load or run anything (its Content-Security-Policy), whatever a name in it says. The table
+The page forbids itself to load or run anything (its Content-Security-Policy), whatever names it holds. The table
 is there a second time as JSON, for `ablations verify`.
 """
 
@@ -8,7 +8,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from html import escape as escape_signs
+from html import escape as escape_html
 
 from ablations.study.messages import number
 from reports.render.checklist import checklist
@@ -23,7 +23,7 @@ from reports.results.failures import Failure
 from reports.results.table import Measure, Row, Table
 
 GRID_JSON = "table"
-LONG = 24  # signs
+LONG = 24  # characters
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 
 
@@ -59,7 +59,7 @@ def render(table: Table, figures: Mapping[str, tuple[str, bytes]] | None = None,
 
 
 def _comment(text: str) -> str:
-    """A comment must not be ended by what it says."""
+    """Text inside a comment must not end the comment."""
     return re.sub(r"[<>]|--(?=-|>|!)", " ", plain(text))
 
 
@@ -129,7 +129,7 @@ def _cell(table: Table, head: Head, cell: Cell, line: Line) -> str:
     if measure is None or not text or role not in ("ours", "change"):
         return f"<td>{text}</td>"
     kinds = ["cell", *(["best"] if cell.emphasis else []), *(["gap"] if measure.missing else [])]
-    tip = escape_signs("\n".join(map(plain, _detail(table, line.row, measure, head))), quote=True)
+    tip = escape_html("\n".join(map(plain, _detail(table, line.row, measure, head))), quote=True)
     return f'<td class="{" ".join(kinds)}" tabindex="0">{text}<span class="tip" role="tooltip">{tip}</span></td>'
 
 
@@ -139,7 +139,7 @@ def _long(cell: Cell) -> str:
 
 
 def _detail(table: Table, row: Row, measure: Measure, head: Head) -> Iterator[str]:
-    """What a cell says on being asked: its seeds, its interval, its test, its runs."""
+    """The details of a cell: its seeds, its interval, its test, its runs."""
     column = next(column for column in table.columns if column.key == head.spanned_by)
     yield f"{row.key} · {column.header}"
     values = iter(measure.values)

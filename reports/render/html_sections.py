@@ -1,7 +1,7 @@
 """Sections of the page below the table: figures, failures, runs."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from html import escape as escape_signs
+from html import escape as escape_html
 
 from reports.render.text import plain
 from reports.results.facts import run_facts
@@ -24,18 +24,20 @@ def figures_section(figures: Mapping[str, tuple[str, bytes]]) -> Iterator[str]:
 
 
 def failures_section(failed: Sequence[Failure]) -> Iterator[str]:
+    """What failed runs said, each in an element of its own."""
     if failed:
         yield "<section><h2>Failures</h2>"
         for failure in failed:
             head = f"{failure.row}, seed {failure.seed}: {failure.kind.replace('_', ' ') or 'ended'}"
             where = f"run {failure.run_id}, attempt {failure.attempt}"
-            message = escape_signs("\n".join(map(plain, failure.message.split("\n"))), quote=True)
+            message = escape_html("\n".join(map(plain, failure.message.split("\n"))), quote=True)
             yield f"<details open><summary>{escape(head)} <span class=soft>{escape(where)}</span></summary>"
             yield f"<pre>{message}</pre></details>"
         yield "</section>"
 
 
 def runs_section(table: Table) -> Iterator[str]:
+    """A table with one line per run."""
     heads = ("row", "seed", "run", "state", "steps", "minutes", "device", "precision", "commit")
     yield "<section><h2>Runs</h2><details><summary>Every run of the table</summary>"
     yield f'<div class="scroll"><table class="runs"><thead><tr>{_line("th", heads)}</tr></thead><tbody>'
@@ -55,4 +57,4 @@ def _line(tag: str, values: Iterable[object]) -> str:
 
 def escape(text: object) -> str:
     """Text of an element or of a quoted attribute."""
-    return escape_signs(plain(text), quote=True)
+    return escape_html(plain(text), quote=True)

@@ -32,6 +32,7 @@ SMALLEST = (r"\tiny", r"\setlength{\tabcolsep}{2pt}")
 
 
 def render(table: Table) -> str:
+    """A `table` environment with its caption and notes."""
     grid = _as_in_the_paper(lay_out(table))
     heads = list(_heads(grid))
     parts = [
@@ -132,17 +133,17 @@ def _cell(cell: Cell) -> str:
 
 
 def _preface(table: Table, grid: Grid) -> list[str]:
-    r"""What the document needs; signs that pdfLaTeX's default fonts lack are named by code point."""
+    r"""What the document needs; characters that pdfLaTeX's default fonts lack are named by code point."""
     texts = [table.title, *table.warnings, *table.footnotes]
     texts += [head.top for head in grid.heads] + [cell.text for line in grid.lines for cell in line.cells]
     texts += [line.row.label for line in grid.lines]
     lines = [r"% in the preamble: \usepackage{booktabs}"]
     if table.asked:
         lines.insert(0, f"% {MADE_BY}{plain(table.asked)}")
-    signs = sorted(set("".join(map(foreign, texts))))
-    if signs:
-        some = " ".join(f"U+{ord(sign):04X}" for sign in signs[:8])
-        lines.append(f"% compile with XeLaTeX or LuaLaTeX and a font that has {some}{' …' if signs[8:] else ''}")
+    missing = sorted(set("".join(map(foreign, texts))))
+    if missing:
+        some = " ".join(f"U+{ord(char):04X}" for char in missing[:8])
+        lines.append(f"% compile with XeLaTeX or LuaLaTeX and a font that has {some}{' …' if missing[8:] else ''}")
     return lines
 
 

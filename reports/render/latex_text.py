@@ -1,4 +1,4 @@
-"""Text into LaTeX: every sign that LaTeX would take for a command, a ligature or an option comes out as itself."""
+"""Text into LaTeX: every character that LaTeX would take for a command, a ligature or an option comes out as itself."""
 
 import unicodedata
 
@@ -58,7 +58,7 @@ _SIGNS = {
     "³": "$^3$",
     "⁶": "$^6$",
 }
-# A sign and what must not follow it directly: together they would print as one.
+# A character and what must not follow it directly: together they would print as one.
 _LIGATURES = {"-": "-–—", "'": "'’”\"", ",": ",", "?": "‘“", "!": "‘“"}
 # Letters that the default font encoding (OT1) has or composes from a letter and one of these marks.
 _LETTERS = frozenset("ßÆæØøŒœŁłı")
@@ -66,14 +66,14 @@ _MARKS = frozenset("\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030b
 
 
 def escape(text: str) -> str:
-    """One line of LaTeX that prints `text`; signs that the default fonts lack are left as they are (see `foreign`)."""
+    """One line of LaTeX that prints `text`; characters that the default fonts lack stay as they are (see `foreign`)."""
     text = unicodedata.normalize("NFC", plain(text))
     following = f"{text} "[1:]
     return "".join(_sign(sign, after) for sign, after in zip(text, following, strict=True))
 
 
 def foreign(text: str) -> str:
-    """The signs of `text` that pdfLaTeX cannot print with its default fonts."""
+    """The characters of `text` that pdfLaTeX cannot print with its default fonts."""
     text = unicodedata.normalize("NFC", plain(text))
     return "".join(sign for sign in text if not (sign.isascii() or sign in _SIGNS or _composed(sign)))
 

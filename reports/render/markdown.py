@@ -14,6 +14,7 @@ _BLOCK_START = re.compile(r"^(\d*)([-+.)]|=+|#+)(?=\s|$)")  # of a list, a headi
 
 
 def render(table: Table) -> str:
+    """Title, pipe table, and a list of warnings and notes."""
     grid = lay_out(table)
     parts = [_table(grid)]
     if table.title:
@@ -31,6 +32,7 @@ def escape(text: str) -> str:
 
 
 def in_cell(text: str) -> str:
+    """The same inside a pipe table."""
     return escape(text).replace("|", "\\|")
 
 

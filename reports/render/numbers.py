@@ -26,17 +26,19 @@ def fixed(value: float, digits: int, signed: bool = False) -> str:
 def gap(measure: Measure) -> str:
     """A cell without a number: "–", "– (failed)", "– (2/3, 1 running)"."""
     reasons = Counter(reason for reason in measure.lacking if reason)
-    if measure.asked == 1:
+    if measure.requested == 1:
         return f"– ({next(iter(reasons))})" if reasons else "–"
-    parts = [f"{len(measure.values)}/{measure.asked}", *(f"{n} {reason}" for reason, n in reasons.items())]
+    parts = [f"{len(measure.values)}/{measure.requested}", *(f"{n} {reason}" for reason, n in reasons.items())]
     return f"– ({', '.join(parts)})"
 
 
 def signed(value: float | None, digits: int) -> str:
+    """A change with its sign; "" for None."""
     return "" if value is None else fixed(value, digits, signed=True)
 
 
 def plain(value: float | None, digits: int) -> str:
+    """A number; "" for None."""
     return "" if value is None else fixed(value, digits)
 
 

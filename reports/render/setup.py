@@ -20,7 +20,7 @@ _SAID = (*_MODEL, *_STEPS, *_ADAM, "model.dropout", "training.label_smoothing", 
 
 
 def paragraph(table: Table) -> str:
-    """What a section "Experimental setup" says; sentences of which a number is not recorded are left out."""
+    """The section "Experimental setup" of a paper; a sentence is left out where one of its numbers is not recorded."""
     return " ".join(sentence for sentence in _sentences(table) if sentence)
 
 
@@ -107,10 +107,12 @@ def trained(table: Table) -> list[Outcome]:
 
 
 def duration(hours: float) -> str:
+    """Hours in the unit that suits their size: "1.5 hours", "3.0 minutes", "2.4 seconds"."""
     if hours >= 1:
         return f"{hours:.1f} hours"
     return f"{hours * 60:.1f} minutes" if hours * 60 >= 1 else f"{hours * HOUR:.1f} seconds"
 
 
 def distinct(texts: Iterable[str]) -> str:
+    """The texts that are not empty, each once, joined by semicolons."""
     return "; ".join(dict.fromkeys(text for text in texts if text))

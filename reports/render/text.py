@@ -22,7 +22,7 @@ def _harmless(char: str) -> str:
 
 
 def width(text: str) -> int:
-    """Columns that a terminal gives to a text: 2 for wide signs, 0 for combining ones."""
+    """Columns that a terminal gives to a text: 2 for wide characters, 0 for combining ones."""
     return len(text) if text.isascii() else sum(map(_columns, text))
 
 

@@ -33,10 +33,10 @@ class Cases:
 
 
 def collect_cases(plan: Plan, store: Folders, set_: str, seed: int, *, differing: bool = False) -> Cases:
-    """The examples of one set over the plan's rows, each row's run of `seed`.
+    """The examples of one set over the plan's rows, from each row's run of `seed`.
 
-    `differing`: only those of which the rows make different things. Raises UserError if no row has any, or if rows
-    kept another number of examples.
+    `differing`: only examples on which the rows differ. Raises UserError if no row kept any, or if rows kept different
+    numbers of them.
     """
     runs = [run for run in plan.runs if run.seed == seed]
     found = {run.row: read for run in runs if (read := _examples(run, store, set_)) is not None}
@@ -50,7 +50,7 @@ def collect_cases(plan: Plan, store: Folders, set_: str, seed: int, *, differing
         raise UserError(f"The rows kept different numbers of examples of {set_!r}: {lengths}. They cannot be paired.")
     shared, own = _fields(found, _metrics(plan))
     heads = ("#", *shared, *(f"{row}: {name}" if len(own) > 1 else row for row in found for name in own))
-    judged = [name for name in own if not _is_number_field(found, name)] or own  # probabilities differ always
+    judged = [name for name in own if not _is_number_field(found, name)] or own  # probabilities always differ
     lines = []
     for number, examples in enumerate(zip(*found.values(), strict=True), start=1):
         if not differing or any(len({repr(e.get(name)) for e in examples}) > 1 for name in judged):

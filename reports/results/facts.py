@@ -1,7 +1,8 @@
 """What the records of a training and of an evaluation hold, as far as a report reads it: types, and their one reader.
 
 Stores outlive versions, other tasks record less, and a bundle of somebody else's may hold anything: `read` leaves out
-what has another type than expected, and `check` (of a bundle) refuses it. Fields that are not named here may be there.
+what has another type than expected, and the check of a bundle refuses it. Fields that are not named here may be there.
+The file is long because it is one list: every field of a record, once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -79,6 +80,8 @@ class Sizes(Facts):
 
 
 class Side(Facts):
+    """One side of the training set."""
+
     unknown_rate: Amount | None = None  # of its pieces
 
 
@@ -93,10 +96,14 @@ class Encoded(Facts):
 
 
 class Tokenizer(Facts):
+    """The tokenizer that a training used."""
+
     sha256: Words = {}  # of its files
 
 
 class Data(Facts):
+    """What a built-in training was trained on."""
+
     corpus: Sides = Sides()
     tokenizer: Tokenizer = Tokenizer()
     vocab_size: Sizes = Sizes()
@@ -139,14 +146,20 @@ class BuiltinTrained(Trained):
 
 
 class Part(Facts):
+    """One part of an evaluation (likelihood, decode, score)."""
+
     code_digest: Word | None = None
 
 
 class Seen(Facts):
+    """Exact pairs of a set that the training set holds too."""
+
     pair: Count | None = None
 
 
 class SetFacts(Facts):
+    """What is known of the scored set as data."""
+
     seen_in_train: Seen = Seen()
 
 
@@ -171,6 +184,8 @@ class Evaluated(Facts):
 
 
 class BuiltinEvaluated(Evaluated):
+    """The same of a built-in task."""
+
     set_facts: SetFacts = SetFacts()
 
 

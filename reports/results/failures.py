@@ -6,11 +6,13 @@ from experiments.events.event_log import Tail
 from experiments.store.layout import Store
 from reports.results.table import Table
 
-LONGEST = 2000  # signs of a message that are shown
+LONGEST = 2000  # characters of a message that are shown
 
 
 @dataclass(frozen=True)
 class Failure:
+    """The error that the last attempt of a run ended with."""
+
     row: str
     seed: int
     run_id: str

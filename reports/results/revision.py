@@ -20,6 +20,7 @@ class AtRevision:
         return next((result for result in self._results(run_id)), None)
 
     def evaluation(self, run_id: str, eval_id: str) -> dict[str, Any] | None:
+        """The evaluation of that training; None where that revision made none."""
         return read_named(self.evaluation_folder(run_id, eval_id) / "result.json", run_id=run_id, eval_id=eval_id)
 
     def evaluation_folder(self, run_id: str, eval_id: str) -> Path:

@@ -1,7 +1,7 @@
 """The table as data: rows in the study's order, each metric over its seeds, the paper's values beside ours.
 
-Nothing here is text to print but titles and notes; `reports/render` lays it out. Values fail closed: a measure of which
-one seed is missing has no mean.
+Nothing here is text to print but titles and notes; `reports/render` lays it out. Values fail closed: a measure with a
+missing seed has no mean.
 """
 
 import statistics
@@ -13,7 +13,7 @@ from typing import Any
 from experiments.tasks.columns import Column
 from reports.results.results import Outcome
 
-# A row's state is that of its seed that most wants attention.
+# The state of a row is the first of these that one of its seeds has.
 ATTENTION = ("damaged", "failed", "running", "waiting", "missing", "stale", "finished")
 
 
@@ -30,10 +30,10 @@ class Test:
 
 @dataclass(frozen=True)
 class Measure:
-    """One metric of one row over the seeds that were asked for."""
+    """One metric of one row over the requested seeds."""
 
     values: tuple[float, ...]  # of the seeds that have one
-    asked: int  # seeds that the plan asks for; 0: this row does not ask for this set
+    requested: int  # seeds of the plan; 0: the row is not scored on this set
     lacking: tuple[str, ...] = ()  # why, per seed without a value: failed, running, waiting, nan, or "" for not done
     reported: float | None = None  # the paper's value
     change: float | None = None  # from base, over the same tokens and sentences (see comparable.change)
@@ -43,24 +43,29 @@ class Measure:
 
     @property
     def complete(self) -> bool:
-        return self.asked > 0 and len(self.values) == self.asked
+        """Whether every requested seed has a value."""
+        return self.requested > 0 and len(self.values) == self.requested
 
     @property
     def missing(self) -> bool:
-        return self.asked > 0 and not self.complete
+        """Whether a requested seed has no value."""
+        return self.requested > 0 and not self.complete
 
     @property
     def mean(self) -> float | None:
+        """Over the seeds; None where one is missing."""
         return statistics.fmean(self.values) if self.complete else None
 
     @property
     def sd(self) -> float | None:
         """Sample standard deviation over seeds (n - 1 in the denominator)."""
-        return statistics.stdev(self.values) if self.complete and self.asked > 1 else None
+        return statistics.stdev(self.values) if self.complete and self.requested > 1 else None
 
 
 @dataclass(frozen=True)
 class Row:
+    """A row of the study, with its numbers and where they come from."""
+
     key: str
     group: str
     label: str
@@ -72,21 +77,25 @@ class Row:
 
     @property
     def state(self) -> str:
+        """Of its seeds, the state that most needs attention (ATTENTION)."""
         return min((o.run.state for o in self.outcomes), key=_attention)
 
     @property
     def stale(self) -> bool:
+        """Whether a seed was trained or scored by another revision of the code."""
         return any(o.stale for o in self.outcomes)
 
     @property
     def n(self) -> int:
         """Seeds that every measure of the row has."""
-        asked = [len(m.values) for m in self.measures.values() if m.asked]
+        asked = [len(m.values) for m in self.measures.values() if m.requested]
         return min(asked, default=sum(o.record is not None for o in self.outcomes))
 
 
 @dataclass(frozen=True)
 class Table:
+    """All that is printed, in any format."""
+
     name: str
     title: str
     settings: Mapping[str, str]  # setting → head
@@ -108,11 +117,12 @@ class Table:
 
     @cached_property
     def base_row(self) -> Row | None:
+        """The row that changes are from; None if it was not selected."""
         return next((row for row in self.rows if row.key == self.base), None)
 
 
 def missing_cells(table: Table) -> int:
-    """Metric cells that were asked for and have no number."""
+    """The number of requested metric cells without a value."""
     return sum(measure.missing for row in table.rows for measure in row.measures.values())
 
 

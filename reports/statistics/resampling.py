@@ -114,7 +114,7 @@ def _sums(base: Counts, rows: Sequence[Counts], value: Value) -> tuple[NDArray[n
 
 @dataclass(frozen=True)
 class _Part:
-    """Base minus rows in some of the sentences; block n of R columns is for each of columns[n] of C."""
+    """Base minus rows in some of the sentences; block n of R columns serves every one of columns[n]."""
 
     columns: list[list[int]]
     sentences: slice | NDArray[np.intp]
@@ -122,8 +122,11 @@ class _Part:
 
 
 def _parts(base: Counts, rows: Sequence[Counts]) -> list[_Part]:
-    """What swapping changes, to be multiplied as little as possible: n-grams of all orders are as many more as words
-    are, but in the shortest sentences, and the reference's length never changes."""
+    """What swapping changes, with as few products as possible.
+
+    BLEU's totals of all orders differ by as much as the words do, except in the shortest sentences, and the
+    reference's length never differs.
+    """
     signed = base.astype(np.int32 if _whole([base]) else np.float64)
     differences = np.stack([(signed - row).T for row in rows], axis=-1)  # C × N × R
     dtype = _precision(base, *rows)

@@ -68,6 +68,7 @@ class _Pooled:
         self._known: dict[tuple[str, int], NDArray[Any] | None] = {}
 
     def pair(self, base: Row, row: Row) -> tuple[NDArray[Any], NDArray[Any], int] | None:
+        """Counts of both rows over as many seeds as both have, and that number; None where they do not pair."""
         seeds = min(len(base.outcomes), len(row.outcomes))
         ours, theirs = self._sum(base, seeds), self._sum(row, seeds)
         if ours is None or theirs is None or len(ours) != len(theirs):

@@ -22,7 +22,7 @@ from reports.statistics.paired import SharesOf
 
 MODES = ("auto", "seeds", "sentences", "none")
 ALPHA = dunnett.ALPHA
-ENOUGH_SEEDS = 3  # from here "auto" tests
+ENOUGH_SEEDS = 3  # "auto" tests from this many on
 
 
 def with_tests(table: Table, mode: str, counts_of: CountsOf, shares_of: SharesOf | None = None) -> Table:
@@ -57,7 +57,7 @@ _NEEDED = "that needs complete rows, measured over the same tokens and sentences
 _ABOUT = {
     "seeds": (
         f"*: differs from {{base}} at the {ALPHA:.0%} level between seeds: Dunnett's test over the seeds' values, "
-        "two-sided, all rows of a column at once, which are taken to spread alike."
+        "two-sided, all rows of a column at once, with equal variances assumed."
     ),
     "sentences": (
         f"*: differs from {{base}} at the {ALPHA:.0%} level between sentences (or single examples): paired approximate "
@@ -121,7 +121,7 @@ def _paired(base: Row, row: Row, column: Column) -> tuple[float, float] | None:
 
 
 def _power(family: dunnett.Family, column: Column, rows: int) -> str:
-    """What the test can see at all: a reader of "no star" must know it."""
+    """The differences that the test can detect, so that a reader can judge a missing star."""
     n = min(family.rows)
     digits = max(comparable.change_digits(column), 2)
     marked, found = family.critical() * family.error(n), dunnett.detectable(family, n)

@@ -13,7 +13,7 @@ from reports.results.sound import Results
 from reports.results.table import Measure, Row, Table
 from reports.statistics import significance
 from reports.statistics.paired import shares_in
-from reports.table import notes, settings
+from reports.table import notes, settings, warnings
 from reports.table.cited import cited
 
 
@@ -39,7 +39,7 @@ def build_table(plan: Plan, store: Results, columns: Sequence[Column], tests: st
     table = Table(plan.study.name, plan.study.title, heads, resolved, rows, base, tuned=tuned, sustained_flops=rates)
     table = significance.with_tests(table, tests, counts_in(store), shares_in(store))
     table = replace(table, cited=cited(plan.study, resolved))
-    return replace(table, footnotes=notes.footnotes(table, plan), warnings=notes.warnings(table))
+    return replace(table, footnotes=notes.footnotes(table, plan), warnings=warnings.warnings(table))
 
 
 def _base_key(study: Study, grouped: Mapping[str, Any]) -> str | None:
@@ -98,7 +98,7 @@ def _measure(outcomes: Sequence[Outcome], column: Column) -> Measure:
     found = [(o, o.measured(column.set, column.metric)) for o in asked]
     return Measure(
         values=tuple(value for _, value in found if value is not None),
-        asked=len(asked),
+        requested=len(asked),
         lacking=tuple(_why(o, column) for o, value in found if value is None),
         reported=(outcomes[0].run.paper).get(column.paper) if column.paper else None,
     )
@@ -134,7 +134,7 @@ def _with_changes(rows: tuple[Row, ...], base: str | None, columns: Sequence[Col
 
 def _mark_best(rows: tuple[Row, ...], columns: Sequence[Column]) -> tuple[Row, ...]:
     for column in columns:
-        means = {row.key: row.measures[column.key].mean for row in rows if row.measures[column.key].asked}
+        means = {row.key: row.measures[column.key].mean for row in rows if row.measures[column.key].requested}
         known = {key: round(mean, column.digits) for key, mean in means.items() if mean is not None}
         if len(known) < 2 or len(known) < len(means) or not comparable.one_basis(rows, column):
             continue

@@ -45,9 +45,9 @@ def _head(name: str) -> str:
 def unexpected(config: TaskConfig, said: Collection[str] = ()) -> list[str]:
     """Settings that a reader cannot know, one by one: "training.weight_decay 0.1 (0.0)", the default in brackets.
 
-    Where defaults are frozen they follow the paper, and what differs from them is named; a user's own defaults are
-    nobody's knowledge, and all settings are named. Left out are `said`, and what the table's other notes hold: the
-    corpus, and how the sets are decoded.
+    Where defaults are frozen they follow the paper, and what differs from them is named; of a user's own trainer all
+    settings are named. Left out are `said`, and what the table's other notes hold: the corpus, and how the sets are
+    decoded.
     """
     frozen = config.setting_roles.frozen_defaults
     usual = defaults(type(config)) if frozen else {}

@@ -31,6 +31,7 @@ class Moved:
 
     @property
     def moved(self) -> bool:
+        """Whether the interval of the difference excludes 0."""
         return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
 
 
@@ -129,5 +130,6 @@ def _line(cell: Moved) -> list[str]:
 
 
 def as_records(cells: list[Moved]) -> list[dict[str, Any]]:
+    """One flat record per cell, for JSON."""
     names = ("row", "here", "there", "difference", "low", "high", "over", "moved")
     return [{"column": cell.column.key} | {name: getattr(cell, name) for name in names} for cell in cells]

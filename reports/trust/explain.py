@@ -56,7 +56,7 @@ def _recorded(row: Row, name: str) -> int | None:
 def _value(table: Table, row: Row, column: Column) -> Explanation:
     measure = row.measures[column.key]
     found: Explanation = {"head": column.header, "metric": column.metric, "set": column.set, "mean": measure.mean}
-    found |= {"sd": measure.sd, "n": len(measure.values), "seeds": measure.asked, "paper": measure.reported}
+    found |= {"sd": measure.sd, "n": len(measure.values), "seeds": measure.requested, "paper": measure.reported}
     if not measure.complete:
         found["median_of_those_there"] = statistics.median(measure.values) if measure.values else None
         found["lacking"] = list(measure.lacking)
@@ -107,7 +107,7 @@ def _evaluation(outcome: Outcome, set_: str, columns: list[Column]) -> Explanati
 
 
 def as_text(found: Mapping[str, Any]) -> str:
-    """The explanation for a terminal: one fact a line, nested by indentation; what is not known is left out."""
+    """The explanation for a terminal: one fact a line, nested by indentation, without what is not known."""
     return "\n".join(_lines(found, "")) + "\n"
 
 

@@ -28,11 +28,12 @@ class Side:
 
 
 def side_of(table: Table) -> Look:
+    """Looks up cells of a table by row key and column; None where a row was not asked for that set."""
     rows = {row.key: row for row in table.rows}
 
     def look(key: str, column: Column) -> Side | None:
         measure = rows[key].measures.get(column.key) if key in rows else None
-        if measure is None or not measure.asked:
+        if measure is None or not measure.requested:
             return None
         ids = tuple(outcome.run.run_id for outcome in rows[key].outcomes)
         return Side(measure.mean, measure.sd, len(measure.values), ids, rows[key])
@@ -41,7 +42,7 @@ def side_of(table: Table) -> Look:
 
 
 def side_of_file(path: Path) -> tuple[Look, list[str]]:
-    """An earlier table of ours as JSON or CSV, and its rows. Raises UserError for anything else."""
+    """A table that this program printed as JSON or CSV, and its rows. Raises UserError for anything else."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

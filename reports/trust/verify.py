@@ -22,11 +22,14 @@ SUFFIXES = {".tex": "latex", ".md": "markdown", ".csv": "csv", ".json": "json", 
 
 @dataclass(frozen=True)
 class Verdict:
+    """What differs between a printed table and what the store gives now."""
+
     cells: int  # of the table, heads left out
     changed: tuple[str, ...]  # one line for each difference; empty: the file is what the store gives
 
     @property
     def same(self) -> bool:
+        """Whether the file is what the store gives now."""
         return not self.changed
 
 
@@ -40,7 +43,7 @@ def asked_for(text: str) -> list[str]:
 
 
 def verify(text: str, table: Table, format_: str) -> Verdict:
-    """Compare a file's text with the table as it is printed now. Raises UserError for what is no such table."""
+    """Compare a file's text with the table as it is printed now. Raises UserError if there is no table in the text."""
     now = render(table, format_)
     before, after = _cells(text, format_), _cells(now, format_)
     if len(before) < 2:

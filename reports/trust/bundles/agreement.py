@@ -1,8 +1,8 @@
 """Whether a bundle's plan and its runs agree, and whether its numbers follow from what it holds.
 
-What a file says of itself proves nothing: whoever altered a number could compute its checksum again. So names are
-computed from settings, scores from counts. What cannot be computed again (a perplexity needs weights and corpus) is
-as its maker recorded it, and the reader is told.
+A checksum inside a file proves nothing: whoever alters a number can compute it again. So names are computed from
+settings, and scores from counts. What cannot be computed again (a perplexity needs weights and corpus) is as its maker
+recorded it; the reader is shown which numbers these are.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,10 +40,10 @@ def check(plan: Plan, columns: Sequence[Column], store: Store, names_can_be_chec
             for name, column in _printed(columns, evaluation.spec.set).items():
                 computed = recomputed(column, store.evaluation_folder(run.run_id, evaluation.eval_id), record)
                 (recorded if computed is None else again).append(name)
-                said = record["metrics"].get(name)
-                if computed is not None and differs(said, computed):
+                kept = record["metrics"].get(name)
+                if computed is not None and differs(kept, computed):
                     raise UserError(
-                        f"{where}, {evaluation.spec.set}: {name} is recorded as {said}, and its counts give "
+                        f"{where}, {evaluation.spec.set}: {name} is recorded as {kept}, and its counts give "
                         f"{computed:.4f}."
                     )
     return _sentence(len(plan.runs), again, recorded, names_can_be_checked)

@@ -1,4 +1,4 @@
-"""The archive of a bundle: files packed so that the same files give the same bytes, and unpacked as data of a stranger.
+"""The archive of a bundle: files packed so that the same files give the same bytes, and unpacked as untrusted data.
 
 bundle.json       first: the table, and size and SHA-256 of every other file (the manifest)
 store.json  runs/<run_id>/…     as in a store
@@ -33,6 +33,7 @@ _ONE_READ = 1 << 20  # tarfile reads an extended header as a whole, however long
 
 
 def manifest_entry(path: Path) -> dict[str, Any]:
+    """SHA-256 and size of a file."""
     with path.open("rb") as file:
         return {"sha256": hashlib.file_digest(file, "sha256").hexdigest(), "bytes": file.tell()}
 
@@ -56,7 +57,7 @@ def _add(archive: tarfile.TarFile, name: str, content: IO[bytes], size: int) -> 
 
 
 class Packed:
-    """A bundle that is open for reading. Raises ValueError, tarfile's, gzip's and zlib's errors for what is none."""
+    """A bundle that is open for reading. Raises ValueError, or an error of tarfile, gzip or zlib, for anything else."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._stream = _Measured(gzip.GzipFile(fileobj=file, mode="rb"))
@@ -78,8 +79,8 @@ class Packed:
                 raise ValueError(f"{entry.name[:80]!r} has no place in a bundle")
             if entry.name not in missing:
                 raise ValueError(f"{entry.name} is not in its manifest, or there twice")
-            said = manifest[entry.name]
-            self._unpack(entry, folder / entry.name, said)
+            listed = manifest[entry.name]
+            self._unpack(entry, folder / entry.name, listed)
             missing.discard(entry.name)
         if missing:
             raise UserError(f"{len(missing)} files are missing, such as {min(missing)}.")
@@ -87,20 +88,20 @@ class Packed:
             if rest.strip(b"\0"):
                 raise ValueError("something follows its last file")
 
-    def _unpack(self, entry: tarfile.TarInfo, target: Path, said: Mapping[str, Any]) -> None:
-        content = self._archive.extractfile(entry) if entry.size == said.get("bytes", entry.size) else None
+    def _unpack(self, entry: tarfile.TarInfo, target: Path, listed: Mapping[str, Any]) -> None:
+        content = self._archive.extractfile(entry) if entry.size == listed.get("bytes", entry.size) else None
         if content is not None:
             target.parent.mkdir(parents=True, exist_ok=True)
             with target.open("xb") as file:
                 shutil.copyfileobj(content, file)
-        if content is None or manifest_entry(target)["sha256"] != said["sha256"]:
+        if content is None or manifest_entry(target)["sha256"] != listed["sha256"]:
             raise UserError(f"{entry.name} is not the file that was packed.")
         if target.suffix == ".json":
             parsed(target.read_bytes())
 
 
 class _Measured:
-    """A stream of which nobody reads much at once, whatever lengths are written in it."""
+    """A stream that refuses large reads, whatever lengths its headers claim."""
 
     def __init__(self, stream: gzip.GzipFile) -> None:
         self._stream = stream
@@ -123,14 +124,14 @@ def _plain(entry: tarfile.TarInfo) -> bool:
 
 
 def _check(manifest: Mapping[str, Mapping[str, Any]], folder: Path) -> None:
-    """Before anything is written: as much as a bundle may hold, and as the disk does."""
+    """Raises, before anything is written, if it claims more than a bundle may hold or than the disk has free."""
     if len(manifest) > MOST_FILES:
         raise ValueError(f"it claims {len(manifest):,} files")
-    for name, said in manifest.items():
-        size = said.get("bytes", 0)  # an older bundle's manifest has none: its entries say it themselves
+    for name, listed in manifest.items():
+        size = listed.get("bytes", 0)  # older manifests have none: the archive's entries do
         if type(size) is not int or size < 0 or (name.endswith(".json") and size > LARGEST_RECORD):
             raise ValueError(f"{name[:80]!r} claims a size of {size!r} bytes")
-    total = sum(said.get("bytes", 0) for said in manifest.values())
+    total = sum(listed.get("bytes", 0) for listed in manifest.values())
     if total > LARGEST:
         raise ValueError(f"it claims to unpack to {total / 1e9:,.0f} GB")
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Read a bundle that anybody may have made: bounded, checked against its manifest and itself, none of its code run."""
+"""Read a bundle of unknown origin: bounded, checked against its manifest and itself, running none of its code."""
 
 import gzip
 import tarfile
@@ -28,15 +28,17 @@ _KNOWN_BY_NAME = 2  # up to this version translation's metrics were known by nam
 
 @dataclass(frozen=True)
 class Bundle:
+    """A bundle that was read and checked; its files lie in `store`."""
+
     plan: Plan
     columns: tuple[Column, ...]
-    asked: tuple[str, ...]  # how the table was asked for
+    asked: tuple[str, ...]  # the words that select the table
     store: Store
     checked: str  # what was computed again, and what was not, in a sentence
 
 
 def read_bundle(path: Path, folder: Path) -> Bundle:
-    """Unpack into `folder`, which must be empty, and check. Raises UserError for what is no bundle or is damaged."""
+    """Unpack into `folder`, which must be empty, and check. Raises UserError for damage and for other files."""
     try:
         with path.open("rb") as file:
             return _read(Packed(file), folder)
@@ -82,12 +84,12 @@ def _columns(described: Sequence[Mapping[str, Any]], task: str, version: int) ->
 
 
 def _manifest(files: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Of version 1 there are no sizes."""
-    return {name: {"sha256": said} if isinstance(said, str) else dict(said) for name, said in files.items()}
+    """Size and hash of each file; version 1 has no sizes."""
+    return {name: {"sha256": listed} if isinstance(listed, str) else dict(listed) for name, listed in files.items()}
 
 
 def _only_the_plans(manifest: Mapping[str, Any], plan: Plan) -> None:
-    """Runs that no plan vouches for would be imported unread."""
+    """Raises ValueError for files of runs that the plan does not name: they would be imported unchecked."""
     evaluations: dict[str, set[str]] = {}
     for run in plan.runs:  # two rows may share a training
         evaluations.setdefault(run.run_id, set()).update(run.eval_ids)

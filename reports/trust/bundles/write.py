@@ -1,6 +1,6 @@
 """A finished table in one archive: the plan, its runs' configurations, events, results and translations.
 
-Whoever has it prints the same bytes, tests again and explains every cell, with no corpus, study file or GPU. The same
+A reader prints the same bytes, repeats the tests and explains every cell without corpus, study file or GPU. The same
 table gives the same archive. Host names and absolute paths are left out unless requested
 (experiments/exchange/redaction.py).
 """
@@ -62,7 +62,7 @@ def write_bundle(
 
 def _head(plan: Plan, columns: Sequence[Column], asked: Sequence[str], redaction: Redaction) -> dict[str, Any]:
     shown = plan_to_json(plan)
-    told = redaction.value(shown)
+    shared = redaction.value(shown)
     # settings that name the runs hold a path or a name that is left out: a reader cannot compute the names again
     renamed = any(redaction.names_run(run.config) for run in plan.runs)
     return {
@@ -71,10 +71,10 @@ def _head(plan: Plan, columns: Sequence[Column], asked: Sequence[str], redaction
         "names_can_be_checked": not renamed,
         "asked": redaction.value(list(asked)),
         "columns": [_column_to_json(column) for column in columns],
-        "plan": told,
+        "plan": shared,
     }
 
 
 def _column_to_json(column: Column) -> dict[str, Any]:
-    """All but the function of its counts: a reader has those of built-in tasks, and runs nobody else's code."""
+    """All but the function of its counts: readers have those of built-in tasks, and run no code of others."""
     return {field.name: getattr(column, field.name) for field in fields(column) if field.name != "counts"}
