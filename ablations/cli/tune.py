@@ -45,7 +45,7 @@ def tune(
     yes: options.Yes = False,
     as_json: options.Json = False,
 ) -> None:
-    """Tune each row on the development set as the study's [tune] says, train it at its best, print the table.
+    """Tune each row on the development set with the study's budget and ranges, train it at its best, print the table.
 
     A trial is an ordinary run. After an interruption the same command continues; at the end it prints the table.
     """

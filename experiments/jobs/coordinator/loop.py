@@ -12,7 +12,7 @@ from experiments.jobs.attempts import attempt as attempts
 from experiments.jobs.attempts import outcomes
 from experiments.jobs.attempts.attempt import RunningAttempt
 from experiments.jobs.attempts.promote import missing, promote
-from experiments.jobs.coordinator import own_harm
+from experiments.jobs.coordinator import folder_errors
 from experiments.jobs.coordinator.interrupts import Interrupts
 from experiments.jobs.coordinator.placement import Placement
 from experiments.jobs.coordinator.reporter import Reporter
@@ -127,7 +127,7 @@ class Coordinator:
         try:
             ending = self._ending(live, ended)
         except Exception as error:
-            ending = own_harm.failed(error, live.run_id)
+            ending = folder_errors.ending(error, live.run_id)
         self._ledger.end(live.run_id, live.number, ending, (live.progress.first_step, live.progress.step))
         self._ledger.events_read(live.run_id, live.number, content, live.tail.damaged)
         self._watch.live.pop(live.run_id, None)

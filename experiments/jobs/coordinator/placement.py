@@ -6,7 +6,7 @@ from experiments.errors import Damaged, UserError
 from experiments.jobs.attempts import attempt as attempts
 from experiments.jobs.attempts.attempt import PreparedAttempt, RunningAttempt
 from experiments.jobs.attempts.promote import TRAINING, leftover, missing
-from experiments.jobs.coordinator import own_harm
+from experiments.jobs.coordinator import folder_errors
 from experiments.jobs.coordinator.admission import Admission
 from experiments.jobs.coordinator.preparation import LoadTask, Preparation, serves, task_of
 from experiments.jobs.coordinator.reporter import Reporter
@@ -142,7 +142,8 @@ class Placement:
             parts = self._parts(claimed.job)
             attempt = self._store.new_attempt(run_id) if parts else None
         except Exception as error:
-            self._end_waiting(run_id, State.FAILED, (ending := own_harm.failed(error, run_id)).error, ending.outcome)
+            ending = folder_errors.ending(error, run_id)
+            self._end_waiting(run_id, State.FAILED, ending.error, ending.outcome)
             return None
         if attempt is None:
             self._end_waiting(run_id, State.FINISHED)
@@ -153,7 +154,7 @@ class Placement:
         try:
             return attempts.prepare_attempt(self._store, self._engine, self._child, claimed, attempt, slot, parts, code)
         except Exception as error:
-            ending = own_harm.failed(error, run_id)
+            ending = folder_errors.ending(error, run_id)
             self._ledger.end(run_id, attempt[0], ending)
             self._reporter.ended(claimed, ending.state, ending.error)
             return None

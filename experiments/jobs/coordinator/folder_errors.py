@@ -11,7 +11,7 @@ WHOLE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 log = logging.getLogger(__name__)
 
 
-def failed(error: Exception, run_id: str) -> Ending:
+def ending(error: Exception, run_id: str) -> Ending:
     """The ending of a run with unusable files. Raises the error again if it concerns the whole disk."""
     if isinstance(error, DiskFull) or (isinstance(error, OSError) and error.errno in WHOLE_DISK):
         raise error
