@@ -17,9 +17,8 @@ from experiments.errors import UserError
 from experiments.exchange.import_runs import Taken, import_runs, runs_in
 from experiments.exchange.redaction import NOTHING, identity, places
 from experiments.jobs.queue.job import Member
-from experiments.records import TrackedRun
 from experiments.store.layout import Store
-from experiments.store.sealed import read_json
+from experiments.tracking.record import finished_run
 from reports.trust.bundles.archive import SUFFIX
 from reports.trust.bundles.read import read_bundle
 from reports.trust.bundles.traces import traces
@@ -100,21 +99,7 @@ def _track(store: Store, run_ids: Iterable[str], members: Members) -> None:
 
     tracker = Tracker(store)
     for run_id in run_ids:
-        about = read_json(store.run_folder(run_id) / "config.json") or {}
-        result = store.result(run_id) or {}
-        config = result.get("config") or about.get("config") or {}
-        tracker.sync(
-            TrackedRun(
-                run_id=run_id,
-                status="FINISHED",
-                task=str(result.get("task", "")),
-                config=config,
-                seed=int(config.get("seed", 1)),
-                inputs=about.get("inputs") or {},
-                num_params=result.get("num_params"),
-                members=members.get(run_id, ()),
-            )
-        )
+        tracker.sync(finished_run(store, run_id, members.get(run_id, ())))
 
 
 def _say(taken: list[Taken], target: Store) -> None:

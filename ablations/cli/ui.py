@@ -17,11 +17,10 @@ from ablations.service.selected import Selected, Selectors, choose
 from experiments.errors import UserError
 from experiments.events.history import History
 from experiments.processes.keeper import kept
-from experiments.records import TrackedRun
 from experiments.store.layout import Store
 from experiments.tracking.database import HOST, ui_command
 from experiments.tracking.page import Chart, Published, Table, publish, saved_views
-from experiments.tracking.record import curve_name, own_evaluations
+from experiments.tracking.record import curve_name, finished_run, own_evaluations
 from reports.render.formats import render
 from reports.results.table import Table as Printed
 
@@ -119,30 +118,13 @@ def _publish(chosen: Selected, uri: str) -> Published:
         raise UserError(f"{chosen.store.root} holds no finished run of this table: train it with `ablations run`.")
     try:
         tracker = Tracker(chosen.store, uri)
-        for run in _tracked(plan, chosen.store):
-            tracker.sync(run)
+        for run in {run.run_id: run for run in done}.values():
+            tracker.sync(finished_run(chosen.store, run.run_id, [member(plan, run)]))
         return publish(tracker, _table(chosen, plan, table_of(chosen)))
     except Exception as error:
         if not uri or type(error).__name__ not in ("MlflowException", "RestException", "ConnectionError"):
             raise
         raise UserError(f"--tracking-uri {uri}: the server refused it ({error}).") from None
-
-
-def _tracked(plan: Plan, store: Store) -> list[TrackedRun]:
-    found = {}
-    for run in plan.runs:
-        if store.result(run.run_id) is not None:
-            found[run.run_id] = TrackedRun(
-                run_id=run.run_id,
-                status="FINISHED",
-                task=run.config.task,
-                config=run.config.model_dump(mode="json"),
-                seed=run.seed,
-                inputs=run.inputs,
-                num_params=run.num_params,
-                members=(member(plan, run),),
-            )
-    return list(found.values())
 
 
 def _own_sets(plan: Plan, store: Store) -> set[str]:

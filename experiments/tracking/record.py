@@ -6,7 +6,7 @@ Everything follows from the run's files, so a database filled while runs train e
 import math
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from experiments.errors import UserError
@@ -18,6 +18,22 @@ from experiments.store.sealed import read_json
 TAG_LENGTH = 4000  # below MLflow's limit
 NUM_PARAMS, TRAIN_WALL_S = "num_params", "train_wall_s"
 _IDENTITY = re.compile(r"[0-9a-f]{16}")
+
+
+def finished_run(store: Store, run_id: str, members: Sequence[Member] = ()) -> TrackedRun:
+    """A finished run, from its records. Raises Damaged."""
+    about, result = _described(store, run_id), store.result(run_id) or {}
+    config = result.get("config") or about.get("config") or {}
+    return TrackedRun(
+        run_id=run_id,
+        status="FINISHED",
+        task=str(result.get("task", "")),
+        config=config,
+        seed=int(config.get("seed", 1)),
+        inputs=about.get("inputs") or {},
+        num_params=result.get("num_params"),
+        members=tuple(members),
+    )
 
 
 def config(store: Store, run: TrackedRun) -> Mapping[str, Any]:
