@@ -31,7 +31,7 @@ def shown(table, head):
     ],
 )
 def test_gaps_say_how_many_and_why(found, lacking, text):
-    assert gap(Measure(values=(1.0,) * found, asked=found + len(lacking), lacking=tuple(lacking))) == text
+    assert gap(Measure(values=(1.0,) * found, requested=found + len(lacking), lacking=tuple(lacking))) == text
 
 
 @pytest.mark.parametrize(
