@@ -1,4 +1,4 @@
-"""From planned runs to jobs in the queue: the desired state minus what is valid already."""
+"""Turn planned runs into jobs of the queue: the desired state minus what is valid already."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -22,31 +22,31 @@ STALE = ("keep", "rerun")
 
 
 def wanted(plan: Plan, stale: str) -> list[PlannedRun]:
-    """The runs that are not done. Raises UserError for another word than keep or rerun."""
+    """The runs that are not done. Raises UserError unless `stale` is keep or rerun."""
     if stale not in STALE:
-        raise UserError(f"--stale {stale}: write keep (older results stay, marked) or rerun (train them anew).")
+        raise UserError(f"--stale {stale}: write keep (older results stay, marked) or rerun (make them again).")
     done = {"finished"} if stale == "rerun" else {"finished", "stale"}
     return [run for run in plan.runs if run.state not in done]
 
 
 def prepare(chosen: Selected, runs: Iterable[PlannedRun], progress: Progress) -> None:
-    """Make what the runs read, once per corpus, so that a mistake in it is said before anything is queued.
+    """Prepare the inputs of the runs, once per corpus, so that mistakes in them are reported before anything is queued.
 
-    Raises UserError for what stands in their way (obstacles.py), before the corpus is made and once it is measured.
-    A store that this call would have made is removed again if it fails: a user's mistake leaves nothing behind.
+    Raises UserError for obstacles (obstacles.py), before the corpus is prepared and again once it is measured. If this
+    call created the store and fails, it removes the store again, so that a user's mistake leaves nothing behind.
     """
     runs = list(runs)
     refuse(chosen, runs)
     existed = chosen.store.root.exists()
     Store.open(chosen.store.root, chosen.store.state_dir)
-    different = {_prepared_key(chosen.task, run): run for run in runs}  # one of those that one preparation serves
+    different = {_prepared_key(chosen.task, run): run for run in runs}  # one run per preparation
     try:
         for run in different.values():
             chosen.task.prepare(run.config, chosen.store.root, progress)
             if chosen.task.inputs(run.config, chosen.store.root) != run.inputs:
                 raise UserError(
-                    f"What {run.row} reads was changed since its run was planned a moment ago. Nothing was queued: run "
-                    "the same command again once the files are as they stay."
+                    f"The inputs of {run.row} have changed since its run was planned a moment ago. Nothing was queued: "
+                    "run the same command again when the files are final."
                 )
         refuse(chosen, runs)
     except UserError:
@@ -56,13 +56,13 @@ def prepare(chosen: Selected, runs: Iterable[PlannedRun], progress: Progress) ->
 
 
 def trained_again(chosen: Selected, runs: Iterable[PlannedRun]) -> list[PlannedRun]:
-    """Those whose training is finished and kept too little for an evaluation that is to be made: an average, the best.
+    """Finished runs that kept too few checkpoints for an evaluation to be made: an average, the best.
 
-    The run is trained once more beside the result that there is, which stays until then.
+    Such a run is trained once more; its present result stays until then.
     """
     found = []
     for run in runs:
-        if run.state == "damaged":  # what is there is not known
+        if run.state == "damaged":  # its content is unknown
             continue
         weights = chosen.store.weights_folder(run.run_id)
         lacking = [e.spec for e in run.evaluations if chosen.store.evaluation(run.run_id, e.eval_id) is None]
@@ -72,20 +72,20 @@ def trained_again(chosen: Selected, runs: Iterable[PlannedRun]) -> list[PlannedR
 
 
 def say_trained_again(runs: Sequence[PlannedRun]) -> str:
-    """One line for people; "" for none."""
+    """A message for the user; "" if there are none."""
     if not runs:
         return ""
     cost = sum({run.run_id: run.cost for run in runs}.values())
     rows = ", ".join(dict.fromkeys(run.row for run in runs))
     return (
-        f"{rows}: trained already, with fewer checkpoints kept than evaluation.checkpoint takes here. The run is "
-        f"trained again{f' ({cost:.1e} FLOP)' if cost else ''}. What was scored stays; if the weights come out other "
-        "than before (on another device), all scores of the run are made anew."
+        f"{rows}: already trained, but with fewer checkpoints than evaluation.checkpoint needs here. The run is "
+        f"trained again{f' ({cost:.1e} FLOP)' if cost else ''}. Its scores stay; if the weights come out different "
+        "(on another device), all scores of the run are made again."
     )
 
 
 def say_renewed(runs: Sequence[PlannedRun], stale: str) -> str:
-    """What `--stale rerun` makes again, and the cost of it, as one line; "" for nothing."""
+    """A message on what `--stale rerun` makes again and its cost; "" for nothing."""
     if stale != "rerun":
         return ""
     trained = [run for run in runs if TRAINING in run.stale]
@@ -94,7 +94,7 @@ def say_renewed(runs: Sequence[PlannedRun], stale: str) -> str:
     rest = [run for run in runs if run.stale and TRAINING not in run.stale]
     for part in dict.fromkeys(part for run in rest for part in run.stale):
         told.append(f"{part} of {_rows([run for run in rest if part in run.stale])}, no training")
-    return f"made again, since the code has changed: {'; '.join(told)}" if told else ""
+    return f"made again, because the code has changed: {'; '.join(told)}" if told else ""
 
 
 def _rows(runs: Iterable[PlannedRun]) -> str:
@@ -102,7 +102,7 @@ def _rows(runs: Iterable[PlannedRun]) -> str:
 
 
 def enqueue(chosen: Selected, plan: Plan, runs: Iterable[PlannedRun], stale: str) -> int:
-    """Put runs into the queue; returns how many were not there."""
+    """Put runs into the queue; returns how many were not in it."""
     store = chosen.store
     jobs = []
     for run in runs:
@@ -120,7 +120,7 @@ def _prepared_key(task: Task, run: PlannedRun) -> str:
 
 
 def member(plan: Plan, run: PlannedRun) -> Member:
-    """The place of a run in a plan's table."""
+    """A run's place in the plan's table."""
     corpus = str(dict(flatten(run.config)).get(CORPUS, ""))
     return Member(plan.study.name, plan.profile, Path(corpus).name, run.row, run.group)
 
@@ -155,7 +155,7 @@ def _job(chosen: Selected, plan: Plan, run: PlannedRun, stale: str) -> Job:
 
 
 def _evaluation(chosen: Selected, run: PlannedRun, planned: PlannedEvaluation, renewed: bool) -> dict[str, Any]:
-    """An evaluation as a job names it; `renewed`: its stale parts are made again, and what follows from them."""
+    """An evaluation as a job has it; `renewed`: its stale parts are made again, and the parts that read them."""
     spec = planned.spec
     item: dict[str, Any] = {
         "eval_id": planned.eval_id, "set": spec.set, "settings": dict(spec.settings), "inputs": dict(spec.inputs),
@@ -167,7 +167,7 @@ def _evaluation(chosen: Selected, run: PlannedRun, planned: PlannedEvaluation, r
 
 
 def _shorter(store: Store, run: PlannedRun) -> list[str]:
-    """Runs of the same schedule that train fewer steps, longest first: this one may go on from their checkpoints."""
+    """Runs of the same schedule with fewer steps, longest first: this run may continue from their checkpoints."""
     mine, steps = lineage(run.config, run.inputs), total_steps(run.config)
     if steps is None or not type(run.config).setting_roles.not_in_lineage:
         return []
@@ -184,7 +184,7 @@ def _shorter(store: Store, run: PlannedRun) -> list[str]:
 
 
 def _keep_config(store: Store, run: PlannedRun) -> None:
-    """runs/<run_id>/config.json: what the run is, for whoever finds the folder."""
+    """Write runs/<run_id>/config.json, which describes the run to a reader of the folder."""
     path = store.run_folder(run.run_id) / "config.json"
     if path.exists():
         return
@@ -198,6 +198,8 @@ def _keep_config(store: Store, run: PlannedRun) -> None:
                 "inputs": dict(run.inputs),
                 "lineage": lineage(run.config, run.inputs),
                 "steps": total_steps(run.config),
-                "evaluations": {e.spec.set: e.eval_id for e in reversed(run.evaluations)},  # the first of each set
+                "evaluations": {
+                    e.spec.set: e.eval_id for e in reversed(run.evaluations)
+                },  # the first evaluation of each set
             },
         )

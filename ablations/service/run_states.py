@@ -1,4 +1,4 @@
-"""The state of a planned run: what the store holds, else where the queue has it."""
+"""The state of a planned run: from the store, or else from the queue."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +14,7 @@ TRAINING = "training"
 
 
 def run_states(store: Store, task: Task) -> StateOf:
-    """A look-up for `plan_study`."""
+    """A look-up of states for `plan_study`."""
     queued, asked_of_failed = _queue_states(store)
     code = code_digests({TRAINING: task.training_code, **task.evaluation_code})
 
@@ -40,12 +40,12 @@ def run_states(store: Store, task: Task) -> StateOf:
 
 
 def stale_parts(made: Mapping[str, Any], task: Task) -> list[str]:
-    """The parts of an evaluation that other code than the present has made, in the order in which they are made."""
+    """The parts of an evaluation that were made by other code than the present one, in the order of the parts."""
     return _stale_parts(made, {TRAINING: "", **code_digests(task.evaluation_code)})
 
 
 def _stale_parts(made: Mapping[str, Any], code: Mapping[str, str]) -> list[str]:
-    """A record of an earlier version knows no parts: all of them are of other code."""
+    """Records of earlier versions have no parts: all parts count as made by other code."""
     parts = made.get("parts", {})
     return [p for p, digest in code.items() if p != TRAINING and parts.get(p, {}).get("code_digest") != digest]
 

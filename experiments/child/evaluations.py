@@ -1,8 +1,7 @@
 """The evaluations of an attempt, each made of parts (likelihood, decode, score).
 
-A part has an identity: the run, the settings that the part reads, the set. A part that was made of the same weights by
-the present code is not made again: a row that differs in its beam takes over the perplexity, another metric takes over
-what was decoded.
+A part has an identity: the run, the settings that the part reads, the set. A part made from the same weights by the
+present code is not made again: a row with another beam reuses the perplexity, another metric reuses the translations.
 """
 
 import logging
@@ -27,7 +26,7 @@ log = logging.getLogger("experiments.child.run")
 
 
 class _Made(NamedTuple):
-    """A part that is there: its entry in the record, and the folder with its files."""
+    """A part that exists: its entry in the record, and the folder with its files."""
 
     entry: Mapping[str, Any]
     files: Mapping[str, Mapping[str, Any]]
@@ -42,10 +41,9 @@ def evaluate_all(
     context: Context,
     events: EventWriter,
 ) -> None:
-    """Make the evaluations. One that fails keeps no other from being made; the first error is raised at the end.
+    """Make the evaluations. A failed one does not stop the others; the first error is raised at the end.
 
-    `weights`: the folder of the attempt that trained; what is stored of other evaluations is reused where that is not
-    the present attempt.
+    weights: the folder of the attempt that trained. If that is not the present attempt, stored evaluations are reused.
     """
     store = Store.open(context.store, create=False)
     stored = [] if weights == context.folder else [store.run_folder(context.run_id) / "evaluations"]
@@ -68,7 +66,7 @@ def evaluate_all(
 
 
 def part_identity(task: Task, part: str, run_id: str, spec: EvaluationSpec) -> str:
-    """Names what a part computes: an eval_id over the settings that the part reads."""
+    """The identity of a part: an eval_id over the settings that the part reads."""
     reads = task.part_settings.get(part)
     settings = {name: value for name, value in spec.settings.items() if reads is None or name in reads}
     return eval_identity(run_id, {"part": part, **settings}, spec.inputs)
@@ -122,7 +120,7 @@ def _evaluate(
 
 
 def versions_of(task: Task, facts: Mapping[str, Any]) -> dict[str, str]:
-    """Of the packages that the numbers depend on; a task may know more of its own (CUDA's)."""
+    """Versions of the packages that the numbers depend on; a task may add its own (CUDA's)."""
     own = facts.get("versions")
     return {**provenance.versions(task.packages()), **(own if isinstance(own, dict) else {})}
 
@@ -132,7 +130,7 @@ def _names(folder: Path) -> set[str]:
 
 
 def _made_parts(homes: Sequence[Path]) -> dict[tuple[str, str], _Made]:
-    """Whole parts of the evaluations below the folders, by identity and digest of the code that made them."""
+    """Complete parts of the evaluations in the folders, by identity and digest of their code."""
     found: dict[tuple[str, str], _Made] = {}
     for home in homes:
         for path in sorted(home.glob("*/result.json")):
@@ -147,7 +145,7 @@ def _made_parts(homes: Sequence[Path]) -> dict[tuple[str, str], _Made]:
 
 
 def _take(made: _Made, target: Path) -> bool:
-    """Copy the files of a part; False if one of them is not what was written: then it is made again."""
+    """Copy the files of a part; False if one of them is damaged, so that the part is made again."""
     try:
         for name, written in made.files.items():
             check_file(made.folder / name, written)
@@ -158,6 +156,6 @@ def _take(made: _Made, target: Path) -> bool:
 
 
 def _joined(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The facts of an evaluation's parts as those of one record."""
+    """Join the facts of an evaluation's parts into one record."""
     metrics = {name: value for facts in parts for name, value in facts.get("metrics", {}).items()}
     return {**{name: value for facts in parts for name, value in facts.items()}, "metrics": metrics}

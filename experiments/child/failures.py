@@ -1,4 +1,4 @@
-"""The class of an error, which decides what the coordinator does about it."""
+"""The class of an error, by which the coordinator decides."""
 
 import errno
 import sys
@@ -7,7 +7,7 @@ from experiments.errors import DiskFull, Diverged, OutOfMemory, UserError
 
 
 def failure_class(error: Exception) -> str:
-    """out_of_memory, disk_full, diverged, user_error or bug."""
+    """The failure class of an error: out_of_memory, disk_full, diverged, user_error or bug."""
     if isinstance(error, OutOfMemory | MemoryError) or _torch_ran_out(error):
         return "out_of_memory"
     if isinstance(error, DiskFull) or (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)):
@@ -18,6 +18,6 @@ def failure_class(error: Exception) -> str:
 
 
 def _torch_ran_out(error: Exception) -> bool:
-    """Whether an allocation of torch's failed, where a task has imported it."""
+    """Whether an allocation of torch failed, if the task has imported torch."""
     device = sys.modules.get("experiments.device")
     return device is not None and device.is_out_of_memory(error)

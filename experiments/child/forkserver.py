@@ -2,11 +2,12 @@
 
     python -m experiments.child.forkserver FD MODULE…
 
-Over the socket FD it says {ready} once all is imported, reads one JSON object a line, {argv, environment, log}, and
-answers {pid} or {error}; when a child ends it says {pid, code}. It ends when the socket closes; its children go on.
+On the socket FD it sends {ready} once all modules are imported, reads one JSON object per line, {argv, environment,
+log}, and answers {pid} or {error}; when a child ends it sends {pid, code}. It ends when the socket closes; children
+continue.
 
-It only imports, and never computes: after one parallel operation of torch a forked child hangs, because the threads of
-the pool are not copied. Children set their own number of threads. It imports no module of ours but this one, so that a
+It only imports and never computes: after one parallel operation of torch a forked child hangs, because the threads of
+the pool are not copied. Children set their own number of threads. It imports no other module of this project, so a
 child always runs the code that is on disk when it starts.
 """
 
@@ -30,12 +31,12 @@ from typing import Any, NoReturn
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Serve until the socket closes. A forked child ends in here, with its program."""
+    """Serve until the socket closes. A forked child also ends here, after its program."""
     for name in arguments[1:]:
         with contextlib.suppress(ImportError), warnings.catch_warnings(action="ignore"):
             importlib.import_module(name)
     gc.collect()
-    gc.freeze()  # a child's garbage collection then leaves the shared pages alone
+    gc.freeze()  # then a child's garbage collection does not copy the shared pages
     connection = socket.socket(fileno=int(arguments[0]))
     _say(connection, {"ready": True})
     program = serve(connection)
@@ -45,7 +46,7 @@ def main(arguments: Sequence[str]) -> None:
 
 def serve(connection: socket.socket) -> list[str] | None:
     """Answer requests. Returns None when the socket closes and, in a child, the program to run."""
-    # the handler does nothing: what wakes the loop is the byte written for every signal
+    # the handler does nothing; the byte written for every signal wakes the loop
     signal.signal(signal.SIGCHLD, lambda *_: None)
     woken, wake = socket.socketpair()
     for end in (woken, wake, connection):
@@ -78,7 +79,7 @@ def serve(connection: socket.socket) -> list[str] | None:
 
 
 def _receive(source: Any) -> bytes | None:
-    """What is there to read: None for nothing yet, b"" when the other end has closed."""
+    """The available bytes; None if there are none yet, b"" if the other end has closed."""
     try:
         return bytes(source.recv(1 << 20))
     except BlockingIOError:
@@ -88,7 +89,7 @@ def _receive(source: Any) -> bytes | None:
 
 
 def _fork(connection: socket.socket, request: dict[str, Any]) -> bool:
-    """True in the child."""
+    """Fork; True in the child."""
     try:
         pid = os.fork()
     except OSError as error:
@@ -113,13 +114,13 @@ def _reap(connection: socket.socket) -> None:
 
 def _say(connection: socket.socket, message: dict[str, Any]) -> None:
     connection.setblocking(True)
-    with contextlib.suppress(OSError):  # the coordinator is gone: the next read says so
+    with contextlib.suppress(OSError):  # the coordinator is gone; the next read notices it
         connection.sendall(json.dumps(message).encode() + b"\n")
     connection.setblocking(False)
 
 
 def become(request: dict[str, Any]) -> None:
-    """Make the forked process look as if it had been started by itself."""
+    """Make the forked process equal to one started by itself."""
     os.setsid()
     for number in (signal.SIGCHLD, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
@@ -133,7 +134,7 @@ def become(request: dict[str, Any]) -> None:
 
 
 def run(argv: list[str]) -> int:
-    """Run `-m MODULE argument…` or `SCRIPT argument…` as the interpreter's own command line would; the exit code."""
+    """Run `-m MODULE argument…` or `SCRIPT argument…` like the interpreter's command line; returns the exit code."""
     try:
         if argv[0] == "-m":
             sys.argv = argv[1:]
@@ -154,7 +155,7 @@ def run(argv: list[str]) -> int:
 
 
 def finish(code: int) -> NoReturn:
-    """End as the interpreter would, but without taking torch's modules apart, which takes a second or more."""
+    """End like the interpreter, but without freeing torch's modules, which takes a second or more."""
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()

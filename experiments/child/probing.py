@@ -1,6 +1,6 @@
-"""The child of `ablations probe`: a run's child, with the device's own speed measured, or under torch's profiler.
+"""The child of `ablations probe`: like a run's child, and measures the device's speed or runs torch's profiler.
 
-    python -m experiments.child.probing SPEC           as for run.py; the spec may name a `trace`, a file to be written
+    python -m experiments.child.probing SPEC           as for run.py; the spec may name a `trace` file to write
 
 Adds the event "probed": matrix_flops, operations per second of a large matrix product in the run's precision.
 """
@@ -19,7 +19,7 @@ from experiments.store.spec import AttemptSpec
 
 
 def main(spec_path: Path) -> int:
-    """Returns the exit code of the run."""
+    """Run the attempt and measure; returns its exit code."""
     spec = AttemptSpec.read(spec_path)
     with _profile(spec.trace) if spec.trace else contextlib.nullcontext():
         code = run.main(spec_path)
@@ -34,7 +34,7 @@ def main(spec_path: Path) -> int:
 
 @contextlib.contextmanager
 def _profile(path: str) -> Iterator[None]:
-    """Write what ran on the processor and the GPU as a Chrome trace (https://ui.perfetto.dev opens it)."""
+    """Write a Chrome trace of processor and GPU (https://ui.perfetto.dev opens it)."""
     from torch.profiler import profile
 
     with profile() as profiler:

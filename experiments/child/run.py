@@ -6,7 +6,7 @@ SPEC is the file that the coordinator wrote into the attempt's folder (experimen
 
 `--alone` before SPEC runs a copy of an old attempt's spec for debugging (docs/architecture.md).
 
-Where several devices train a run together, each has a process of its own: the child is rank 0, and starts the others as
+If several devices train a run together, each has its own process: the child is rank 0, and starts the others as
 `python -m experiments.child.run SPEC RANK PORT` (experiments/training/parallel/ranks.py).
 
 Exit codes: 0 finished, 3 preempted after a checkpoint, 1 failed (the last event says why), 4 the disk is full.
@@ -79,15 +79,15 @@ def main(spec_path: Path, rank: int = 0, port: int = 0, *, alone: bool = False) 
 
 
 def cap_memory(device: DeviceSpec) -> None:
-    """Have allocations fail beyond what a run on the processor is given: it then goes on with smaller micro-batches.
+    """Make allocations of a run on a processor fail beyond its memory, so that it continues with smaller micro-batches.
 
-    Counted is what a process may write to and shares with nobody; a GPU's cap is torch's (experiments/device.py).
+    Counts memory that the process may write and does not share; torch limits a GPU's memory (experiments/device.py).
     """
     if device.kind != "cpu" or device.memory_gb is None:
         return
     share, (_, hard) = int(device.memory_gb * 1e9 / device.count), resource.getrlimit(resource.RLIMIT_DATA)
     if sys.platform != "linux":
-        log.warning("memory_gb = %g is not enforced: that takes Linux", device.memory_gb)
+        log.warning("memory_gb = %g is not enforced: this requires Linux", device.memory_gb)
     elif hard == resource.RLIM_INFINITY or share <= hard:
         resource.setrlimit(resource.RLIMIT_DATA, (share, hard))
 
@@ -96,8 +96,8 @@ def _say_failed(error: Exception, events: EventWriter) -> int:
     cls = failure_class(error)
     try:
         events.emit("failed", cls=cls, message=str(error), traceback=traceback.format_exc())
-    except OSError:  # nothing can be written any more: the exit code says it
-        log.exception("the failure could not be told")
+    except OSError:  # nothing can be written any more; the exit code reports it
+        log.exception("the failure could not be reported")
         return ChildExit.DISK_FULL
     return ChildExit.DISK_FULL if cls == "disk_full" else ChildExit.FAILED
 
@@ -118,7 +118,7 @@ def _announce(events: EventWriter, spec: AttemptSpec, task: Task) -> None:
 
 
 def _other_rank(spec: AttemptSpec, task: Task, folder: Path, rank: int, port: int) -> None:
-    """Take part in a training. Rank 0 tells events, and says when to stop; this process ends with it."""
+    """Take part in a training. Rank 0 emits events and decides when to stop; this process ends with it."""
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     store = Store.open(spec.store, create=False)
     context = _context(spec, task, store, folder, lambda kind, **fields: None, lambda: False)
@@ -184,7 +184,7 @@ def _attempt(spec: AttemptSpec, task: Task, folder: Path, events: EventWriter, s
 
 
 def _check_identities(spec: AttemptSpec, config: TaskConfig) -> None:
-    """Raises Damaged where settings are not those that a run or an evaluation is named by: a table would print lies."""
+    """Raises Damaged if settings do not fit the identity of the run or of an evaluation: tables would be wrong."""
     if spec.run_id == PROBE_ID:
         return
     named = {spec.run_id: run_identity(config, spec.inputs)}
@@ -193,9 +193,9 @@ def _check_identities(spec: AttemptSpec, config: TaskConfig) -> None:
     for identity, made in named.items():
         if identity != made:
             raise Damaged(
-                f"The settings of {identity} make {made}: they are not those that it is named by. The queue was "
-                "damaged, or the trainer's settings were changed since this was queued. `ablations run` queues anew "
-                "what the study asks for."
+                f"The settings of {identity} have the identity {made}: they are not the settings of this name. The "
+                "queue was damaged, or the trainer's settings have changed since this was queued. `ablations run` "
+                "queues the study's runs again."
             )
 
 
@@ -205,7 +205,7 @@ def _write_result(spec: AttemptSpec, task: Task, context: Context, facts: dict[s
         (context.folder / "uncommitted.diff").write_text(revision.diff, encoding="utf-8")
     store = Store.open(context.store, create=False)
     result = {
-        **facts,  # first: a trainer's own names take nobody else's place
+        **facts,  # first, so that a trainer's own names replace no others
         "run_id": spec.run_id,
         "attempt": spec.attempt,
         "task": spec.task,

@@ -1,4 +1,4 @@
-"""When a child is asked to end: by a signal, or by its coordinator's end."""
+"""Requests to end a child: by a signal, or by its coordinator's end."""
 
 import contextlib
 import logging
@@ -12,14 +12,14 @@ from typing import Any
 from experiments.processes.identity import is_alive
 
 WATCH_EVERY_S = 0.5
-TWICE_S = 1.0  # a cluster may deliver one request to stop twice within that time
+TWICE_S = 1.0  # a cluster may deliver one request twice within this time
 log = logging.getLogger(__name__)
 
 
 class StopRequest:
     """Set by SIGTERM or SIGINT, or when the coordinator is gone; a second signal ends the process at once.
 
-    A cluster's coordinator may be on another machine, and may leave: there the spec names none.
+    A cluster's coordinator may be on another machine and may end; then the spec names none.
     """
 
     def __init__(self, coordinator: Mapping[str, Any] | None) -> None:
@@ -47,6 +47,6 @@ class StopRequest:
 
 
 def _has_ended(process: dict[str, Any]) -> bool:
-    with contextlib.suppress(OSError):  # too many open files, say: asked again in a moment
+    with contextlib.suppress(OSError):  # for example too many open files: checked again soon
         return not is_alive(process)
     return False

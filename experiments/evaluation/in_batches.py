@@ -1,4 +1,4 @@
-"""Sentences of unequal length as tensors: what likelihood and search share.
+"""Sentences of unequal length as tensors: the common part of likelihood and search.
 
 Shapes: B sentences, S source.
 """
@@ -18,7 +18,7 @@ from model.config import ModelConfig
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Inference mode, with dropout off; a model that was training goes back to it."""
+    """Inference mode without dropout; afterwards modules return to training mode if they were in it."""
     training = [module for module in model.modules() if module.training]
     for module in training:
         module.training = False
@@ -35,12 +35,12 @@ class Sized(Protocol):
 
 
 def by_length(items: Sequence[Sized]) -> list[int]:
-    """Indices, longest first (what does not fit in memory fails at once); equal lengths in the input's order."""
+    """Indices, longest first (a batch that exceeds memory fails at once); equal lengths in the order of the input."""
     return sorted(range(len(items)), key=lambda i: -len(items[i]))
 
 
 def pad(rows: Sequence[Sequence[int]], device: Device) -> tuple[Tensor, Tensor]:
-    """(B, S) ids padded on the right, and the mask that is True on the real ones."""
+    """(B, S) ids padded on the right, and the mask that is True at real ones."""
     lengths = [len(row) for row in rows]
     longest = max(lengths)
     ids_BS = torch.tensor([[*row, *[PAD_ID] * (longest - len(row))] for row in rows])
@@ -49,18 +49,18 @@ def pad(rows: Sequence[Sequence[int]], device: Device) -> tuple[Tensor, Tensor]:
 
 
 def pad_sources(rows: Sequence[Sequence[int]], device: Device) -> tuple[Tensor, Tensor | None]:
-    """Sources with EOS added, padded, and their mask; None where nothing is padded, which the model does quicker."""
+    """Sources with EOS added and padded, and their mask; None without padding, which is faster."""
     ids_BS, real_BS = pad([[*row, EOS_ID] for row in rows], device)
     equal = all(len(row) == len(rows[0]) for row in rows)
     return ids_BS, None if equal else real_BS
 
 
 def check_length(config: ModelConfig, ids: Sequence[int], line: int, side: str) -> int:
-    """The length with EOS. Raises UserError where a learned position table is too short for it."""
+    """The length with EOS. Raises UserError if a learned position table is too short for it."""
     length = len(ids) + 1
     if config.positions == "learned" and length > config.max_length:
         raise UserError(
-            f"Line {line} of the {side} has {length} pieces (EOS counted), and the model learned positions for "
+            f"Line {line} of the {side} has {length} pieces (EOS counted), but the model learned positions for "
             f"{config.max_length}: split or drop the line, or train with a larger model.max_length."
         )
     return length

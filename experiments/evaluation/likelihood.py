@@ -23,14 +23,14 @@ LOGIT_ROWS = 2**11  # rows of logits at once: 0.3 GB at 37,000 pieces
 
 @dataclass(frozen=True)
 class Likelihood:
-    """−log P(targets | sources), natural logarithm, unsmoothed; in float64 over pieces with EOS, without padding."""
+    """−log P(targets | sources) in natural logarithm, unsmoothed, in float64, over pieces with EOS without padding."""
 
     nll: float
     pieces: int
 
     @property
     def perplexity(self) -> float:
-        """exp of the mean per word-piece; infinite where a float cannot hold it."""
+        """exp of the mean per word-piece; infinite if it exceeds a float."""
         mean = self.nll / self.pieces
         return math.exp(mean) if mean < 700 else math.inf
 
@@ -46,11 +46,11 @@ def measure_likelihood(
 ) -> Likelihood:
     """Teacher-forced likelihood of the targets (pieces without BOS and EOS, which are added here).
 
-    It does not depend on `max_batch_tokens` beyond rounding. Raises ValueError without any pair,
-    UserError, with the line number, for a line that the model's position table cannot hold, and Preempted.
+    The result does not depend on `max_batch_tokens` beyond rounding. Raises ValueError without any pair, UserError with
+    the line number for a line too long for the model's position table, and Preempted.
     """
     if len(sources) != len(targets) or not targets:
-        raise ValueError(f"{len(sources)} sources and {len(targets)} targets: need as many, and at least one")
+        raise ValueError(f"{len(sources)} sources and {len(targets)} targets: expected equal numbers, at least one")
     for line, (source, target) in enumerate(zip(sources, targets, strict=True), start=1):
         check_length(model.config, source, line, "source")
         check_length(model.config, target, line, "reference")

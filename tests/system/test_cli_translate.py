@@ -129,7 +129,7 @@ def test_attention_is_drawn_and_kept_as_an_artifact(cli: Cli, store: tuple[Path,
         (("--checkpoint", "average:0"), "--checkpoint average:0: write last"),
         (("--precision", "float32"), "--precision float32: write fp32, bf16 or auto"),
         (("--model", "exported", "--checkpoint", "best"), "leave out --checkpoint"),
-        (("--study", "search.toml", "--checkpoint", "best"), "holds none whose perplexity on dev was measured"),
+        (("--study", "search.toml", "--checkpoint", "best"), "has none with a measured perplexity on dev"),
     ],
 )
 def test_mistakes_are_explained(cli: Cli, store: tuple[Path, Path], arguments: tuple[str, ...], message: str) -> None:

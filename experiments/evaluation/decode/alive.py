@@ -1,4 +1,4 @@
-"""The hypotheses still growing, and the history that they and the finished ones point into.
+"""The hypotheses that still grow, and the history that they and the finished ones refer to.
 
 Shapes: B sentences, K beam slots, T time.
 """
@@ -15,14 +15,14 @@ NEVER = float("-inf")
 
 @dataclass
 class Alive:
-    """K hypotheses per sentence, best first; a log probability of −inf marks a slot that holds none.
+    """K hypotheses per sentence, best first; a log probability of −inf marks an empty slot.
 
-    Keys and values are never moved when a hypothesis changes its slot: `visible_BKTK` tells which slots (time, beam)
+    Keys and values are never moved when a hypothesis changes its slot: `visible_BKTK` shows which slots (time, beam)
     are a hypothesis's own ancestors. Only these bits are reordered.
     """
 
     log_prob_BK: Tensor
-    visible_BKTK: Tensor | None  # None: one slot, which sees all of its past
+    visible_BKTK: Tensor | None  # None: a single slot, which sees its whole past
     token_TBK: list[Tensor]  # slot (t, k) holds the t-th piece of a hypothesis; time 0 holds BOS
     parent_TBK: list[Tensor]  # and the slot of time t − 1 that it continues
 
@@ -50,7 +50,7 @@ class Alive:
         return self.token_TBK[-1]
 
     def advance(self, log_prob_BK: Tensor, token_BK: Tensor, parent_BK: Tensor) -> None:
-        """Replace the hypotheses by continuations of theirs, one piece longer."""
+        """Replace the hypotheses by continuations that are one piece longer."""
         self.log_prob_BK = log_prob_BK
         self.token_TBK.append(token_BK)
         self.parent_TBK.append(parent_BK)
@@ -60,7 +60,7 @@ class Alive:
             self.visible_BKTK = torch.cat([past.view(B, K, T, K), self._itself_BK1K], dim=2)
 
     def end(self, where_B: Tensor) -> None:
-        """Let no hypothesis of these sentences grow further."""
+        """Stop the growth of all hypotheses of these sentences."""
         self.log_prob_BK = self.log_prob_BK.masked_fill(where_B[:, None], NEVER)
 
     def history(self, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -68,7 +68,7 @@ class Alive:
         return torch.stack(self.token_TBK).index_select(1, rows), torch.stack(self.parent_TBK).index_select(1, rows)
 
     def select(self, rows: Tensor) -> "Alive":
-        """The same of these sentences only."""
+        """The same for these sentences only."""
         visible = None if self.visible_BKTK is None else self.visible_BKTK.index_select(0, rows)
         token_TBK, parent_TBK = self.history(rows)
         return Alive(self.log_prob_BK.index_select(0, rows), visible, list(token_TBK), list(parent_TBK))

@@ -1,13 +1,13 @@
 """Beam search as in the paper (section 6.1), after tensor2tensor's beam_search.py of June 2017.
 
 A step extends every hypothesis of a sentence by every piece and takes the 2 × K most probable of these candidates.
-Those that end go to the finished set, scored log P / ((5 + |Y|) / 6)^alpha; the K best of the others live on. A
-sentence ends
+Those that end go to the finished set, with the score log P / ((5 + |Y|) / 6)^alpha; the K best of the others continue.
+A sentence ends
 
  - when no alive hypothesis can beat the worst of the n best finished: log P only falls and the penalty only grows, so
-   log P(best alive) / penalty(longest length allowed) bounds whatever may still come. This is exact: the result is
-   that of a search to the longest length (tensor2tensor stops on fewer than n finished);
- - at its own longest length: source length + max_extra_length, EOS counted in both. If nothing has finished by then
+   log P(best alive) / penalty(longest length allowed) is a bound for all continuations. This is exact: the result is
+   that of a search to the longest length (tensor2tensor stops with fewer than n finished);
+ - at its own longest length: source length + max_extra_length, EOS counted in both. If nothing has finished by then,
    the alive hypotheses are returned, marked unfinished.
 
 A beam of 1 has one candidate instead of two and is then greedy search: it ends at the first EOS, as tensor2tensor's
@@ -57,7 +57,7 @@ class Decodable(Protocol):
 
 @dataclass(frozen=True)
 class SearchSettings:
-    """The paper's settings, and two switches that must not change any result."""
+    """The paper's settings, and two switches that never change a result."""
 
     beam_size: int = 4
     length_penalty: float = 0.6  # alpha
@@ -89,14 +89,14 @@ def beam_search(
 ) -> list[list[Hypothesis]]:
     """Translate one batch: for each sentence its `nbest` hypotheses, best first.
 
-    `limits`: the longest output of each sentence, EOS counted. Every `check_every` steps it is asked (a device must be
-    waited for to know it) which sentences have ended, and `after_check` is told how many have.
+    limits: the longest output of each sentence, EOS counted. Every `check_every` steps the search determines which
+    sentences have ended (this waits for the device), and calls `after_check` with their number.
     """
     return _Batch(model, source_BS, source_mask_BS, limits, settings).run(check_every, after_check)
 
 
 class _Batch:
-    """A batch on its way. Rows are the sentences still computed; `sentences` says which of the batch they are."""
+    """A batch in progress. Rows are the unfinished sentences; `sentences` gives their indices in the batch."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class _Batch:
         self.limit_B = torch.tensor(self.limits, device=source_BS.device)
         penalties = [length_penalty(limit, settings.length_penalty) for limit in limits]
         self.longest_penalty_B = torch.tensor(penalties, dtype=like.dtype, device=source_BS.device)
-        self.any_ended = False  # a sentence cannot be over while nothing has ended
+        self.any_ended = False  # no sentence is finished before a hypothesis has ended
         self.results: list[list[Hypothesis]] = [[] for _ in limits]
 
     def run(self, check_every: int, after_check: Callable[[int], None] | None) -> list[list[Hypothesis]]:
@@ -140,17 +140,17 @@ class _Batch:
         hidden_BKD = self.model.decode_step(alive.newest, self.state, alive.visible_BKTK)
         used = 1 if alive.time == 0 else K  # at first one slot holds a hypothesis
         logits_BKW = self.model.next_logits(hidden_BKD[:, :used], self.state)
-        if logits_BKW.shape[-1] < self.settings.num_candidates:  # a toy vocabulary: slots would stay without candidate
+        if logits_BKW.shape[-1] < self.settings.num_candidates:  # a toy vocabulary would leave slots without candidate
             used, logits_BKW = K, self.model.next_logits(hidden_BKD, self.state)
         log_prob_BC, token_BC, parent_BC = best_of_logits(
             alive.log_prob_BK[:, :used], logits_BKW, self.settings.num_candidates
         )
         ends_BC = token_BC == EOS_ID
-        if ends_BC.is_cuda or ends_BC.any():  # asking a GPU costs more than adding nothing
+        if ends_BC.is_cuda or ends_BC.any():  # a check on a GPU costs more than adding nothing
             self.any_ended = True
             penalty = length_penalty(alive.time + 1, self.settings.length_penalty)
             self.finished.add(log_prob_BC.masked_fill(~ends_BC, NEVER), alive.time * K + parent_BC, penalty)
-            # Those that end go behind the others. Stable: what does not end keeps its order, as where nothing ends.
+            # Those that end go behind the others. The sort is stable: the others keep their order.
             order_BC = ends_BC.to(torch.uint8).sort(dim=1, stable=True).indices
             log_prob_BC, token_BC, parent_BC = (
                 x.gather(1, order_BC) for x in (log_prob_BC.masked_fill(ends_BC, NEVER), token_BC, parent_BC)
@@ -158,17 +158,17 @@ class _Batch:
         alive.advance(log_prob_BC[:, :K], token_BC[:, :K], parent_BC[:, :K])
 
     def close(self, where_B: Tensor) -> None:
-        """End the sentences that have reached their longest length."""
+        """End the sentences at their longest length."""
         K = self.settings.beam_size
         slot_K = torch.arange(self.alive.time * K, (self.alive.time + 1) * K, device=where_B.device)
         self.finished.take_unfinished(where_B, self.alive.log_prob_BK, slot_K, self.longest_penalty_B)
         self.alive.end(where_B)
 
     def retire(self) -> None:
-        """Read the results of ended sentences and drop them, if enough have ended to pay for moving the others."""
+        """Read the results of ended sentences and drop these, once enough have ended to justify moving the others."""
         bound_B = self.alive.log_prob_BK[:, 0] / self.longest_penalty_B
         worst_B = self.finished.worst if self.settings.early_stop else torch.full_like(bound_B, NEVER)
-        over = (~(bound_B > worst_B)).tolist()  # so put that NaN ends a sentence, and is found when it is read
+        over = (~(bound_B > worst_B)).tolist()  # negated so that NaN counts as ended; reading reports it
         ended = sum(over)
         if ended == len(over) or (self.settings.compaction and ended * 8 >= len(over)):
             gone = [row for row, is_over in enumerate(over) if is_over]
@@ -202,7 +202,7 @@ class _Batch:
 
 
 def _closed_up(rows: list[int]) -> list[int]:
-    """These rows, the last of them in the places of those that are missing: fewest change their place."""
+    """These rows, with the last ones moved to the places of missing ones, so that fewest change their place."""
     count = len(rows)
     here, last = {row for row in rows if row < count}, [row for row in rows if row >= count]
     return [place if place in here else last.pop() for place in range(count)]

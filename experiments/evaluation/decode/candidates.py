@@ -1,7 +1,7 @@
 """The best continuations of a beam: an exact top-k in two stages.
 
-Shapes: B sentences, K beam slots, W vocabulary, C candidates, G groups of P neighbouring pieces, R pieces behind them,
-V = K × W, I pieces looked at.
+Shapes: B sentences, K beam slots, W vocabulary, C candidates, G groups of P neighbouring pieces, R remaining pieces,
+V = K × W, I pieces examined.
 """
 
 import functools
@@ -12,9 +12,9 @@ from torch import Tensor
 
 from experiments.data.encoding.tokenizer import BOS_ID, PAD_ID
 
-GROUP = 64  # P; measured best of 16 … 128 on a processor at W = 500, 8,000 and 37,000
+GROUP = 64  # P; the fastest of 16 … 128, measured on a processor at W = 500, 8,000 and 37,000
 IN_CACHE = 2**20  # probabilities
-MANY_SENTENCES = 8  # from which on it pays to pad columns for torch.topk
+MANY_SENTENCES = 8  # from here on padding columns for torch.topk is faster
 NEVER = float("-inf")
 
 
@@ -27,10 +27,10 @@ class Candidates(NamedTuple):
 
 
 def best_of_logits(log_prob_BK: Tensor, logits_BKW: Tensor, count: int) -> Candidates:
-    """`best_candidates` of the model's logits, some sentences at a time where a processor's cache holds no more. The
-    logits may be overwritten.
+    """`best_candidates` for the model's logits, a few sentences at a time to fit into a processor's cache. The logits
+    may be overwritten.
 
-    The log-softmax of 128 × 37,000 writes 19 MB that are read again at once: in parts 3 ms instead of 11.
+    The log-softmax of 128 × 37,000 writes 19 MB that are read again at once: in parts it takes 3 ms instead of 11.
     """
     B, K, W = logits_BKW.shape
     at_once = B if logits_BKW.is_cuda else max(1, IN_CACHE // (K * W))
@@ -44,15 +44,15 @@ def best_of_logits(log_prob_BK: Tensor, logits_BKW: Tensor, count: int) -> Candi
 
 
 def next_log_probs(logits_BKW: Tensor) -> Tensor:
-    """log P of every next piece, at least fp32, with −inf for PAD and BOS, which no translation holds; on a processor
-    it is written over the logits.
+    """log P of every next piece, in at least fp32, −inf for PAD and BOS, which no translation contains. On a processor
+    it overwrites the logits.
 
-    They are left out after normalisation: what remains is the model's own probability, as a teacher-forced pass gives
-    it. UNK may be generated: it is a piece with a probability like any other. The fused log-softmax is faster on a
-    processor than logsumexp by itself (0.6 against 1.0 ms for 128 × 8,000), so the sum is not taken apart from it.
+    PAD and BOS are excluded after normalisation, so the others keep the model's own probability, equal to that of a
+    teacher-forced pass. UNK may be generated, as a piece like any other. The fused log-softmax is faster on a processor
+    than logsumexp alone (0.6 against 1.0 ms for 128 × 8,000), so the sum is not separate.
     """
     wide = torch.promote_types(logits_BKW.dtype, torch.float32)
-    if wide == logits_BKW.dtype and not logits_BKW.is_cuda:  # 15 % quicker than into other memory
+    if wide == logits_BKW.dtype and not logits_BKW.is_cuda:  # 15 % faster than with new memory
         log_prob_BKW = torch.log_softmax(logits_BKW, dim=-1, out=logits_BKW)
     else:
         log_prob_BKW = torch.log_softmax(logits_BKW, dim=-1, dtype=wide)
@@ -63,9 +63,9 @@ def next_log_probs(logits_BKW: Tensor) -> Tensor:
 def best_candidates(log_prob_BK: Tensor, next_BKW: Tensor, count: int) -> Candidates:
     """The `count` most probable continuations of each sentence (fewer if K × W is less).
 
-    Stage 1 takes the maximum of each group of pieces: the groups with the `count` largest maxima hold the `count` best
-    continuations. Stage 2 looks only into these, and at the pieces behind the last whole group. torch.topk over
-    K × W costs 3 to 6 times as much.
+    Stage 1 takes the maximum of each group of pieces: the groups with the `count` largest maxima contain the `count`
+    best continuations. Stage 2 examines only these groups and the pieces after the last complete group. torch.topk over
+    K × W takes 3 to 6 times as long.
     """
     B, K, W = next_BKW.shape
     count, G = min(count, K * W), W // GROUP
@@ -94,18 +94,18 @@ def best_candidates(log_prob_BK: Tensor, next_BKW: Tensor, count: int) -> Candid
 
 
 def _top(x_BN: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """x.topk(count), for which a processor takes four times as long with fewer than 64 · count columns as with these:
-    torch then sorts another way."""
+    """x.topk(count). With fewer than 64 · count columns a processor takes four times as long as with so many, because
+    torch then sorts by another method; so the columns are padded."""
     B, N = x_BN.shape
     if B >= MANY_SENTENCES and N < 64 * count <= 2 * N and not x_BN.is_cuda:
         values, indices = torch.constant_pad_nd(x_BN, (0, 64 * count - N), NEVER).topk(count)
-        if int(indices.max()) < N:  # else a sentence has less than `count` above −inf
+        if int(indices.max()) < N:  # otherwise a sentence has fewer than `count` above −inf
             return values, indices
     values, indices = x_BN.topk(count)
     return values, indices
 
 
-@functools.lru_cache(maxsize=8)  # asked for at every step of a search
+@functools.lru_cache(maxsize=8)  # used at every step of a search
 def _upto(count: int, device: torch.device) -> Tensor:
     with torch.inference_mode(False):
         return torch.arange(count, device=device)

@@ -18,10 +18,10 @@ def length_penalty(length: float, alpha: float) -> float:
 
 
 class Finished:
-    """The N best ended hypotheses of each sentence, best first, apart from those still alive.
+    """The N best ended hypotheses of each sentence, best first, separate from those still alive.
 
-    It never feeds back into the search: a finished hypothesis takes no place from an alive one.
-    Of equal scores the earlier stays, so that steps after a sentence's end cannot change its result.
+    They do not influence the search: a finished hypothesis takes no place of an alive one. Of equal scores the earlier
+    one stays, so steps after a sentence's end cannot change its result.
     """
 
     def __init__(self, score_BN: Tensor, log_prob_BN: Tensor, slot_BN: Tensor) -> None:
@@ -34,11 +34,11 @@ class Finished:
 
     @property
     def worst(self) -> Tensor:
-        """(B,): the score to beat for a place among the N; −inf while one is free."""
+        """(B,): the score to beat for a place among the N; −inf while a place is free."""
         return self.score_BN[:, -1]
 
     def add(self, log_prob_BC: Tensor, slot_BC: Tensor, penalty: float) -> None:
-        """Keep the N best of what is here and of the candidates; a log probability of −inf is no candidate."""
+        """Keep the N best of the present ones and the candidates; a log probability of −inf is not a candidate."""
         score = torch.cat([self.score_BN, log_prob_BC / penalty], dim=1)
         score, order = torch.sort(score, dim=1, descending=True, stable=True)
         order = order[:, : self.score_BN.shape[1]]
@@ -47,7 +47,7 @@ class Finished:
         self.slot_BN = torch.cat([self.slot_BN, slot_BC], dim=1).gather(1, order)
 
     def take_unfinished(self, where_B: Tensor, log_prob_BK: Tensor, slot_K: Tensor, penalty_B: Tensor) -> None:
-        """In the sentences of `where_B` that have no ended hypothesis, take the N best alive ones (K >= N)."""
+        """For sentences of `where_B` without an ended hypothesis, take the N best alive ones (K >= N)."""
         kept = self.score_BN.shape[1]
         take_B1 = (where_B & self.score_BN[:, 0].isneginf())[:, None]
         alive_BN = log_prob_BK[:, :kept]
@@ -56,5 +56,5 @@ class Finished:
         self.slot_BN = torch.where(take_B1, slot_K[:kept], self.slot_BN)
 
     def select(self, rows: Tensor) -> "Finished":
-        """The same of these sentences only."""
+        """The same for these sentences only."""
         return Finished(*(t.index_select(0, rows) for t in (self.score_BN, self.log_prob_BN, self.slot_BN)))

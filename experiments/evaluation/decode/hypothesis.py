@@ -1,4 +1,4 @@
-"""What a search returns, and how a path is read back from its history.
+"""The result of a search, and reading a path from its history.
 
 Shapes: R sentences, N hypotheses of each, T time, K beam slots.
 """
@@ -13,7 +13,7 @@ from torch import Tensor
 class Hypothesis:
     """One translation. `log_prob` is the model's log P(Y|X), the end symbol counted if the hypothesis is finished.
 
-    An unfinished one ran into the length limit; its length is that limit, and its score is comparable.
+    An unfinished one reached the length limit; its length is that limit, and its score is comparable.
     """
 
     ids: tuple[int, ...]  # pieces, without BOS and EOS
@@ -32,9 +32,9 @@ def read_back(
 ) -> list[list[Hypothesis]]:
     """The hypotheses of R sentences, best first.
 
-    `slot_RN` = t × K + k names the slot in which a hypothesis's last piece was put: its length is t. `token_TRK` holds
-    each slot's piece, `parent_TRK` the slot at t − 1 that it continues; time 0 holds BOS. Hypotheses of score −inf are
-    places that nothing took. Raises ValueError if a sentence has none at all: its logits were not numbers.
+    `slot_RN` = t × K + k is the slot of a hypothesis's last piece: its length is t. `token_TRK` has each slot's piece,
+    `parent_TRK` the slot at t − 1 that it continues; time 0 has BOS. Hypotheses with score −inf are empty places.
+    Raises ValueError for a sentence without any hypothesis: its logits were not numbers.
     """
     scores, log_probs = score_RN.tolist(), log_prob_RN.tolist()
     slot = slot_RN.cpu().numpy()

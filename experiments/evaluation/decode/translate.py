@@ -1,4 +1,4 @@
-"""Sources in, hypotheses out, in the same order: sorting, packing into batches, padding.
+"""Translate sources to hypotheses in the same order: sort, pack into batches, pad.
 
 Shapes: B sentences, S source.
 """
@@ -18,13 +18,13 @@ from experiments.evaluation.in_batches import by_length, check_length, evaluatin
 from model.config import ModelConfig
 from model.transformer import Transformer
 
-# Places in the key/value cache of one batch: sentences × beam × longest output. Base holds 24 KB in each in fp32, so
-# 0.4 and 3.2 GB; more gained a processor nothing in a measurement with small models.
+# Places in the key/value cache of one batch: sentences × beam × longest output. For base each takes 24 KB in fp32, so
+# 0.4 and 3.2 GB; more gave no gain on a processor with small models.
 BATCH_SLOTS = {"cpu": 2**14, "cuda": 2**17}
-LEAST_SLOTS = 2**11  # below it, smaller batches cost more than idle workers
-CHECK_EVERY = {"cpu": 1, "cuda": 8}  # steps between asking which sentences have ended
+LEAST_SLOTS = 2**11  # smaller batches cost more than idle workers
+CHECK_EVERY = {"cpu": 1, "cuda": 8}  # steps between checks for ended sentences
 
-Progress = Callable[[int, int], None]  # sentences done, of how many
+Progress = Callable[[int, int], None]  # sentences done, total
 
 
 def translate(
@@ -37,12 +37,11 @@ def translate(
     progress: Progress | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> list[list[Hypothesis]]:
-    """For each source (pieces without EOS, which is added here) its hypotheses, best first, in the input's order.
+    """The hypotheses of each source (pieces without EOS, which is added here), best first, in the order of the input.
 
-    An empty source gives one empty hypothesis and is not shown to the model. The result does not depend on
-    `max_batch_slots` or on what else is translated: exactly in float64, up to ties of scores in fp32.
-    Raises UserError, with the line number, for a source that the model's position table cannot hold, and Preempted
-    when `should_stop` says so.
+    An empty source gives one empty hypothesis without using the model. The result does not depend on `max_batch_slots`
+    or on the other sources: exactly in float64, up to ties of scores in fp32. Raises UserError with the line number for
+    a source too long for the model's position table, and Preempted if `should_stop()` is true.
     """
     limits = [
         _limit(model.config, check_length(model.config, source, line, "source"), settings)
@@ -84,10 +83,10 @@ def translate(
 
 
 def in_parallel(work: Callable[[list[int]], None], batches: Sequence[list[int]], workers: int) -> None:
-    """Batches side by side, each with one thread of the processor; one after the other where there is one worker.
+    """Run batches in parallel, each on one thread of the processor; one after the other with a single worker.
 
-    A search's operations are small: two of them on a thread each get more done than one on two threads, and torch
-    lets other Python threads run meanwhile. The first error ends all.
+    A search's operations are small: two searches on one thread each are faster than one on two threads, and torch lets
+    other Python threads run meanwhile. The first error ends all.
     """
     if workers == 1 or len(batches) == 1:
         for batch in batches:
@@ -109,7 +108,7 @@ def in_parallel(work: Callable[[list[int]], None], batches: Sequence[list[int]],
             try:
                 for done in [pool.submit(one, batch) for batch in batches]:
                     done.result()
-            except BaseException:  # also Ctrl-C, which only this thread is told of: the pool waits for what has begun
+            except BaseException:  # also Ctrl-C, which only this thread receives; the pool waits for running batches
                 failed.set()
                 raise
     finally:
@@ -117,7 +116,7 @@ def in_parallel(work: Callable[[list[int]], None], batches: Sequence[list[int]],
 
 
 class _Told:
-    """Tells `progress` each percentage once, from whichever thread reaches it."""
+    """Reports each percentage to `progress` once, from the thread that reaches it."""
 
     def __init__(self, progress: Progress | None, done: int, total: int) -> None:
         self._progress, self._done, self._total = progress, done, total
@@ -135,7 +134,7 @@ class _Told:
 
 
 def _limit(config: ModelConfig, length: int, settings: SearchSettings) -> int:
-    """The longest output: the source's length + max_extra_length, EOS counted in both, as far as positions reach."""
+    """The longest output: source length + max_extra_length, EOS counted in both, limited by the position table."""
     limit = length + settings.max_extra_length
     return min(limit, config.max_length) if config.positions == "learned" else limit
 
@@ -145,8 +144,8 @@ def _pack(
 ) -> Iterator[list[int]]:
     """Batches of similar length: at most `slots` places in the key/value cache, at least one sentence.
 
-    Where several workers take them, they are also cut at equal shares of the places needed, as many for each worker:
-    of four for two, the longest and the shortest sentences make one worker's, and none waits long for another.
+    With several workers, batches are also cut at equal shares of all places, equally many per worker: of four shares
+    for two workers, one gets the longest and the shortest sentences, and none waits long for the other.
     """
     order = [i for i in by_length(sources) if len(sources[i])]
     needed = beam_size * sum(limits[i] for i in order)
@@ -168,7 +167,7 @@ def _pack(
 
 
 def _shares(needed: int, slots: int, workers: int) -> int:
-    """Two for each worker, or more where they would not fit; fewer where batches would be too small to pay."""
+    """Two shares per worker; more if they would not fit, fewer if batches would be too small."""
     if workers == 1:
         return 1
     return min(workers * max(2, math.ceil(needed / (slots * workers))), math.ceil(needed / LEAST_SLOTS))

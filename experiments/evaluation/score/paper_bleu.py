@@ -1,9 +1,9 @@
-"""BLEU in the paper's way: Moses tokens, compounds split at hyphens, the arithmetic of multi-bleu.perl.
+"""BLEU as in the paper: Moses tokens, compounds split at hyphens, the arithmetic of multi-bleu.perl.
 
-tensor2tensor's get_ende_bleu.sh runs Moses' tokenizer over both sides, puts ##AT##-##AT## for a hyphen between two
-characters, "as in the paper", and scores with multi-bleu: n-grams of words up to 4, no smoothing. It gives about 1.5
-BLEU more than sacrebleu's 13a on German of the same output; only such numbers compare with Table 2 and Table 3.
-sacremoses is imported when it is used: a bare GPU box decodes without it, and then has no such score.
+tensor2tensor's get_ende_bleu.sh applies Moses' tokenizer to both sides, replaces a hyphen between two characters by
+##AT##-##AT##, "as in the paper", and scores with multi-bleu: word n-grams up to 4, no smoothing. For German output it
+gives about 1.5 BLEU more than sacrebleu's 13a; only such numbers are comparable with Table 2 and Table 3.
+sacremoses is imported on use: a bare GPU box decodes without it, and then has no such score.
 """
 
 import importlib.util
@@ -22,13 +22,13 @@ def available() -> bool:
 
 
 def paper_bleu(translations: Sequence[str], references: Sequence[str], language: str) -> float:
-    """From 0 to 100, of text; `language` chooses the tokenizer's abbreviations ("de"; unknown ones take "en"'s)."""
+    """Corpus score from 0 to 100; `language` chooses the tokenizer's abbreviations ("de"; unknown ones use "en"'s)."""
     tokenize = PaperTokens(language)
     return multi_bleu([tokenize(line) for line in translations], [tokenize(line) for line in references])
 
 
 def signature(language: str) -> str:
-    """How the number was made, in sacrebleu's manner."""
+    """A signature of the metric, in sacrebleu's style."""
     return (
         f"nrefs:1|case:mixed|eff:no|tok:moses-{language}+split|smooth:none|sacremoses:{metadata.version('sacremoses')}"
     )
@@ -47,7 +47,7 @@ class PaperTokens:
 
 
 def split_compounds(line: str) -> str:
-    """As the script's perl does, s{(\\S)-(\\S)}{$1 ##AT##-##AT## $2}g: of "a-b-c" the first hyphen only."""
+    """Like the script's perl, s{(\\S)-(\\S)}{$1 ##AT##-##AT## $2}g: of "a-b-c" only the first hyphen."""
     return _HYPHEN.sub(r"\1 ##AT##-##AT## \2", line)
 
 

@@ -1,4 +1,4 @@
-"""Lines of brackets scored as trees, the way EVALB scores them."""
+"""Score lines of brackets as trees, as EVALB does."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -18,9 +18,9 @@ def score_parses(
     sources: Sequence[str], outputs: Sequence[str], references: Sequence[str], labels: Sequence[str], rules: Rules,
     folder: Path,
 ) -> SetScores:  # fmt: skip
-    """Repair and score the outputs; write, a tree a line, parses.mrg and gold.mrg, which EVALB reads, and evalb.txt.
+    """Repair and score the outputs; write parses.mrg and gold.mrg (one tree per line, for EVALB) and evalb.txt.
 
-    `labels`: all pieces of the target's vocabulary. evalb.txt is EVALB's report, as this program makes it.
+    labels: all pieces of the target's vocabulary. evalb.txt: EVALB's report, written by this program.
     """
     brackets = [label[1:] for label in labels if label.startswith("/") and len(label) > 1]
     words = [source.split(" ") if source else [] for source in sources]
@@ -39,10 +39,10 @@ def _write(path: Path, trees: Sequence[Tree]) -> None:
 
 
 def with_golds_punctuation(parse: Tree, gold: Tree, rules: Rules) -> Tree:
-    """The parse, with gold's word for which words the rules delete.
+    """The parse, where gold's tags decide which words the rules delete.
 
-    A sentence in which the parser takes a comma for a noun, or the reverse, would be an error of EVALB's and in no sum:
-    a parser that tags badly would be scored on the sentences that it tags well. Wrong tags still count as wrong.
+    A sentence in which the parser confuses comma and noun would be an error of EVALB and not counted: a parser with bad
+    tags would be scored only on sentences with good tags. Wrong tags still count as wrong.
     """
     deleted = rules.delete_labels
     tags = [g if g in deleted else NO_TAG if p in deleted else p for p, g in zip(parse.tags, gold.tags, strict=True)]
@@ -50,7 +50,7 @@ def with_golds_punctuation(parse: Tree, gold: Tree, rules: Rules) -> Tree:
 
 
 def _scores(sentences: Sequence[SentenceScore], repairs: Sequence[Repairs], rules: Rules, folder: Path) -> SetScores:
-    """Metrics: EVALB's, the same up to the rules' cut-off length, and what was repaired, in sentences and by kind."""
+    """Metrics: EVALB's, the same up to the rules' cut-off length, and the repairs, by sentences and by kind."""
     all_, short = summarise(sentences), summarise(sentences, rules.cutoff_length)
     metrics = all_.metrics() | {f"f1_up_to_{rules.cutoff_length}": short.f1}
     metrics |= {"evalb_errors": float(all_.errors), "evalb_skipped": float(all_.skipped)}

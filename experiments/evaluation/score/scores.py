@@ -1,4 +1,4 @@
-"""What scoring a set gives."""
+"""The result of scoring a set."""
 
 from dataclasses import dataclass
 

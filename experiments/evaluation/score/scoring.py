@@ -1,4 +1,4 @@
-"""Corpus scores of detokenised text by sacrebleu, each with its signature, and what significance tests need."""
+"""Corpus scores of detokenised text by sacrebleu, each with its signature and its counts for significance tests."""
 
 from collections.abc import Sequence
 
@@ -12,12 +12,14 @@ from experiments.evaluation.score.scores import SetScores
 def score_text(translations: Sequence[str], references: Sequence[str], language: str = "en") -> SetScores:
     """BLEU (13a tokens, cased), chrF and the paper's BLEU of `translations` against one reference each, 0 to 100.
 
-    `language` is the target's: the paper's BLEU tokenizes by it, and is left out where sacremoses is not installed.
+    language: the target's; the paper's BLEU tokenizes by it, and is left out if sacremoses is not installed.
     """
     if len(translations) != len(references) or not references:
-        raise ValueError(f"{len(translations)} translations and {len(references)} references: need as many, and one")
+        raise ValueError(
+            f"{len(translations)} translations and {len(references)} references: expected equal numbers, at least one"
+        )
     bleu, chrf = BLEU(tokenize="13a"), CHRF()
-    # effective_order leaves the counts alone; without it sacrebleu logs a warning per sentence
+    # effective_order does not change the counts; without it sacrebleu logs a warning per sentence
     counter = BLEU(tokenize="13a", effective_order=True)
     counts = [counter.sentence_score(t, [r]) for t, r in zip(translations, references, strict=True)]
     metrics = {

@@ -23,8 +23,8 @@ KINDS = ("encoder", "decoder", "cross")
 def attention_maps(translator: Translator, source: str, target: str | None = None) -> dict[str, Any]:
     """{"source": pieces, "target": pieces, "translation": text, "maps": {kind: layers × heads × rows × columns}}.
 
-    The target is the translation unless one is given. Rows attend to columns: the encoder's and the cross attention's
-    columns are source pieces, the decoder's the pieces that it has read (<s> first).
+    The target is the translation unless given. Rows attend to columns: columns of encoder and cross attention are
+    source pieces, those of the decoder the pieces that it has read (<s> first).
     """
     text = translator.translate([source])[0] if target is None else target
     source_ids = [*translator.source_tokenizer.encode(source), EOS_ID]
@@ -43,7 +43,7 @@ def attention_maps(translator: Translator, source: str, target: str | None = Non
 
 @contextmanager
 def recording(model: Transformer) -> Iterator[dict[str, list[Tensor]]]:
-    """Within, every attention's weights are kept: by kind, one (H, Q, M) per layer."""
+    """Record the weights of every attention in this context: kind → one (H, Q, M) per layer."""
     found: dict[str, list[Tensor]] = {kind: [] for kind in KINDS}
     hooks = []
     for stack, name in ((model.encoder, "encoder"), (model.decoder, "decoder")):

@@ -13,18 +13,18 @@ from experiments.training.checkpoints.checkpoint import load_weights
 
 
 def kept_average(attempt: Path, count: int, every: int) -> dict[str, Tensor]:
-    """The mean of an attempt's last `count` checkpoints (multiples of `every`, and the last step): made once and kept.
+    """The mean of an attempt's last `count` checkpoints (multiples of `every`, and the last step), computed once.
 
-    Rows that share a training and differ in beam or alpha read the same average from <attempt>/averages. Raises
-    UserError if there are fewer checkpoints, or a damaged one.
+    Rows with the same training and different searches read the same average from <attempt>/averages. Raises UserError
+    if there are fewer checkpoints or one is damaged.
     """
     chosen = retention.last(attempt, count, every)
     path = attempt / "averages" / f"last-{count}-to-{chosen[-1].name}-every-{every}"
     if (path / "meta.json").exists():
-        with contextlib.suppress(UserError):  # damaged: made anew
+        with contextlib.suppress(UserError):  # damaged: computed again
             return load_weights(path)
     weights = average_weights(chosen)
-    with contextlib.suppress(UserError):  # a store that is read only, or full: it is made again next time
+    with contextlib.suppress(UserError):  # a read-only or full store: computed again next time
         checkpoint.save_weights(path, weights, {"averaged": [p.name for p in chosen]})
     return weights
 
@@ -32,8 +32,8 @@ def kept_average(attempt: Path, count: int, every: int) -> dict[str, Tensor]:
 def average_weights(checkpoints: Sequence[Path]) -> dict[str, Tensor]:
     """The mean of the weights in several checkpoints' folders, summed in float64, in the weights' own types.
 
-    One checkpoint is held at a time beside the sums. What is not floating point must be equal in all. Raises
-    ValueError if the checkpoints do not hold the same names, shapes and types, UserError if one is damaged.
+    Memory holds one checkpoint besides the sums. Tensors that are not floating point must be equal in all. Raises
+    ValueError for different names, shapes or types, UserError for a damaged checkpoint.
     """
     if not checkpoints:
         raise ValueError("no checkpoint to average")
@@ -50,9 +50,9 @@ def average_weights(checkpoints: Sequence[Path]) -> dict[str, Tensor]:
 def _check_alike(first: dict[str, Tensor], other: dict[str, Tensor], path: Path) -> None:
     if first.keys() != other.keys():
         different = ", ".join(sorted(first.keys() ^ other.keys())[:6])
-        raise ValueError(f"{path} does not hold the same tensors as the other checkpoints: {different}")
+        raise ValueError(f"{path} has other tensors than the other checkpoints: {different}")
     for name, tensor in first.items():
         if tensor.shape != other[name].shape or tensor.dtype != other[name].dtype:
             raise ValueError(f"{name} in {path} has another shape or type than in the other checkpoints")
         if not tensor.is_floating_point() and not torch.equal(tensor, other[name]):
-            raise ValueError(f"{name} in {path} has other values, and integers have no average")
+            raise ValueError(f"{name} in {path} has other values, but integers have no average")

@@ -1,7 +1,7 @@
 """A trained model in one folder, for use elsewhere.
 
-config.json                     the run's configuration, its identity and what trained it
-final/model.safetensors         weights; meta.json beside them holds their hash
+config.json                     the run's configuration, its identity, and its code version
+final/model.safetensors         weights; meta.json beside them has their hash
 final/tokenizer.model           or source.model and target.model: SentencePiece
 README.md                       how to use it
 """
@@ -42,9 +42,9 @@ vocabulary. Run {run_id}, seed {seed}, commit {commit}.
 def export(
     config: RunConfig, attempt: Path, folder: Path, *, run_id: str, choice: str, facts: Mapping[str, Any]
 ) -> None:
-    """Write the model of an attempt to `folder`, new or empty. Raises UserError."""
+    """Write the model of an attempt to `folder`, which must be new or empty. Raises UserError."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder} is there and not empty: name a new folder.")
+        raise UserError(f"{folder} exists and is not empty: name a new folder.")
     device = Device.open(DeviceSpec(), "fp32")
     model = load_model(config, choice, spacing(config, choice), attempt, device)
     load_tokenizers(config, attempt)  # checks them

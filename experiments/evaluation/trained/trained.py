@@ -1,4 +1,4 @@
-"""What a finished training left in its folder, as a network and its tokenizers."""
+"""Load the network and tokenizers of a finished training."""
 
 from pathlib import Path
 
@@ -22,11 +22,11 @@ def load_model(
     device: Device,
     vocab_sizes: tuple[int, int] | None = None,
 ) -> Transformer:
-    """The network with the weights that `choice` (last, best, average:K) names of an attempt.
+    """The network with the weights of an attempt chosen by `choice` (last, best, average:K).
 
-    `every`: the spacing of the checkpoints that an average is taken of, or of the measurements of which the best is
-    taken (0: of all). `vocab_sizes`: of target and source, where they are not data.vocab_size both. Raises UserError if
-    weights are damaged, fewer than the average wants, or none was measured of which to take the best.
+    every: spacing of the checkpoints for an average, or of the measurements for the best (0: all). vocab_sizes: target
+    and source, if not both are data.vocab_size. Raises UserError if weights are damaged, if there are too few
+    checkpoints for the average, or if none was measured for the best.
     """
     kind, _, number = choice.partition(":")
     if kind == "average":
@@ -35,9 +35,9 @@ def load_model(
         found = retention.best(attempt, every)
         if found is None:
             raise UserError(
-                f"The best checkpoint was asked for, and {attempt} holds none whose perplexity on dev was measured: "
-                "the training ran without training.eval_steps, or its checkpoints were pruned. Take the last one, or "
-                "train with training.eval_steps set, and checkpoints kept."
+                f"The best checkpoint was requested, but {attempt} has none with a measured perplexity on dev: the "
+                "training ran without training.eval_steps, or its checkpoints were pruned. Use the last one, or "
+                "train with training.eval_steps set and keep the checkpoints."
             )
         tensors = checkpoint.load_weights(found)
     else:
@@ -49,12 +49,12 @@ def load_model(
 
 
 def spacing(config: RunConfig, choice: str) -> int:
-    """The steps between the checkpoints, or the measurements, that a choice of a run's own checkpoints is made of."""
+    """The steps between the checkpoints, or the measurements, of a run's own choice."""
     return config.training.eval_steps if choice == "best" else config.training.checkpoint_steps
 
 
 def load_tokenizers(config: RunConfig, attempt: Path) -> tuple[Tokenizer, Tokenizer]:
-    """Of source and target; one object where the vocabulary is shared. Raises Damaged if they are not the run's."""
+    """Source and target tokenizers, one object for a shared vocabulary. Raises Damaged if they are not the run's."""
     names = model_names(config.model.shared_vocabulary)
     source = _tokenizer(attempt, names[0])
     return source, source if names[0] == names[1] else _tokenizer(attempt, names[1])
@@ -64,12 +64,12 @@ def _tokenizer(attempt: Path, name: str) -> Tokenizer:
     path = attempt / "final" / name
     tokenizer = Tokenizer.load(path)
     written = retention.meta_of(path.parent)["files"].get(name)
-    if written is None:  # trained by an earlier version: the training's record says which tokenizer it read
+    if written is None:  # trained by an earlier version: the training's record names its tokenizer
         data = (read_json(attempt / "result.json") or {}).get("data") or {}
         written = {"sha256": data.get("tokenizer", {}).get("sha256", {}).get(name, tokenizer.sha256)}
     if tokenizer.sha256 != written["sha256"]:
         raise Damaged(
-            f"{path} is not the tokenizer that the run was trained with: it was changed or damaged. Restore it from a "
+            f"{path} is not the tokenizer of the run's training: it was changed or damaged. Restore it from a "
             "backup, or delete the run's folder to train it again."
         )
     return tokenizer

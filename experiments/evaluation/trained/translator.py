@@ -21,22 +21,22 @@ from experiments.store.sealed import read_json
 from model.transformer import Transformer
 
 FORMAT = "transformer-ablations model 1"
-WINDOWS = (64, 256, 1024, 4096)  # lines held at once: few at first, so that output begins early
-MAX_PIECES = 1024  # of a source line; a longer one is hardly a sentence, and attention costs its square
+WINDOWS = (64, 256, 1024, 4096)  # lines in memory at once: few at first, so that output begins early
+MAX_PIECES = 1024  # of a source line; longer lines are rarely sentences, and attention grows with the square
 
 
 @dataclass(frozen=True)
 class Translation:
-    """One of a line's n best. `log_prob` is log P(text | line), `score` that over the length penalty."""
+    """One of a line's n best. `log_prob`: log P(text | line); `score`: that divided by the length penalty."""
 
     text: str
     score: float
     log_prob: float
-    finished: bool  # False: it ran into the length limit
+    finished: bool  # False: it reached the length limit
 
 
 class Translator:
-    """Translates lines of text. `settings` are the run's own unless others are given to a call."""
+    """Translates lines of text. `settings` are the run's own; each call may give others."""
 
     def __init__(
         self, model: Transformer, tokenizers: tuple[Tokenizer, Tokenizer], device: Device, settings: SearchSettings
@@ -48,7 +48,7 @@ class Translator:
     def of_run(
         cls, config: RunConfig, attempt: Path, spec: DeviceSpec, precision: str = "fp32", choice: str | None = None
     ) -> "Translator":
-        """From the folder of the attempt that trained; `choice` of checkpoint is the configuration's if unset."""
+        """Load from the folder of the attempt that trained; `choice` of checkpoint: the configuration's if None."""
         device = Device.open(spec, precision)
         choice = choice or config.evaluation.checkpoint
         model = load_model(config, choice, spacing(config, choice), attempt, device).eval()
@@ -58,7 +58,7 @@ class Translator:
 
     @classmethod
     def load(cls, folder: Path | str, spec: DeviceSpec | None = None, precision: str = "fp32") -> "Translator":
-        """From a folder that `ablations export` made. Raises UserError if it is none, or damaged."""
+        """Load from a folder of `ablations export`. Raises UserError for another or a damaged folder."""
         attempt = Path(folder)
         return cls.of_run(exported_config(attempt), attempt, spec or DeviceSpec(), precision, "last")
 
@@ -76,10 +76,10 @@ class Translator:
         over_long: Callable[[int, int], None] | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> Iterator[list[Translation]]:
-        """The n best of each line, best first, in the input's order; no more than the last window is held.
+        """The n best of each line, best first, in the order of the input; at most the last window is in memory.
 
-        A line of more than `max_pieces` is told to `over_long` (its number from 1, its pieces) and comes out empty;
-        without `over_long` it raises UserError. `progress` is told how many lines have been translated.
+        A line of more than `max_pieces` is passed to `over_long` (number from 1, pieces) and stays empty; without
+        `over_long` it raises UserError. `progress` gets the number of translated lines.
         """
         remaining, sizes, first = iter(lines), itertools.chain(windows, itertools.repeat(windows[-1])), 1
         for size in sizes:
@@ -119,13 +119,13 @@ class Translator:
 
 
 def exported_config(folder: Path) -> RunConfig:
-    """What `config.json` of an exported model says. Raises UserError."""
+    """The configuration of an exported model. Raises UserError."""
     try:
         found = read_json(folder / "config.json")
     except OSError as error:
-        raise UserError(f"{folder} is no exported model: config.json cannot be read ({error}).") from None
+        raise UserError(f"{folder} is not an exported model: config.json cannot be read ({error}).") from None
     if found is None:
-        raise UserError(f"{folder} is no exported model: it has no config.json.")
+        raise UserError(f"{folder} is not an exported model: it has no config.json.")
     if found.get("format") != FORMAT:
-        raise UserError(f"{folder} is no model that this version exported: its format is {found.get('format')!r}.")
+        raise UserError(f"{folder} was exported by another version: its format is {found.get('format')!r}.")
     return RunConfig.from_mapping(found["config"])

@@ -1,4 +1,4 @@
-"""One attempt: what it may start from, what its child is told, and what is kept of it while it runs."""
+"""One attempt: its starting point, its child's spec, and its state while it runs."""
 
 import os
 import time
@@ -31,16 +31,16 @@ class RunningAttempt:
     number: int
     folder: Path
     slot: Slot
-    expected: tuple[str, ...]  # the parts it is to make
+    expected: tuple[str, ...]  # the parts that it must make
     handle: Handle | None
     tail: Tail
     progress: AttemptProgress = field(default_factory=AttemptProgress)
-    asked: str = ""  # "stop", "cancel" or "hung" once it was asked to end
+    asked: str = ""  # "stop", "cancel" or "hung" after a request to end
     asked_at: float = 0.0
-    heard_at: float = field(default_factory=time.monotonic)  # its last event
+    heard_at: float = field(default_factory=time.monotonic)  # time of its last event
 
     def listen(self) -> None:
-        """Take in what its events have said since the last time."""
+        """Read the new events."""
         for event in self.tail.read():
             self.heard_at = time.monotonic()
             self.progress.take(event)
@@ -52,7 +52,7 @@ class RunningAttempt:
 
 @dataclass
 class PreparedAttempt:
-    """An attempt whose folder is made and whose child is to be started."""
+    """An attempt with its folder and spec, ready to start."""
 
     live: RunningAttempt
     launch: Launch
@@ -68,14 +68,14 @@ def prepare_attempt(
     parts: Sequence[str],
     code_digest: str,
 ) -> PreparedAttempt:
-    """Write the child's spec. `parts` are what it is to make."""
+    """Write the child's spec. `parts`: what it must make."""
     number, folder = attempt
     job = claimed.job
     stands = _standing(store, job) if TRAINING in parts else {}
     earlier = list(_earlier(store, job, number, code_digest, stands)) if TRAINING in parts else []
-    if TRAINING in parts and not earlier:  # what former attempts pinned or reached does not bind
+    if TRAINING in parts and not earlier:  # settings and progress of former attempts do not apply
         _say_restart(store, job, number, folder, "it kept too little for an evaluation" if stands else "")
-        alike = stands.get("pinned", {})  # as it was trained before, for the same weights
+        alike = stands.get("pinned", {})  # as in the former training, to get the same weights
         claimed = replace(claimed, pinned=alike if alike.get("kind") == slot.kind else {}, best=0)
     pinned = {"kind": slot.kind, "threads": slot.threads, "devices": slot.count, **claimed.pinned}
     threads = pinned["threads"] if pinned["kind"] == slot.kind else slot.threads
@@ -103,7 +103,7 @@ def prepare_attempt(
 
 
 def start(engine: Engine, plans: Sequence[PreparedAttempt]) -> list[RunningAttempt]:
-    """Start the children. One that cannot be started counts as an attempt that was killed."""
+    """Start the children. A child that cannot be started counts as a killed attempt."""
     for planned, handle in zip(plans, engine.start_all([planned.launch for planned in plans]), strict=True):
         if isinstance(handle, OSError):
             planned.launch.log.write_text(f"could not start a process: {handle}\n", encoding="utf-8")
@@ -113,14 +113,14 @@ def start(engine: Engine, plans: Sequence[PreparedAttempt]) -> list[RunningAttem
 
 
 def adopt(store: Store, engine: Engine, claimed: Claimed, slots: Sequence[Slot]) -> RunningAttempt:
-    """An attempt that another coordinator has left; its handle is None if the child is gone too.
+    """Take over an attempt of another coordinator; its handle is None if the child has ended too.
 
-    Raises UserError if it was given to another engine: whether it still runs there is not for this one to know.
+    Raises UserError for an attempt of another engine, since this one cannot know whether it still runs there.
     """
     theirs = str((claimed.ref or {}).get("engine", engine.name))
     if theirs not in (engine.name, "local"):
         raise UserError(
-            f"Runs of this store were given to {theirs} and are not back yet. Work on it with --engine {theirs}; "
+            f"Runs of this store were started on {theirs} and have not ended yet. Work on it with --engine {theirs}; "
             "`ablations cancel all` and that command end them."
         )
     folder = store.attempt_folder(claimed.job.run_id, claimed.attempt)
@@ -130,24 +130,24 @@ def adopt(store: Store, engine: Engine, claimed: Claimed, slots: Sequence[Slot])
 
 
 def _expected(folder: Path) -> list[str]:
-    """The parts that an attempt was to make; none if its spec cannot be read."""
+    """The parts that an attempt had to make; [] if its spec cannot be read."""
     try:
         spec = AttemptSpec.read(folder / FILE)
         return [TRAINING] * spec.train + [item.eval_id for item in spec.evaluations]
     except (UserError, OSError):
-        return []  # a coordinator that was killed while it wrote this had started nothing yet
+        return []  # a coordinator killed while writing this had not started the child
 
 
 def _standing(store: Store, job: Job) -> dict[str, Any]:
-    """The result that is to be trained again because it kept too little for an evaluation; empty if there is none."""
+    """The result that is trained again because it kept too little for an evaluation; {} if there is none."""
     result = store.result(job.run_id)
     return result if result is not None and int(result["attempt"]) > job.rerun_after else {}
 
 
 def _earlier(store: Store, job: Job, number: int, code_digest: str, stands: Mapping[str, Any]) -> Iterator[Path]:
-    """Folders with checkpoints that this attempt may go on from, newest first; then those of shorter runs.
+    """Folders with checkpoints from which this attempt may resume, newest first; then those of shorter runs.
 
-    Attempts of other code are left out, and what lies before them: a run never goes on half old, half new.
+    Attempts of other code are left out, with all before them: a run never mixes old and new code.
     """
     for run_id in (job.run_id, *job.continues):
         done = max(job.rerun_after, int(stands.get("attempt", 0)))
@@ -167,7 +167,7 @@ def _earlier(store: Store, job: Job, number: int, code_digest: str, stands: Mapp
 
 
 def _say_restart(store: Store, job: Job, number: int, folder: Path, why: str) -> None:
-    """Leave word in the events when work that was begun is not gone on with."""
+    """Record in the events that earlier work is not continued."""
     begun = [n for n in store.attempts(job.run_id) if n < number and _first_event(store.attempt_folder(job.run_id, n))]
     if begun:
         events = EventWriter(folder)
@@ -181,7 +181,7 @@ def _first_event(folder: Path) -> Mapping[str, Any] | None:
 
 
 def log_tail(store: Store, folder: Path) -> str:
-    """The last lines of an attempt's log and where the rest is."""
+    """The last lines of an attempt's log, with the log's path."""
     try:
         with (folder / LOG).open(encoding="utf-8", errors="replace") as file:
             lines = deque(file, TAIL_LINES)

@@ -1,8 +1,8 @@
-"""From an attempt's folder to the run's: the one place where a result becomes valid.
+"""Move results from an attempt's folder to the run's folder: the only place where a result becomes valid.
 
-A child writes only into its attempt's folder; what is whole there (`result.json`, an evaluation's folder with a
-`result.json`) is taken over by renames. Every step can be repeated: a coordinator that died in between leaves the
-rest to the next one. Files whose JSON is torn or damaged count as not written.
+A child writes only into its attempt's folder. What is complete there (`result.json`, an evaluation's folder with a
+`result.json`) is moved by renames. Every step can be repeated: if a coordinator dies in between, the next one does the
+rest. Files with damaged JSON count as not written.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,20 +16,20 @@ from experiments.store.layout import Store
 from experiments.store.sealed import read_json, write_json
 
 RESULT = "result.json"
-_ASKED = ("eval_id", "set", "settings", "inputs")  # of an evaluation, as a job has them
-TRAINING = "training"  # the part's name, beside the eval_ids
+_ASKED = ("eval_id", "set", "settings", "inputs")  # fields of a job's evaluation
+TRAINING = "training"  # the name of the training part; other parts are eval_ids
 
 
 class Promoted(NamedTuple):
     parts: list[str]
-    replaced: list[dict[str, Any]]  # evaluations (eval_id, set, settings, inputs) of weights that count no more
+    replaced: list[dict[str, Any]]  # evaluations (eval_id, set, settings, inputs) of weights that are no longer valid
 
 
 def promote(store: Store, run_id: str, attempt: int, rerun_after: int = 0) -> Promoted:
-    """Take over what attempt `attempt` has completed. A result of a later attempt stays.
+    """Move the completed parts of attempt `attempt` into place. A result of a later attempt stays.
 
-    Scores of an earlier result are scores of this one too where the weights are equal, bit for bit; results of attempts
-    up to `rerun_after` are stale, and their scores with them.
+    Scores of an earlier result stay valid if the weights are equal, bit for bit. Results of attempts up to
+    `rerun_after` are stale, and so are their scores.
     """
     folder = store.attempt_folder(run_id, attempt)
     trained, result = _whole(folder / RESULT), store.result(run_id)
@@ -43,7 +43,7 @@ def promote(store: Store, run_id: str, attempt: int, rerun_after: int = 0) -> Pr
         _put(folder / RESULT, store.run_folder(run_id) / RESULT, result)
         parts.append(TRAINING)
     if result is None or (trained is not None and int(result["attempt"]) != attempt):
-        return Promoted(parts, replaced)  # it came too late: its scores are of weights that do not count
+        return Promoted(parts, replaced)  # it came too late: its scores belong to weights that are not valid
     for eval_id in _evaluations(folder):
         if _take_evaluation(store, run_id, attempt, eval_id, int(result["attempt"])):
             parts.append(eval_id)
@@ -51,16 +51,16 @@ def promote(store: Store, run_id: str, attempt: int, rerun_after: int = 0) -> Pr
 
 
 def _same_weights(store: Store, run_id: str, one: int, other: int) -> bool:
-    """By the hashes that were written with them; tasks that keep none are trained anew only if stale."""
+    """Compare recorded hashes; tasks without them are trained again only if stale."""
     finals = (store.attempt_folder(run_id, attempt) / "final" / "meta.json" for attempt in (one, other))
     files = [(_whole(path) or {}).get("files") for path in finals]
     return bool(files[0]) and files[0] == files[1]
 
 
 def _put(made: Path, place: Path, result: dict[str, Any]) -> None:
-    """The child's own file under a second name: its bytes are on the disk already, so that nobody waits for it again.
+    """Hard-link the child's own file, whose bytes are already on the disk, so that no fsync is needed.
 
-    A power cut may take the name away; `leftover` gives it back. Where a disk knows no hard links it is written anew.
+    A power cut may lose the link; `leftover` restores it. On disks without hard links the file is written again.
     """
     temporary = place.with_name(f".{place.name}.link")
     temporary.unlink(missing_ok=True)
@@ -77,25 +77,25 @@ def _take_evaluation(store: Store, run_id: str, attempt: int, eval_id: str, weig
     target = store.evaluation_folder(run_id, eval_id)
     made, stands = _whole(source / RESULT), _whole(target / RESULT)
     if made is None or (stands is not None and made.get("renews") != stands.get("attempt")):
-        return False  # the first one counts, unless this one was made to take its place
-    if made.get("weights_attempt", weights) != weights:  # demoted here, or made of weights since replaced
+        return False  # the first one stays, unless this one was made to replace it
+    if made.get("weights_attempt", weights) != weights:  # demoted here, or made from weights that were replaced since
         return False
     write_json(source / RESULT, {**made, "attempt": attempt, "weights_attempt": weights})
     target.parent.mkdir(exist_ok=True)
     fsync_tree(source)
     if stands is not None:
         _demote(store, run_id, eval_id)
-    remove_folder(target)  # where its record is gone
+    remove_folder(target)  # if its record is gone
     source.rename(target)
     fsync_folder(target.parent)
     return True
 
 
 def _demote(store: Store, run_id: str, eval_id: str) -> dict[str, Any] | None:
-    """Back to the folder of the attempt that made it: kept, and out of every table. What it was, None if damaged."""
+    """Move an evaluation back to its attempt's folder, out of every table. Returns its description; None if damaged."""
     made = _whole(store.evaluation_folder(run_id, eval_id) / RESULT)
     if made is None:
-        return None  # the first new one takes its place
+        return None  # the first new one replaces it
     home = store.attempt_folder(run_id, int(made["attempt"])) / "evaluations"
     home.mkdir(parents=True, exist_ok=True)
     if (home / eval_id).exists():
@@ -105,7 +105,7 @@ def _demote(store: Store, run_id: str, eval_id: str) -> dict[str, Any] | None:
 
 
 def missing(store: Store, job: Job) -> list[str]:
-    """The parts that a job still needs: TRAINING, eval_ids. Those that are to be renewed count until they are."""
+    """The parts that a job still needs: TRAINING, eval_ids. Those to be renewed count until they are."""
     result = store.result(job.run_id)
     if result is None or int(result["attempt"]) <= job.rerun_after:
         return [TRAINING] * job.train + [item["eval_id"] for item in job.evaluations]
@@ -118,9 +118,9 @@ def _is_needed(store: Store, run_id: str, item: Mapping[str, Any]) -> bool:
 
 
 def leftover(store: Store, job: Job, code_digest: str) -> Promoted:
-    """Take over an earlier attempt that trained to the end, with today's code, and was not taken over yet.
+    """Move an earlier attempt into place that finished training with the present code but was not moved yet.
 
-    So that a lost queue costs no training. Attempts up to `job.rerun_after` are stale.
+    So a lost queue costs no training. Attempts up to `job.rerun_after` are stale.
     """
     for attempt in reversed(store.attempts(job.run_id)):
         trained = _whole(store.attempt_folder(job.run_id, attempt) / RESULT)

@@ -33,7 +33,7 @@ def test_one_checkpoint_is_its_own_mean(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        ({"w": torch.zeros(2), "x": torch.zeros(1)}, "same tensors.*x"),
+        ({"w": torch.zeros(2), "x": torch.zeros(1)}, "other tensors.*x"),
         ({"w": torch.zeros(3)}, "shape"),
         ({"w": torch.zeros(2, dtype=torch.float64)}, "type"),
     ],

@@ -53,7 +53,7 @@ def test_settings_of_another_run_are_refused(attempt, name):
     code, last, folder = attempt(CHANGES[name])
     assert code == ChildExit.FAILED
     assert (last["kind"], last["cls"]) == ("failed", "user_error")
-    assert "not those that it is named by" in last["message"]
+    assert "not the settings of this name" in last["message"]
     assert not (folder / "result.json").exists()
 
 

@@ -107,7 +107,7 @@ def test_an_exported_folder_translates_the_same(translator: Translator, attempt:
     (folder / "final" / "model.safetensors").write_bytes(b"torn")
     with pytest.raises(UserError, match="damaged"):
         Translator.load(folder)
-    with pytest.raises(UserError, match="no exported model"):
+    with pytest.raises(UserError, match="not an exported model"):
         Translator.load(tmp_path)
 
 
