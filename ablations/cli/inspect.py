@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ablations.cli import options
+from ablations.cli import exits, options
 from ablations.cli.report import table_of
 from ablations.service.selected import Selectors, choose_table
 from ablations.study.messages import number
@@ -51,7 +51,7 @@ def verify(
         typer.echo(f"{file}: {number(verdict.cells, 'cell')}, all equal to the store's")
         return
     typer.echo("\n".join([f"{file}: {number(len(verdict.changed), 'difference')}", *verdict.changed]))
-    raise typer.Exit(1)
+    raise typer.Exit(exits.FAILED)
 
 
 def _text(file: Path) -> str:

@@ -1,12 +1,12 @@
 """The command `ablations`: its verbs, and its handling of errors.
 
-Exit codes: 0 done; 1 something failed (a run, or with --strict a gap in the table); 2 a user's mistake;
-130 interrupted. A bug prints its traceback and saves it to a file for a report.
+A bug prints its traceback and saves it to a file for a report.
 """
 
 import ast
 import errno
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -18,7 +18,7 @@ from typing import Any
 
 import typer
 
-from ablations.cli import terminal
+from ablations.cli import exits, terminal
 from ablations.service.opened_bundles import opened_bundles
 from experiments.errors import UserError
 
@@ -113,26 +113,26 @@ def main() -> None:
         app()
     except UserError as error:
         _say(str(error))
-        sys.exit(2)
+        sys.exit(exits.MISTAKE)
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(exits.INTERRUPTED + signal.SIGINT)
     except BrokenPipeError:  # `ablations plan … | head`: the reader has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+        sys.exit(exits.DONE)
     except Exception as error:
         if isinstance(error, OSError) and error.errno in DISK and error.filename is not None:
             _say(f"{error.filename}: {error.strerror}. {DISK[error.errno]} Nothing that was finished is lost.")
-            sys.exit(2)
+            sys.exit(exits.MISTAKE)
         if opened_bundles:
             _say(
                 f"{' and '.join(opened_bundles)}: its records contain something that this program does not write "
                 f"({type(error).__name__}: {error}). Request the bundle again from its author, or install the version "
                 f"that wrote it. If you wrote it yourself, this is a bug: the traceback is in {_keep_traceback()}."
             )
-            sys.exit(2)
+            sys.exit(exits.MISTAKE)
         traceback.print_exc()
         _say(f"This is a bug in ablations, not a mistake of yours. The traceback is in {_keep_traceback()}.")
-        sys.exit(1)
+        sys.exit(exits.FAILED)
 
 
 def _say(text: str) -> None:

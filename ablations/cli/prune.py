@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from ablations.cli import exits
 from ablations.service.queued_runs import all_rows
 from ablations.service.selected import Place
 from ablations.study.messages import number
@@ -51,7 +52,7 @@ def rebuild(place: Place) -> None:
         typer.echo(f"could not be written: {line}", err=True)
     typer.echo(f"{opened.mlflow_db}: {number(len(runs) - len(problems), 'run')}")
     if problems:
-        raise typer.Exit(1)
+        raise typer.Exit(exits.FAILED)
 
 
 def _alone(store: Store) -> contextlib.AbstractContextManager[None]:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ablations.cli import options
+from ablations.cli import exits, options
 from ablations.service.selected import SelectedTable, Selectors, choose_table
 from ablations.study.messages import number
 from experiments.errors import UserError, explain_os_errors
@@ -36,7 +36,7 @@ def report(
     gaps = missing_cells(table)
     if strict and gaps:
         typer.echo(f"{number(gaps, 'cell')} missing", err=True)
-        raise typer.Exit(1)
+        raise typer.Exit(exits.FAILED)
 
 
 def table_of(chosen: SelectedTable, significance: str = "auto", results: Results | None = None) -> Table:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ablations.cli import options
+from ablations.cli import exits, options
 from ablations.cli.progress import work_on
 from ablations.cli.report import print_table
 from ablations.cli.terminal import plain_progress
@@ -162,7 +162,7 @@ def say(line: str) -> None:
 def _exit_if_bad(summary: Summary) -> None:
     if summary.interrupted:
         typer.echo("stopped; the same command continues from the last checkpoints", err=True)
-        raise typer.Exit(128 + summary.interrupted)
+        raise typer.Exit(exits.INTERRUPTED + summary.interrupted)
     if summary.failed:
         typer.echo(f"{summary.failed} failed; `ablations status` shows why", err=True)
-        raise typer.Exit(1)
+        raise typer.Exit(exits.FAILED)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ablations.cli import options
+from ablations.cli import exits, options
 from ablations.cli.progress import Live
 from ablations.cli.report import print_table
 from ablations.cli.run import run_chosen
@@ -97,12 +97,12 @@ def _search(chosen: Selected, searching: Trials, slots: list[Slot]) -> None:
 def _leave_if_incomplete(searching: Trials, summary: Summary) -> None:
     if summary.interrupted:
         typer.echo("stopped; the same command continues with the same trials", err=True)
-        raise typer.Exit(128 + summary.interrupted)
+        raise typer.Exit(exits.INTERRUPTED + summary.interrupted)
     for row, why in searching.given_up.items():
         typer.echo(f"{row}: a trial failed, so this row is not tuned further: {why}", err=True)
     if not searching.complete:
         typer.echo("`ablations status` shows why; the same command tries failed trials again", err=True)
-        raise typer.Exit(1)
+        raise typer.Exit(exits.FAILED)
 
 
 def _tuned(chosen: Selected, selected: Selection, searching: Trials) -> Selected:
