@@ -71,13 +71,13 @@ def _read(packed: Packed, folder: Path) -> Bundle:
     manifest = _manifest(head["files"])
     _only_the_plans(manifest, plan)
     packed.unpack(manifest, folder)
-    columns = _columns(head["columns"], plan.study.task, head["bundle"])
+    columns = columns_of(head["columns"], plan.study.task, head["bundle"])
     store = Store.open(folder, create=False)
     checked = check(plan, columns, store, head.get("names_can_be_checked", True) is True)
     return Bundle(plan, columns, tuple(map(str, head["asked"])), store, checked)
 
 
-def _columns(described: Sequence[Mapping[str, Any]], task: str, version: int) -> tuple[Column, ...]:
+def columns_of(described: Sequence[Mapping[str, Any]], task: str, version: int) -> tuple[Column, ...]:
     """The bundle's columns; those of a built-in task with what it knows of their metrics."""
     names = [task] * (task in BUILTIN) + ["translation"] * (version <= _KNOWN_BY_NAME)
     return known_to((Column(**each) for each in described), [own for name in names for own in load_task(name).columns])

@@ -70,11 +70,11 @@ def _head(plan: Plan, columns: Sequence[Column], asked: Sequence[str], redaction
         "left_out": redaction.what,
         "names_can_be_checked": not renamed,
         "asked": redaction.value(list(asked)),
-        "columns": [_column_to_json(column) for column in columns],
+        "columns": [column_to_json(column) for column in columns],
         "plan": shared,
     }
 
 
-def _column_to_json(column: Column) -> dict[str, Any]:
+def column_to_json(column: Column) -> dict[str, Any]:
     """All but the function of its counts: readers have those of built-in tasks, and run no code of others."""
     return {field.name: getattr(column, field.name) for field in fields(column) if field.name != "counts"}

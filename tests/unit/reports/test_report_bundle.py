@@ -5,6 +5,7 @@ import hashlib
 import io
 import json
 import tarfile
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -14,9 +15,10 @@ from experiments.errors import UserError
 from experiments.exchange.import_runs import files_of, import_runs, runs_in
 from experiments.exchange.redaction import NOTHING
 from experiments.store.layout import Store
+from experiments.tasks.translation import PERPLEXITY, TASK
 from reports.trust.bundles.archive import Packed, parsed
-from reports.trust.bundles.read import read_bundle
-from reports.trust.bundles.write import write_bundle
+from reports.trust.bundles.read import columns_of, read_bundle
+from reports.trust.bundles.write import column_to_json, write_bundle
 
 from_hex = "0123456789abcdef"
 
@@ -241,3 +243,15 @@ def test_a_folder_that_leads_out_is_not_followed_and_one_inside_is(tmp_path):
     attempts.symlink_to(tmp_path / "outside")
     with pytest.raises(UserError, match="leads out of the store"):
         files_of(store, "1" * 16)
+
+
+def test_columns_of_any_version_are_compared_as_their_maker_compared_them():
+    """Up to version 2 a bundle did not say it: perplexity and BLEU were known by name, of any task."""
+    now = [column_to_json(column) for column in TASK.columns]
+    before = [{k: v for k, v in each.items() if k not in ("logarithmic", "per_piece")} for each in now]
+    assert columns_of(now, "translation", 3) == columns_of(before, "translation", 2) == TASK.columns
+    own = replace(PERPLEXITY, metric="nats", about="", counts=None)
+    assert columns_of([column_to_json(own)], "mine:TASK", 3) == (own,)
+    assert columns_of(before, "mine:TASK", 2) == TASK.columns
+    plain = columns_of([{**each, "logarithmic": False} for each in now], "mine:TASK", 3)
+    assert not any(column.logarithmic or column.counts for column in plain)
