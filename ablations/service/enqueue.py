@@ -108,11 +108,8 @@ def enqueue(chosen: Selected, plan: Plan, runs: Iterable[PlannedRun], stale: str
     for run in runs:
         _keep_config(store, run)
         jobs.append(_job(chosen, plan, run, stale))
-    queue = Queue(store.queue_db)
-    try:
+    with Queue(store.queue_db) as queue:
         return queue.enqueue(jobs)
-    finally:
-        queue.close()
 
 
 def _prepared_key(task: Task, run: PlannedRun) -> str:

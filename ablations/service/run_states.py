@@ -54,8 +54,5 @@ def _queue_states(store: Store) -> tuple[dict[str, str], dict[str, set[str]]]:
     """The state of each run in the queue; of those that failed, the evaluations that were requested."""
     if not store.queue_db.exists():
         return {}, {}
-    queue = Queue(store.queue_db, create=False)
-    try:
+    with Queue(store.queue_db, create=False) as queue:
         return {row.run_id: row.state.value for row in queue.status()}, queue.asked_of_failed()
-    finally:
-        queue.close()

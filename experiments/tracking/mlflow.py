@@ -10,6 +10,7 @@ continues from there. A point written twice is the same row, which MLflow ignore
 Artifacts are in the store's `artifacts/`, hard-linked if possible. Their addresses are `mlflow-artifacts:/…`, relative
 to the folder that the server is started with (`ui_command`). So the database contains no absolute path, and a store
 can be moved.
+More than 200 lines: one class writes all of a run.
 """
 
 import json

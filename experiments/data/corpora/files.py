@@ -149,7 +149,7 @@ class Fingerprints:
     def __init__(self, folder: Path | None, pinned: Mapping[Path, FileFacts] | None = None) -> None:
         self._path = folder / "fingerprints.json" if folder else None
         self._pinned = pinned or {}
-        self._known = self._load()
+        self._known: dict[str, dict[str, Any]] = remembered(self._path)
         self._fresh = False
 
     def facts(self, path: Path) -> FileFacts:
@@ -176,12 +176,20 @@ class Fingerprints:
 
     def save(self) -> None:
         """Store new facts; of two writers at once, one loses only time."""
-        if self._fresh and self._path and self._path.parent.is_dir():
-            with contextlib.suppress(OSError):
-                write_json(self._path, self._known)
+        if self._fresh:
+            remember(self._path, self._known)
 
-    def _load(self) -> dict[str, dict[str, Any]]:
-        if self._path:
-            with contextlib.suppress(OSError, Damaged):  # the files are then read again
-                return read_json(self._path) or {}
-        return {}
+
+def remembered(path: Path | None) -> dict[str, Any]:
+    """What `remember` wrote; nothing if the file is missing or damaged: then the corpus is read once more."""
+    if path:
+        with contextlib.suppress(OSError, Damaged):
+            return read_json(path) or {}
+    return {}
+
+
+def remember(path: Path | None, known: Mapping[str, Any]) -> None:
+    """Write it for the next command, if the folder exists and can be written. Concurrent writers lose only time."""
+    if path and path.parent.is_dir():
+        with contextlib.suppress(OSError):
+            write_json(path, known)

@@ -6,21 +6,19 @@ Endings: .mrg, .ptb, .parse, .tree or .trees, each plain or .gz. `data.train` an
 and 23 in a folder with the sections of the Wall Street Journal. Several names are joined; each for test is a set.
 """
 
-import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
 from experiments.config import digest
-from experiments.data.corpora.files import FileFacts, Fingerprints
+from experiments.data.corpora.files import FileFacts, Fingerprints, remember, remembered
 from experiments.data.corpora.trees import generate
 from experiments.data.corpora.trees.linear import linearise
 from experiments.data.corpora.trees.settings import TreeData
 from experiments.data.corpora.trees.tree import Tree, cleaned
 from experiments.data.corpora.trees.treebank import read_trees
-from experiments.errors import Damaged, UserError
-from experiments.store.sealed import read_json, write_json
+from experiments.errors import UserError
 
 ENDINGS = (".mrg", ".ptb", ".parse", ".tree", ".trees")
 _DEV_NAMES = ("dev", "val", "valid")
@@ -112,10 +110,7 @@ class _Counts:
     def __init__(self, cache_dir: Path | None, pinned: Mapping[Path, FileFacts]) -> None:
         self._path = cache_dir / "trees.json" if cache_dir else None
         self._fingerprints = Fingerprints(cache_dir, pinned)
-        self._known: dict[str, int] = {}
-        if self._path:
-            with contextlib.suppress(OSError, Damaged):  # then the treebanks are read once more
-                self._known = read_json(self._path) or {}
+        self._known: dict[str, int] = remembered(self._path)
 
     def of(self, path: Path) -> int:
         content = self._fingerprints.facts(path).sha256
@@ -127,9 +122,7 @@ class _Counts:
 
     def save(self) -> None:
         self._fingerprints.save()
-        if self._path and self._path.parent.is_dir():
-            with contextlib.suppress(OSError):
-                write_json(self._path, self._known)
+        remember(self._path, self._known)
 
 
 def resolve(data: TreeData) -> TreeCorpus:
