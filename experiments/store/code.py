@@ -1,10 +1,10 @@
 """What counts as changed code: a digest of the syntax trees of the modules that a computation imports.
 
-Comments, docstrings, annotations and what stands under `if TYPE_CHECKING` do not count, so that prose never makes a
-result stale. Trees are kept by the files' content in a cache of the user's: parsing all of them takes a second.
+Comments, docstrings, annotations and blocks under `if TYPE_CHECKING` do not count, so prose never makes a result stale.
+Trees are cached for the user by file content, because parsing all of them takes a second.
 
-A digest reads "2-" and 16 hex digits. Earlier versions wrote 16 digits over the bytes of whole packages: such a digest
-equals none of today's, and the results that carry it are of another revision of the code.
+A digest is "2-" and 16 hex digits. Earlier versions wrote 16 digits over the bytes of whole packages: such a digest
+never equals a present one, so results with it count as made by another revision of the code.
 """
 
 import ast
@@ -17,7 +17,7 @@ from experiments.store.user_cache import UserCache
 
 FORMAT = 2
 OURS = ("ablations", "model", "experiments", "reports")
-# Storage, processes and the seams between rooms: they carry numbers and make none. Not counted, and not followed.
+# Storage, processes and contracts between packages: they pass numbers on but compute none. Not counted, not followed.
 NEUTRAL = (
     "ablations", "reports", "experiments.child", "experiments.errors", "experiments.events", "experiments.exchange",
     "experiments.jobs", "experiments.processes", "experiments.records", "experiments.store", "experiments.tracking",
@@ -35,9 +35,9 @@ class Module(NamedTuple):
 
 
 def code_digest(roots: Iterable[str]) -> str:
-    """The digest of modules and packages of this program, by dotted name, with what they import of it; and of files.
+    """The digest of modules and packages of this program, by dotted name, with their imports of it; and of files.
 
-    A root that begins with "/" is a user's file: Python counts by its tree, anything else by its bytes. Its path does
+    A root that begins with "/" is a user's file: Python counts by its tree, other files by their bytes. Its path does
     not count, since a study may be moved. Raises ModuleNotFoundError for a root that does not exist.
     """
     return code_digests({"": roots})[""]
@@ -103,20 +103,20 @@ def _files(name: str) -> Iterator[str]:
 
 
 def parse(source: bytes, python: bool = True) -> Module:
-    """The digest and the imports of a file. What Python cannot parse counts by its bytes."""
+    """The digest and the imports of a file. A file that Python cannot parse counts by its bytes."""
     try:
         tree = ast.parse(source) if python else None
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         tree = None
     if tree is None:
         return Module(hashlib.sha256(source).hexdigest(), ())
-    prose = b"__doc__" not in source  # docstrings are data to who reads them
+    prose = b"__doc__" not in source  # a file that reads its docstrings depends on them
     text = ",".join(_plain(tree, prose))
     return Module(hashlib.sha256(text.encode()).hexdigest(), tuple(dict.fromkeys(_imports(tree))))
 
 
 def _plain(node: Any, prose: bool) -> Iterator[str]:
-    """The tree in words that are the same in every version of Python: fields that are empty are left out."""
+    """The tree as text that is the same in every version of Python: empty fields are left out."""
     if isinstance(node, list):
         yield "["
         for item in node:

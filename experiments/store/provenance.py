@@ -1,4 +1,4 @@
-"""What trained a run: the commit and its uncommitted changes, versions, host. No torch."""
+"""What a run was trained with: commit, uncommitted changes, versions, host. Imports no torch."""
 
 import functools
 import hashlib
@@ -12,21 +12,21 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("torch", "numpy", "sentencepiece", "sacrebleu")  # that the numbers of built-in tasks depend on
+PACKAGES = ("torch", "numpy", "sentencepiece", "sacrebleu")  # the numbers of built-in tasks depend on these
 DISTRIBUTION = "transformer-ablations"
 OURS = ("ablations", "model", "experiments")  # the folders of a checkout that a training may depend on
 
 
 @dataclass(frozen=True)
 class Revision:
-    """The state of a repository: `diff` holds the uncommitted changes of the files that were looked at."""
+    """The state of a repository. `diff`: uncommitted changes of the examined files."""
 
     repository: str | None  # the name of its folder
     commit: str | None  # None: the files are in no repository
     diff: str
 
     def facts(self) -> dict[str, Any]:
-        """What a record says of it. `dirty` is None where it is not known."""
+        """The fields of a record. `dirty` is None if unknown."""
         dirty = bool(self.diff.strip()) if self.commit else None
         digest = hashlib.sha256(self.diff.encode()).hexdigest()[:16] if dirty else None
         return {"repository": self.repository, "commit": self.commit, "dirty": dirty, "diff_digest": digest}
@@ -35,8 +35,8 @@ class Revision:
 def revision_of(code: tuple[str, ...], folder: Path | None) -> Revision:
     """The repository of a task's code: that of the user's files among `code` (paths), else this program's.
 
-    A task without any code of its own (a command that names no file) is looked for in the study's `folder`. Read once a
-    process: what is edited later did not train.
+    For a task without code of its own (a command that names no file) it is the repository of the study's `folder`. Read
+    once per process: later edits did not take part in the training.
     """
     files = tuple(name for name in code if name.startswith("/"))
     if files:
@@ -45,7 +45,7 @@ def revision_of(code: tuple[str, ...], folder: Path | None) -> Revision:
 
 
 def tool() -> dict[str, Any]:
-    """This program: its version, and its commit where it runs from a checkout."""
+    """This program: its version, and its commit if it runs from a checkout."""
     facts = _tool().facts()
     del facts["repository"]  # a checkout's folder may have any name
     return {"version": _version(DISTRIBUTION), **facts}
@@ -54,7 +54,7 @@ def tool() -> dict[str, Any]:
 @functools.cache
 def _tool() -> Revision:
     here = Path(__file__).resolve()
-    # an installed copy may lie inside somebody else's repository: only one that tracks this file counts
+    # an installed copy may be inside another repository: only one that tracks this file counts
     tracked = _git(here.parent, "ls-files", "--error-unmatch", here.name)
     folders = tuple(str(here.parents[2] / name) for name in OURS)
     return _revision(here.parent, folders) if tracked else Revision(None, None, "")
@@ -76,7 +76,7 @@ def _revision(folder: Path, paths: tuple[str, ...]) -> Revision:
 
 
 def _as_new(top: Path, name: str) -> str:
-    """The diff that adds a file which no commit holds."""
+    """The diff that adds a file without any commit."""
     return _git(top, "diff", "--no-index", "--", "/dev/null", name, ends_with=1) or ""
 
 
@@ -89,9 +89,9 @@ def _git(folder: Path, *arguments: str, ends_with: int = 0) -> str | None:
 
 
 def versions(packages: Iterable[str] | None) -> dict[str, str]:
-    """Versions of Python and of packages by the name they are imported by, read without importing them.
+    """Versions of Python and of packages by import name, read without importing them.
 
-    None: the numbers are made by another program, whose packages are not known here; then nothing is said.
+    None: another program computes the numbers, and its packages are unknown; then the result is {}.
     """
     if packages is None:
         return {}

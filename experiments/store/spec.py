@@ -1,4 +1,4 @@
-"""What a coordinator asks of a child: spec.json in the attempt's folder."""
+"""The coordinator's order to a child: spec.json in the attempt's folder."""
 
 import json
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ FILE = "spec.json"
 
 @dataclass(frozen=True)
 class EvaluationRequest:
-    """One evaluation to be made. `renew`: the attempt whose stored evaluation it replaces, or None."""
+    """One evaluation to make. `renew`: the attempt whose stored evaluation it replaces, or None."""
 
     eval_id: str
     set: str
@@ -31,12 +31,12 @@ class AttemptSpec:
     run_id: str
     attempt: int
     task: str
-    config: Mapping[str, Any]  # nested, in full
-    inputs: Mapping[str, str]  # digests of what training reads
+    config: Mapping[str, Any]  # complete and nested
+    inputs: Mapping[str, str]  # digests of the training inputs
     device: Mapping[str, Any]  # {kind, threads, memory_gb, count, share}: experiments.config.DeviceSpec
     train: bool = True  # False: the weights exist, only evaluations are made
     evaluations: tuple[EvaluationRequest, ...] = ()
-    folder: str = ""  # where the study lies, if it is a file: a user's own task is found there
+    folder: str = ""  # the study's folder, where a user's own task is found; "" for a built-in study
     members: tuple[tuple[str, ...], ...] = ()  # (study, profile, corpus, row, group): the tables it appears in
     earlier: tuple[str, ...] = ()  # attempts whose checkpoints may be used, newest first, relative to the store
     pinned: Mapping[str, Any] = field(default_factory=dict)  # resolved by the first attempt, so that a resume is exact
@@ -45,13 +45,13 @@ class AttemptSpec:
     trace: str = ""  # a file for torch's profile, in `ablations probe`
 
     def write(self, folder: Path) -> Path:
-        """Write the spec into the attempt's folder; returns the file. A power cut may take it: the attempt goes too."""
+        """Write the spec into the attempt's folder; returns the file. Not durable: a power cut ends the attempt too."""
         (folder / FILE).write_text(json.dumps(seal(asdict(self)), indent=1), encoding="utf-8")
         return folder / FILE
 
     @classmethod
     def read(cls, file: Path) -> Self:
-        """The spec in a file. Unknown fields, of another version, are left out. Raises Damaged for no spec."""
+        """Read a spec; unknown fields, of another version, are left out. Raises Damaged for anything else."""
         found = read_json(file) or {}
         known = {f.name for f in fields(cls)}
         try:

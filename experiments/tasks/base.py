@@ -1,16 +1,4 @@
-"""The Task contract: what the harness asks of anything that can be trained. Imports no torch.
-
-A task is one object. Its planning half (`config_type`, `columns`, `inputs`, `evaluations`, `num_params`, `cost`)
-runs on a login node and imports no torch. `prepare` runs once in the coordinator's process tree before any run of
-that corpus starts. `train` and `evaluate` run in a child process, on the device that their context names.
-
- - `train` must be resumable: called again with the same config it continues at the last complete checkpoint
-   (`context.earlier`), and must reach the numbers of an undisturbed run.
- - `train` writes only below `context.folder`, `evaluate` only below its `folder`; they report through `context.emit`.
- - an evaluation may have parts (`evaluation_code`, `evaluate_part`): likelihood, decode, score. A part reads what the
-   parts before it have written, so that each can be made again alone.
- - a mistake of the user's raises UserError; anything else is our bug and keeps its traceback.
-"""
+"""The Task contract: what the harness needs of anything that can be trained. Imports no torch."""
 
 import copy
 from abc import ABC, abstractmethod
@@ -26,12 +14,12 @@ from experiments.store.provenance import PACKAGES
 from experiments.tasks.columns import Column, known_to
 from experiments.tasks.own.sources import packages
 
-Progress = Callable[[str, int, int], None]  # what is being done, how many of how many
+Progress = Callable[[str, int, int], None]  # what is being done, done, total
 
 
 @dataclass(frozen=True)
 class EvaluationSpec:
-    """One decode and scoring of a run's weights: `settings` in full, digests of what is decoded."""
+    """One decoding and scoring of a run's weights: all its settings, and digests of the decoded set."""
 
     set: str
     settings: Mapping[str, Any]
@@ -40,46 +28,58 @@ class EvaluationSpec:
 
 @dataclass
 class Context:
-    """What a child hands to its task."""
+    """The child's arguments to its task."""
 
     store: Path
     run_id: str
-    folder: Path  # of this attempt: the only place to write
-    inputs: Mapping[str, str]  # the task's digests of what training reads
+    folder: Path  # the attempt's folder, the only place to write
+    inputs: Mapping[str, str]  # the task's digests of training inputs
     device: DeviceSpec
     emit: Callable[..., None]  # emit("metrics", step=…, metrics={…}): one event (experiments/events/kinds.py)
-    should_stop: Callable[[], bool]  # asked every step: save a checkpoint and raise Preempted (experiments/errors.py)
+    should_stop: Callable[[], bool]  # call it every step; if true, save a checkpoint and raise errors.Preempted
     earlier: Sequence[Path] = ()  # folders of earlier attempts (and of shorter runs), newest first: read only
-    pinned: Mapping[str, Any] = field(default_factory=dict)  # what the first attempt resolved: precision, micro_batch …
-    code_digest: str = ""  # of the code that trains: a checkpoint of another one is not resumed
-    keeps: Sequence[
-        Keep
-    ] = ()  # what evaluations of other rows and studies ask of the training (experiments/store/keeps.py)
-    rank: int = 0  # of the device.count processes that train together: rank 0 starts, tells and saves
-    port: int = 0  # where the other ranks find rank 0
+    pinned: Mapping[str, Any] = field(default_factory=dict)  # settings resolved by the first attempt: precision …
+    code_digest: str = ""  # digest of the training code: checkpoints of other code are not resumed
+    keeps: Sequence[Keep] = ()  # checkpoints that evaluations of other rows and studies need (store/keeps.py)
+    rank: int = 0  # of the device.count processes that train together: rank 0 starts, reports and saves
+    port: int = 0  # the port at which the other ranks find rank 0
 
 
 class Task(ABC):
-    """Typed for any configuration: a task names its own `config_type`, and its methods are given that."""
+    """Something that can be trained and evaluated, as one object.
+
+    The planning half (`config_type`, `columns`, `inputs`, `evaluations`, `num_params`, `cost`) runs on a login node and
+    imports no torch. `prepare` runs once in the coordinator's process, before any run of the corpus starts. `train` and
+    `evaluate` run in a child process, on the device of their context.
+
+     - `train` must be resumable: called again with the same config it continues from the last complete checkpoint
+       (`context.earlier`), and must reach the numbers of an uninterrupted run.
+     - `train` writes only in `context.folder`, `evaluate` only in its `folder`; both report through `context.emit`.
+     - An evaluation may have parts (`evaluation_code`, `evaluate_part`): likelihood, decode, score. A part reads what
+       the parts before it have written, so that each can be made again alone.
+     - A user's mistake raises UserError; any other error is a bug and keeps its traceback.
+
+    A task names its own `config_type`; its methods get a configuration of that type.
+    """
 
     name: str
     config_type: type[TaskConfig] = RunConfig
     columns: tuple[Column, ...]
-    # Modules by dotted name, or files by path, in which training begins: a change in them, or in what they import,
-    # makes finished runs stale (experiments/store/code.py).
+    # Modules by dotted name, or files by path, where training begins: a change in them, or in their imports, makes
+    # finished runs stale (experiments/store/code.py).
     training_code: tuple[str, ...] = ()
-    # The same for each part of an evaluation, in the order in which the parts are made; a stale one is renewed alone.
+    # The same for each part of an evaluation, in the order of the parts; a stale part is renewed alone.
     evaluation_code: Mapping[str, tuple[str, ...]] = {"evaluate": ()}
     part_reads: Mapping[str, tuple[str, ...]] = {}  # part → the parts whose output it reads
-    part_settings: Mapping[str, tuple[str, ...]] = {}  # part → the settings of an evaluation that it reads, if not all
-    # Settings by dotted name (a group ends in a dot) that `inputs` and `prepare` look at: they are called once for all
-    # configurations that agree in these. None: in all but the seed.
+    part_settings: Mapping[str, tuple[str, ...]] = {}  # part → the evaluation settings that it reads, if not all
+    # Settings by dotted name (a group ends in a dot) that `inputs` and `prepare` read: both are called once for all
+    # configurations that agree in these. None: all settings except the seed.
     inputs_read: tuple[str, ...] | None = None
     prepare_reads: tuple[str, ...] | None = None
-    folder: Path | None = None  # where the study lies; None for a built-in one
+    folder: Path | None = None  # the study's folder; None for a built-in one
 
     def with_columns(self, columns: Sequence[Column]) -> Self:
-        """This task with the columns that a study declares; of its own metrics it knows how they are compared."""
+        """This task with the columns of a study; how its own metrics are compared is known from its own columns."""
         changed = copy.copy(self)
         changed.columns = known_to(columns, self.columns)
         return changed
@@ -87,74 +87,74 @@ class Task(ABC):
     def with_settings(self, settings: Mapping[str, Any]) -> Self:
         """This task for a study's [base] or for a run's configuration, nested.
 
-        Only a task without a configuration of its own (experiments/tasks/own/command.py) makes something of them.
+        Only a task without a fixed configuration (experiments/tasks/own/command.py) uses them.
         """
         return self
 
     def packages(self) -> Sequence[str] | None:
-        """Names under which the code imports the packages that its numbers depend on; None: another program's."""
+        """Import names of the packages that the numbers depend on; None if another program computes them."""
         uses_ours = any(not name.startswith("/") for name in self.training_code)
         return (*(PACKAGES if uses_ours else ()), *packages(self.training_code))
 
     @abstractmethod
     def inputs(self, config: Any, store: Path) -> dict[str, str]:
-        """Digests of what training reads, by name; they enter run_id. Raises UserError if it cannot be read."""
+        """Digests of the training inputs, by name; part of run_id. Raises UserError for unreadable inputs."""
 
     @abstractmethod
     def evaluations(self, config: Any, store: Path) -> list[EvaluationSpec]:
-        """What `config.evaluation` asks for, one per set, in the table's order."""
+        """The evaluations of `config.evaluation`, one per set, in the table's order."""
 
     @abstractmethod
     def num_params(self, config: Any) -> int | None:
-        """Parameters of the model, from the configuration alone; None if only the trained model tells."""
+        """Number of parameters from the configuration alone; None if only the trained model shows it."""
 
     @abstractmethod
     def cost(self, config: Any) -> float:
-        """Predicted floating-point operations of the training: for longest-first placement and `plan`; 0: unknown."""
+        """Predicted floating-point operations of the training, for longest-first placement and `plan`; 0: unknown."""
 
     def memory_bytes(self, config: Any, kind: str) -> float:
-        """Most memory of the training on a "cpu" or a "cuda" device, predicted; 0: unknown."""
+        """Predicted peak memory of the training on a "cpu" or a "cuda" device; 0: unknown."""
         return 0.0
 
     def least_memory_bytes(self, config: Any, kind: str) -> float:
-        """The same for the smallest micro-batch, which a run that runs out of a GPU's memory comes to in the end."""
+        """The same with the smallest micro-batch, which a run reaches after running out of a GPU's memory."""
         return self.memory_bytes(config, kind)
 
     def disk_bytes(self, config: Any) -> float:
-        """What a finished training leaves on the disk, predicted; 0: unknown."""
+        """Predicted disk space of a finished training; 0: unknown."""
         return 0.0
 
     def obstacles(self, config: Any, store: Path) -> list[UserError]:
-        """Why a run of this configuration could not be trained or scored, as far as settings and corpus tell.
+        """Reasons, from settings and corpus, why a run of this configuration cannot be trained or scored.
 
-        Called by `plan`, and before anything is queued; takes seconds at most, and writes nothing below the store but
-        memories of files' hashes.
+        Called by `plan`, and before anything is queued. Takes seconds at most, and writes nothing in the store except
+        remembered file hashes.
         """
         return []
 
     @abstractmethod
     def prepare(self, config: Any, store: Path, progress: Progress) -> dict[str, Any]:
-        """Make what runs of this corpus share (tokenizer, arrays) under the store; returns facts for the log.
+        """Create what runs of this corpus share (tokenizer, arrays) in the store; returns facts for the log.
 
-        Idempotent and safe to interrupt: half-made files are never taken for whole ones.
+        Idempotent and safe to interrupt: incomplete files are never used.
         """
 
     def keeps(self, config: Any) -> tuple[Keep, ...]:
-        """What the training must keep for the evaluations that this configuration asks for."""
+        """The checkpoints that the training must keep for this configuration's evaluations."""
         return ()
 
     def serves(self, config: Any, evaluation: EvaluationSpec, weights: Path) -> bool:
-        """Whether `weights`, the folder of a finished training, holds what an evaluation takes."""
+        """Whether `weights`, the folder of a finished training, has what an evaluation needs."""
         return True
 
     @abstractmethod
     def train(self, config: Any, context: Context) -> dict[str, Any]:
-        """Train to the end; weights under `context.folder / "final"`. Returns facts for the run's result."""
+        """Train to the end; weights go to `context.folder / "final"`. Returns facts for the run's result."""
 
     def evaluate(
         self, config: Any, evaluation: EvaluationSpec, weights: Path, folder: Path, context: Context
     ) -> dict[str, Any]:
-        """Score the weights in `weights` (the folder of the attempt that trained); outputs under `folder`.
+        """Score the weights in `weights` (the folder of the attempt that trained); outputs go to `folder`.
 
         Returns {"metrics": {name: float}, …facts}.
         """
@@ -167,9 +167,9 @@ class Task(ABC):
     def evaluate_part(
         self, part: str, config: Any, evaluation: EvaluationSpec, weights: Path, folder: Path, context: Context
     ) -> dict[str, Any]:
-        """One part of `evaluation_code`. What earlier parts wrote lies in `folder`. Returns facts as `evaluate` does.
+        """Make one part of `evaluation_code`; `folder` has the files of earlier parts. Returns facts like `evaluate`.
 
-        A task of one part need not define this; a task of several defines this in place of `evaluate`.
+        A task with several parts defines this in place of `evaluate`.
         """
         if type(self).evaluate is Task.evaluate:
             raise NotImplementedError(f"{type(self).__name__} defines neither evaluate nor evaluate_part")

@@ -1,8 +1,8 @@
 """The columns of a table: one object per metric says where its numbers come from, how they print and are compared.
 
-A task lists its columns (`Task.columns`), and reports know a metric by nothing else: a new metric is one more `Column`.
-With `counts`, a column also gets: its recorded scores recomputed, differences between sentences tested, intervals in
-`ablations compare`, and the figure of scores by length.
+A task lists its columns (`Task.columns`); reports know nothing else of a metric, so a new metric is one more `Column`.
+With `counts`, recorded scores are also recomputed, differences between sentences are tested, `ablations compare` gives
+intervals, and a figure shows scores by length.
 """
 
 from collections.abc import Callable, Iterable
@@ -14,17 +14,15 @@ from experiments.errors import UserError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-EXAMPLE_FILE = (
-    "examples.jsonl"  # in an evaluation's folder: the outputs of a user's trainer, one JSON object per example
-)
+EXAMPLE_FILE = "examples.jsonl"  # in an evaluation's folder: outputs of a user's trainer, one JSON object per example
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Numbers of each sentence that an evaluation keeps, and the metric as a function of their sums.
+    """Counts of each sentence that an evaluation stores, and the metric as a function of their sums.
 
-    `names` are the columns of an array (`file` ends in .npy, one row per sentence), or fields of EXAMPLE_FILE.
-    `value` turns sums (… × len(names)) into values (…): of the whole set, and of any choice of its sentences.
+    names: columns of an array (`file` ends in .npy, one row per sentence), or fields of EXAMPLE_FILE.
+    value: maps sums (… × len(names)) to values (…), for the whole set and for any selection of its sentences.
     """
 
     names: tuple[str, ...]
@@ -33,7 +31,7 @@ class Counts:
     length: str = ""  # which of `names` is the sentence's length in words, where the source's is not kept; "": none
 
     def of(self, sums: "NDArray[Any]") -> "NDArray[Any]":
-        """`value` of sums (… × len(names)) → (…). Raises UserError for a function that gives something else."""
+        """`value` of sums (… × len(names)) → (…). Raises UserError if the function fails or returns another shape."""
         import numpy as np
 
         try:
@@ -70,7 +68,7 @@ class Column:
 
 
 def known_to(columns: Iterable[Column], own: Iterable[Column]) -> tuple[Column, ...]:
-    """`columns` of a study or a file, with what the task's `own` columns say of how those metrics are compared."""
+    """`columns` of a study or a file, completed by how the task's `own` columns compare the same metrics."""
     by_metric = {column.metric: column for column in reversed(tuple(own))}
     return tuple(_joined(column, by_metric.get(column.metric, column)) for column in columns)
 

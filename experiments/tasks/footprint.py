@@ -1,4 +1,4 @@
-"""What a training will hold and leave: bytes predicted from its configuration. Imports no torch."""
+"""Predict the memory and disk space of a training from its configuration. Imports no torch."""
 
 import contextlib
 import functools
@@ -8,24 +8,24 @@ from experiments.processes.allocator import allocates_by_tcmalloc
 from model import cost as count
 from model.config import ModelConfig
 
-TYPICAL_LENGTH = 28  # pieces of a sentence where no corpus was measured
-MICRO_BATCH_TOKENS = {"cpu": 4096, "cuda": 32768}  # places a side of one forward and backward pass
-SMALLEST_TOKENS = 64  # micro-batches are halved down to about this when memory runs out
+TYPICAL_LENGTH = 28  # pieces of a sentence if no corpus was measured
+MICRO_BATCH_TOKENS = {"cpu": 4096, "cuda": 32768}  # places per side of one forward and backward pass
+SMALLEST_TOKENS = 64  # micro-batches are halved to about this when memory runs out
 # Tokens whose logits, or gradients of logits, exist at once (experiments/training/loss.py): the two chunks that wait
 # for one product; on a GPU the chunk at hand and what its logsumexp makes of it, too.
 LOGIT_TOKENS = {"cpu": 2 * 512, "cuda": 4 * 8192}
 PROCESS_BYTES = {"cpu": 295e6, "cuda": 700e6}  # torch itself in main memory; a CUDA context and its kernels
-# Of a parameter: itself, its gradient, Adam's two moments in fp32; in main memory the copy that is being saved, too.
+# Per parameter: itself, its gradient, Adam's two moments in fp32; in main memory also the copy being saved.
 STATE_BYTES = {"cpu": 28, "cuda": 16}
 LANES, LARGEST_IN_LANES = (
     2,
     2**24,
 )  # of experiments/training/parallel/lanes.py: each holds logits, gradients, narrow weights
-# What the heap holds for an activation's bytes: the backward pass's gradients stand beside them, and blocks of a step's
-# sizes leave gaps that fit no block of the next one's. glibc puts new kernels of bf16 products in between, which keep
-# gaps apart.
+# Heap bytes per byte of activations: gradients of the backward pass exist at the same time, and the block sizes of a
+# step leave gaps that do not fit the next one's. glibc places new kernels of bf16 products in between, which keeps
+# gaps separate.
 HEAP = {("glibc", "fp32"): 1.8, ("glibc", "bf16"): 4.3, ("tcmalloc", "fp32"): 1.8, ("tcmalloc", "bf16"): 1.8}
-# oneDNN keeps kernels for so many bf16 products: of another shape is another product, and few batches have one shape.
+# oneDNN keeps kernels for so many bf16 products: another shape is another product, and batches rarely share a shape.
 KERNELS = 1024
 KERNEL_BYTES = {"glibc": 0.5e6, "tcmalloc": 0.35e6}
 SAVED_BYTES = 12  # of a parameter in a checkpoint: itself and the moments
@@ -40,10 +40,10 @@ def memory_bytes(
     precision: str = "fp32",
     heap: str = "glibc",
 ) -> float:
-    """Most memory of a training on a "cpu" or a "cuda" device; on a GPU that of fp32, and bf16 needs less.
+    """Predicted peak memory of a training on a "cpu" or a "cuda" device; on a GPU for fp32, and bf16 needs less.
 
-    state·params + activations of a micro-batch + logits of the chunks that wait for each other + the process itself.
-    On a processor the heap holds more than what lives in it, and bf16 products have kernels.
+    state·params + activations of a micro-batch + logits of waiting chunks + the process itself.
+    On a processor the heap is larger than its live part, and bf16 products have kernels.
     """
     params = count.num_params(config, *vocab_sizes)
     tokens = min(tokens_per_batch, MICRO_BATCH_TOKENS[kind])
@@ -61,7 +61,7 @@ def memory_bytes(
 
 
 def precision_here(chosen: str) -> str:
-    """What `training.precision` comes to on this machine's processor (experiments/device.py asks torch)."""
+    """The precision that `training.precision` gives on this machine's processor (experiments/device.py asks torch)."""
     return chosen if chosen != "auto" else ("bf16" if _bf16_products() else "fp32")
 
 
@@ -75,11 +75,11 @@ def _bf16_products() -> bool:
 
 @functools.cache
 def heap_here() -> str:
-    """Whose heap children of this machine have."""
+    """The allocator of children on this machine."""
     return "tcmalloc" if allocates_by_tcmalloc() else "glibc"
 
 
 def disk_bytes(num_params: int, keep_checkpoints: int, keep_optimizer: bool = True) -> float:
-    """What a finished training keeps: weights, and its checkpoints until `ablations prune`."""
+    """Disk space of a finished training: weights, and its checkpoints until `ablations prune`."""
     each = SAVED_BYTES if keep_optimizer else WEIGHT_BYTES
     return float(num_params * (WEIGHT_BYTES + each * keep_checkpoints))

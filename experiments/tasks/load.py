@@ -1,7 +1,7 @@
-"""From a task's name to the task: a built-in one, or a user's own `module:OBJECT`. Imports no torch.
+"""Load a task by name: a built-in one, or a user's own `module:OBJECT`. Imports no torch.
 
-A user's module lies beside the study and is installed nowhere: the study's folder goes to the head of `sys.path`, as
-Python does for a script. Whoever loads a task (planning, the coordinator, the child) is told that folder.
+A user's module is beside the study and not installed: the study's folder becomes the first entry of `sys.path`, as
+Python does for a script. Planning, the coordinator and the child all pass that folder.
 """
 
 import copy
@@ -23,9 +23,9 @@ BUILTIN = {
 
 
 def load_task(name: str, folder: str = "") -> Task:
-    """`folder` is where the study lies, "" for a built-in study.
+    """Load a task. `folder`: the study's folder, "" for a built-in study.
 
-    Raises UserError if the name is unknown, its module does not import, or the object is no Task.
+    Raises UserError if the name is unknown, its module cannot be imported, or the object is not a Task.
     """
     path = BUILTIN.get(name, name)
     module_name, _, attribute = path.partition(":")
@@ -64,7 +64,7 @@ def _import(name: str, module_name: str, folder: str) -> ModuleType:
 
 
 def _look_first_in(folder: str, module_name: str) -> None:
-    """Put `folder` at the head of the path; forget modules of the same name that another study's folder has lent."""
+    """Put `folder` first in the path; forget modules of the same name from another study's folder."""
     if sys.path[:1] != [folder]:
         if folder in sys.path:
             sys.path.remove(folder)
@@ -79,7 +79,7 @@ def _look_first_in(folder: str, module_name: str) -> None:
         raise UserError(f"{here[0]} has the name of a package of {whose}: rename it, or run it by a `command` task.")
     file = Path(folder, *module_name.split(".")).with_suffix(".py")
     if file.is_file():
-        sources_of(file, Path(folder), module_name)  # says so if it imports a file of the user's that ours would hide
+        sources_of(file, Path(folder), module_name)  # raises UserError for an imported file that a module of ours hides
     loaded = sys.modules.get(top)
     if loaded is not None and not _origin(loaded).is_relative_to(folder):
         for known in [known for known in sys.modules if known.partition(".")[0] == top]:
@@ -92,7 +92,7 @@ def _origin(module: ModuleType) -> Path:
 
 
 def _place(error: BaseException) -> str:
-    """The user's own line that raised, when the module was found."""
+    """The user's own line that raised the error, if the module was found."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename]
     frame = frames[-1]
     if isinstance(error, SyntaxError):

@@ -1,8 +1,8 @@
-"""What stands in the way of a run, as far as its settings and its corpus tell before anything is trained.
+"""Find reasons why a run cannot be trained or scored, from its settings and corpus, before anything is trained.
 
-Text bounds its pieces: a piece holds at least a character, and a vocabulary can hold at least every short word. Where
-these bounds leave doubt, a corpus of up to LOOKED_AT pairs is prepared aside, which is exact and takes seconds; of a
-larger one `prepare` itself is the judge, before anything is queued. Imports no torch.
+Text bounds its pieces: a piece has at least one character, and a vocabulary can contain at least every short word. If
+these bounds are not enough, a corpus of up to LOOKED_AT pairs is prepared in a temporary folder, which is exact and
+takes seconds. For a larger one `prepare` itself decides, before anything is queued. Imports no torch.
 """
 
 import tempfile
@@ -28,7 +28,7 @@ MOST_ALPHA = 50.0  # ((5 + |Y|) / 6)^alpha of longer outputs would be more than 
 
 
 def of_settings(training: TrainingConfig, evaluation: EvaluationConfig) -> Iterator[UserError]:
-    """An evaluation's choice among checkpoints that this training does not leave; a score that overflows."""
+    """Choices among checkpoints that this training does not keep; scores that overflow."""
     steps, every = training.train_steps, training.checkpoint_steps
     choice, _, number = evaluation.checkpoint.partition(":")
     there = steps // every + (steps % every > 0)
@@ -59,7 +59,7 @@ def of_settings(training: TrainingConfig, evaluation: EvaluationConfig) -> Itera
 def of_corpus(config: RunConfig, corpus: PairCorpus, root: Path, target_symbols: int) -> Iterator[UserError]:
     """A vocabulary that the text cannot fill, pairs that fit no batch, lines beyond a learned position table.
 
-    `root` is where prepared corpora lie.
+    root: folder of prepared corpora.
     """
     data, tokens, model = config.data, config.training.tokens_per_batch, config.model
     if data.corpus == "builtin" and data.vocab_size > BUILTIN_PIECES:
@@ -107,7 +107,7 @@ class _Lengths:
 
 
 class _Look:
-    """A look at a corpus, remembered by its content: the rows of a table share it."""
+    """Measures of a corpus, remembered by content: the rows of a table share them."""
 
     _known: ClassVar[dict[tuple[object, ...], _Lengths | UserError | None]] = {}
 
@@ -117,7 +117,7 @@ class _Look:
         self._digests = {each: corpus.set_digest(each, root) for each in corpus.sets}
 
     def lengths(self, tokens: int, positions: int | None) -> _Lengths:
-        """Exact, or bounds within `tokens` and `positions`. Raises UserError as `prepare` does."""
+        """Longest sentences, exact or bounded within `tokens` and `positions`. Raises UserError as `prepare` does."""
         if self._is_prepared() and (prepared := self._once(self._prepared)) is not None:
             return prepared
         bounds = self._once(self._bounds)
@@ -140,7 +140,7 @@ class _Look:
         return known
 
     def _looked_up(self, look: Callable[[], _Lengths | None]) -> _Lengths | None:
-        """As the user's cache knows it: making a tokenizer, or the generated corpus, takes half a second."""
+        """From the user's cache, because a tokenizer or the generated corpus takes half a second."""
         key = digest([look.__name__, self._name, sorted(self._digests.items()), metadata.version("sentencepiece")])
         with UserCache("lengths-1") as cache:
             match cache.get(key):
@@ -153,7 +153,7 @@ class _Look:
         return found
 
     def _is_prepared(self) -> bool:
-        """Whether the store holds the corpus and its sets already."""
+        """Whether the store already has the corpus and its sets."""
         folder = self._root / self._name
         sets = (folder / "sets" / f"{name}-{digest}" for name, digest in self._digests.items())
         return (folder / "facts.json").exists() and all(place.is_dir() for place in sets)
@@ -162,7 +162,7 @@ class _Look:
         return self._lengths(open_encoded(self._root, self._name))
 
     def _exact(self) -> _Lengths | None:
-        """Of a corpus that is prepared aside; None for one that is too large for that."""
+        """By preparing the corpus in a temporary folder; None if it is too large for that."""
         if self._corpus.check(self._root)["train"] > LOOKED_AT:
             return None
         with tempfile.TemporaryDirectory(prefix="ablations-corpus-") as folder:
@@ -174,7 +174,7 @@ class _Look:
         return _Lengths(encoded.longest("train"), sets)
 
     def _bounds(self) -> _Lengths | None:
-        """Bounds from the text; None where it may not give `data.vocab_size` pieces, or leave no pair."""
+        """Bounds from the text; None if it may not give `data.vocab_size` pieces, or no pair may be left."""
         size, most = self._data.vocab_size, self._data.max_pieces
         words: tuple[set[str], set[str]] = (set(), set())
         signs: tuple[set[str], set[str]] = (set(), set())

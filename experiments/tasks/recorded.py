@@ -1,6 +1,6 @@
-"""The settings of a run without the code of its task: a configuration type made from what a plan recorded of it.
+"""A run's settings without the code of its task: a configuration type made from a plan's description.
 
-Only built-in tasks are loaded by the name that a file gives; a user's module that it names is not. Imports no torch.
+Only built-in tasks are loaded by a name from a file; a user's module named there is not. Imports no torch.
 """
 
 import re

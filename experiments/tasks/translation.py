@@ -49,7 +49,7 @@ class Translation(SequenceTask):
 
 
 def _target_language(config: RunConfig) -> str:
-    """For the tokenizer of the paper's BLEU; "en" where the corpus is elsewhere and no setting says it."""
+    """The target language for the tokenizer of the paper's BLEU; "en" if neither corpus nor settings name one."""
     with contextlib.suppress(UserError):
         return resolve(config.data).target
     return config.data.target or "en"

@@ -1,17 +1,17 @@
 """A trainer that is a shell command: `command = "python train.py --lr {lr}"` in the study. Imports no torch.
 
-The settings are what the study's [base] declares, with their types; a row may set those. `{name}` in the command
-stands for a setting, quoted for the shell (so `'{name}'` is refused). Beside the settings:
+The settings are those declared in the study's [base], with their types; a row may set them. `{name}` in the command
+stands for a setting, quoted for the shell (so `'{name}'` is refused). Besides the settings:
 
     {seed}      also in the environment as ABLATIONS_SEED
-    {folder}    kept with the results, and there again with what it held when a killed run goes on
+    {folder}    stored with the results; a resumed run finds its old content there
     {metrics}   a file for the metrics, if they are not printed: JSON, or CSV with a head and one line
     {settings}  a JSON file with all settings by dotted name
     {device} {threads}
 
-Metrics are the last JSON object printed on a line of its own, or a CSV head and line at the end of the output, unless
+Metrics are the last JSON object printed on its own line, or a CSV head and line at the end of the output, unless
 {metrics} names a file. A JSON object with "step" is a point of the training curve. The command runs in the study's
-folder; SIGTERM is passed on to it.
+folder; it receives SIGTERM when the run shall stop.
 """
 
 import copy
@@ -39,7 +39,7 @@ ROLES = SettingRoles(given_elsewhere={**GIVEN_ELSEWHERE, "command": "the study's
 
 
 class CommandConfig(TaskConfig):
-    """Made anew for each study: its settings are those of [base]."""
+    """Created for each study: its settings are those of [base]."""
 
     setting_roles = ROLES
     task: str = "command"
@@ -52,7 +52,7 @@ class CommandTask(OwnTask):
         self.name = "command"
 
     def with_settings(self, settings: Mapping[str, Any]) -> Self:
-        """Settings and command of a study, or of a run's configuration. Raises UserError for what does not fit."""
+        """Settings and command of a study, or of a run's configuration. Raises UserError for invalid ones."""
         declared = {name: value for name, value in settings.items() if name not in GIVEN_ELSEWHERE}
         changed = copy.copy(self)
         changed.config_type = _config_type(declared)
@@ -64,7 +64,7 @@ class CommandTask(OwnTask):
         return changed
 
     def packages(self) -> None:
-        """Not known: the command may have a Python, or a language, of its own."""
+        """None: the command may use another Python or another language."""
 
     def train(self, config: Any, context: Context) -> dict[str, Any]:
         own = open_context(context, config.seed)
@@ -90,7 +90,7 @@ def _config_type(declared: Mapping[str, Any]) -> type[TaskConfig]:
 
 
 def _fields(declared: Mapping[str, Any]) -> dict[str, Any]:
-    """Types from the values in [base]: a whole number there may become a fraction in a row."""
+    """Types from the values in [base]; where base has an integer, a row may have a fraction."""
     fields: dict[str, Any] = {}
     for name, value in declared.items():
         if isinstance(value, Mapping):
@@ -124,7 +124,7 @@ def _check(command: str, config_type: type[TaskConfig]) -> None:
 
 
 def _code(command: str, folder: Path | None) -> tuple[str, ...]:
-    """The files in the study's folder that the command names; a Python script with what it imports from there."""
+    """The files in the study's folder that the command names; a Python script with its imports from there."""
     if folder is None:
         return ()
     found: dict[str, None] = {}
@@ -142,7 +142,7 @@ def _code(command: str, folder: Path | None) -> tuple[str, ...]:
 
 
 def _link_checkpoints(context: Context, folder: Path) -> None:
-    """What the last attempt had in its folder, so that the command finds its checkpoints where it left them."""
+    """Copy the last attempt's folder, so that the command finds its checkpoints in the same place."""
     for earlier in context.earlier:
         if (earlier / folder.name).is_dir():
             shutil.copytree(earlier / folder.name, folder, dirs_exist_ok=True)

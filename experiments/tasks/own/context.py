@@ -1,4 +1,4 @@
-"""What a user's trainer is given: seed, device, log, a folder to keep things in, checkpoints, a way to stop."""
+"""The argument of a user's trainer: seed, device, log, a folder for files, checkpoints, requests to stop."""
 
 import contextlib
 import json
@@ -22,7 +22,7 @@ KEPT = 2  # checkpoints
 class RunContext:
     """One run of a user's trainer.
 
-    A trainer that saves its state now and then can be killed and goes on from there:
+    A trainer that saves its state at times can be killed and continues from there:
 
         start = 0
         if context.resume:
@@ -36,31 +36,31 @@ class RunContext:
     """
 
     seed: int
-    device: str  # "cpu" or "cuda": one GPU is visible, the one that the run has leased
+    device: str  # "cpu" or "cuda": only the run's leased GPU is visible
     threads: int
-    folder: Path  # kept with the results: weights, pictures
+    folder: Path  # stored with the results: for weights, pictures
     resume: Path | None  # the newest complete checkpoint of this run, None at the first start
     _context: Context
     _facts: dict[str, Any] = field(default_factory=dict)
 
     def log(self, /, step: int, **metrics: float) -> None:
-        """A point of the training curve; MLflow shows it, and a pruner reads `<set>_<metric>` here."""
+        """Record a point of the training curve; MLflow shows it, and a pruner reads `<set>_<metric>`."""
         values = {name: _number(name, value) for name, value in metrics.items()}
         self._context.emit("metrics", step=_step("log", step), metrics=values)
 
     def progress(self, what: str, done: float, total: float) -> None:
-        """Work that has no steps, for the progress line."""
+        """Report progress of work without steps."""
         self._context.emit("progress", what=str(what), done=_number("done", done), total=_number("total", total))
 
     def should_stop(self) -> bool:
-        """Whether the run is asked to end: save a checkpoint, which then ends it."""
+        """Whether the run shall end: save a checkpoint, which then ends it."""
         return self._context.should_stop()
 
     @contextlib.contextmanager
     def checkpoint(self, step: int) -> Iterator[Path]:
-        """A new folder to save the state in. Complete once the block ends; a kill within it leaves the former one.
+        """A new folder for the state. Complete once the block ends; a kill inside the block leaves the former one.
 
-        Ends the run after it (raises Preempted) if it was asked to stop.
+        Ends the run after the block (raises Preempted) if a stop was requested.
         """
         step = _step("checkpoint", step)
         home = self._context.folder / CHECKPOINTS
@@ -76,10 +76,10 @@ class RunContext:
             raise Preempted(step)
 
     def examples(self, set_: str, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Outputs for single examples of a set, in a fixed order: `ablations cases` prints them side by side.
+        """Record outputs for single examples of a set, in a fixed order; `ablations cases` prints them side by side.
 
-        An entry named like a metric is the example's share in it (1 or 0 for accuracy): tests of whether two rows
-        differ pair these.
+        An entry with the name of a metric is the example's share in it (1 or 0 for accuracy); tests of differences
+        between two rows pair these.
         """
         home = self.folder / EXAMPLES
         home.mkdir(exist_ok=True)
@@ -87,12 +87,12 @@ class RunContext:
         write_bytes(home / f"{_set_name(set_)}.jsonl", "".join(f"{line}\n" for line in lines).encode())
 
     def facts(self, /, **facts: Any) -> None:
-        """Things to record with the run; `num_params` is printed by the table."""
+        """Record facts with the run; the table prints `num_params`."""
         self._facts |= _plain(facts)
 
 
 def open_context(context: Context, seed: int) -> RunContext:
-    """The user's half of a child's context; takes the device as the slot says."""
+    """The user's part of a child's context; opens the slot's device."""
     final = context.folder / FINAL
     final.mkdir(exist_ok=True)
     if torch := sys.modules.get("torch"):
@@ -109,7 +109,7 @@ def open_context(context: Context, seed: int) -> RunContext:
 
 
 def close_context(own: RunContext, context: Context) -> dict[str, Any]:
-    """Drop the checkpoints, which nobody needs any more, and give the facts."""
+    """Remove the checkpoints, which are no longer needed, and return the facts."""
     remove_folder(context.folder / CHECKPOINTS)
     fsync_tree(own.folder)
     facts = {"device_kind": own.device, "threads": own.threads, "device": _device_name(own), **own._facts}
@@ -117,7 +117,7 @@ def close_context(own: RunContext, context: Context) -> dict[str, Any]:
 
 
 def _newest(context: Context) -> Path | None:
-    """The newest checkpoint whose files are what was saved; others are reported and skipped."""
+    """The newest checkpoint with unchanged files; others are reported and skipped."""
     found = [path for folder in (context.folder, *context.earlier) for path in checkpoints(folder)]
     for path in sorted(found, key=lambda path: path.name, reverse=True):
         try:
@@ -132,7 +132,7 @@ def _newest(context: Context) -> Path | None:
 
 
 def _description(path: Path) -> Path:
-    """Beside a checkpoint, whose folder is the user's: its files with their hashes."""
+    """Record the files of a checkpoint with their hashes, beside its folder, which belongs to the user."""
     return path.with_name(f".{path.name}.json")
 
 
@@ -142,7 +142,7 @@ def _described(folder: Path) -> dict[str, Any]:
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """The complete ones of an attempt, oldest first."""
+    """The complete checkpoints of an attempt, oldest first."""
     return sorted((folder / CHECKPOINTS).glob("step-*"))
 
 
@@ -182,7 +182,7 @@ def _set_name(name: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """JSON types from what trainers have: numpy's and torch's scalars, tuples, paths."""
+    """Convert a trainer's values to JSON types: scalars of numpy and torch, tuples, paths."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

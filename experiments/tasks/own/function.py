@@ -9,9 +9,9 @@
         …
         return {"accuracy": 93.2}
 
-`run` trains and scores in one go: {metric: number}, or {set: {metric: number}} where the columns name several sets.
-What it returns is kept with the run, and an evaluation reads it there, so that a study may print another of the
-numbers later without training again. See docs/own-task.md.
+`run` trains and scores: it returns {metric: number}, or {set: {metric: number}} if the columns name several sets. All
+of it is stored with the run, and evaluations read it there, so a study may later print another of the numbers without
+training again. See docs/own-task.md.
 """
 
 import contextlib
@@ -47,11 +47,11 @@ def column(
     logarithmic: bool = False,
     counts: Counts | None = None,
 ) -> Column:
-    """A column of the table. `key` is its name in JSON, CSV and among published numbers: metric_set if left out.
+    """A column of the table. `key`: its name in JSON, CSV and among published numbers; metric_set if unset.
 
-    `about` is a sentence for the table's notes. `logarithmic`: changes are differences of natural logarithms, as for
-    perplexity. `counts`: fields of `context.examples` from whose sums the metric follows; differences between rows
-    are then tested between examples. Raises UserError for another `better` than the two.
+    about: a sentence for the table's notes. logarithmic: changes are differences of natural logarithms, as for
+    perplexity. counts: fields of `context.examples` whose sums give the metric; differences between rows are then
+    tested between examples. Raises UserError for a `better` other than "higher" and "lower".
     """
     if better not in ("higher", "lower"):
         raise UserError(f'The column {metric}: better is "higher" or "lower", not {better!r}.')
@@ -74,11 +74,11 @@ def task(
 ) -> Callable[[Run], "OwnTask"]:
     """Make a task of `run(settings, context)`.
 
-    `settings_type` is a dataclass or a pydantic model in which everything has a default. `columns` may be left to the
-    study ([[metric]]). `steps` names the setting that counts the training's steps; with `continues` a run of more
-    steps goes on from the checkpoints of a shorter one (only if nothing else depends on the number: no decay that
-    ends with it). `reads` gives the data files of the settings: other content is another run. `num_params` and `cost`
-    (floating-point operations) are for `plan`.
+    settings_type: a dataclass or a pydantic model with a default for every field. columns: may be left to the study
+    ([[metric]]). steps: the setting with the number of training steps; with `continues` a run with more steps continues
+    from the checkpoints of a shorter one (only if nothing else depends on the number, such as a decay that ends with
+    it). reads: the data files of the settings; other content is another run. num_params, cost (floating-point
+    operations): for `plan`.
     """
     roles = SettingRoles(steps=steps, not_in_lineage=(steps,) if steps and continues else ())
     config_type = config_type_of(settings_type, roles)
@@ -103,7 +103,7 @@ class OwnTask(Task):
         self._home = Path(getattr(sys.modules.get(run.__module__), "__file__", None) or ".").absolute().parent
 
     def inputs(self, config: Any, store: Path) -> dict[str, str]:
-        """The content of the files that `reads` names, by file name; relative ones lie beside the module."""
+        """Digests of the files of `reads`, by file name; relative paths start at the module's folder."""
         return {name: _digest(path) for name, path in self._files(config).items()}
 
     def _files(self, config: Any) -> dict[str, Path]:
@@ -111,7 +111,7 @@ class OwnTask(Task):
         return {f"{number}-{path.name}": path for number, path in enumerate(paths)}
 
     def _refuse_changed(self, config: Any, context: Context, when: str) -> None:
-        """Raises UserError if the files that `reads` names, or their content, are not those of the plan."""
+        """Raises UserError if the files of `reads`, or their content, differ from the plan's."""
         files = self._files(config)
         now = {name: _digest(path) for name, path in files.items()}
         changed = [name for name in {**context.inputs, **now} if now.get(name) != context.inputs.get(name)]
@@ -122,7 +122,7 @@ class OwnTask(Task):
             )
 
     def evaluations(self, config: Any, store: Path) -> list[EvaluationSpec]:
-        """One per set that a column names; its settings are the metrics that the trainer thereby promises."""
+        """One evaluation per set of the columns; its settings are the metrics that the trainer must return."""
         if not self.columns:
             raise UserError(
                 f"The task {self.name} has no columns: declare them in the study ([[metric]] with a name), or in "
@@ -131,7 +131,7 @@ class OwnTask(Task):
         promised: dict[str, set[str]] = {}
         for one in self.columns:
             promised.setdefault(one.set, set()).add(one.metric)
-        several = len(promised) > 1  # then a number without a set would be anybody's
+        several = len(promised) > 1  # then a number without a set is ambiguous
         return [
             EvaluationSpec(name, {"metrics": ", ".join(sorted(f"{name}.{m}" if several else m for m in metrics))}, {})
             for name, metrics in promised.items()
@@ -173,7 +173,7 @@ class OwnTask(Task):
 
 
 def by_set(returned: Any) -> Metrics:
-    """What a trainer returned as {set: {metric: number}}; "" is the set of numbers given without one."""
+    """A trainer's result as {set: {metric: number}}; numbers without a set have the set ""."""
     if not isinstance(returned, Mapping):
         raise UserError(
             f"The trainer returned {_kind(returned)}: a mapping of metrics to numbers is wanted, such as "
@@ -227,7 +227,7 @@ def _digest(path: Path) -> str:
 
 
 def _naming_out_of_memory() -> Any:
-    """Only where torch is loaded: importing it would cost seconds."""
+    """Only if torch is loaded, because importing it takes seconds."""
     if "torch" not in sys.modules:
         return contextlib.nullcontext()
     from experiments.device import naming_out_of_memory

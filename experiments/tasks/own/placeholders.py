@@ -1,7 +1,7 @@
-"""`{name}` in a command: where a setting's value goes. No value is ever read as shell code.
+"""`{name}` in a command: the place of a setting's value. No value is ever read as shell code.
 
 A placeholder becomes the expansion of an environment variable ("${ABLATIONS_VALUE_0}"), whose value the shell does not
-parse. Inside quotes of the command's own that would end them, so a quoted placeholder is refused.
+parse. Inside of quotes in the command it would end them, so a quoted placeholder is refused.
 """
 
 import json
@@ -16,7 +16,7 @@ _INSIDE = {"'": "single quotes", '"': "double quotes", "`": "backquotes", "\\": 
 
 
 def filled(command: str, values: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
-    """The command with its placeholders as variables, and those variables; other braces are left alone."""
+    """The command with placeholders as variables, and these variables; other braces stay."""
     variables: dict[str, str] = {}
 
     def variable(found: re.Match[str]) -> str:
@@ -48,7 +48,7 @@ def refuse_quoted(command: str) -> None:
 
 
 def _contexts(command: str) -> Iterator[tuple[str, str]]:
-    """Every placeholder and what quotes it, a key of _INSIDE; "" for nothing. Reads quotes as a POSIX shell does."""
+    """Every placeholder and its quotes, a key of _INSIDE; "" for none. Reads quotes like a POSIX shell."""
     open_: list[str] = []  # quotes and substitutions that have begun: ' " ` (
     document = False  # the lines after one with <<
     at = 0
@@ -87,5 +87,5 @@ def _contexts(command: str) -> Iterator[tuple[str, str]]:
 
 
 def _begins_document(command: str, at: int) -> bool:
-    """Whether a line ends here on which a here-document was begun (<<EOF, not <<<text)."""
+    """Whether a here-document (<<EOF, not <<<text) begins on the line that ends here."""
     return command[at] == "\n" and re.search(r"(?<!<)<<(?!<)", command[command.rfind("\n", 0, at) + 1 : at]) is not None

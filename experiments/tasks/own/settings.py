@@ -1,4 +1,4 @@
-"""A user's settings, a dataclass or a pydantic model, as a configuration that the harness can plan with, and back."""
+"""Convert a user's settings, a dataclass or a pydantic model, to a configuration of the harness, and back."""
 
 import dataclasses
 import sys
@@ -17,18 +17,18 @@ Settings = TypeVar("Settings")
 
 
 class OwnConfig(TaskConfig, Generic[Settings]):
-    """A configuration made by `config_type_of`: the user's settings beside `task` and `seed`."""
+    """A configuration made by `config_type_of`: the user's settings with `task` and `seed`."""
 
     settings_type: ClassVar[Any]
 
     @model_validator(mode="after")
     def _accepted_by_its_own_checks(self) -> "OwnConfig[Settings]":
-        restore(self)  # what the user's __post_init__ or validators refuse is refused while planning
+        restore(self)  # so planning refuses what the user's __post_init__ or validators refuse
         return self
 
 
 def config_type_of(settings_type: type, roles: SettingRoles | None = None) -> type[TaskConfig]:
-    """The configuration type for a user's settings. Raises UserError if they cannot be written in a study file."""
+    """The configuration type for a user's settings. Raises UserError if a study file cannot express them."""
     roles = roles or SettingRoles()
     fields = dict(_fields(settings_type, settings_type.__name__))
     taken = [name for name in fields if name in GIVEN_ELSEWHERE or hasattr(OwnConfig, name)]
@@ -51,7 +51,7 @@ def config_type_of(settings_type: type, roles: SettingRoles | None = None) -> ty
 
 
 def restore(config: BaseModel) -> Any:
-    """The user's own object with the configuration's values. Raises what its checks raise."""
+    """The user's own object with the configuration's values. Raises the errors of its checks."""
     values = {name: getattr(config, name) for name in type(config).model_fields if name not in GIVEN_ELSEWHERE}
     own = getattr(type(config), "settings_type", None)
     values = {k: restore(v) if hasattr(type(v), "settings_type") else v for k, v in values.items()}
@@ -66,7 +66,7 @@ def _fields(settings_type: type, where: str) -> Any:
         for name, field in settings_type.model_fields.items():
             if field.is_required():
                 _refuse_required(where, name)
-            # its constraints go along: Field(ge=0), Annotated[…]
+            # its constraints are kept: Field(ge=0), Annotated[…]
             yield name, (_converted(field.annotation, f"{where}.{name}"), _section_default(field, where, name))
     else:
         raise UserError(f"{where}: settings are a dataclass or a pydantic model.")

@@ -1,4 +1,4 @@
-"""Running a trainer that is a shell command, and finding the metrics in what it printed or wrote."""
+"""Run a trainer that is a shell command, and find the metrics in its output or file."""
 
 import csv
 import json
@@ -26,19 +26,19 @@ Metrics = dict[str, Any]
 
 @dataclass(frozen=True)
 class Ended:
-    """A command that ended well: the last lines it printed, and whether it had been asked to stop."""
+    """A command that ended successfully: its last printed lines, and whether it was requested to stop."""
 
     lines: Sequence[str]
     stopped: bool
 
 
 def run_command(command: str, values: Mapping[str, Any], cwd: Path, context: Context) -> Ended:
-    """Run `command` with its placeholders filled, to the end. Its output goes to the log; nothing of it is left.
+    """Run `command` with its placeholders filled, to the end. Its output goes to the log; no process of it is left.
 
-    Raises Preempted if it was asked to stop and did, RuntimeError for any other exit code than 0.
+    Raises Preempted if it stopped on request, RuntimeError for any other exit code than 0.
     """
     environment = {**os.environ, "ABLATIONS_SEED": str(values["seed"]), "PYTHONUNBUFFERED": "1"}
-    environment.pop("PYTHONPATH", None)  # the way to this program's packages, not the trainer's business
+    environment.pop("PYTHONPATH", None)  # the path to this program's packages is not for the trainer
     text, variables = filled(command, values)
     stopped = threading.Event()
     lines: deque[str] = deque(maxlen=LINES_KEPT)
@@ -63,7 +63,7 @@ def run_command(command: str, values: Mapping[str, Any], cwd: Path, context: Con
 
 
 def _pass_on(shell: Kept, context: Context, stopped: threading.Event) -> None:
-    """SIGTERM to the shell and what it has started, once the run is asked to end."""
+    """Send SIGTERM to the shell and everything it started when the run shall end."""
     while shell.process.poll() is None:
         if context.should_stop():
             stopped.set()
@@ -73,7 +73,7 @@ def _pass_on(shell: Kept, context: Context, stopped: threading.Event) -> None:
 
 
 def _tell(line: str, context: Context) -> None:
-    """A printed {"step": 10, "loss": 2.3} is a point of the curve; with "checkpoint": true, one was saved there."""
+    """Report a printed {"step": 10, "loss": 2.3} as a point of the curve; with "checkpoint": true also a checkpoint."""
     point = _json_object(line)
     if point is None or type(point.get("step")) is not int or not 0 <= point["step"] <= LAST_STEP:
         return
@@ -85,7 +85,7 @@ def _tell(line: str, context: Context) -> None:
 
 
 def read_metrics(ended: Ended, file: Path | None, command: str) -> Metrics:
-    """From `file` if the command was given one, else from what it printed last. Raises UserError if there are none."""
+    """The metrics from `file` if the command got one, else from its last output. Raises UserError if there are none."""
     if file is None:
         found, place = _printed([line for line in ended.lines if line.strip()]), "at the end of its output"
     else:
@@ -93,7 +93,7 @@ def read_metrics(ended: Ended, file: Path | None, command: str) -> Metrics:
     if found:
         return found
     if ended.stopped:
-        raise Preempted(None)  # it saved its state and ended well, before there was anything to tell
+        raise Preempted(None)  # it saved its state and ended successfully before it had metrics
     raise UserError(
         f"The command ended well, and there are no metrics {place}: a JSON object is wanted, such as "
         f'{{"accuracy": 93.2}}, or a CSV head and line. The command: {command}'
@@ -101,7 +101,7 @@ def read_metrics(ended: Ended, file: Path | None, command: str) -> Metrics:
 
 
 def _printed(lines: Sequence[str]) -> Metrics | None:
-    """The last JSON object that is no point of the curve, else the last two lines as CSV."""
+    """The last JSON object that is not a point of the curve, else the last two lines as CSV."""
     for line in reversed(lines):
         found = _json_object(line)
         if found is not None and "step" not in found:
@@ -131,13 +131,13 @@ def _json_object(text: str) -> dict[str, Any] | None:
 
 
 def _metrics(found: Mapping[str, Any]) -> Metrics:
-    """Numbers, and numbers by set; text, flags and integers beyond a float's range are no metrics."""
+    """Numbers, and numbers by set; texts, flags and integers beyond a float's range are dropped."""
     wanted = {name: value for name, value in found.items() if name not in ("step", "checkpoint")}
     return {n: v for n, v in wanted.items() if isinstance(v, Mapping | float) or (type(v) is int and abs(v) < MOST)}
 
 
 def _csv(head: str, line: str) -> Metrics | None:
-    """Names and numbers; other cells (a date, a name) are left out. None if the two lines do not belong together."""
+    """Names and numbers; other cells (a date, a name) are dropped. None if the two lines do not belong together."""
     names, values = next(csv.reader([head])), next(csv.reader([line]))
     if len(names) != len(values) or any(_is_number(name) for name in names):
         return None

@@ -1,4 +1,4 @@
-"""Which files make up a user's task: its module, and what that imports from beside it. Read, not imported.
+"""Find the files of a user's task: its module, and the module's imports from its folder. Reads, does not import.
 
 A change in one of them makes finished runs stale. Installed packages are not followed: their versions are recorded.
 """
@@ -61,7 +61,7 @@ def _imports(path: Path, known_as: str) -> Iterator[str]:
     try:
         tree = ast.parse(path.read_bytes(), str(path))
     except (SyntaxError, OSError, ValueError):
-        return  # it fails when it is imported, and says so better
+        return  # importing it fails with a better message
     package = known_as if path.name == "__init__.py" else known_as.rpartition(".")[0]
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -1,4 +1,4 @@
-"""What training asks of encoded pairs: batches by step, and perplexity on dev now and then."""
+"""Batches for training by step, and perplexity on dev during training."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -28,9 +28,9 @@ DESCRIBED = 500  # batches over which padding is measured, of an epoch to which 
 class Batches:
     """The trainer's source of batches: step (from 1) → micro-batches, a pure function of (seed, step).
 
-    `share`: (rank, ranks) of the processes that train together; each is given its part of every batch. Where it
-    computes several `lanes` side by side, each micro-batch comes in so many parts, one after the other. With
-    `training.compile` micro-batches are padded to one of a few shapes.
+    share: (rank, ranks) of the processes that train together; each gets its part of every batch. With several `lanes`,
+    each micro-batch is given as so many parts, one after the other. With `training.compile`, micro-batches are padded
+    to one of a few shapes.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Batches:
             # the same shapes in all ranks
             shapes = Shapes(self._plan, tokens, share=(0, share[1])) if compiled else None
             padding = self._measured_padding(tokens, shapes)
-            if padding < self._padding:  # smaller ones need not be better: a batch just cut in two fits less well
+            if padding < self._padding:  # smaller ones may be worse: a batch that is just cut in two fits less well
                 self.max_tokens, self._shapes, self._padding = tokens, shapes, padding
             if padding <= (TIGHT_COMPILED if compiled else TIGHT):
                 break

@@ -1,4 +1,4 @@
-"""The second part of an evaluation: a set's outputs, a line each. Imported by the child alone: it needs torch."""
+"""The second part of an evaluation: decode a set to a file, one output per line. Needs torch: for the child only."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,9 +17,9 @@ from experiments.tasks.sequence.trained import Trained
 def decode(
     trained: Trained, text: EncodedSet, settings: Mapping[str, Any], outputs: Path, what: str, context: Context
 ) -> dict[str, Any]:
-    """Write the best output of each source to the file `outputs`; the facts that the record keeps of this part.
+    """Write the best output of each source to the file `outputs`; returns the facts of this part for the record.
 
-    `unfinished`: outputs that ran into their length limit. `what` is decoded, for the progress.
+    unfinished: outputs that reached their length limit. `what` is decoded: text for the progress.
     """
     found = translate(
         trained.model,

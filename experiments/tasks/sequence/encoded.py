@@ -1,4 +1,4 @@
-"""The encoded corpus that a run of pairs reads, by its name."""
+"""Open the encoded corpus of a run, by its name."""
 
 from experiments.config import RunConfig
 from experiments.data.encoding.encoded import EncodedCorpus, encoded_digest, open_encoded

@@ -1,4 +1,4 @@
-"""The first part of an evaluation: perplexity of a set's references. Imported by the child alone: it needs torch."""
+"""The first part of an evaluation: perplexity of a set's references. Only the child imports it: it needs torch."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from experiments.tasks.sequence.trained import Trained
 
 
 def measure(trained: Trained, text: EncodedSet, context: Context) -> dict[str, Any]:
-    """The facts that the evaluation's record keeps of this part. `pieces` are what the perplexity is a mean over."""
+    """The facts of this part for the record. `pieces`: the number of pieces that the perplexity is a mean over."""
     threads = trained.device.threads
     source_ids = trained.source_tokenizer.encode_batch(text.source, threads)
     target_ids = trained.target_tokenizer.encode_batch(text.target, threads)

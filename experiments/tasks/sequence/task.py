@@ -1,10 +1,10 @@
-"""Tasks whose examples are pairs of lines, a source and a target: what translation and parsing share.
+"""Tasks whose examples are pairs of lines, a source and a target: the common part of translation and parsing.
 
-The planning half imports no torch; training and evaluation do. A task says where its pairs come from (`corpus`), how
+The planning half imports no torch; training and evaluation do. A task defines the origin of its pairs (`corpus`), how
 its targets become pieces (`target_symbols`) and how outputs are scored (`score`).
 
-This file is in no digest of code: what it decides for a training or a score is in run_id or eval_id, or is passed to
-the modules beside it, which are.
+No digest of code covers this file: its decisions for a training or a score are part of run_id or eval_id, or are passed
+to the modules beside it, which are covered.
 """
 
 from abc import abstractmethod
@@ -49,21 +49,21 @@ class SequenceTask(Task):
 
     @abstractmethod
     def corpus(self, config: Any) -> PairCorpus:
-        """Looks at names of files only. Raises UserError."""
+        """The corpus of a configuration, found by file names. Raises UserError."""
 
     @abstractmethod
     def score(
         self, config: Any, evaluation: EvaluationSpec, sources: Sequence[str], outputs: Sequence[str],
         references: Sequence[str], labels: Sequence[str], folder: Path,
     ) -> "SetScores":  # fmt: skip
-        """Score what was decoded, and keep it under `folder`; `labels` are all pieces of the target's vocabulary."""
+        """Score the decoded outputs and write files to `folder`; `labels`: all pieces of the target's vocabulary."""
 
     def target_symbols(self, config: Any) -> int:
-        """The size of a vocabulary of whole symbols for the target; 0: it has word-pieces, as many as the source."""
+        """The size of a target vocabulary of whole symbols; 0: word-pieces, as many as for the source."""
         return 0
 
     def scoring(self, config: Any) -> dict[str, Any]:
-        """Settings of `score` that enter eval_id beside (or in place of) those of `config.evaluation`."""
+        """Settings of `score` that are part of eval_id, besides (or in place of) those of `config.evaluation`."""
         return {}
 
     def inputs(self, config: RunConfig, store: Path) -> dict[str, str]:
@@ -84,7 +84,7 @@ class SequenceTask(Task):
         ]
 
     def vocab_sizes(self, config: RunConfig) -> tuple[int, int]:
-        """Of target and source: what `build_model` and `count.num_params` take."""
+        """Sizes of target and source, as `build_model` and `cost.num_params` take them."""
         return self.target_symbols(config) or config.data.vocab_size, config.data.vocab_size
 
     def num_params(self, config: RunConfig) -> int:
@@ -101,7 +101,7 @@ class SequenceTask(Task):
         return footprint.memory_bytes(config.model, self.vocab_sizes(config), tokens, kind, precision, heap)
 
     def least_memory_bytes(self, config: RunConfig, kind: str) -> float:
-        """On a processor nothing says that memory runs out: there the micro-batch stays as it is."""
+        """On a processor running out of memory is not reported, so the micro-batch stays as it is."""
         if kind == "cpu":
             return self.memory_bytes(config, kind)
         return footprint.memory_bytes(config.model, self.vocab_sizes(config), footprint.SMALLEST_TOKENS, kind)
@@ -167,7 +167,7 @@ class SequenceTask(Task):
 
 
 def _check_batches(config: RunConfig, encoded: "EncodedCorpus") -> None:
-    """A pair that fits no batch is the user's to mend before any run starts."""
+    """Raises UserError for a pair that fits no batch, before any run starts."""
     from experiments.data.batches.batching import BatchPlan
 
     BatchPlan(encoded.train.source_lengths, encoded.train.target_lengths, config.training.tokens_per_batch, 0)

@@ -1,4 +1,4 @@
-"""The weights and tokenizers that an evaluation reads. Those of one part are kept for the next."""
+"""The weights and tokenizers for an evaluation. Those of one part are kept for the next."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -25,12 +25,12 @@ _last: list[tuple[object, Trained]] = []
 def open_trained(
     config: RunConfig, evaluation: EvaluationSpec, weights: Path, spec: DeviceSpec, vocab_sizes: tuple[int, int]
 ) -> Trained:
-    """The checkpoint that the evaluation names, in its precision, on the device. Raises as `load_model` does."""
+    """The evaluation's checkpoint, in its precision, on the device. Raises the errors of `load_model`."""
     settings, every = evaluation.settings, spacing_of(evaluation)
     choice, precision = settings["checkpoint"], settings["precision"]
     key = (config.model_dump_json(), choice, precision, every, weights, spec, vocab_sizes)
     if not _last or _last[0][0] != key:
-        _last.clear()  # before the next one is loaded: both would not always fit
+        _last.clear()  # before the next one is loaded, since memory may not hold both
         device = Device.open(spec, precision)
         model = load_model(config, choice, every, weights, device, vocab_sizes)
         _last.append((key, Trained(model, *load_tokenizers(config, weights), device)))

@@ -1,4 +1,4 @@
-"""The training of a network on pairs: what a run's record says of it. Imported by the child alone: it needs torch."""
+"""Train a network on pairs, and describe it for the run's record. Only the child imports it: it needs torch."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,7 +23,7 @@ def train_pairs(
 ) -> dict[str, Any]:
     """Train to the end, alone or with the other ranks; returns the facts of the run's record.
 
-    `vocab_sizes`: of target and source. `keeps`: what the run's own evaluations and those of others need kept.
+    vocab_sizes: target and source. keeps: checkpoints needed by evaluations, this run's and those of other studies.
     """
     precision = context.pinned.get("precision", config.training.precision)
     device = Device.open(context.device, precision, deterministic=config.training.deterministic, rank=context.rank)
@@ -81,7 +81,7 @@ def _train(
 
 
 def _trained_on(config: RunConfig, target_vocab_size: int, batches: Batches, steps: int) -> dict[str, Any]:
-    """Tokens and operations of a training, from the pairs that it saw (model/cost.py has the formula)."""
+    """Tokens and operations of a training, from the pairs that it used (model/cost.py has the formula)."""
     seen, source, target = batches.trained_on(steps)
     forward = cost.forward_flops(config.model, target_vocab_size, source, target)
     flops = float((seen * cost.TRAINING * forward).sum())
