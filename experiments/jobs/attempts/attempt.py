@@ -47,6 +47,7 @@ class RunningAttempt:
 
     @property
     def run_id(self) -> str:
+        """The job's run_id."""
         return self.claimed.job.run_id
 
 

@@ -35,6 +35,8 @@ _OF_SEARCH = ("beam_size", "length_penalty", "max_extra_length")
 
 
 class SequenceTask(Task):
+    """A task on pairs of lines. Subclasses define the corpus, the target's symbols and the scores."""
+
     training_code: tuple[str, ...] = ("experiments.tasks.sequence.training", "experiments.data.encoding.prepare")
     evaluation_code: Mapping[str, tuple[str, ...]] = {
         LIKELIHOOD: ("experiments.tasks.sequence.likelihood",),

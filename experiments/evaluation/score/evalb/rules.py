@@ -18,6 +18,8 @@ _PUNCTUATION = (",", ":", "``", "''", ".")
 
 @dataclass(frozen=True)
 class Rules:
+    """The parameters of a scoring by EVALB's rules."""
+
     labeled: bool = True  # a bracket matches only one of its own label
     delete_labels: tuple[str, ...] = ("TOP", "-NONE-", *_PUNCTUATION)  # a word with its tag; of brackets only the label
     delete_labels_for_length: tuple[str, ...] = ("-NONE-",)  # words that a sentence's length does not count
@@ -27,9 +29,11 @@ class Rules:
     cutoff_length: int = 40  # sentences up to so many words are summed once more on their own
 
     def label_equal(self, one: str, other: str) -> bool:
+        """Whether two labels count as equal."""
         return _equal(one, other, self.equal_labels)
 
     def word_equal(self, one: str, other: str) -> bool:
+        """Whether two words count as equal."""
         return _equal(one, other, self.equal_words)
 
     def text(self) -> str:

@@ -38,6 +38,7 @@ class SentenceScore:
 
     @property
     def complete(self) -> bool:
+        """Whether all brackets of both sides match."""
         return self.status == Status.VALID and self.matched == self.gold == self.parsed
 
 
