@@ -1,7 +1,9 @@
-"""A plan's outcomes as tidy pandas frames, for a notebook.
+"""A plan's outcomes as tidy pandas frames.
 
-results = frames(plan, Store.open("runs", create=False))
-results.evaluations.query("metric == 'bleu'").groupby("row")["value"].agg(["mean", "std", "count"])
+In a notebook:
+
+    results = frames(plan, Store.open("runs", create=False))
+    results.evaluations.query("metric == 'bleu'").groupby("row")["value"].agg(["mean", "std", "count"])
 """
 
 from collections.abc import Sequence

@@ -49,7 +49,7 @@ def side_of_file(path: Path) -> tuple[Look, list[str]]:
         raise UserError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
     rows = {str(row["row"]): row for row in _rows(text)}
     if not rows:
-        raise UserError(f"{path} is no table of ours: `ablations report --format json` (or csv) writes one.")
+        raise UserError(f"{path} is not a table of this program: `ablations report --format json` (or csv) writes one.")
 
     def look(key: str, column: Column) -> Side | None:
         row = rows.get(key)

@@ -136,7 +136,7 @@ def test_compare_stores_tables_and_revisions(cli: Cli, tiny: Path, store: Path, 
     commit = as_json(cli("explain", tiny, "base", "--store", store, "--json"))["runs"][0]["code_digest"]
     assert as_json(cli("compare", *options, "--revision", commit[:8]))[0]["over"] == "the same runs"
     assert "nothing to compare" in cli("compare", *options, "--revision", "ffffffff", code=2).stderr
-    assert "no table of ours" in cli("compare", tiny, self_made(tmp_path), "--store", store, code=2).stderr
+    assert "not a table of this program" in cli("compare", tiny, self_made(tmp_path), "--store", store, code=2).stderr
 
 
 def self_made(folder: Path) -> Path:

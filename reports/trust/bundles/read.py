@@ -45,7 +45,7 @@ def read_bundle(path: Path, folder: Path) -> Bundle:
     except OSError as error:
         if isinstance(error, gzip.BadGzipFile):
             raise _refused(path, str(error)) from None
-        raise UserError(f"{path} is no bundle that can be read: {error.strerror}.") from None
+        raise UserError(f"{path} cannot be read as a bundle: {error.strerror}.") from None
     except UserError as error:
         raise UserError(f"{path}: {error} Ask its maker for the bundle again.") from None
     except ValidationError as error:  # of a pydantic type: the first finding says enough
@@ -59,7 +59,7 @@ def read_bundle(path: Path, folder: Path) -> Bundle:
 
 def _refused(path: Path, reason: str) -> UserError:
     first = " ".join(reason.split())[:300]
-    return UserError(f"{path} is no bundle of `ablations bundle`, or it is damaged ({first}).")
+    return UserError(f"{path} is not a bundle of `ablations bundle`, or it is damaged ({first}).")
 
 
 def _read(packed: Packed, folder: Path) -> Bundle:

@@ -68,7 +68,7 @@ def test_no_file_leaves_the_folder(tmp_path, name):
     path = archive(tmp_path / "b.tar.gz", {"bundle.json": head({name: said(b"x")}), name: b"x"})
     with pytest.raises(ValueError, match="no place in a bundle"):
         unpack(path, tmp_path / "in")
-    with pytest.raises(UserError, match="no bundle"):
+    with pytest.raises(UserError, match="not a bundle"):
         read_bundle(path, tmp_path / "in")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["b.tar.gz", "in"]
     assert not list((tmp_path / "in").iterdir())
@@ -93,7 +93,7 @@ def test_altered_missing_doubled_and_foreign_archives_are_named(tmp_path):
     refused(ValueError, "not in its manifest", {NAME: b"x", NAME + "2": b"x"}, {NAME: said(b"x")})
     (tmp_path / "e.tar.gz").write_bytes(b"no archive")
     for path in (tmp_path / "e.tar.gz", tmp_path / "none.tar.gz", tmp_path):
-        with pytest.raises(UserError, match="no bundle"):
+        with pytest.raises(UserError, match="not a bundle"):
             read_bundle(path, tmp_path / "4")
 
 
