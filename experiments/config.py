@@ -204,7 +204,7 @@ def flatten(config: BaseModel | Mapping[str, Any], prefix: str = "") -> Iterator
     """Yield ("model.d_model", 512) … for every setting, with JSON types only."""
     values = config.model_dump(mode="json") if isinstance(config, BaseModel) else config
     for key, value in values.items():
-        # plain types are told apart by themselves: a thousand runs have a hundred thousand settings
+        # plain types first, for speed: a thousand runs have a hundred thousand settings
         if type(value) is dict or (type(value) not in _PLAIN and isinstance(value, Mapping)):
             yield from flatten(value, f"{prefix}{key}.")
         else:

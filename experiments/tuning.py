@@ -85,7 +85,7 @@ class Search:
 
     @property
     def running(self) -> list[Trial]:
-        """Trials that have been asked for and not ended."""
+        """Trials that were proposed and have not ended."""
         return [trial for trial in self.trials if trial.state == RUNNING]
 
     def counted(self, state: str) -> int:

@@ -76,7 +76,7 @@ COLUMNS = [column("accuracy", "dev", set="dev", digits=1), column("accuracy", "t
 @task(Settings, columns=COLUMNS, steps="steps")
 def TASK(settings, context):
     weights, start = [0.0, 0.0], 0
-    if context.resume:  # killed before: go on from the last checkpoint
+    if context.resume:  # killed before: resume at the last checkpoint
         weights, start = json.loads((context.resume / "state.json").read_text())
     for step in range(start + 1, settings.steps + 1):
         # ---- logistic regression on points of a line, one at a time

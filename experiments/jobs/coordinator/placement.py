@@ -176,7 +176,7 @@ class Placement:
         return lives
 
     def _code_digest(self, job: Job) -> str:
-        """Of the code on disk now: it may be edited while this process runs, and a child reads it anew."""
+        """Digest of the code on disk now, uncached: it may change while this process runs, and a child imports it."""
         if self._load_task is None:
             return ""
         return code_digest(task_of(job, self._load_task).training_code)

@@ -25,7 +25,7 @@ class Member(NamedTuple):
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be made of one run.
+    """What one run needs: training, evaluations, and checkpoints to keep.
 
     `evaluations` are dicts of eval_id, set, settings, inputs; and renew, where a stored one has stale parts: the number
     of the attempt that made it.

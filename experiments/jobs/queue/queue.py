@@ -120,9 +120,9 @@ class Queue(Reading):
         )
         again = row is not None and State(row[1]) in (State.WAITING, State.RUNNING)
         mine = row is not None and (trust.signed(row[0], row[2]) or not trust.executes(job))
-        if row is not None and again and mine:  # of others' wishes nothing is signed
+        if row is not None and again and mine:  # the demands of other users are not signed
             job = merge(job_from(row[0], job.run_id), job)
-        elif row is not None and not again:  # trained anew, it still serves who asked before
+        elif row is not None and not again:  # trained again: earlier demands still hold
             job = replace(job, keeps=union(job_from(row[0], job.run_id).keeps, job.keeps))
         wanted = (job.seed, job.priority, job.cost, job.inputs_key, job.total_steps)
         spec = to_text(job.to_json())
