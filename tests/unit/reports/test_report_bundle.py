@@ -93,7 +93,7 @@ def test_altered_missing_doubled_and_foreign_archives_are_named(tmp_path):
     refused(ValueError, "not in its manifest", {NAME: b"x", NAME + "2": b"x"}, {NAME: said(b"x")})
     (tmp_path / "e.tar.gz").write_bytes(b"no archive")
     for path in (tmp_path / "e.tar.gz", tmp_path / "none.tar.gz", tmp_path):
-        with pytest.raises(UserError, match="not a bundle|cannot be read as a bundle"):
+        with pytest.raises(UserError, match=r"not a bundle|cannot be read as a bundle"):
             read_bundle(path, tmp_path / "4")
 
 
