@@ -49,12 +49,6 @@ def code_digests(parts: Mapping[str, Iterable[str]]) -> dict[str, str]:
         return {part: _digest(tuple(roots), cache) for part, roots in parts.items()}
 
 
-def modules_of(roots: Iterable[str]) -> dict[str, Path]:
-    """The modules of this program that count for the roots, by dotted name."""
-    with UserCache(f"syntax-{FORMAT}") as cache:
-        return {name: file for name, (file, _) in _closure(roots, cache).items()}
-
-
 def _digest(roots: tuple[str, ...], cache: UserCache) -> str:
     whole = hashlib.sha256()
     for path in (name for name in roots if name.startswith("/")):
