@@ -12,9 +12,10 @@ __all__ = ["ray_cluster", "slurm"]
 
 @pytest.fixture(autouse=True, scope="session")
 def _state_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Jobs that tests queue are signed with a key of the tests' own; their commands find it by the environment."""
+    """Jobs that tests queue are signed with a key of the tests' own; no test touches the user's cache."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        patched.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
 
 

@@ -18,8 +18,8 @@ class UserCache:
     """A dictionary of JSON values in ~/.cache/ablations/NAME.json; what is new is written at the end of the block."""
 
     def __init__(self, name: str) -> None:
-        home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-        self._file = Path(home).expanduser() / "ablations" / f"{name}.json"
+        home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111 - "~" if there is none
+        self._file = Path(home) / "ablations" / f"{name}.json"
         self._known: dict[str, Any] = {}
         self._new = False
 
@@ -30,8 +30,8 @@ class UserCache:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._new:
-            with contextlib.suppress(OSError):
+        if self._new and self._file.is_absolute():
+            with contextlib.suppress(OSError, UserError):
                 self._file.parent.mkdir(parents=True, exist_ok=True)
                 write_json(self._file, {"known": self._known})
 

@@ -145,6 +145,9 @@ def test_a_damaged_cache_costs_only_time(tmp_path: Path, monkeypatch: pytest.Mon
         assert code.code_digest(roots) == first
     (tmp_path / "ablations").chmod(0o500)
     assert code.code_digest(roots) == first
+    monkeypatch.setenv("XDG_CACHE_HOME", "nowhere")
+    monkeypatch.chdir(tmp_path)
+    assert code.code_digest(roots) == first and not (tmp_path / "nowhere").exists()
 
 
 @pytest.mark.parametrize("version", ["3.12", "3.13"])
