@@ -105,8 +105,8 @@ def test_a_bundle_holds_no_weights_unless_asked(
 
 def test_import_takes_what_is_not_there(cli: Cli, tiny: Path, store: Path, bundle: Path, tmp_path: Path) -> None:
     mine = tmp_path / "mine"
-    assert "6 runs taken" in cli("import", bundle, "--store", mine).stdout
-    assert "0 runs taken" in cli("import", bundle, "--store", mine).stdout
+    assert "6 runs imported" in cli("import", bundle, "--store", mine).stdout
+    assert "0 runs imported" in cli("import", bundle, "--store", mine).stdout
     options = ["report", tiny, "--seeds", "2", "--format", "latex", "--store"]
     assert cli(*options, mine).stdout == cli(*options, store).stdout
     assert "nothing to train" in cli("run", tiny, "--seeds", "2", "--store", mine).stderr

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from experiments.store.sealed import read_json, write_json
 from tests.system.conftest import Cli, as_json, command, environment
 
 pytestmark = pytest.mark.slow
@@ -67,10 +68,10 @@ def test_the_best_row_is_named_by_its_score_on_dev(cli: Cli, tiny: Path, tmp_pat
     shutil.rmtree(runs / "corpora")
     best = None
     for number, result in enumerate(sorted(runs.glob("runs/*/evaluations/*/result.json"))):
-        record = json.loads(result.read_text())
+        record = read_json(result) or {}
         record["metrics"]["bleu"] = float((number * 2) % 3)
         best = record["run_id"] if record["metrics"]["bleu"] == 2 else best
-        result.write_text(json.dumps(record))
+        write_json(result, record)
     found = cli("export", tmp_path / "model", "--study", tiny, "--row", "best", "--store", runs).stdout
     assert f"run {best} is in" in found
     message = cli("translate", "--study", tiny, "--row", "best", "--seed", "7", "--store", runs, code=2).stderr

@@ -130,7 +130,10 @@ def test_an_edit_of_the_trainer_or_of_what_it_imports_makes_runs_stale(cli: Cli,
     (done / "unrelated.py").write_text("x = 1\n")
     assert set(states(cli, done)) == {"finished"}
     with (done / file).open("a") as text:
-        text.write("\n# another revision\n")
+        text.write("\n# a comment\n")
+    assert set(states(cli, done)) == {"finished"}
+    with (done / file).open("a") as text:
+        text.write("\nANOTHER = True\n")
     assert set(states(cli, done)) == {"stale"}
 
 
