@@ -176,7 +176,7 @@ def by_set(returned: Any) -> Metrics:
     """A trainer's result as {set: {metric: number}}; numbers without a set have the set ""."""
     if not isinstance(returned, Mapping):
         raise UserError(
-            f"The trainer returned {_kind(returned)}: a mapping of metrics to numbers is wanted, such as "
+            f"The trainer returned {_kind(returned)}: expected a mapping of metrics to numbers, such as "
             '{"accuracy": 93.2}, or one of those per set: {"dev": {…}, "test": {…}}.'
         )
     found: Metrics = {}
@@ -211,7 +211,7 @@ def _number(name: str, value: Any) -> float:
     with contextlib.suppress(TypeError, ValueError):
         if not isinstance(value, str | bytes | bool):
             return float(value)
-    raise UserError(f"The trainer returned {name} = {value!r}, {_kind(value)}: a number is wanted.")
+    raise UserError(f"The trainer returned {name} = {value!r}, {_kind(value)}: expected a number.")
 
 
 def _kind(value: Any) -> str:
