@@ -128,10 +128,10 @@ def test_mlflow_that_cannot_be_written_costs_no_run(cli: Cli, tiny: Path, tmp_pa
     cli("work", "--store", store, "--devices", "cpu:1")
     cli("report", tiny, "--rows", "base", "--store", store, "--strict")
     (store / "mlflow.db").rmdir()
-    assert "1 runs" in cli("rebuild", "--store", store).stdout
+    assert ": 1 run\n" in cli("rebuild", "--store", store).stdout
     for path in store.glob("queue.db*"):  # the events know the table, too
         path.unlink()
-    assert "1 runs" in cli("rebuild", "--store", store).stdout
+    assert ": 1 run\n" in cli("rebuild", "--store", store).stdout
     with contextlib.closing(sqlite3.connect(store / "mlflow.db")) as database:
         tags = dict(database.execute("SELECT key, value FROM tags"))
         statuses = {row[0] for row in database.execute("SELECT status FROM runs")}
