@@ -15,6 +15,7 @@ import torch
 from experiments.config import PROBE_ID, RunConfig
 from experiments.events.event_log import read_events
 from experiments.store.layout import Store
+from experiments.store.spec import AttemptSpec
 from experiments.tasks.translation import TASK
 from experiments.training.checkpoints.checkpoint import load_weights
 
@@ -116,7 +117,7 @@ def test_a_rank_that_is_killed_ends_the_run_likewise(store: Store) -> None:
 
 
 def test_a_ranks_own_failure_is_the_runs(tmp_path: Path) -> None:
-    (tmp_path / "spec.json").write_text(json.dumps({"task": "nonsense", "config": {}}))
+    AttemptSpec(str(tmp_path), PROBE_ID, 1, "nonsense", {}, {}, {"kind": "cpu"}).write(tmp_path)
     program = f"""
 import pathlib, time
 from experiments.events.event_log import EventWriter
