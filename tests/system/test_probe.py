@@ -53,7 +53,7 @@ def test_run_measures_how_many_share_the_processor(cli: Cli, tiny: Path, tmp_pat
     sums = {int(count): float(rate) for count, rate in re.findall(r"(\d+) at once: (\S+) steps/s", said)}
     cores = available_cores()
     assert 1 in sums
-    taken = int(re.search(r"(\d+) it is", said)[1])  # type: ignore[index]
+    taken = int(re.search(r"chose (\d+):", said)[1])  # type: ignore[index]
     assert f"--devices cpu:{taken}x{cores // taken}\n" in said
     for before, after in itertools.pairwise(sorted(sums)):
         ratio = sums[after] / sums[before]  # of numbers that were rounded for reading
