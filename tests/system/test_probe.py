@@ -44,7 +44,7 @@ def test_a_row_that_cannot_be_trained_is_said(cli: Cli, tiny: Path, tmp_path: Pa
         "probe", tiny, "--rows", "base", "--store", tmp_path / "runs", "--devices", "cpu:1",
         "--set", "training.tokens_per_batch=8", code=2,
     )  # fmt: skip
-    assert "training.tokens_per_batch = 8 is less than one sentence pair" in broken.stderr
+    assert "training.tokens_per_batch = 8 is less than the longest training sentence" in broken.stderr
 
 
 def test_run_measures_how_many_share_the_processor(cli: Cli, tiny: Path, tmp_path: Path) -> None:
