@@ -51,7 +51,7 @@ def _child(steps: int, folder: Path, earlier: Sequence[Path], threads: int, sett
         earlier=earlier,
         emit=EventWriter(folder).emit,
         should_stop=lambda: False,
-        meta={"lineage": "l", "code": "c"},
+        meta={"lineage": "l", "code": "c", "run_id": "a" * 16},
     )
 
 
