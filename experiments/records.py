@@ -6,6 +6,7 @@ from enum import IntEnum
 from typing import Any
 
 RUNNING = "RUNNING"
+TRAINING = "training"  # the first part of a run; the parts of its evaluations have their own names
 Member = tuple[str, str, str, str, str]  # study, profile, corpus, row, group
 
 

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from experiments.errors import UserError, explain_os_errors
+from experiments.store.code import OURS
 from experiments.store.durable import write_bytes
-from experiments.tasks.own.sources import OURS
 
 STUDY = Template("""\
 name = "$name"

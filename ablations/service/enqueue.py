@@ -1,18 +1,20 @@
 """Turn planned runs into jobs of the queue: the desired state minus what is valid already."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ablations.plan.plan import Plan, PlannedEvaluation, PlannedRun
 from ablations.service.obstacles import refuse
-from ablations.service.run_states import TRAINING, stale_parts
+from ablations.service.run_states import stale_parts
 from ablations.service.selected import Selected
 from ablations.study.selectors import CORPUS
 from experiments.config import digest, flatten, lineage, total_steps
 from experiments.errors import UserError, explain_os_errors
 from experiments.jobs.queue.job import Job, Member
 from experiments.jobs.queue.queue import Queue
+from experiments.records import TRAINING
+from experiments.store.code import code_digests
 from experiments.store.durable import remove_folder
 from experiments.store.layout import Store
 from experiments.store.sealed import read_json, write_json
@@ -75,11 +77,9 @@ def say_trained_again(runs: Sequence[PlannedRun]) -> str:
     """A message for the user; "" if there are none."""
     if not runs:
         return ""
-    cost = sum({run.run_id: run.cost for run in runs}.values())
-    rows = ", ".join(dict.fromkeys(run.row for run in runs))
     return (
-        f"{rows}: already trained, but with fewer checkpoints than evaluation.checkpoint needs here. The run is "
-        f"trained again{f' ({cost:.1e} FLOP)' if cost else ''}. Its scores stay; if the weights come out different "
+        f"{_rows(runs)}: already trained, but with fewer checkpoints than evaluation.checkpoint needs here. The run is "
+        f"trained again{_cost(runs)}. Its scores stay; if the weights come out different "
         "(on another device), all scores of the run are made again."
     )
 
@@ -89,8 +89,7 @@ def say_renewed(runs: Sequence[PlannedRun], stale: str) -> str:
     if stale != "rerun":
         return ""
     trained = [run for run in runs if TRAINING in run.stale]
-    cost = sum({run.run_id: run.cost for run in trained}.values())
-    told = [f"training and all scores of {_rows(trained)}{f' ({cost:.1e} FLOP)' if cost else ''}"] if trained else []
+    told = [f"training and all scores of {_rows(trained)}{_cost(trained)}"] if trained else []
     rest = [run for run in runs if run.stale and TRAINING not in run.stale]
     for part in dict.fromkeys(part for run in rest for part in run.stale):
         told.append(f"{part} of {_rows([run for run in rest if part in run.stale])}, no training")
@@ -101,13 +100,19 @@ def _rows(runs: Iterable[PlannedRun]) -> str:
     return ", ".join(dict.fromkeys(run.row for run in runs))
 
 
+def _cost(runs: Iterable[PlannedRun]) -> str:
+    """The cost of training the runs, in brackets; "" if it is not known."""
+    cost = sum({run.run_id: run.cost for run in runs}.values())
+    return f" ({cost:.1e} FLOP)" if cost else ""
+
+
 def enqueue(chosen: Selected, plan: Plan, runs: Iterable[PlannedRun], stale: str) -> int:
     """Put runs into the queue; returns how many were not in it."""
-    store = chosen.store
+    store, code = chosen.store, code_digests(chosen.task.evaluation_code)
     jobs = []
     for run in runs:
         _keep_config(store, run)
-        jobs.append(_job(chosen, plan, run, stale))
+        jobs.append(_job(chosen, plan, run, stale, code))
     with Queue(store.queue_db) as queue:
         return queue.enqueue(jobs)
 
@@ -122,11 +127,12 @@ def member(plan: Plan, run: PlannedRun) -> Member:
     return Member(plan.study.name, plan.profile, Path(corpus).name, run.row, run.group)
 
 
-def _job(chosen: Selected, plan: Plan, run: PlannedRun, stale: str) -> Job:
+def _job(chosen: Selected, plan: Plan, run: PlannedRun, stale: str, code: Mapping[str, str]) -> Job:
     store = chosen.store
     result = store.result(run.run_id)
     renewed = run.state == "stale" and stale == "rerun"
     retrain = renewed and TRAINING in run.stale
+    present = code if renewed and not retrain else None
     return Job(
         run_id=run.run_id,
         task=run.config.task,
@@ -134,7 +140,7 @@ def _job(chosen: Selected, plan: Plan, run: PlannedRun, stale: str) -> Job:
         folder=str(chosen.study.folder or ""),
         seed=run.seed,
         train=result is None or retrain or bool(trained_again(chosen, [run])),
-        evaluations=tuple(_evaluation(chosen, run, e, renewed and not retrain) for e in run.evaluations),
+        evaluations=tuple(_evaluation(store, run, e, present) for e in run.evaluations),
         inputs=run.inputs,
         prepared_key=_prepared_key(chosen.task, run),
         steps=total_steps(run.config),
@@ -151,14 +157,16 @@ def _job(chosen: Selected, plan: Plan, run: PlannedRun, stale: str) -> Job:
     )
 
 
-def _evaluation(chosen: Selected, run: PlannedRun, planned: PlannedEvaluation, renewed: bool) -> dict[str, Any]:
-    """An evaluation as a job has it; `renewed`: its stale parts are made again, and the parts that read them."""
+def _evaluation(
+    store: Store, run: PlannedRun, planned: PlannedEvaluation, code: Mapping[str, str] | None
+) -> dict[str, Any]:
+    """An evaluation as a job has it. Given the digests of the code, its stale parts are to be made again."""
     spec = planned.spec
     item: dict[str, Any] = {
         "eval_id": planned.eval_id, "set": spec.set, "settings": dict(spec.settings), "inputs": dict(spec.inputs),
     }  # fmt: skip
-    made = chosen.store.evaluation(run.run_id, planned.eval_id) if renewed else None
-    if made and stale_parts(made, chosen.task):
+    made = store.evaluation(run.run_id, planned.eval_id) if code else None
+    if made and code and stale_parts(made, code):
         item["renew"] = int(made["attempt"])
     return item
 
@@ -185,18 +193,15 @@ def _keep_config(store: Store, run: PlannedRun) -> None:
     path = store.run_folder(run.run_id) / "config.json"
     if path.exists():
         return
+    record = {
+        "run_id": run.run_id,
+        "config": run.config.model_dump(mode="json"),
+        "inputs": dict(run.inputs),
+        "lineage": lineage(run.config, run.inputs),
+        "steps": total_steps(run.config),
+        # the first evaluation of each set
+        "evaluations": {e.spec.set: e.eval_id for e in reversed(run.evaluations)},
+    }
     with explain_os_errors(f"write {path}"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(
-            path,
-            {
-                "run_id": run.run_id,
-                "config": run.config.model_dump(mode="json"),
-                "inputs": dict(run.inputs),
-                "lineage": lineage(run.config, run.inputs),
-                "steps": total_steps(run.config),
-                "evaluations": {
-                    e.spec.set: e.eval_id for e in reversed(run.evaluations)
-                },  # the first evaluation of each set
-            },
-        )
+        write_json(path, record)

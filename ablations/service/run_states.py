@@ -6,17 +6,17 @@ from typing import Any
 from ablations.plan.plan import RunState, StateOf
 from experiments.errors import Damaged
 from experiments.jobs.queue.queue import Queue
+from experiments.records import TRAINING
 from experiments.store.code import code_digests
 from experiments.store.layout import Store
 from experiments.tasks.base import Task
-
-TRAINING = "training"
 
 
 def run_states(store: Store, task: Task) -> StateOf:
     """A look-up of states for `plan_study`."""
     queued, asked_of_failed = _queue_states(store)
-    code = code_digests({TRAINING: task.training_code, **task.evaluation_code})
+    parts = code_digests({TRAINING: task.training_code, **task.evaluation_code})
+    training = parts.pop(TRAINING)
 
     def state_of(run_id: str, eval_ids: list[str]) -> RunState:
         in_queue = queued.get(run_id)
@@ -31,23 +31,20 @@ def run_states(store: Store, task: Task) -> StateOf:
             lacking = {eval_id for eval_id, made in zip(eval_ids, evaluations, strict=True) if made is None}
             tried = result is None or lacking & asked_of_failed.get(run_id, set())
             return RunState("failed" if in_queue == "failed" and tried else "missing")
-        stale = {} if result.get("code_digest") == code[TRAINING] else {TRAINING: None}
-        for made in evaluations:
-            stale |= dict.fromkeys(_stale_parts(made or {}, code))
-        return RunState("stale", tuple(part for part in code if part in stale)) if stale else RunState("finished")
+        old = {part for made in evaluations for part in stale_parts(made or {}, parts)}
+        stale = [TRAINING] * (result.get("code_digest") != training) + [part for part in parts if part in old]
+        return RunState("stale", tuple(stale)) if stale else RunState("finished")
 
     return state_of
 
 
-def stale_parts(made: Mapping[str, Any], task: Task) -> list[str]:
-    """The parts of an evaluation that were made by other code than the present one, in the order of the parts."""
-    return _stale_parts(made, {TRAINING: "", **code_digests(task.evaluation_code)})
+def stale_parts(made: Mapping[str, Any], code: Mapping[str, str]) -> list[str]:
+    """The parts of an evaluation that were made by other code than the present one.
 
-
-def _stale_parts(made: Mapping[str, Any], code: Mapping[str, str]) -> list[str]:
-    """Records of earlier versions have no parts: all parts count as made by other code."""
+    code: the digest of each part, in the order of the parts. Records of earlier versions have no parts: all are stale.
+    """
     parts = made.get("parts", {})
-    return [p for p, digest in code.items() if p != TRAINING and parts.get(p, {}).get("code_digest") != digest]
+    return [part for part, digest in code.items() if parts.get(part, {}).get("code_digest") != digest]
 
 
 def _queue_states(store: Store) -> tuple[dict[str, str], dict[str, set[str]]]:

@@ -16,11 +16,10 @@ from experiments.config import eval_identity
 from experiments.errors import Damaged, Preempted
 from experiments.events.event_log import EventWriter
 from experiments.store import provenance
-from experiments.store.code import code_digests
 from experiments.store.layout import Store
 from experiments.store.sealed import check_file, describe_file, read_json, write_json
 from experiments.store.spec import EvaluationRequest
-from experiments.tasks.base import Context, EvaluationSpec, Task
+from experiments.tasks.base import Context, EvaluationSpec, Task, join_facts
 
 log = logging.getLogger("experiments.child.run")
 
@@ -40,10 +39,12 @@ def evaluate_all(
     weights: Path,
     context: Context,
     events: EventWriter,
+    code: Mapping[str, str],
 ) -> None:
     """Make the evaluations. A failed one does not stop the others; the first error is raised at the end.
 
     weights: the folder of the attempt that trained. If that is not the present attempt, stored evaluations are reused.
+    code: the digest of each part's code, as it was when the attempt began.
     """
     store = Store.open(context.store, create=False)
     stored = [] if weights == context.folder else [store.run_folder(context.run_id) / "evaluations"]
@@ -53,7 +54,7 @@ def evaluate_all(
             raise Preempted(None)
         made = _made_parts([context.folder / "evaluations", *stored])
         try:
-            _evaluate(item, config, task, weights, context, events, made)
+            _evaluate(item, config, task, weights, context, events, code, made)
         except Preempted:
             raise
         except Exception as error:
@@ -79,6 +80,7 @@ def _evaluate(
     weights: Path,
     context: Context,
     events: EventWriter,
+    code: Mapping[str, str],
     made: Mapping[tuple[str, str], _Made],
 ) -> None:
     target = context.folder / "evaluations" / item.eval_id
@@ -87,9 +89,9 @@ def _evaluate(
     versions = provenance.versions(task.packages())
     parts: dict[str, Any] = {}
     again: set[str] = set()
-    for part, code in code_digests(task.evaluation_code).items():
+    for part in task.evaluation_code:
         identity = part_identity(task, part, context.run_id, spec)
-        found = made.get((identity, code)) if again.isdisjoint(task.part_reads.get(part, ())) else None
+        found = made.get((identity, code[part])) if again.isdisjoint(task.part_reads.get(part, ())) else None
         if found is not None and _take(found, target):
             parts[part] = found.entry
             continue
@@ -97,11 +99,15 @@ def _evaluate(
         before, began = _names(target), time.monotonic()
         facts = task.evaluate_part(part, config, spec, weights, target, context)
         parts[part] = {
-            "id": identity, "code_digest": code, "wall_s": round(time.monotonic() - began, 3), "versions": versions,
-            "facts": facts, "files": sorted(_names(target) - before),
-        }  # fmt: skip
+            "id": identity,
+            "code_digest": code[part],
+            "wall_s": round(time.monotonic() - began, 3),
+            "versions": versions,
+            "facts": facts,
+            "files": sorted(_names(target) - before),
+        }
     renews = {} if item.renew is None else {"renews": item.renew}
-    outcome = _joined([entry["facts"] for entry in parts.values()])
+    outcome = join_facts(entry["facts"] for entry in parts.values())
     result = {
         **outcome,
         "parts": parts,
@@ -153,9 +159,3 @@ def _take(made: _Made, target: Path) -> bool:
     except (Damaged, OSError):
         return False
     return True
-
-
-def _joined(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Join the facts of an evaluation's parts into one record."""
-    metrics = {name: value for facts in parts for name, value in facts.get("metrics", {}).items()}
-    return {**{name: value for facts in parts for name, value in facts.items()}, "metrics": metrics}

@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,9 +32,9 @@ from experiments.config import PROBE_ID, DeviceSpec, TaskConfig, eval_identity, 
 from experiments.errors import Damaged, Preempted
 from experiments.events.event_log import EventWriter
 from experiments.events.training_time import training_time
-from experiments.records import ChildExit
+from experiments.records import TRAINING, ChildExit
 from experiments.store import provenance
-from experiments.store.code import code_digest
+from experiments.store.code import code_digest, code_digests
 from experiments.store.keeps import Keep, union
 from experiments.store.layout import Store
 from experiments.store.sealed import write_json
@@ -66,8 +66,10 @@ def main(spec_path: Path, rank: int = 0, port: int = 0, *, alone: bool = False) 
         if rank:
             _other_rank(spec, task, folder, rank, port)
         else:
-            _announce(events, spec, task)
-            _attempt(spec, task, folder, events, stop)
+            # once, before anything is made: a training may outlive an edit of its own modules
+            code = code_digests({TRAINING: task.training_code, **task.evaluation_code})
+            _announce(events, spec, task, code[TRAINING])
+            _attempt(spec, task, folder, events, stop, code)
         events.emit("finished")
     except Preempted as outcome:
         events.emit("preempted", step=outcome.step)
@@ -102,14 +104,14 @@ def _say_failed(error: Exception, events: EventWriter) -> int:
     return ChildExit.DISK_FULL if cls == "disk_full" else ChildExit.FAILED
 
 
-def _announce(events: EventWriter, spec: AttemptSpec, task: Task) -> None:
+def _announce(events: EventWriter, spec: AttemptSpec, task: Task, code: str) -> None:
     events.emit(
         "started",
         attempt=spec.attempt,
         pid=os.getpid(),
         members=spec.members,
         device=spec.device,
-        code_digest=code_digest(task.training_code),
+        code_digest=code,
         revision=provenance.revision_of(task.training_code, task.folder).facts(),
         tool=provenance.tool(),
         versions=provenance.versions(task.packages()),
@@ -121,7 +123,8 @@ def _other_rank(spec: AttemptSpec, task: Task, folder: Path, rank: int, port: in
     """Take part in a training. Rank 0 emits events and decides when to stop; this process ends with it."""
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     store = Store.open(spec.store, create=False)
-    context = _context(spec, task, store, folder, lambda kind, **fields: None, lambda: False)
+    code = code_digest(task.training_code)
+    context = _context(spec, store, folder, code, lambda kind, **fields: None, lambda: False)
     task.train(_config(spec, task), replace(context, rank=rank, port=port))
 
 
@@ -137,9 +140,9 @@ def _config(spec: AttemptSpec, task: Task) -> Any:
 
 def _context(
     spec: AttemptSpec,
-    task: Task,
     store: Store,
     folder: Path,
+    code: str,
     emit: Callable[..., None],
     should_stop: Callable[[], bool],
 ) -> Context:
@@ -154,11 +157,13 @@ def _context(
         earlier=[store.root / path for path in spec.earlier],
         pinned=spec.pinned,
         keeps=union(Keep(*keep) for keep in spec.keeps),
-        code_digest=code_digest(task.training_code),
+        code_digest=code,
     )
 
 
-def _attempt(spec: AttemptSpec, task: Task, folder: Path, events: EventWriter, stop: StopRequest) -> None:
+def _attempt(
+    spec: AttemptSpec, task: Task, folder: Path, events: EventWriter, stop: StopRequest, code: Mapping[str, str]
+) -> None:
     store = Store.open(spec.store, create=False)
     config = _config(spec, task)
     _check_identities(spec, config)
@@ -168,7 +173,7 @@ def _attempt(spec: AttemptSpec, task: Task, folder: Path, events: EventWriter, s
         pinned.update(fields if kind == "pinned" else {})
         events.emit(kind, **fields)
 
-    context = _context(spec, task, store, folder, emit, stop)
+    context = _context(spec, store, folder, code[TRAINING], emit, stop)
     weights = folder
     if spec.train:
         began = time.monotonic()
@@ -180,7 +185,7 @@ def _attempt(spec: AttemptSpec, task: Task, folder: Path, events: EventWriter, s
         if found is None:
             raise RuntimeError(f"run {spec.run_id} has no weights to evaluate")
         weights = found
-    evaluate_all(spec.evaluations, config, task, weights, context, events)
+    evaluate_all(spec.evaluations, config, task, weights, context, events, code)
 
 
 def _check_identities(spec: AttemptSpec, config: TaskConfig) -> None:
@@ -215,7 +220,7 @@ def _write_result(spec: AttemptSpec, task: Task, context: Context, facts: dict[s
         **training_time(store, spec.run_id, spec.attempt, seconds),
         "devices": context.device.count,
         "device_share": context.device.share,
-        "code_digest": code_digest(task.training_code),
+        "code_digest": context.code_digest,
         "revision": revision.facts(),
         "tool": provenance.tool(),
         **provenance.host(),

@@ -8,8 +8,7 @@ from experiments.errors import UserError
 from experiments.events.event_log import NOT_FSYNCED, Tail
 from experiments.store.layout import Store
 from experiments.store.sealed import read_json
-
-SPEC = "spec.json"
+from experiments.store.spec import FILE
 
 
 def training_time(store: Store, run_id: str, attempt: int, seconds: float) -> dict[str, Any]:
@@ -48,7 +47,7 @@ def _line_of_work(store: Store, run_id: str, last: int) -> Iterator[tuple[int, l
 def _trains(folder: Path) -> bool:
     """Whether the attempt trained; others only evaluate. An unreadable spec counts as training."""
     try:
-        spec: Any = read_json(folder / SPEC)
+        spec: Any = read_json(folder / FILE)
     except UserError:
         return True
     return bool(spec.get("train")) if isinstance(spec, dict) else spec is not None

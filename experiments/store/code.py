@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from experiments.store.user_cache import UserCache
 
 FORMAT = 2
-OURS = ("ablations", "model", "experiments", "reports")
+OURS = ("ablations", "model", "experiments", "reports")  # the packages of this program
 # Storage, processes and contracts between packages: they pass numbers on but compute none. Not counted, not followed.
 NEUTRAL = (
     "ablations", "reports", "experiments.child", "experiments.errors", "experiments.events", "experiments.exchange",
@@ -53,13 +53,14 @@ def _digest(roots: tuple[str, ...], cache: UserCache) -> str:
     whole = hashlib.sha256()
     for path in (name for name in roots if name.startswith("/")):
         whole.update(f"{Path(path).name}\0{_read(Path(path), cache).digest}\n".encode())
-    for name, (_, module) in sorted(_closure((n for n in roots if not n.startswith("/")), cache).items()):
-        whole.update(f"{name}\0{module.digest}\n".encode())
+    for name, digest in sorted(_closure((n for n in roots if not n.startswith("/")), cache).items()):
+        whole.update(f"{name}\0{digest}\n".encode())
     return f"{FORMAT}-{whole.hexdigest()[:16]}"
 
 
-def _closure(roots: Iterable[str], cache: UserCache) -> dict[str, tuple[Path, Module]]:
-    found: dict[str, tuple[Path, Module]] = {}
+def _closure(roots: Iterable[str], cache: UserCache) -> dict[str, str]:
+    """The digest of each module of this program that the roots import, by dotted name."""
+    found: dict[str, str] = {}
     waiting: list[str] = []
     for root in roots:
         below = list(_files(root))
@@ -72,7 +73,7 @@ def _closure(roots: Iterable[str], cache: UserCache) -> dict[str, tuple[Path, Mo
         if name in found or file is None or _in(name, NEUTRAL):
             continue
         module = _read(file, cache)
-        found[name] = (file, module)
+        found[name] = module.digest
         waiting += [imported for imported in module.imports if imported.partition(".")[0] in OURS]
     return found
 

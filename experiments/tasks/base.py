@@ -2,7 +2,7 @@
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -158,11 +158,8 @@ class Task(ABC):
 
         Returns {"metrics": {name: float}, …facts}.
         """
-        made: dict[str, Any] = {"metrics": {}}
-        for part in self.evaluation_code:
-            facts = self.evaluate_part(part, config, evaluation, weights, folder, context)
-            made = {**made, **facts, "metrics": {**made["metrics"], **facts.get("metrics", {})}}
-        return made
+        parts = self.evaluation_code
+        return join_facts(self.evaluate_part(part, config, evaluation, weights, folder, context) for part in parts)
 
     def evaluate_part(
         self, part: str, config: Any, evaluation: EvaluationSpec, weights: Path, folder: Path, context: Context
@@ -174,6 +171,14 @@ class Task(ABC):
         if type(self).evaluate is Task.evaluate:
             raise NotImplementedError(f"{type(self).__name__} defines neither evaluate nor evaluate_part")
         return self.evaluate(config, evaluation, weights, folder, context)
+
+
+def join_facts(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The facts of an evaluation from those of its parts; each part adds metrics."""
+    joined: dict[str, Any] = {"metrics": {}}
+    for facts in parts:
+        joined |= {**facts, "metrics": {**joined["metrics"], **facts.get("metrics", {})}}
+    return joined
 
 
 def settings_read(config: TaskConfig, names: tuple[str, ...] | None) -> dict[str, Any]:

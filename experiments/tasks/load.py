@@ -12,8 +12,9 @@ from pathlib import Path
 from types import ModuleType
 
 from experiments.errors import UserError
+from experiments.store.code import OURS
 from experiments.tasks.base import Task
-from experiments.tasks.own.sources import OURS, sources, sources_of
+from experiments.tasks.own.sources import sources, sources_of
 
 BUILTIN = {
     "translation": "experiments.tasks.translation:TASK",

@@ -91,9 +91,8 @@ class Tracker:
     def sync(self, run: TrackedRun) -> None:
         """Bring MLflow up to date with a run. Raises MLflow's errors; the next call then continues."""
         entry = self._open.pop(run.run_id, None) or (None if self._fresh else self._find(run))
-        if (
-            entry is not None and entry.begin != entry.history.look()
-        ):  # restarted: the curve belongs to another training
+        # restarted: the curve belongs to another training
+        if entry is not None and entry.begin != entry.history.look():
             self._client.delete_run(entry.mlflow_id)
             entry = None
         entry = entry or self._create(run)

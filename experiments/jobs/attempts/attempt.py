@@ -11,11 +11,11 @@ from typing import Any
 from experiments.errors import UserError
 from experiments.events.event_log import EventWriter, Tail
 from experiments.jobs.attempts.progress import AttemptProgress
-from experiments.jobs.attempts.promote import TRAINING
 from experiments.jobs.devices.slots import Slot
 from experiments.jobs.engines.base import Engine, Handle, Launch, child_environment
 from experiments.jobs.queue.job import Claimed, Job
 from experiments.processes.identity import identify
+from experiments.records import TRAINING
 from experiments.store.layout import Store
 from experiments.store.spec import FILE, AttemptSpec, EvaluationRequest
 

@@ -9,10 +9,9 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from experiments.jobs.attempts.progress import AttemptProgress
-from experiments.jobs.attempts.promote import TRAINING
 from experiments.jobs.queue.job import Claimed, Ending
 from experiments.jobs.queue.states import Outcome, State
-from experiments.records import ChildExit
+from experiments.records import TRAINING, ChildExit
 
 MAX_STALLS = 3
 LONG_S = 600.0  # after so long, one new step counts as progress: it may be an epoch

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 from experiments.errors import Damaged
 from experiments.jobs.queue.job import Job
+from experiments.records import TRAINING
 from experiments.store.durable import fsync_folder, fsync_tree, remove_folder
 from experiments.store.layout import Store
 from experiments.store.sealed import read_json, write_json
 
 RESULT = "result.json"
 _ASKED = ("eval_id", "set", "settings", "inputs")  # fields of a job's evaluation
-TRAINING = "training"  # the name of the training part; other parts are eval_ids
 
 
 class Promoted(NamedTuple):

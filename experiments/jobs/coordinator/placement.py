@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from experiments.errors import Damaged, UserError
 from experiments.jobs.attempts import attempt as attempts
 from experiments.jobs.attempts.attempt import PreparedAttempt, RunningAttempt
-from experiments.jobs.attempts.promote import TRAINING, leftover, missing
+from experiments.jobs.attempts.promote import leftover, missing
 from experiments.jobs.coordinator import folder_errors
 from experiments.jobs.coordinator.admission import Admission
 from experiments.jobs.coordinator.preparation import LoadTask, Preparation, serves, task_of
@@ -19,6 +19,7 @@ from experiments.jobs.queue import trust
 from experiments.jobs.queue.job import Claimed, Job, Waiting
 from experiments.jobs.queue.ledger import Ledger
 from experiments.jobs.queue.states import Outcome, State
+from experiments.records import TRAINING
 from experiments.store.code import code_digest
 from experiments.store.layout import Store
 

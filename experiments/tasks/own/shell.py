@@ -95,7 +95,7 @@ def read_metrics(ended: Ended, file: Path | None, command: str) -> Metrics:
     if ended.stopped:
         raise Preempted(None)  # it saved its state and ended successfully before it had metrics
     raise UserError(
-        f"The command ended well, and there are no metrics {place}: a JSON object is wanted, such as "
+        f"The command ended well, and there are no metrics {place}. Write a JSON object, such as "
         f'{{"accuracy": 93.2}}, or a CSV head and line. The command: {command}'
     )
 

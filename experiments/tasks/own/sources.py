@@ -10,8 +10,8 @@ from pathlib import Path
 from types import ModuleType
 
 from experiments.errors import UserError
+from experiments.store.code import OURS
 
-OURS = ("ablations", "model", "experiments", "reports")
 # The contract and the adapters move no number.
 _NEUTRAL = ("experiments.tasks.base", "experiments.tasks.own.function", "experiments.errors", "experiments.config")
 

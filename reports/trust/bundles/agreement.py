@@ -1,6 +1,6 @@
 """Whether a bundle's plan and its runs agree, and whether its numbers follow from what it holds.
 
-A checksum inside a file proves nothing: whoever alters a number can compute it again. So names are computed from
+A checksum inside a file proves nothing, because it can be recomputed after a change. So names are computed from
 settings, and scores from counts. What cannot be computed again (a perplexity needs weights and corpus) is as its maker
 recorded it; the reader is shown which numbers these are.
 """

@@ -5,7 +5,6 @@ store.json  runs/<run_id>/…     as in a store
 """
 
 import gzip
-import hashlib
 import io
 import json
 import re
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from experiments.errors import UserError
+from experiments.store.sealed import describe_file
 
 HEAD = "bundle.json"
 SUFFIX = ".tar.gz"
@@ -30,12 +30,6 @@ LARGEST_RECORD = 64 << 20  # a .json file, which is read as a whole
 MOST_FILES = 1_000_000
 DEEPEST = 64  # brackets within brackets in JSON
 _ONE_READ = 1 << 20  # tarfile reads an extended header as a whole, however long it says that it is
-
-
-def manifest_entry(path: Path) -> dict[str, Any]:
-    """SHA-256 and size of a file."""
-    with path.open("rb") as file:
-        return {"sha256": hashlib.file_digest(file, "sha256").hexdigest(), "bytes": file.tell()}
 
 
 def pack(file: IO[bytes], head: bytes, files: Mapping[str, Path]) -> None:
@@ -94,7 +88,7 @@ class Packed:
             target.parent.mkdir(parents=True, exist_ok=True)
             with target.open("xb") as file:
                 shutil.copyfileobj(content, file)
-        if content is None or manifest_entry(target)["sha256"] != listed["sha256"]:
+        if content is None or describe_file(target)["sha256"] != listed["sha256"]:
             raise UserError(f"{entry.name} is not the file that was packed.")
         if target.suffix == ".json":
             parsed(target.read_bytes())

@@ -19,9 +19,9 @@ from experiments.exchange.import_runs import files_of
 from experiments.exchange.redaction import Redaction
 from experiments.store.durable import whole_file
 from experiments.store.layout import Store
-from experiments.store.sealed import seal
+from experiments.store.sealed import describe_file, seal
 from experiments.tasks.columns import Column
-from reports.trust.bundles.archive import manifest_entry, pack
+from reports.trust.bundles.archive import pack
 
 VERSION = 3  # columns say how they are compared; before, their metrics' names did
 
@@ -52,7 +52,7 @@ def write_bundle(
             kept = redaction.file(store.root / name, Path(place) / str(len(files)))
             if kept is not None:
                 files[name] = kept
-        head = _head(plan, columns, asked, redaction) | {"files": {n: manifest_entry(p) for n, p in files.items()}}
+        head = _head(plan, columns, asked, redaction) | {"files": {n: describe_file(p) for n, p in files.items()}}
         # in the order written: it is that of the table's columns
         text = (json.dumps(seal(head), indent=1, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
         with explain_os_errors(f"write {path}"), whole_file(path.absolute()) as file:

@@ -1,4 +1,4 @@
-"""What a training keeps for whoever evaluates it: one training serves all who share it, as one of their own would."""
+"""The checkpoints that a training keeps: evaluations of all studies that share the run find what they need."""
 
 from itertools import product
 
@@ -91,7 +91,7 @@ class TestGoingOn:
             (5, Keep(SPACED, 2, 4, 4), 5),  # all four lie ahead: 6, 8, 10, 12
             (9, Keep(SPACED, 2, 4, 4), None),  # 6 was not kept
             (9, Keep(SPACED, 2, 3, 3), 9),  # 8 was
-            (9, Keep(SPACED, 2, 9, 3), 9),  # more is wanted than needed
+            (9, Keep(SPACED, 2, 9, 3), 9),  # more than needed is kept
             (3, Keep(BEST, 4, 1, 1), 3),  # no measurement was due yet
             (9, Keep(BEST, 4, 1, 1), None),
             (9, Keep(BEST, 4, 1, 0), 9),  # a curve, and no evaluation

@@ -11,8 +11,9 @@ from experiments.child.evaluations import evaluate_all
 from experiments.config import DeviceSpec, TaskConfig, eval_identity, run_identity
 from experiments.events.event_log import EventWriter, read_events
 from experiments.records import ChildExit
+from experiments.store.code import code_digest
 from experiments.store.layout import Store
-from experiments.store.sealed import write_json
+from experiments.store.sealed import read_json, write_json
 from experiments.store.spec import EvaluationRequest
 from experiments.tasks.base import Context
 from experiments.tasks.load import load_task
@@ -34,24 +35,46 @@ def TASK(settings, context):
 """
 
 
-def test_one_that_fails_is_the_attempts_failure_and_the_others_are_made(tmp_path: Path) -> None:
-    (tmp_path / "three_sets_of_a_test.py").write_text(TRAINER)
-    name = "three_sets_of_a_test:TASK"
-    task, store = load_task(name, str(tmp_path)), Store.open(tmp_path / "store")
+EDITS_ITSELF = """
+from pathlib import Path
+from dataclasses import dataclass
+from experiments.tasks.own.function import column, task
+
+@dataclass
+class Settings:
+    steps: int = 1
+
+@task(Settings, columns=[column("accuracy", "accuracy")])
+def TASK(settings, context):
+    with Path(__file__).open("a") as text:
+        text.write("STEPS = 2")
+    return {"accuracy": 1.0}
+"""
+
+
+def _attempt(folder: Path, module: str, trainer: str) -> tuple[Path, list[dict[str, Any]]]:
+    """An attempt at a run of that trainer, with all its evaluations: its folder, whose spec is written, and these."""
+    (folder / f"{module}.py").write_text(trainer)
+    name = f"{module}:TASK"
+    task, store = load_task(name, str(folder)), Store.open(folder / "store")
     config = task.config_type.model_validate_json(json.dumps({"task": name}))
     run_id = run_identity(config, {})
-    number, folder = store.new_attempt(run_id)
-    specs = task.evaluations(config, store.root)
+    number, attempt = store.new_attempt(run_id)
     asked = [
         {"eval_id": eval_identity(run_id, s.settings, s.inputs), "set": s.set, "settings": s.settings, "inputs": {}}
-        for s in specs
+        for s in task.evaluations(config, store.root)
     ]
     spec = {
-        "store": str(store.root), "run_id": run_id, "attempt": number, "task": name, "folder": str(tmp_path),
+        "store": str(store.root), "run_id": run_id, "attempt": number, "task": name, "folder": str(folder),
         "config": config.model_dump(mode="json"), "inputs": {}, "train": True, "evaluations": asked,
         "device": {"kind": "cpu", "threads": 1},
     }  # fmt: skip
-    write_json(folder / "spec.json", spec)
+    write_json(attempt / "spec.json", spec)
+    return attempt, asked
+
+
+def test_one_that_fails_is_the_attempts_failure_and_the_others_are_made(tmp_path: Path) -> None:
+    folder, asked = _attempt(tmp_path, "three_sets_of_a_test", TRAINER)
     assert run.main(folder / "spec.json") == ChildExit.FAILED
     events = read_events(folder)
     assert [event["set"] for event in events if event["kind"] == "evaluated"] == ["a", "c"]
@@ -59,6 +82,18 @@ def test_one_that_fails_is_the_attempts_failure_and_the_others_are_made(tmp_path
     assert "the trainer did not return it" in failed["message"] and failed["cls"] == "user_error"
     made = {path.parent.name for path in folder.glob("evaluations/*/result.json")}
     assert made == {item["eval_id"] for item in asked if item["set"] != "b"}
+
+
+def test_code_that_is_edited_while_it_trains_is_recorded_as_it_was_at_the_start(tmp_path: Path) -> None:
+    folder, [item] = _attempt(tmp_path, "edits_itself", EDITS_ITSELF)
+    before = code_digest([str(tmp_path / "edits_itself.py")])
+    assert run.main(folder / "spec.json") == ChildExit.FINISHED
+    assert code_digest([str(tmp_path / "edits_itself.py")]) != before
+    [started] = [event for event in read_events(folder) if event["kind"] == "started"]
+    result, made = (read_json(path / "result.json") for path in (folder, folder / "evaluations" / item["eval_id"]))
+    assert result and made
+    recorded = [started["code_digest"], result["code_digest"], made["parts"]["evaluate"]["code_digest"]]
+    assert recorded == [before] * 3
 
 
 class Failing(OwnTask):
@@ -79,5 +114,5 @@ def test_no_other_is_tried_where_it_could_only_fail_too(error: Exception, tmp_pa
     context = Context(store.root, "a" * 16, tmp_path, {}, DeviceSpec(), lambda *_, **__: None, lambda: False)
     items = [EvaluationRequest(str(number), "dev", {}, {}) for number in range(3)]
     with pytest.raises(type(error)):
-        evaluate_all(items, None, task, tmp_path, context, EventWriter(tmp_path))
+        evaluate_all(items, None, task, tmp_path, context, EventWriter(tmp_path), {"evaluate": "2-0"})
     assert task.tried == 1

@@ -1,4 +1,4 @@
-"""Sections are typed by the rules of JSON, whoever gives the values: a study file, a queue, a child's orders."""
+"""Sections are typed by the rules of JSON, whether values come from a study file, a queue or a child's spec."""
 
 from pathlib import Path
 from types import MappingProxyType
