@@ -19,8 +19,8 @@ from model.transformer import Transformer
 from tests.torch_layers import torch_decoder_layer, torch_encoder_layer
 
 STEPS, WARMUP, PIECES, LONGEST, ROWS = 300, 100, 64, 12, 16
-# Of the paper's rate, which is made for d_model 512. At 0.3 this small model carries roundings on: curves of any two
-# programs part after some fifty steps in fp32, and stay within 2e-11 in fp64.
+# Of the paper's rate, which is made for d_model 512. At 0.3 this small model carries roundings on: the curves of two
+# programs in fp64 part by 2e-11 instead of 3e-15.
 SCALE = 0.1
 SIZES = ModelConfig(num_layers=2, d_model=32, d_ff=64, num_heads=4, d_k=8, d_v=8, dropout=0.0)
 
@@ -122,12 +122,24 @@ def _our_losses(dtype: torch.dtype, folder: Path) -> list[float]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
-def test_the_curve_of_three_hundred_steps_is_a_plain_loops(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, tolerance: float
-) -> None:
+def test_the_curve_of_three_hundred_steps_is_a_plain_loops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(curve, "EVERY_STEPS", 1)
-    ours, plain = _our_losses(dtype, tmp_path), _plain_losses(dtype)
-    assert ours == pytest.approx(plain, rel=tolerance)
+    ours, plain = _our_losses(torch.float64, tmp_path), _plain_losses(torch.float64)
+    assert ours == pytest.approx(plain, rel=1e-12)
     assert plain[-1] < 0.6 * plain[0], "it learns"
-    print("largest relative difference:", max(abs(a - b) / b for a, b in zip(ours, plain, strict=True)))
+
+
+@pytest.mark.slow
+def test_in_single_precision_the_curve_is_a_plain_loops_but_for_rounding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rounding that flips one unit of a ReLU moves the loss by 1e-4, and the difference then grows.
+
+    When that happens depends on the processor: the plain loop's own curves in fp32 and fp64 are 2e-7 apart until a step
+    between 70 and 250, and 1e-2 at step 300. Means over many steps stay close.
+    """
+    monkeypatch.setattr(curve, "EVERY_STEPS", 1)
+    ours, plain = _our_losses(torch.float32, tmp_path), _plain_losses(torch.float32)
+    assert ours[:20] == pytest.approx(plain[:20], rel=1e-5)
+    assert ours == pytest.approx(plain, rel=0.05)
+    assert sum(ours[-100:]) == pytest.approx(sum(plain[-100:]), rel=1e-2)
