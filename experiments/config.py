@@ -1,11 +1,8 @@
-"""A run's configuration and its two identities. Imports no torch.
+"""A run's configuration: every setting with its default, meaning and unit. Imports no torch.
 
-`run_id` names a training, `eval_id` one decode and scoring of its weights (see `run_identity`, `eval_identity`).
-The defaults are the paper's base and are frozen: changing one would rename every run of every store.
+The defaults are the paper's base and are frozen: changing one would rename every run of every store (identity.py).
 """
 
-import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -222,53 +219,7 @@ def difference(config: BaseModel, theirs: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in flatten(config) if key not in theirs or theirs[key] != value}
 
 
-def identity_settings(config: TaskConfig) -> dict[str, Any]:
-    """The settings, by dotted name, that are part of a run's identity."""
-    return _without(dict(flatten(config)), ("task", "seed", *config.setting_roles.not_in_run_id))
-
-
 def total_steps(config: TaskConfig) -> int | None:
     """Training steps, if a setting gives them as an integer; otherwise None."""
     value = dict(flatten(config)).get(config.setting_roles.steps)
     return value if isinstance(value, int) else None
-
-
-def digest(payload: Any) -> str:
-    """16 hex digits of the SHA-256 of canonical JSON (sorted keys, no spaces)."""
-    text = json.dumps(payload, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def run_identity(config: TaskConfig, inputs: Mapping[str, str]) -> str:
-    """The run_id. Training results are a function of these arguments and of the code, and of nothing else.
-
-    inputs: digests of the training inputs (the task's `inputs`), such as a corpus's recipe or content.
-    """
-    return digest(_training_payload(config, inputs))
-
-
-PROBE_ID = "0" * 16  # run_id of trainings that are only measured
-
-
-def lineage(config: TaskConfig, inputs: Mapping[str, str]) -> str:
-    """Equal for runs that differ only in train_steps: the longer one may continue the shorter one."""
-    payload = _training_payload(config, inputs)
-    payload["settings"] = _without(payload["settings"], config.setting_roles.not_in_lineage)
-    return digest(payload)
-
-
-def _training_payload(config: TaskConfig, inputs: Mapping[str, str]) -> dict[str, Any]:
-    roles = config.setting_roles
-    settings = difference(config, defaults(type(config))) if roles.frozen_defaults else dict(flatten(config))
-    settings = _without(settings, ("task", "seed", *roles.not_in_run_id))
-    return {"task": config.task, "seed": config.seed, "settings": settings, "inputs": dict(inputs)}
-
-
-def _without(settings: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    groups = tuple(name for name in names if name.endswith("."))
-    return {k: v for k, v in settings.items() if k not in names and not k.startswith(groups)}
-
-
-def eval_identity(run_id: str, settings: Mapping[str, Any], inputs: Mapping[str, str]) -> str:
-    """The eval_id: hash of a run's weights, all decoding settings, and digests of the decoded set."""
-    return digest({"run_id": run_id, "settings": dict(settings), "inputs": dict(inputs)})

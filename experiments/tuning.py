@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from experiments.config import digest
 from experiments.errors import UserError
+from experiments.identity import digest
 from experiments.store.layout import Store
 from experiments.store.sealed import read_json, write_json
 

@@ -39,7 +39,7 @@ STEPPED_CLOCK = Path(__file__).parent / "stepped_clock"
 COORDINATOR = """
 import sys
 from experiments.jobs.coordinator.background import Background
-from experiments.jobs.coordinator.coordinator import work
+from experiments.jobs.coordinator.work import work
 from experiments.jobs.engines.local import LocalEngine
 from experiments.jobs.devices.slots import Slot
 from experiments.store.layout import Store

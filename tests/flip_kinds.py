@@ -7,12 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from experiments.config import DeviceSpec, RunConfig, digest
+from experiments.config import DeviceSpec, RunConfig
 from experiments.data.corpora import files
 from experiments.data.encoding import encoded
 from experiments.evaluation.trained.averaging import kept_average
 from experiments.evaluation.trained.trained import load_tokenizers
 from experiments.events.event_log import Tail
+from experiments.identity import digest
 from experiments.jobs.attempts import calibration
 from experiments.jobs.queue.ledger import Ledger
 from experiments.store.layout import Store

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ablations.service.enqueue import enqueue, prepare
 from ablations.service.selected import Selected, Selectors, choose
-from experiments.jobs.coordinator.coordinator import work
+from experiments.jobs.coordinator.work import work
 from experiments.jobs.devices.slots import Slot
 from experiments.jobs.engines.local import LocalEngine
 from experiments.store.layout import Store

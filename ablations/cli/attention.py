@@ -9,8 +9,8 @@ import typer
 from ablations.cli import options
 from ablations.service import choose_run
 from ablations.service.selected import Selectors
-from experiments.config import digest
 from experiments.errors import UserError, explain_os_errors
+from experiments.identity import digest
 from experiments.store.layout import Store
 from experiments.store.sealed import write_json
 from reports.figures.attention import draw_attention

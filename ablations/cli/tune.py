@@ -23,8 +23,8 @@ from ablations.study.selectors import Selection
 from ablations.study.tuning import SETS, notes_of, tune_of, with_tuned
 from experiments.errors import UserError
 from experiments.jobs.coordinator.background import Background
-from experiments.jobs.coordinator.coordinator import work
 from experiments.jobs.coordinator.reporter import Summary, View
+from experiments.jobs.coordinator.work import work
 from experiments.jobs.devices.slots import Slot, parse_slots
 from experiments.tasks.load import load_task
 from experiments.tracking.mlflow import Tracker

@@ -9,8 +9,9 @@ from ablations.plan.resolve import PlannedRow, published_names, resolve
 from ablations.study.messages import show
 from ablations.study.selectors import Selection
 from ablations.study.study import Study
-from experiments.config import TaskConfig, digest, eval_identity, run_identity
+from experiments.config import TaskConfig
 from experiments.errors import UserError
+from experiments.identity import digest, eval_identity, run_identity
 from experiments.tasks.base import EvaluationSpec, Task, settings_read
 
 

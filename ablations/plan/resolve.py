@@ -13,8 +13,9 @@ from ablations.study.overrides import Setting, build, check_names, setting_names
 from ablations.study.scale import check_ratios, scaled
 from ablations.study.selectors import Selection, row_seeds, select_rows
 from ablations.study.study import Profile, Study, Variation
-from experiments.config import TaskConfig, defaults, difference, digest, flatten
+from experiments.config import TaskConfig, defaults, difference, flatten
 from experiments.errors import UserError
+from experiments.identity import digest
 from experiments.tasks.base import Task
 
 USUAL_COSTS = ("params", "flops")  # published numbers of any task's rows: parameters (in millions), of training

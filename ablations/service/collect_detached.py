@@ -21,7 +21,7 @@ def collect_detached(store: Store) -> None:
     if not names:
         return
     from experiments.jobs.coordinator.background import Background
-    from experiments.jobs.coordinator.coordinator import work
+    from experiments.jobs.coordinator.work import work
     from experiments.jobs.engines.slurm import SlurmEngine
     from experiments.tracking.mlflow import Tracker
 

@@ -9,8 +9,9 @@ from ablations.service.obstacles import refuse
 from ablations.service.run_states import stale_parts
 from ablations.service.selected import Selected
 from ablations.study.selectors import CORPUS
-from experiments.config import digest, flatten, lineage, total_steps
+from experiments.config import flatten, total_steps
 from experiments.errors import UserError, explain_os_errors
+from experiments.identity import digest, lineage
 from experiments.jobs.queue.job import Job, Member
 from experiments.jobs.queue.queue import Queue
 from experiments.records import TRAINING

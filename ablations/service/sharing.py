@@ -8,8 +8,8 @@ from ablations.plan.plan import PlannedRun
 from ablations.service.enqueue import prepare
 from ablations.service.forecast import short_spec, step_cost
 from ablations.service.selected import Selected
-from experiments.config import digest
 from experiments.errors import UserError
+from experiments.identity import digest
 from experiments.jobs.attempts.calibration import Point, keep, keep_share, kept_share
 from experiments.jobs.attempts.probe import STEPS, probe_together, steps_together
 from experiments.jobs.devices.device_sharing import WORTH, counts, most_worth, shares

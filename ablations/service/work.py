@@ -5,11 +5,11 @@ from dataclasses import dataclass, field, replace
 
 from experiments.errors import UserError
 from experiments.jobs.coordinator.background import Background
-from experiments.jobs.coordinator.coordinator import work
 from experiments.jobs.coordinator.loop import Until
 from experiments.jobs.coordinator.notify import Notifier
 from experiments.jobs.coordinator.reporter import Summary, View
 from experiments.jobs.coordinator.watch import HANG_S
+from experiments.jobs.coordinator.work import work
 from experiments.jobs.devices.slots import Slot, parse_cluster_slots, parse_slots
 from experiments.jobs.engines.base import Engine
 from experiments.jobs.queue.queue import Queue

@@ -10,8 +10,8 @@ from typing import Any
 
 from benchmarks.scheduling.jobs import job
 from experiments.events.event_log import EventWriter
-from experiments.jobs.coordinator.coordinator import work
 from experiments.jobs.coordinator.reporter import tracked_run
+from experiments.jobs.coordinator.work import work
 from experiments.jobs.devices.slots import Slot
 from experiments.jobs.engines.base import Engine, Exit, Handle, Launch
 from experiments.jobs.engines.local import LocalEngine

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments.child.failures import failure_class
-from experiments.config import eval_identity
 from experiments.errors import Damaged, Preempted
 from experiments.events.event_log import EventWriter
+from experiments.identity import eval_identity
 from experiments.store import provenance
 from experiments.store.layout import Store
 from experiments.store.sealed import check_file, describe_file, read_json, write_json

@@ -28,10 +28,11 @@ from typing import Any
 from experiments.child.evaluations import evaluate_all, versions_of
 from experiments.child.failures import failure_class
 from experiments.child.stopping import StopRequest
-from experiments.config import PROBE_ID, DeviceSpec, TaskConfig, eval_identity, run_identity
+from experiments.config import DeviceSpec, TaskConfig
 from experiments.errors import Damaged, Preempted
 from experiments.events.event_log import EventWriter
 from experiments.events.training_time import training_time
+from experiments.identity import PROBE_ID, eval_identity, run_identity
 from experiments.records import TRAINING, ChildExit
 from experiments.store import provenance
 from experiments.store.code import code_digest, code_digests

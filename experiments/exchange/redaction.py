@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.config import TaskConfig, identity_settings
+from experiments.config import TaskConfig
 from experiments.events.lines import LineError, decode, encode, format_of
+from experiments.identity import identity_settings
 from experiments.store.layout import Store
 from experiments.store.sealed import read_json, write_json
 

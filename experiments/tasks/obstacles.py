@@ -13,12 +13,13 @@ from itertools import islice
 from pathlib import Path
 from typing import ClassVar
 
-from experiments.config import DataConfig, EvaluationConfig, RunConfig, TrainingConfig, digest
+from experiments.config import DataConfig, EvaluationConfig, RunConfig, TrainingConfig
 from experiments.data.corpora.pair_corpus import PairCorpus, select_sets
 from experiments.data.encoding.encoded import EncodedCorpus, encoded_digest, open_encoded
 from experiments.data.encoding.prepare import prepare
 from experiments.data.encoding.tokenizer import VocabularyTooLarge
 from experiments.errors import NeedsCorpus, UserError
+from experiments.identity import digest
 from experiments.store.user_cache import UserCache
 
 LOOKED_AT = 200_000  # pairs

@@ -18,7 +18,7 @@ from experiments.tasks.parsing_config import ParsingConfig
 from experiments.tasks.sequence.task import SCORE, SequenceTask
 
 if TYPE_CHECKING:
-    from experiments.evaluation.score.scores import SetScores
+    from experiments.evaluation.score.result import SetScores
 
 F1 = Column(
     "f1", "dev", "f1", "F1 (dev)", "higher", 1, paper="f1_dev", counts=Counts(BRACKET_COUNTS, f1, "brackets.npy")

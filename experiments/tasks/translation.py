@@ -15,7 +15,7 @@ from experiments.tasks.columns import Column, Counts
 from experiments.tasks.sequence.task import SequenceTask
 
 if TYPE_CHECKING:
-    from experiments.evaluation.score.scores import SetScores
+    from experiments.evaluation.score.result import SetScores
 
 PERPLEXITY = Column(
     "ppl", "dev", "perplexity", "PPL (dev)", "lower", 2, paper="perplexity", logarithmic=True, per_piece=True,
@@ -41,7 +41,7 @@ class Translation(SequenceTask):
     ) -> "SetScores":  # fmt: skip
         import numpy as np
 
-        from experiments.evaluation.score.scoring import score_text
+        from experiments.evaluation.score.translations import score_text
 
         scores = score_text(outputs, references, _target_language(config))
         np.save(folder / "statistics.npy", scores.statistics, allow_pickle=False)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from experiments.config import digest
+from experiments.identity import digest
 from experiments.tracking.database import SCHEME
 
 

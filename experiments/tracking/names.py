@@ -10,7 +10,7 @@ import posixpath
 import re
 from collections.abc import Iterable
 
-from experiments.config import digest
+from experiments.identity import digest
 
 LONGEST = 250
 # a refused character, or an underscore that looks like the beginning of an escape

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from experiments.config import digest
+from experiments.identity import digest
 
 if TYPE_CHECKING:
     from experiments.tracking.mlflow import Tracker

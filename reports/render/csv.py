@@ -7,14 +7,14 @@ from typing import Any
 
 from reports.render.text import plain
 from reports.results.table import Table
-from reports.table.records import record
+from reports.table.row_records import record
 
 # Also the full-width forms, which some spreadsheets read as their ASCII counterparts.
 _FORMULA = tuple("=+-@＝＋－＠")
 
 
 def render(table: Table) -> str:
-    """The records of reports/table/records.py, one line each, under one line of names."""
+    """The records of reports/table/row_records.py, one line each, under one line of names."""
     lines = [dict(_flat(record(row, table), table)) for row in table.rows]
     names = list(dict.fromkeys(name for line in lines for name in line))
     stream = io.StringIO()

@@ -1,9 +1,9 @@
-"""JSON: a list with one object per row (see reports/table/records.py)."""
+"""JSON: a list with one object per row (see reports/table/row_records.py)."""
 
 import json
 
 from reports.results.table import Table
-from reports.table.records import record
+from reports.table.row_records import record
 
 
 def render(table: Table) -> str:

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ablations.plan.plan import PlannedEvaluation, PlannedRun
-from experiments.config import flatten, identity_settings
+from experiments.config import flatten
 from experiments.errors import Damaged
+from experiments.identity import identity_settings
 from experiments.store.sealed import check_file
 from experiments.tasks.columns import Column
 from reports.results.recomputed import differs, recomputed

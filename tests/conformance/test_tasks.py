@@ -13,8 +13,9 @@ import pytest
 from ablations.service.selected import task_of
 from ablations.study.overrides import nested
 from ablations.study.study import load_study
-from experiments.config import DeviceSpec, TaskConfig, eval_identity, run_identity
+from experiments.config import DeviceSpec, TaskConfig
 from experiments.errors import Preempted
+from experiments.identity import eval_identity, run_identity
 from experiments.store.code import code_digest, code_digests
 from experiments.store.layout import Store
 from experiments.tasks.base import Context, Task

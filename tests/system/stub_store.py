@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from experiments.events.event_log import read_events
-from experiments.jobs.coordinator.coordinator import work
+from experiments.jobs.coordinator.work import work
 from experiments.jobs.devices.slots import Slot
 from experiments.jobs.engines.local import LocalEngine
 from experiments.jobs.queue.job import Job, Member

@@ -13,7 +13,7 @@ from .stub_store import STUB, assert_whole, events, make, outcomes, wait_for
 STEPS_S = [1, -1, 5, -5, 3600, -3600]  # all from where the clock stood when the coordinator began
 COORDINATOR = """
 import sys
-from experiments.jobs.coordinator.coordinator import work
+from experiments.jobs.coordinator.work import work
 from experiments.jobs.engines.local import LocalEngine
 from experiments.jobs.devices.slots import Slot
 from experiments.store.layout import Store

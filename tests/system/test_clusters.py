@@ -3,7 +3,7 @@
 import pytest
 
 from experiments.errors import UserError
-from experiments.jobs.coordinator.coordinator import work
+from experiments.jobs.coordinator.work import work
 from experiments.jobs.devices.slots import parse_cluster_slots
 from experiments.jobs.queue.queue import Queue
 from experiments.jobs.queue.states import State

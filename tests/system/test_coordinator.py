@@ -260,7 +260,7 @@ def test_a_stale_run_is_trained_anew_when_asked(store, monkeypatch):
 PROGRAM = """
     import sys
     from tests.system.stub_store import *
-    from experiments.jobs.coordinator.coordinator import work
+    from experiments.jobs.coordinator.work import work
     from experiments.store.layout import Store
     summary = work(Store.open({store!r}), SLOTS, engine=LocalEngine(()), child=CHILD)
     sys.exit(128 + summary.interrupted if summary.interrupted else 0)

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from experiments.config import PROBE_ID, RunConfig
+from experiments.config import RunConfig
 from experiments.events.event_log import read_events
+from experiments.identity import PROBE_ID
 from experiments.store.layout import Store
 from experiments.store.spec import AttemptSpec
 from experiments.tasks.translation import TASK

@@ -13,7 +13,7 @@ from .conftest import TINY, environment
 
 ROOT = Path(__file__).parents[2]
 EDITS = {  # file, old, new
-    "scoring": ("experiments/evaluation/score/scoring.py", 'BLEU(tokenize="13a")', 'BLEU(tokenize="char")'),
+    "scoring": ("experiments/evaluation/score/translations.py", 'BLEU(tokenize="13a")', 'BLEU(tokenize="char")'),
     "search": ("experiments/evaluation/decode/finished.py", "(5 +", "(6 +"),
     "loss": ("experiments/training/loss.py", "1 - ", "1.01 - "),
 }

@@ -6,11 +6,12 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Literal, Self
 
-from experiments.config import DataConfig, digest
+from experiments.config import DataConfig
 from experiments.data.builtin.generate import generate, recipe_digest
 from experiments.data.corpora.files import FileFacts, FilePair, Fingerprints, read_lines
 from experiments.data.corpora.folder import find
 from experiments.errors import UserError
+from experiments.identity import digest
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from experiments.config import DataConfig, digest
+from experiments.config import DataConfig
 from experiments.data.encoding.pairs import SIDES, EncodedPairs, piece_dtype
 from experiments.data.encoding.tokenizer import Tokenizer, tokenizer_settings
 from experiments.errors import Damaged, UserError
+from experiments.identity import digest
 from experiments.store.sealed import check_file, read_json
 
 FORMAT = 1  # format of the folder; part of the digest

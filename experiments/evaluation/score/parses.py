@@ -11,7 +11,7 @@ from experiments.data.corpora.trees.tree import Tree, to_text
 from experiments.evaluation.score.evalb.files import report
 from experiments.evaluation.score.evalb.rules import Rules
 from experiments.evaluation.score.evalb.score import SentenceScore, score_sentence, summarise
-from experiments.evaluation.score.scores import SetScores
+from experiments.evaluation.score.result import SetScores
 
 
 def score_parses(

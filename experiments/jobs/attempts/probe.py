@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from experiments.config import PROBE_ID
 from experiments.errors import UserError
 from experiments.events.event_log import read_events
+from experiments.identity import PROBE_ID
 from experiments.jobs.devices.slots import Slot
 from experiments.jobs.engines.base import CHILD, Engine, Launch, child_environment
 from experiments.jobs.engines.local import LocalEngine

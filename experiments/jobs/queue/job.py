@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
-from experiments.config import digest
+from experiments.identity import digest
 from experiments.jobs.queue.states import Outcome, State
 from experiments.store.keeps import Keep, union
 

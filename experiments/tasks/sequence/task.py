@@ -26,7 +26,7 @@ from model import cost as count
 
 if TYPE_CHECKING:
     from experiments.data.encoding.encoded import EncodedCorpus
-    from experiments.evaluation.score.scores import SetScores
+    from experiments.evaluation.score.result import SetScores
 
 # The parts of an evaluation, in the order in which they are made.
 LIKELIHOOD, DECODE, SCORE = "likelihood", "decode", "score"
@@ -41,7 +41,7 @@ class SequenceTask(Task):
     evaluation_code: Mapping[str, tuple[str, ...]] = {
         LIKELIHOOD: ("experiments.tasks.sequence.likelihood",),
         DECODE: ("experiments.tasks.sequence.decoding",),
-        SCORE: ("experiments.evaluation.score.scoring",),
+        SCORE: ("experiments.evaluation.score.translations",),
     }
     part_reads: Mapping[str, tuple[str, ...]] = {SCORE: (DECODE,)}
     part_settings: Mapping[str, tuple[str, ...]] = {LIKELIHOOD: _OF_WEIGHTS, DECODE: (*_OF_WEIGHTS, *_OF_SEARCH)}

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from experiments.config import RunConfig, lineage
+from experiments.config import RunConfig
 from experiments.data.encoding.encoded import EncodedCorpus, model_names
 from experiments.device import Device, seed_everything
+from experiments.identity import lineage
 from experiments.store.keeps import BEST, Keep
 from experiments.tasks.base import Context
 from experiments.tasks.sequence.batches import Batches, dev_perplexity

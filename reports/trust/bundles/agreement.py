@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ablations.plan.plan import Plan, PlannedEvaluation, PlannedRun
-from experiments.config import TaskConfig, eval_identity, flatten, identity_settings, run_identity
+from experiments.config import TaskConfig, flatten
 from experiments.errors import UserError
+from experiments.identity import eval_identity, identity_settings, run_identity
 from experiments.store.layout import Store
 from experiments.store.sealed import read_json
 from experiments.tasks.columns import Column

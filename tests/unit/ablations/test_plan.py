@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ablations.plan.plan import RunState, plan_as_json, plan_study
 from ablations.study.selectors import Selection
 from ablations.study.study import Study, load_study
-from experiments.config import run_identity
+from experiments.identity import run_identity
 
 TABLE3 = load_study("table3")
 BASE = '[[variation]]\nkey = "base"\n'

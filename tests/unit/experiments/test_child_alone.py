@@ -5,8 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from experiments.config import run_identity
 from experiments.events.event_log import read_events
+from experiments.identity import run_identity
 from experiments.processes.identity import identify
 from experiments.store.layout import Store
 from experiments.store.sealed import write_json

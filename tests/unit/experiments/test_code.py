@@ -110,7 +110,7 @@ def _docstring(node: ast.AST) -> str | None:
 
 
 EDITS = {  # file, what is edited, the parts that become stale
-    "a metric": ("experiments/evaluation/score/scoring.py", "CHRF()", "CHRF(word_order=2)", {"score"}),
+    "a metric": ("experiments/evaluation/score/translations.py", "CHRF()", "CHRF(word_order=2)", {"score"}),
     "EVALB": ("experiments/evaluation/score/evalb/score.py", "100 * ", "99 * ", {"score"}),
     "the search": ("experiments/evaluation/decode/finished.py", "(5 +", "(6 +", {"decode"}),
     "the loss": ("experiments/training/loss.py", "1 - ", "2 - ", {"training"}),

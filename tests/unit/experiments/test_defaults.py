@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.config import RunConfig, defaults, digest
+from experiments.config import RunConfig, defaults
+from experiments.identity import digest
 from experiments.store import code
 from experiments.tasks.load import load_task
 from experiments.tasks.parsing_config import ParsingConfig

@@ -11,7 +11,7 @@ from sacrebleu.metrics import BLEU
 
 from experiments.evaluation.score.counts import bleu
 from experiments.evaluation.score.paper_bleu import PaperTokens, available, multi_bleu, paper_bleu, split_compounds
-from experiments.evaluation.score.scoring import score_text
+from experiments.evaluation.score.translations import score_text
 
 WMT17 = os.environ.get("ABLATIONS_WMT17")  # a folder with expected-scores.tsv, systems/ and the reference
 

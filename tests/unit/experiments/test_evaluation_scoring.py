@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from experiments.evaluation.score.counts import bleu
-from experiments.evaluation.score.scoring import score_text
+from experiments.evaluation.score.translations import score_text
 
 TRANSLATIONS = ["The cat sat on the mat .", "A dog runs fast through snow.", ""]
 REFERENCES = ["The cat sat on a mat .", "A dog runs through the deep snow.", "Nothing"]

@@ -100,7 +100,7 @@ def test_close_without_a_run_starts_nothing():
 
 def test_planning_and_queueing_import_neither_torch_nor_mlflow():
     code = (
-        "import sys, experiments.jobs.coordinator.coordinator, experiments.tracking.mlflow; "
+        "import sys, experiments.jobs.coordinator.work, experiments.tracking.mlflow; "
         "print([m for m in ('torch', 'mlflow', 'pandas', 'numpy') if m in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"

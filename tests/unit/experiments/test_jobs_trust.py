@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.jobs.coordinator.coordinator import work
+from experiments.jobs.coordinator.work import work
 from experiments.jobs.devices.slots import Slot
 from experiments.jobs.engines.local import LocalEngine
 from experiments.jobs.queue import database, trust

@@ -10,8 +10,9 @@ from typing import Literal
 import pytest
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
-from experiments.config import DeviceSpec, RunConfig, SettingRoles, flatten, lineage, run_identity, total_steps
+from experiments.config import DeviceSpec, RunConfig, SettingRoles, flatten, total_steps
 from experiments.errors import Diverged, UserError
+from experiments.identity import lineage, run_identity
 from experiments.store.code import code_digest
 from experiments.tasks.base import Context
 from experiments.tasks.load import load_task

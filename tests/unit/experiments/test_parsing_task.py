@@ -5,12 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.config import RunConfig, run_identity
+from experiments.config import RunConfig
 from experiments.data.corpora.trees.treebank import parse_line
 from experiments.errors import UserError
 from experiments.evaluation.score.evalb.rules import COLLINS
 from experiments.evaluation.score.evalb.score import Status, score_sentence, summarise
 from experiments.evaluation.score.parses import with_golds_punctuation
+from experiments.identity import run_identity
 from experiments.tasks.base import EvaluationSpec
 from experiments.tasks.load import load_task
 from experiments.tasks.parsing import TASK

@@ -8,8 +8,9 @@ import pytest
 
 from experiments.child import run
 from experiments.child.evaluations import evaluate_all
-from experiments.config import DeviceSpec, TaskConfig, eval_identity, run_identity
+from experiments.config import DeviceSpec, TaskConfig
 from experiments.events.event_log import EventWriter, read_events
+from experiments.identity import eval_identity, run_identity
 from experiments.records import ChildExit
 from experiments.store.code import code_digest
 from experiments.store.layout import Store

@@ -3,8 +3,9 @@
 import pytest
 
 from experiments.child import run
-from experiments.config import RunConfig, eval_identity, run_identity
+from experiments.config import RunConfig
 from experiments.events.event_log import read_events
+from experiments.identity import eval_identity, run_identity
 from experiments.records import ChildExit
 from experiments.store.layout import Store
 from experiments.store.sealed import write_json

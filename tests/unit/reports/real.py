@@ -14,7 +14,7 @@ from ablations.cli.report import table_of
 from ablations.service import selected
 from ablations.service.enqueue import enqueue, wanted
 from experiments.data.builtin.generate import generate
-from experiments.jobs.coordinator.coordinator import work
+from experiments.jobs.coordinator.work import work
 from experiments.jobs.devices.slots import parse_slots
 from experiments.store.layout import Store
 from experiments.tasks.load import load_task

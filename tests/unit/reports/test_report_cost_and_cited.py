@@ -8,7 +8,7 @@ from reports.render.grid import lay_out
 from reports.render.markdown import render
 from reports.results.table import Table
 from reports.table.cost import COSTS, SUSTAINED, sustained
-from reports.table.records import record
+from reports.table.row_records import record
 from reports.trust.verify import verify
 from tests.unit.reports.conftest import Bench
 

@@ -15,7 +15,7 @@ from reports.figures.curves import read
 from reports.figures.lengths import draw as draw_lengths
 from reports.results.recomputed import recomputed
 from reports.results.results import collect, counts_in, lengths_in
-from reports.table.records import record
+from reports.table.row_records import record
 from reports.trust.compare import as_text, compare
 from reports.trust.sides import side_of
 from tests.unit.reports.real import Made, said, write

@@ -10,7 +10,7 @@ from experiments.errors import UserError
 from reports.render.formats import render
 from reports.statistics.agreement import kendall
 from reports.statistics.significance import ENOUGH_SEEDS, with_tests
-from reports.table.records import record
+from reports.table.row_records import record
 
 BASE = [(5.0, 25.0), (5.1, 25.2), (4.9, 24.9)]
 WORSE = [(5.6, 22.1), (5.5, 22.0), (5.7, 22.3)]

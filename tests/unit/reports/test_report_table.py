@@ -6,7 +6,7 @@ import statistics
 import pytest
 
 from reports.results.table import missing_cells
-from reports.table.records import record
+from reports.table.row_records import record
 
 
 def column(table, key):

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
-from experiments.config import digest
 from experiments.data.corpora.files import FileFacts, Fingerprints, remember, remembered
 from experiments.data.corpora.trees import generate
 from experiments.data.corpora.trees.linear import linearise
@@ -19,6 +18,7 @@ from experiments.data.corpora.trees.settings import TreeData
 from experiments.data.corpora.trees.tree import Tree, cleaned
 from experiments.data.corpora.trees.treebank import read_trees
 from experiments.errors import UserError
+from experiments.identity import digest
 
 ENDINGS = (".mrg", ".ptb", ".parse", ".tree", ".trees")
 _DEV_NAMES = ("dev", "val", "valid")

@@ -7,10 +7,10 @@ grammar's own trees stand in for those, with mistakes put in by chance.
 from collections.abc import Iterator
 from functools import cache
 
-from experiments.config import digest
 from experiments.data.builtin.dice import Dice
 from experiments.data.corpora.trees import grammar
 from experiments.data.corpora.trees.tree import Bracket, Tree
+from experiments.identity import digest
 
 # Counts up when other trees come out: a test holds what comes out against its hash.
 RECIPE_VERSION = 1

@@ -6,7 +6,7 @@ import numpy as np
 from sacrebleu.metrics import BLEU, CHRF
 
 from experiments.evaluation.score import paper_bleu
-from experiments.evaluation.score.scores import SetScores
+from experiments.evaluation.score.result import SetScores
 
 
 def score_text(translations: Sequence[str], references: Sequence[str], language: str = "en") -> SetScores:
