@@ -1,4 +1,4 @@
-"""What trained the rows: devices, packages and code, each in a few words."""
+"""Notes on what trained the rows: devices, packages and code, each in a few words."""
 
 from collections.abc import Iterator
 from fractions import Fraction

@@ -1,4 +1,6 @@
-"""The notes under a table: its columns, and how its numbers were made."""
+"""The notes under a table, in reading order: its columns here; data, training, sets and seeds in provenance.py;
+devices, packages and code in made_with.py; costs in cost.py.
+"""
 
 from collections.abc import Iterator
 

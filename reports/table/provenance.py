@@ -1,4 +1,4 @@
-"""How a table's numbers were made, in sentences: data, training, decoding, seeds, hardware, software, code."""
+"""Notes on how a table's numbers were made: data, training, settings, evaluated sets and their decoding, seeds."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any

@@ -1,4 +1,7 @@
-"""The coordinator's loop: take requests, place jobs, watch attempts, decide about ended ones."""
+"""The coordinator's loop: take requests, place jobs, watch attempts, decide about ended ones.
+
+Preemption is decided here: `_take_requests` asks children to stop, `outcomes.decide` says what became of their jobs.
+"""
 
 import logging
 import signal
@@ -105,6 +108,7 @@ class Coordinator:
         return until == "empty" and not self._placement.preparation.current and not self._ledger.waiting(1)
 
     def _take_requests(self) -> None:
+        """Ask the child of a cancelled run to stop; after a signal, or once the disk is full, ask all of them."""
         version = self._ledger.data_version()
         if version != self._seen_version:
             self._seen_version, self._placement.look = version, True

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from experiments.jobs.devices.slots import Slot, by_device
 from experiments.jobs.queue.job import Waiting
 
-Lease = tuple[Slot, ...]
+Lease = tuple[Slot, ...]  # the slots that one job takes
 
 
 class Choice(NamedTuple):

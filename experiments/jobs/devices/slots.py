@@ -1,4 +1,4 @@
-"""Slots: leases on named devices, parsed from text.
+"""Slots: named devices or shares of them, each leased to one run at a time; parsed from text.
 
     cpu:2        two slots of one thread       cuda:0,2     one slot on each of these GPUs
     cpu:2x4      two slots of four threads     cuda:*       one on every GPU
@@ -31,7 +31,7 @@ CLUSTER_THREADS = {"cpu": 1, "cuda": 4}
 
 @dataclass(frozen=True)
 class Slot:
-    """A lease on a device or a share of it, held by one run at a time."""
+    """A device or a share of it, leased to one run at a time."""
 
     name: str  # "cpu:0", "cuda:2", "cuda:2/1" (the second slot on GPU 2); joined by "+" for a run on several
     kind: str  # "cpu" or "cuda"
