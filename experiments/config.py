@@ -1,6 +1,7 @@
 """A run's configuration: every setting with its default, meaning and unit. Imports no torch.
 
 The defaults are the paper's base and are frozen: changing one would rename every run of every store (identity.py).
+More than 200 lines: every setting is described in one place.
 """
 
 from collections.abc import Iterator, Mapping

@@ -2,7 +2,7 @@
 
 from ablations.cli import options
 from ablations.cli.run import run_chosen
-from ablations.service.enqueue import trained_again
+from ablations.service.made_again import trained_again
 from ablations.service.selected import Selectors, choose
 from experiments.errors import UserError
 

@@ -11,8 +11,8 @@ import typer
 from ablations.cli import options
 from ablations.cli.terminal import plain_progress
 from ablations.plan.plan import Plan, PlannedRun, plan_as_json
-from ablations.service.enqueue import say_trained_again, trained_again
 from ablations.service.forecast import Forecast, forecast, lines, measure
+from ablations.service.made_again import say_trained_again, trained_again
 from ablations.service.obstacles import Obstacle, crowded, obstacles, paragraphs
 from ablations.service.selected import Selectors, choose, device_count
 from ablations.study.messages import duration, number

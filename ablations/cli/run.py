@@ -11,8 +11,9 @@ from ablations.cli.progress import work_on
 from ablations.cli.report import print_table
 from ablations.cli.terminal import plain_progress
 from ablations.plan.plan import Plan, PlannedRun
-from ablations.service.enqueue import enqueue, prepare, say_renewed, say_trained_again, trained_again, wanted
+from ablations.service.enqueue import enqueue, prepare, wanted
 from ablations.service.forecast import refuse_above
+from ablations.service.made_again import say_renewed, say_trained_again, trained_again
 from ablations.service.obstacles import crowded, refuse
 from ablations.service.selected import Place, Selected, Selectors, choose, device_count
 from ablations.service.sharing import as_one, resolve_auto

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ablations.plan.resolve import PlannedRow, published_names, resolve
+from ablations.plan.published import published_names
+from ablations.plan.resolve import PlannedRow, resolve
 from ablations.study.messages import show
 from ablations.study.selectors import Selection
 from ablations.study.study import Study

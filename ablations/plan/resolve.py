@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ablations.study.messages import nearest, show
+from ablations.plan.published import check_published
+from ablations.study.messages import show
 from ablations.study.overrides import Setting, build, check_names, setting_names
 from ablations.study.scale import check_ratios, scaled
 from ablations.study.selectors import Selection, row_seeds, select_rows
@@ -17,9 +18,6 @@ from experiments.config import TaskConfig, defaults, difference, flatten
 from experiments.errors import UserError
 from experiments.identity import digest
 from experiments.tasks.base import Task
-
-USUAL_COSTS = ("params", "flops")  # published numbers of any task's rows: parameters (in millions), of training
-COSTS = (*USUAL_COSTS, "hours")  # reports/table/cost.py has a column for each
 
 
 @dataclass(frozen=True)
@@ -93,29 +91,9 @@ def _check_words(context: _Context) -> None:
     check_ratios(context.profile, known, f'{study.origin}, profile "{context.profile_name}"')
     for row in study.variations:
         check_names(row.declared, known, f'{study.origin}, row "{row.key}"', given)
-        for key in row.paper:
-            if key not in paper_keys(context.task):
-                raise UserError(
-                    f'{study.origin}, row "{row.key}": no column of the task {study.task} prints a published '
-                    f"{key!r}. {_or_list(key, paper_keys(context.task))}"
-                )
+        check_published(row, study, context.task)
     for name, (_, option) in context.selection.forced.items():
         check_names([name], known, option, given)
-
-
-def paper_keys(task: Task) -> list[str]:
-    """The names that published numbers may have: those of the task's columns, and of costs."""
-    return list(dict.fromkeys([*(column.paper for column in task.columns if column.paper), *COSTS]))
-
-
-def published_names(study: Study, task: Task) -> list[str]:
-    """Those of `paper_keys` that the study's records name: all but costs that no row has."""
-    given = {*USUAL_COSTS, *(name for row in study.variations for name in row.paper)}
-    return [name for name in paper_keys(task) if name in given or name not in COSTS]
-
-
-def _or_list(name: str, options: list[str]) -> str:
-    return f"Nearest: {', '.join(nearest(name, options) or options)}."
 
 
 def _row_config(context: _Context, row: Variation | None) -> tuple[TaskConfig, tuple[Replaced, ...]]:

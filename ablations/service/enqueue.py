@@ -1,10 +1,11 @@
 """Turn planned runs into jobs of the queue: the desired state minus what is valid already."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ablations.plan.plan import Plan, PlannedEvaluation, PlannedRun
+from ablations.service.made_again import trained_again
 from ablations.service.obstacles import refuse
 from ablations.service.run_states import stale_parts
 from ablations.service.selected import Selected
@@ -56,55 +57,6 @@ def prepare(chosen: Selected, runs: Iterable[PlannedRun], progress: Progress) ->
         if not existed:
             remove_folder(chosen.store.root)
         raise
-
-
-def trained_again(chosen: Selected, runs: Iterable[PlannedRun]) -> list[PlannedRun]:
-    """Finished runs that kept too few checkpoints for an evaluation to be made: an average, the best.
-
-    Such a run is trained once more; its present result stays until then.
-    """
-    found = []
-    for run in runs:
-        if run.state == "damaged":  # its content is unknown
-            continue
-        weights = chosen.store.weights_folder(run.run_id)
-        lacking = [e.spec for e in run.evaluations if chosen.store.evaluation(run.run_id, e.eval_id) is None]
-        if weights is not None and not all(chosen.task.serves(run.config, spec, weights) for spec in lacking):
-            found.append(run)
-    return found
-
-
-def say_trained_again(runs: Sequence[PlannedRun]) -> str:
-    """A message for the user; "" if there are none."""
-    if not runs:
-        return ""
-    return (
-        f"{_rows(runs)}: already trained, but with fewer checkpoints than evaluation.checkpoint needs here. The run is "
-        f"trained again{_cost(runs)}. Its scores stay; if the weights come out different "
-        "(on another device), all scores of the run are made again."
-    )
-
-
-def say_renewed(runs: Sequence[PlannedRun], stale: str) -> str:
-    """A message on what `--stale rerun` makes again and its cost; "" for nothing."""
-    if stale != "rerun":
-        return ""
-    trained = [run for run in runs if TRAINING in run.stale]
-    told = [f"training and all scores of {_rows(trained)}{_cost(trained)}"] if trained else []
-    rest = [run for run in runs if run.stale and TRAINING not in run.stale]
-    for part in dict.fromkeys(part for run in rest for part in run.stale):
-        told.append(f"{part} of {_rows([run for run in rest if part in run.stale])}, no training")
-    return f"made again, because the code has changed: {'; '.join(told)}" if told else ""
-
-
-def _rows(runs: Iterable[PlannedRun]) -> str:
-    return ", ".join(dict.fromkeys(run.row for run in runs))
-
-
-def _cost(runs: Iterable[PlannedRun]) -> str:
-    """The cost of training the runs, in brackets; "" if it is not known."""
-    cost = sum({run.run_id: run.cost for run in runs}.values())
-    return f" ({cost:.1e} FLOP)" if cost else ""
 
 
 def enqueue(chosen: Selected, plan: Plan, runs: Iterable[PlannedRun], stale: str) -> int:

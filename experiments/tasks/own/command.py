@@ -28,8 +28,9 @@ from experiments.errors import UserError
 from experiments.store.sealed import write_json
 from experiments.tasks.base import Context
 from experiments.tasks.own.context import close_context, keep_metrics, open_context
-from experiments.tasks.own.function import OwnTask, by_set
+from experiments.tasks.own.function import OwnTask
 from experiments.tasks.own.placeholders import PLACEHOLDER, refuse_quoted
+from experiments.tasks.own.returned import by_set
 from experiments.tasks.own.shell import read_metrics, run_command
 from experiments.tasks.own.sources import sources_of
 from model.config import Section

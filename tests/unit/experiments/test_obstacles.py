@@ -16,6 +16,7 @@ from experiments.data.encoding.prepare import prepare
 from experiments.data.encoding.tokenizer import VocabularyTooLarge, train_tokenizer
 from experiments.errors import NeedsCorpus, UserError
 from experiments.tasks import obstacles
+from experiments.tasks.longest import Longest
 from experiments.tasks.parsing import TASK as PARSING
 from experiments.tasks.translation import TASK
 from experiments.training.checkpoints import retention
@@ -113,7 +114,7 @@ def test_bounds_from_the_text_hold(folder: Path, tmp_path: Path) -> None:
     for vocab_size, max_pieces in product((65, 70, 100, 300, 450), (20, 40, 256)):
         data = config(folder, data__vocab_size=vocab_size, data__max_pieces=max_pieces).data
         corpus = resolve(data)
-        look = obstacles._Look(corpus, data, True, 0, tmp_path)
+        look = Longest(corpus, data, True, 0, tmp_path)
         bounds = look._bounds()
         if bounds is not None:
             settled += 1

@@ -17,8 +17,9 @@ from experiments.store.code import code_digest
 from experiments.tasks.base import Context
 from experiments.tasks.load import load_task
 from experiments.tasks.own.context import open_context
-from experiments.tasks.own.function import by_set, column, of_set
+from experiments.tasks.own.function import column
 from experiments.tasks.own.placeholders import filled, refuse_quoted
+from experiments.tasks.own.returned import by_set, of_set
 from experiments.tasks.own.settings import config_type_of, restore
 from experiments.tasks.own.shell import Ended, read_metrics
 from experiments.tasks.own.sources import sources_of

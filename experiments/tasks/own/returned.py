@@ -1,0 +1,56 @@
+"""The metrics that a user's trainer returned, by set. Imports no torch."""
+
+import contextlib
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from experiments.errors import Diverged, UserError
+
+Metrics = dict[str, dict[str, float]]
+
+
+def by_set(returned: Any) -> Metrics:
+    """A trainer's result as {set: {metric: number}}; numbers without a set have the set ""."""
+    if not isinstance(returned, Mapping):
+        raise UserError(
+            f"The trainer returned {_kind(returned)}: expected a mapping of metrics to numbers, such as "
+            '{"accuracy": 93.2}, or one of those per set: {"dev": {…}, "test": {…}}.'
+        )
+    found: Metrics = {}
+    for name, value in returned.items():
+        if isinstance(value, Mapping):
+            found.setdefault(str(name), {}).update({str(k): _number(f"{name}.{k}", v) for k, v in value.items()})
+        else:
+            found.setdefault("", {})[str(name)] = _number(str(name), value)
+    return found
+
+
+def of_set(kept: Metrics, set_: str, promised: Sequence[str]) -> dict[str, float]:
+    """The metrics of one set, `promised` as in `evaluations`: "dev.accuracy", or "accuracy" if there is one set only.
+
+    Raises UserError for a promised one that is not there, Diverged for one that is NaN.
+    """
+    alone = not any(name.startswith(f"{set_}.") for name in promised)
+    found = {**(kept.get("", {}) if alone else {}), **kept.get(set_, {})}
+    for name in (name.removeprefix(f"{set_}.") for name in promised):
+        if name not in found:
+            there = [f"{s}.{m}" if s else m for s, metrics in kept.items() for m in metrics]
+            raise UserError(
+                f"The table prints {name} of the set {set_}, and the trainer did not return it. It returned "
+                f"{', '.join(there) or 'nothing'}. Return it, or correct the name of the column."
+            )
+        if not math.isfinite(found[name]):
+            raise Diverged(f"The trainer returned {name} = {found[name]} for the set {set_}: no table can print that.")
+    return {name: value for name, value in found.items() if math.isfinite(value)}
+
+
+def _number(name: str, value: Any) -> float:
+    with contextlib.suppress(TypeError, ValueError):
+        if not isinstance(value, str | bytes | bool):
+            return float(value)
+    raise UserError(f"The trainer returned {name} = {value!r}, {_kind(value)}: expected a number.")
+
+
+def _kind(value: Any) -> str:
+    return "nothing" if value is None else f"a value of type {type(value).__name__}"
