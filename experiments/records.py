@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from typing import Any
 
 RUNNING = "RUNNING"
@@ -17,6 +17,20 @@ class ChildExit(IntEnum):
     FAILED = 1
     PREEMPTED = 3
     DISK_FULL = 4
+
+
+class FailureClass(StrEnum):
+    """Why an attempt failed, as its "failed" event says it; the coordinator decides by it (attempts/outcomes.py)."""
+
+    OUT_OF_MEMORY = "out_of_memory"
+    DISK_FULL = "disk_full"
+    DIVERGED = "diverged"  # the loss or a weight is not finite
+    USER_ERROR = "user_error"  # the message says what to change
+    BUG = "bug"
+
+    @classmethod
+    def _missing_(cls, value: object) -> "FailureClass":
+        return cls.BUG  # a word of another version
 
 
 @dataclass(frozen=True)

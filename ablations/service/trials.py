@@ -17,11 +17,12 @@ from experiments.jobs.coordinator.reporter import View
 from experiments.jobs.queue.job import JobStatus
 from experiments.jobs.queue.queue import Queue
 from experiments.jobs.queue.states import State
+from experiments.records import FailureClass
 from experiments.tuning import COMPLETE, FAILED, PRUNED, Search, Trial
 
 # A run that ends like this was caused by its settings, so its trial counts as failed. Other failures come from the
 # program or the machine.
-TELLING = ("diverged", "out_of_memory")
+TELLING = (FailureClass.DIVERGED, FailureClass.OUT_OF_MEMORY)
 
 
 class Trials:

@@ -15,6 +15,7 @@ from experiments.child.failures import failure_class
 from experiments.errors import Damaged, Preempted
 from experiments.events.event_log import EventWriter
 from experiments.identity import eval_identity
+from experiments.records import FailureClass
 from experiments.store import provenance
 from experiments.store.layout import Store
 from experiments.store.sealed import check_file, describe_file, read_json, write_json
@@ -58,7 +59,7 @@ def evaluate_all(
         except Preempted:
             raise
         except Exception as error:
-            if failure_class(error) in ("out_of_memory", "disk_full"):
+            if failure_class(error) in (FailureClass.OUT_OF_MEMORY, FailureClass.DISK_FULL):
                 raise
             log.exception("the evaluation %s of %s failed", item.eval_id, item.set)
             failed = failed or error

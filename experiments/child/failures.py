@@ -4,17 +4,18 @@ import errno
 import sys
 
 from experiments.errors import DiskFull, Diverged, OutOfMemory, UserError
+from experiments.records import FailureClass
 
 
-def failure_class(error: Exception) -> str:
-    """The failure class of an error: out_of_memory, disk_full, diverged, user_error or bug."""
+def failure_class(error: Exception) -> FailureClass:
+    """The failure class of an error."""
     if isinstance(error, OutOfMemory | MemoryError) or _torch_ran_out(error):
-        return "out_of_memory"
+        return FailureClass.OUT_OF_MEMORY
     if isinstance(error, DiskFull) or (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)):
-        return "disk_full"
+        return FailureClass.DISK_FULL
     if isinstance(error, Diverged):
-        return "diverged"
-    return "user_error" if isinstance(error, UserError) else "bug"
+        return FailureClass.DIVERGED
+    return FailureClass.USER_ERROR if isinstance(error, UserError) else FailureClass.BUG
 
 
 def _torch_ran_out(error: Exception) -> bool:

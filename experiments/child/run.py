@@ -33,7 +33,7 @@ from experiments.errors import Damaged, Preempted
 from experiments.events.event_log import EventWriter
 from experiments.events.training_time import training_time
 from experiments.identity import PROBE_ID, eval_identity, run_identity
-from experiments.records import TRAINING, ChildExit
+from experiments.records import TRAINING, ChildExit, FailureClass
 from experiments.store import provenance
 from experiments.store.code import code_digest, code_digests
 from experiments.store.keeps import Keep, union
@@ -58,7 +58,7 @@ def main(spec_path: Path, rank: int = 0, port: int = 0, *, alone: bool = False) 
         events = EventWriter(folder / "ranks" / str(rank) if rank else folder)
     except OSError as error:
         log.exception("no event can be written")
-        return ChildExit.DISK_FULL if failure_class(error) == "disk_full" else ChildExit.FAILED
+        return ChildExit.DISK_FULL if failure_class(error) is FailureClass.DISK_FULL else ChildExit.FAILED
     try:
         spec = AttemptSpec.read(spec_path)
         stop = StopRequest(None if rank or alone else spec.coordinator)
@@ -102,7 +102,7 @@ def _say_failed(error: Exception, events: EventWriter) -> int:
     except OSError:  # nothing can be written any more; the exit code reports it
         log.exception("the failure could not be reported")
         return ChildExit.DISK_FULL
-    return ChildExit.DISK_FULL if cls == "disk_full" else ChildExit.FAILED
+    return ChildExit.DISK_FULL if cls is FailureClass.DISK_FULL else ChildExit.FAILED
 
 
 def _announce(events: EventWriter, spec: AttemptSpec, task: Task, code: str) -> None:

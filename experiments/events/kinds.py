@@ -128,7 +128,7 @@ class Failed(_Event, total=False):
     """The attempt failed."""
 
     kind: Required[Literal["failed"]]
-    cls: Required[str]  # out_of_memory | disk_full | diverged | user_error | bug
+    cls: Required[str]  # a FailureClass, or a word of another version
     message: Required[str]
     traceback: str
     micro_batch_tokens: Count

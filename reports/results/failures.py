@@ -17,7 +17,7 @@ class Failure:
     seed: int
     run_id: str
     attempt: int
-    kind: str  # out_of_memory, diverged, user_error, bug
+    kind: str  # a FailureClass, or a word of another version
     message: str
 
 

@@ -11,20 +11,13 @@ from typing import Any
 from experiments.jobs.attempts.progress import AttemptProgress
 from experiments.jobs.queue.job import Claimed, Ending
 from experiments.jobs.queue.states import Outcome, State
-from experiments.records import TRAINING, ChildExit
+from experiments.records import TRAINING, ChildExit, FailureClass
 
 MAX_STALLS = 3
 LONG_S = 600.0  # after so long, one new step counts as progress: it may be an epoch
 MAX_HANGS = 2  # one retry
 MIN_MICRO_BATCH = 64  # tokens: smaller micro-batches would not save memory
 FAILED_CODES = range(1, 128)
-OUTCOMES = {
-    "out_of_memory": Outcome.OUT_OF_MEMORY,
-    "disk_full": Outcome.DISK_FULL,
-    "diverged": Outcome.DIVERGED,
-    "user_error": Outcome.USER_ERROR,
-    "bug": Outcome.BUG,
-}
 
 
 def decide(
@@ -49,7 +42,7 @@ def decide(
         return Ending(State.FINISHED, Outcome.FINISHED, pinned=pinned, best=best)
     if asked == "cancel":
         return Ending(State.CANCELLED, Outcome.CANCELLED, detail="cancelled on request", pinned=pinned, best=best)
-    if record.failure is not None and record.failure.get("cls") != "disk_full":
+    if record.failure is not None and record.failure.get("cls") != FailureClass.DISK_FULL:
         training = TRAINING in expected and not record.parts
         return _failed(claimed, record.failure, pinned, best, log_tail, training)
     if record.failure is not None or code == ChildExit.DISK_FULL:
@@ -110,7 +103,7 @@ def _mark(claimed: Claimed, record: AttemptProgress) -> tuple[int, bool]:
 def _failed(
     claimed: Claimed, failure: Mapping[str, Any], pinned: dict[str, Any], best: int, log_tail: str, training: bool
 ) -> Ending:
-    outcome = OUTCOMES.get(str(failure.get("cls")), Outcome.BUG)
+    outcome = Outcome(FailureClass(str(failure.get("cls"))))
     message = str(failure.get("message", "")) or "no message"
     if outcome is Outcome.OUT_OF_MEMORY:
         tokens = _micro_batch(claimed, failure, pinned) if training else None  # evaluations have none

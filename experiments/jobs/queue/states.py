@@ -2,6 +2,8 @@
 
 from enum import StrEnum
 
+from experiments.records import FailureClass
+
 
 class State(StrEnum):
     """State of a job: waiting → running → finished | failed | cancelled; running → waiting to be resumed."""
@@ -25,9 +27,9 @@ class Outcome(StrEnum):
     PREEMPTED = "preempted"  # stopped on request, after a checkpoint
     KILLED = "killed"  # ended without a message: SIGKILL, a crash, the kernel's out-of-memory killer
     HUNG = "hung"  # stopped after no events for too long
-    OUT_OF_MEMORY = "out_of_memory"
-    DISK_FULL = "disk_full"
-    DIVERGED = "diverged"
-    USER_ERROR = "user_error"
-    BUG = "bug"
+    OUT_OF_MEMORY = FailureClass.OUT_OF_MEMORY
+    DISK_FULL = FailureClass.DISK_FULL
+    DIVERGED = FailureClass.DIVERGED
+    USER_ERROR = FailureClass.USER_ERROR
+    BUG = FailureClass.BUG
     CANCELLED = "cancelled"
