@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from ablations.study.messages import suggestion
 from experiments.errors import UserError
 from experiments.jobs.coordinator.background import Background
 from experiments.jobs.coordinator.loop import Until
@@ -11,13 +12,11 @@ from experiments.jobs.coordinator.reporter import Summary, View
 from experiments.jobs.coordinator.watch import HANG_S
 from experiments.jobs.coordinator.work import work
 from experiments.jobs.devices.slots import Slot, parse_cluster_slots, parse_slots
-from experiments.jobs.engines.base import Engine
+from experiments.jobs.engines.load import ENGINES, load_engine
 from experiments.jobs.queue.queue import Queue
 from experiments.store.layout import Store
 from experiments.tasks.load import load_task
 from experiments.tracking.mlflow import Tracker
-
-ENGINES = ("local", "slurm", "ray")
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,9 @@ class WorkOptions:
 
     def __post_init__(self) -> None:
         if self.engine not in ENGINES:
-            raise UserError(f"--engine {self.engine}: write one of {', '.join(ENGINES)}.")
+            raise UserError(
+                f"--engine {self.engine}: there is no such engine. {suggestion(self.engine, ENGINES, 'engines')}"
+            )
         if self.settings and self.engine == "local":
             raise UserError("--engine-set and --address are for slurm and ray; the local engine has no settings.")
         parse = parse_slots if self.engine == "local" else parse_cluster_slots
@@ -49,23 +50,10 @@ class WorkOptions:
             Background(lambda: Tracker(store)),
             on_progress,
             until=until,
-            engine=make_engine(self.engine, self.settings, store, len(self.slots)),
+            engine=load_engine(self.engine, dict(map(_pair, self.settings)), store.root, len(self.slots)),
             hang_s=self.hang_s,
             notifier=Notifier(self.notify) if self.notify else None,
         )
-
-
-def make_engine(name: str, settings: Sequence[str], store: Store, at_once: int) -> Engine | None:
-    """An engine by name; None for the local one. Raises UserError if it is not installed or its cluster not found."""
-    if name == "slurm":
-        from experiments.jobs.engines.slurm import SlurmEngine
-
-        return SlurmEngine(store.root / "slurm", dict(map(_pair, settings)), at_once)
-    if name == "ray":
-        from experiments.jobs.engines.ray import RayEngine
-
-        return RayEngine(dict(map(_pair, settings)))
-    return None
 
 
 def engine_settings(pairs: Sequence[str] | None, address: str | None) -> list[str]:

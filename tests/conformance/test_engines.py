@@ -11,8 +11,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from ablations.service.work import WorkOptions
+from experiments.errors import UserError
 from experiments.jobs.devices.slots import Slot
 from experiments.jobs.engines.base import Exit, Handle, Launch, child_environment
+from experiments.jobs.engines.load import ENGINES, engine_class, load_engine
 from experiments.jobs.engines.local import LocalEngine
 
 SLOT = Slot("cpu:0", "cpu", threads=2)
@@ -248,3 +251,24 @@ class TestLocalEngine(Starting):
         assert engine.adopt({**handle.ref, "host": "elsewhere"}) is None
         engine.kill(handle)
         self.ended(engine, handle)
+
+
+def test_every_engine_of_the_dictionary_loads_without_its_extra():
+    """Their libraries are imported only when a child is submitted or a cluster is reached."""
+    classes = {name: engine_class(name) for name in ENGINES}
+    assert {name: cls.name for name, cls in classes.items()} == dict(zip(ENGINES, ENGINES, strict=True))
+    assert [name for name, cls in classes.items() if not cls.outlives] == ["local"]
+
+
+def test_an_engine_by_name_is_the_same_one(tmp_path):
+    engine = load_engine("local", {}, tmp_path, 1)
+    try:
+        assert isinstance(engine, LocalEngine)
+    finally:
+        engine.close()
+
+
+@pytest.mark.parametrize(("name", "near"), [("slrum", "Nearest engines: slurm."), ("k8s", "engines are: local, slurm")])
+def test_an_unknown_engine_is_refused_with_those_that_there_are(name, near):
+    with pytest.raises(UserError, match=near):
+        WorkOptions(engine=name)

@@ -48,11 +48,12 @@ def work(
     tuner's next trial). Raises UserError if another coordinator holds the store, DiskFull if the disk is full; then
     the work stays queued.
     """
-    with store.coordinator_lock(), contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
+        engine = stack.enter_context(contextlib.closing(engine or LocalEngine()))
+        stack.enter_context(store.coordinator_lock())
         ledger = stack.enter_context(Ledger(store.queue_db))
         ledger.check()
         leftovers.sweep(store, running=ledger.in_state(State.RUNNING))
-        engine = stack.enter_context(contextlib.closing(engine or LocalEngine()))
         interrupts = stack.enter_context(Interrupts())
         reporter = Reporter(ledger, tracker, on_progress, notifier)
         placement = Placement(store, ledger, slots, engine, child, load_task, reporter)

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import experiments
 from experiments.jobs.devices.slots import Slot
@@ -64,6 +64,14 @@ class Engine(ABC):
 
     name: ClassVar[str]
     outlives: ClassVar[bool] = False  # whether children continue without their coordinator
+
+    @classmethod
+    def configured(cls, settings: Mapping[str, str], folder: Path, at_once: int) -> Self:
+        """The engine as --engine and --engine-set name it. Raises UserError if it cannot be used here.
+
+        folder: on a disk that all machines share, for the engine's own files. at_once: most children at a time.
+        """
+        return cls()
 
     @abstractmethod
     def start(self, launch: Launch) -> Handle:

@@ -11,7 +11,7 @@ import threading
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from experiments.errors import UserError
 from experiments.jobs.engines.base import Handle, Launch, import_path
@@ -83,6 +83,10 @@ class RayEngine(ClusterEngine):
                 f"No Ray cluster answers at {address} ({why}). Start one with `ray start --head` and name it with "
                 "--address HOST:PORT."
             ) from error
+
+    @classmethod
+    def configured(cls, settings: Mapping[str, str], folder: Path, at_once: int) -> Self:
+        return cls(settings)
 
     def _submit(self, folders: Sequence[Path], launches: Sequence[Launch]) -> list[str]:
         return [self._start_actor(folder, launch) for folder, launch in zip(folders, launches, strict=True)]

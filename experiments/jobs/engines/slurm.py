@@ -11,7 +11,7 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from experiments.errors import UserError
 from experiments.jobs.devices.slots import Slot
@@ -44,6 +44,10 @@ class SlurmEngine(ClusterEngine):
         self._states: dict[str, tuple[str, str]] = {}
         self._asked_at = -ASK_EVERY_S
         self._answered = False  # whether squeue answered the last time
+
+    @classmethod
+    def configured(cls, settings: Mapping[str, str], folder: Path, at_once: int) -> Self:
+        return cls(folder / "slurm", settings, at_once)
 
     def _submit(self, folders: Sequence[Path], launches: Sequence[Launch]) -> list[str]:
         names: dict[Path, str] = {}
