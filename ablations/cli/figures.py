@@ -10,8 +10,7 @@ from ablations.cli.report import table_of
 from ablations.service.selected import Selectors, choose_table
 from experiments.errors import UserError, explain_os_errors
 from experiments.store.durable import write_bytes
-
-FORMATS = ("pdf", "svg", "png")
+from reports.figures.style import FORMATS
 
 
 def figures(

@@ -117,7 +117,7 @@ def _as_json(store: Store) -> list[dict[str, Any]]:
             damaged.setdefault(run_id, []).append(line)
         for row in queue.status():
             value: dict[str, Any] = {**asdict(row), "members": [member._asdict() for member in row.members]}
-            value["log"] = _log(store, row)
+            value["log"] = _log(row)
             value["damaged"] = damaged.get(row.run_id, [])
             value["why"] = ""
             if row.state is State.WAITING:
@@ -127,6 +127,6 @@ def _as_json(store: Store) -> list[dict[str, Any]]:
         return plain
 
 
-def _log(store: Store, row: JobStatus) -> str | None:
+def _log(row: JobStatus) -> str | None:
     """Path of the last attempt's log, relative to the store."""
     return f"runs/{row.run_id}/attempts/{row.attempt:04d}/log.txt" if row.attempt else None

@@ -50,17 +50,17 @@ def number(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def nearest(name: str, options: Iterable[str], count: int = 3) -> list[str]:
-    """The options nearest to `name`, best first: by last part ("d_k" finds "model.d_k"), then by spelling."""
+def nearest(name: str, options: Iterable[str]) -> list[str]:
+    """At most three options nearest to `name`, best first: by last part ("d_k" finds "model.d_k"), then by spelling."""
     options = list(options)
     by_lower = {option.lower(): option for option in options}
     last = name.rpartition(".")[2].lower()
     found = [option for option in options if option.rpartition(".")[2].lower() == last]
-    found += [by_lower[o] for o in difflib.get_close_matches(name.lower(), by_lower, count, 0.6)]
+    found += [by_lower[o] for o in difflib.get_close_matches(name.lower(), by_lower, 3, 0.6)]
     parts = {option.rpartition(".")[2].lower(): option for option in options}
-    found += [parts[o] for o in difflib.get_close_matches(last, parts, count, 0.75)]
+    found += [parts[o] for o in difflib.get_close_matches(last, parts, 3, 0.75)]
     found += [option for option in options if len(last) > 2 and last in option.lower()]
-    return list(dict.fromkeys(found))[:count]
+    return list(dict.fromkeys(found))[:3]
 
 
 def suggestion(name: str, options: Iterable[str], what: str) -> str:

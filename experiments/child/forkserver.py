@@ -69,7 +69,7 @@ def serve(connection: socket.socket) -> list[str] | None:
             *lines, buffer = (buffer + data).split(b"\n")
             for line in lines:
                 request = json.loads(line)
-                if _fork(connection, request):
+                if _fork(connection):
                     signal.set_wakeup_fd(-1)
                     selector.close()
                     for end in (woken, wake, connection):
@@ -88,7 +88,7 @@ def _receive(source: Any) -> bytes | None:
         return b""
 
 
-def _fork(connection: socket.socket, request: dict[str, Any]) -> bool:
+def _fork(connection: socket.socket) -> bool:
     """Fork; True in the child."""
     try:
         pid = os.fork()

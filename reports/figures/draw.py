@@ -24,11 +24,11 @@ FIGURES: dict[str, tuple[str, Drawing]] = {
 }
 
 
-def draw(table: Table, store: Store, formats: Iterable[str], names: Iterable[str] = FIGURES) -> dict[str, Any]:
+def draw(table: Table, store: Store, formats: Iterable[str]) -> dict[str, Any]:
     """{"effects.svg": bytes, …} of what can be drawn now; a figure without a number to show is left out."""
     files: dict[str, bytes] = {}
-    for name in names:
-        with FIGURES[name][1](table, store) as figure:
+    for name, (_, drawing) in FIGURES.items():
+        with drawing(table, store) as figure:
             for format_ in formats:
                 if figure is not None:
                     files[f"{name}.{format_}"] = style.save(figure, name, format_)

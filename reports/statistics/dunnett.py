@@ -36,9 +36,9 @@ class Family:
         """Two-sided, corrected for all rows of the family."""
         return min(1.0, max(0.0, 1 - self._inside(abs(difference) / self.error(n))))
 
-    def critical(self, alpha: float = ALPHA) -> float:
+    def critical(self) -> float:
         """The t beyond which a row differs: differences of critical × error(n) and less are not marked."""
-        return _solve(lambda t: 1 - self._inside(t) - alpha, 0.0, 200.0)
+        return _solve(lambda t: 1 - self._inside(t) - ALPHA, 0.0, 200.0)
 
     def _inside(self, t: float) -> float:
         """P(every row's |t| ≤ t) where no row differs."""
@@ -66,8 +66,8 @@ def family(control: Sequence[float], rows: Sequence[Sequence[float]]) -> Family 
     return Family(len(control), tuple(len(values) for values in rows), variance, freedom)
 
 
-def detectable(of: Family, n: int, power: float = POWER) -> float:
-    """The true difference that is marked with probability `power`, for a row of `n` values."""
+def detectable(of: Family, n: int) -> float:
+    """The true difference that is marked with probability POWER, for a row of `n` values."""
     from scipy.special import nctdtr
 
     limit = of.critical()
@@ -75,18 +75,18 @@ def detectable(of: Family, n: int, power: float = POWER) -> float:
     def marked(shift: float) -> float:
         return float(1 - nctdtr(of.freedom, shift, limit) + nctdtr(of.freedom, shift, -limit))
 
-    return _solve(lambda shift: power - marked(shift), 0.0, 400.0) * of.error(n)
+    return _solve(lambda shift: POWER - marked(shift), 0.0, 400.0) * of.error(n)
 
 
-def t_interval(values: Sequence[float], alpha: float = ALPHA) -> tuple[float, float, float]:
-    """Mean of values and its two-sided interval by Student's t; infinite for a single value."""
+def t_interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """Mean of values and its two-sided 95 % interval by Student's t; infinite for a single value."""
     from scipy.special import stdtrit
 
     sample = np.asarray(values, dtype=float)
     mean = float(sample.mean())
     if len(sample) < 2:
         return mean, -math.inf, math.inf
-    half = float(stdtrit(len(sample) - 1, 1 - alpha / 2)) * float(sample.std(ddof=1)) / math.sqrt(len(sample))
+    half = float(stdtrit(len(sample) - 1, 1 - ALPHA / 2)) * float(sample.std(ddof=1)) / math.sqrt(len(sample))
     return mean, mean - half, mean + half
 
 

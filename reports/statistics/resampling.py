@@ -37,11 +37,9 @@ class Resampled:
     high: float = float("nan")
 
 
-def randomise(
-    base: Counts, rows: Sequence[Counts], value: Value, trials: int = TRIALS, seed: int = SEED
-) -> list[Resampled]:
+def randomise(base: Counts, rows: Sequence[Counts], value: Value, trials: int = TRIALS) -> list[Resampled]:
     """Two-sided approximate randomisation of each row against base, with the same swaps for all rows."""
-    swaps = np.random.default_rng(seed).integers(2, size=(trials, len(base)), dtype=bool).astype(np.float32)
+    swaps = np.random.default_rng(SEED).integers(2, size=(trials, len(base)), dtype=bool).astype(np.float32)
     found: list[Resampled] = []
     for block in _blocks(rows):
         both, observed = _sums(base, block, value)
@@ -62,11 +60,9 @@ def randomise(
     return found
 
 
-def bootstrap(
-    base: Counts, rows: Sequence[Counts], value: Value, resamples: int = RESAMPLES, seed: int = SEED
-) -> list[Resampled]:
+def bootstrap(base: Counts, rows: Sequence[Counts], value: Value, resamples: int = RESAMPLES) -> list[Resampled]:
     """Paired bootstrap: sacrebleu's p-value, and the percentile interval of the difference."""
-    drawn = np.random.default_rng(seed).choice(len(base), size=(resamples, len(base)), replace=True)
+    drawn = np.random.default_rng(SEED).choice(len(base), size=(resamples, len(base)), replace=True)
     times = np.stack([np.bincount(line, minlength=len(base)) for line in drawn])
     reference = value(times.astype(_precision(base)) @ base.astype(_precision(base)))
     found: list[Resampled] = []

@@ -52,20 +52,15 @@ class Measured:
 
 
 def probe(
-    store: Store,
-    specs: Iterable[Mapping[str, Any]],
-    slot: Slot,
-    engine: Engine | None = None,
-    child: Sequence[str] = CHILD,
-    long_s: float = LONG_S,
+    store: Store, specs: Iterable[Mapping[str, Any]], slot: Slot, child: Sequence[str] = CHILD
 ) -> Generator[Measured, None, None]:
     """Train the specs for a few steps, one after the other. A spec has task, folder, config (with few steps), inputs.
 
-    Raises UserError with the child's message if it fails, or without two points of the curve within `long_s`.
+    Raises UserError with the child's message if it fails, or without two points of the curve within LONG_S.
     """
-    with contextlib.closing(engine or LocalEngine()) as engine:
+    with contextlib.closing(LocalEngine()) as engine:
         for spec in specs:
-            yield _measured(*_trained(store, spec, slot, engine, child, long_s))
+            yield _measured(*_trained(store, spec, slot, engine, child))
 
 
 def steps_together(seconds_per_step: float) -> int:
@@ -73,14 +68,12 @@ def steps_together(seconds_per_step: float) -> int:
     return max(2 * STEPS, math.ceil(TOGETHER_S / seconds_per_step))
 
 
-def probe_together(
-    store: Store, spec: Mapping[str, Any], slots: Sequence[Slot], child: Sequence[str] = CHILD
-) -> list[Measured]:
+def probe_together(store: Store, spec: Mapping[str, Any], slots: Sequence[Slot]) -> list[Measured]:
     """Run the same spec on several slots at once, and measure while all of them train."""
 
     def one(slot: Slot) -> tuple[list[dict[str, Any]], Mapping[str, Any]]:
         with contextlib.closing(LocalEngine(fork=False)) as engine:
-            return _trained(store, spec, slot, engine, child, LONG_S)
+            return _trained(store, spec, slot, engine, CHILD)
 
     with ThreadPoolExecutor(len(slots)) as pool:
         found = list(pool.map(one, slots))
@@ -93,7 +86,7 @@ def probe_together(
 
 
 def _trained(
-    store: Store, spec: Mapping[str, Any], slot: Slot, engine: Engine, child: Sequence[str], long_s: float
+    store: Store, spec: Mapping[str, Any], slot: Slot, engine: Engine, child: Sequence[str]
 ) -> tuple[list[dict[str, Any]], Mapping[str, Any]]:
     """A child's events and result; its folder is removed."""
     whole = AttemptSpec(
@@ -109,7 +102,7 @@ def _trained(
         handle = engine.start(Launch(argv, child_environment(slot, slot.threads), folder / "log.txt", slot))
         began = time.monotonic()
         try:
-            while engine.poll(handle) is None and time.monotonic() - began < long_s:
+            while engine.poll(handle) is None and time.monotonic() - began < LONG_S:
                 engine.wait(0.1)
         finally:
             engine.kill(handle)

@@ -116,9 +116,9 @@ class Engine(ABC):
         """Free the engine's own resources; children continue."""
 
 
-def child_environment(slot: Slot, threads: int, environ: Mapping[str, str] | None = None) -> dict[str, str]:
+def child_environment(slot: Slot, threads: int) -> dict[str, str]:
     """The complete environment of a child on `slot`: devices, threads, and this process's import path."""
-    environment = dict(os.environ if environ is None else environ)
+    environment = dict(os.environ)
     for name in _SCRUBBED:
         environment.pop(name, None)
     environment |= dict.fromkeys(_THREADS, str(threads))

@@ -20,7 +20,6 @@ from experiments.jobs.engines.remote import Keeper
 
 NAMESPACE = "ablations"
 ANSWER_S = 5.0
-log = logging.getLogger(__name__)
 
 
 class Actor:

@@ -96,7 +96,7 @@ class Others:
         """Watch a rank: when it dies, rank 0 would wait for it in a call that cannot be interrupted."""
         process.wait()
         if not self._ended.wait(OWN_WORD_S):
-            self._blame(rank, process)
+            self._blame(rank)
 
     def blame(self) -> None:
         """If another rank failed, report its failure instead of the resulting error here, and end; otherwise return."""
@@ -105,9 +105,9 @@ class Others:
             time.sleep(0.05)
         for rank, process in self._processes.items():
             if process.poll() is not None:
-                self._blame(rank, process)
+                self._blame(rank)
 
-    def _blame(self, rank: int, process: "subprocess.Popen[bytes]") -> None:
+    def _blame(self, rank: int) -> None:
         told = {event["kind"]: event for event in read_events(self.place(self._folder, rank))}
         if "finished" in told or "preempted" in told:
             return  # rank 0 may still be saving the agreed checkpoint
