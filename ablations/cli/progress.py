@@ -49,6 +49,7 @@ class Live:
             self._live.stop()
 
     def update(self, view: View) -> None:
+        """Show the coordinator's state: redrawn in a terminal, otherwise a line every PLAIN_EVERY_S."""
         if self._console.is_terminal:
             self._live.update(Text(visible("\n".join([self._summary(view), *_running(view)]))), refresh=True)
         elif time.monotonic() - self._printed_at >= PLAIN_EVERY_S:

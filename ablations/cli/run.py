@@ -157,6 +157,7 @@ def _trust(store: Store, study: str) -> None:
 
 
 def say(line: str) -> None:
+    """A line on stderr: stdout is for the table."""
     typer.echo(line, err=True)
 
 

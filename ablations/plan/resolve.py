@@ -43,6 +43,7 @@ class PlannedRow:
     repeated_by: tuple[str, ...] = ()  # rows of designs that equal this one and are left out
 
     def config_of(self, seed: int) -> TaskConfig:
+        """The configuration with another seed."""
         return self.config.model_copy(update={"seed": seed})
 
 

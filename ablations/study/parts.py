@@ -38,6 +38,7 @@ class Metric(Section):
 
     @property
     def column(self) -> Column:
+        """The table's column. Raises UserError as function.column does."""
         return column(
             self.name,
             self.head,

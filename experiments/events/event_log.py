@@ -69,9 +69,9 @@ class Tail:
     left for the next call: it is still being written, or was cut short by a kill.
     """
 
-    def __init__(self, folder: Path, offset: int = 0) -> None:
+    def __init__(self, folder: Path) -> None:
         self.path = folder / FILE
-        self.offset, self.damaged = offset, 0
+        self.offset = self.damaged = 0
         self._format: int | None = None
         self._within_too_long = False
 

@@ -70,6 +70,7 @@ class Tables:
         return getattr(self._client, name)
 
     def close(self) -> None:
+        """Write the latest value of every metric, and close the database."""
         self._begin()
         for run_id, latest in self._latest.items():
             rows = [(key, m.value, m.timestamp, m.step, m.is_nan, run_id) for key, m in latest.items()]

@@ -39,6 +39,7 @@ class Curve:
         self._positions += positions
 
     def due(self, step: int) -> bool:
+        """Whether a point is due: every EVERY_STEPS steps, and after EVERY_S without one."""
         return step % EVERY_STEPS == 0 or time.perf_counter() - self._since >= EVERY_S
 
     def flush(self, learning_rate: float) -> None:

@@ -223,6 +223,7 @@ class Training:
         self._saver.wait()
 
     def close(self) -> None:
+        """End the threads; waits for a checkpoint that is being written."""
         if self._lanes:
             self._lanes.close()
         self._saver.close()

@@ -21,7 +21,8 @@ Example = Mapping[str, Any]
 class Folders(Results, Protocol):
     """What is read of a store (experiments/store/layout.py)."""
 
-    def evaluation_folder(self, run_id: str, eval_id: str) -> Path: ...
+    def evaluation_folder(self, run_id: str, eval_id: str) -> Path:
+        """The folder of a valid evaluation and of its files."""
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,11 @@ REDO = "Restore it from a backup, or delete that folder and run the study again"
 class Results(Protocol):
     """What is read of a store (experiments/store/layout.py): two look-ups by identity."""
 
-    def result(self, run_id: str) -> dict[str, Any] | None: ...
+    def result(self, run_id: str) -> dict[str, Any] | None:
+        """The record of a valid training; None if there is none. Raises Damaged."""
 
-    def evaluation(self, run_id: str, eval_id: str) -> dict[str, Any] | None: ...
+    def evaluation(self, run_id: str, eval_id: str) -> dict[str, Any] | None:
+        """The record of a valid evaluation; None if there is none. Raises Damaged."""
 
 
 def sound_result(store: Results, run: PlannedRun) -> tuple[Record | None, str]:

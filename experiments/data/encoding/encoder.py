@@ -87,6 +87,7 @@ class Encoder:
             self._characters[side] += sum(map(len, texts[side]))
 
     def close(self) -> None:
+        """Finish the files of both sides."""
         for writer in self._writers:
             writer.close()
 

@@ -47,6 +47,7 @@ class SideWriter:
         return pieces
 
     def close(self) -> None:
+        """Finish the pieces, and write the offsets of the sentences as an array (sentences + 1)."""
         self._file.close()
         self._lengths.seek(0)
         header = {"descr": "<i8", "fortran_order": False, "shape": (self._lines + 1,)}

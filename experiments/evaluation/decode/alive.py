@@ -42,6 +42,7 @@ class Alive:
 
     @property
     def time(self) -> int:
+        """Pieces that every hypothesis has, without the start symbol."""
         return len(self.token_TBK) - 1
 
     @property

@@ -29,6 +29,7 @@ class Finished:
 
     @classmethod
     def empty(cls, sentences: int, kept: int, like: Tensor) -> "Finished":
+        """(B, N) places, all free; `like` gives the device and the type of scores."""
         score_BN = like.new_full((sentences, kept), NEVER)
         return cls(score_BN, score_BN, torch.zeros_like(score_BN, dtype=torch.int64))
 

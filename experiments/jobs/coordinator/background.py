@@ -22,7 +22,8 @@ log = logging.getLogger(__name__)
 
 
 class Writer(Protocol):
-    def sync(self, run: TrackedRun) -> None: ...
+    def sync(self, run: TrackedRun) -> None:
+        """Write what the tracking store lacks of a run."""
 
 
 class Background:

@@ -55,6 +55,7 @@ class Preparation:
         return self._current
 
     def ready(self, inputs_key: str) -> bool:
+        """Whether the inputs are prepared; always, if nothing is prepared here."""
         return self._load_task is None or inputs_key in self._ready
 
     def start(self, job: Job) -> bool:

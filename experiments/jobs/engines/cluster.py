@@ -90,4 +90,5 @@ class ClusterEngine(Engine):
 
 
 def user() -> str:
+    """This user's id, by which a cluster lists jobs."""
     return str(os.getuid())

@@ -39,6 +39,7 @@ class ForkServer:
 
     @property
     def alive(self) -> bool:
+        """Whether the server can start children."""
         return self._process is not None
 
     def start(self, launch: Launch) -> int | None:
@@ -83,9 +84,11 @@ class ForkServer:
         return self._codes.pop(pid, None)
 
     def wait(self, timeout_s: float) -> None:
+        """Return after at most `timeout_s`, earlier at a message of the server, such as a child's end."""
         self._read(timeout_s)
 
     def close(self) -> None:
+        """End the server; its children continue."""
         self._lost()
 
     def _read(self, timeout_s: float) -> bool:

@@ -59,6 +59,7 @@ class Keeper:
             self._child.terminate()
 
     def kill(self) -> None:
+        """End the child and its process group at once."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._child.pid, signal.SIGKILL)
 

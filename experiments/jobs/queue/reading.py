@@ -105,6 +105,7 @@ class Reading:
         return dict(self._read("SELECT name, text FROM notes"))
 
     def counts(self) -> dict[State, int]:
+        """Number of jobs in each state."""
         found = dict(self._read("SELECT state, count(*) FROM jobs GROUP BY state"))
         return {state: found.get(state, 0) for state in State}
 

@@ -36,9 +36,11 @@ class Checkpoint:
 
     @property
     def step(self) -> int:
+        """Optimizer updates before it was saved."""
         return int(self.meta["step"])
 
     def weights(self) -> dict[str, Tensor]:
+        """The model's tensors by name. Raises Damaged if their bytes are not those that were written."""
         return read_tensors(self.path / _MODEL, self.meta["files"][_MODEL])
 
     def optimizer(self) -> dict[str, Tensor]:

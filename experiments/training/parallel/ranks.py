@@ -87,6 +87,7 @@ class Others:
         self.kill()
 
     def kill(self) -> None:
+        """End the other ranks at once."""
         self._ended.set()
         for process in self._processes.values():
             process.kill()

@@ -66,6 +66,7 @@ class Summary:
 
     @property
     def precision(self) -> float:
+        """Matched of the parser's brackets, in percent."""
         return _percent(self.matched, self.parsed)
 
     @property
@@ -74,6 +75,7 @@ class Summary:
         return _percent(2 * self.matched, self.gold + self.parsed)
 
     def metrics(self) -> dict[str, float]:
+        """EVALB's summary by metric name; percent, except average_crossing (brackets per sentence)."""
         return {
             "f1": self.f1,
             "precision": self.precision,
