@@ -13,7 +13,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, Field, field_validator, model_validator
 
-from model.config import ModelConfig, Section
+from model.config import ModelConfig
+from model.section import Section
 
 
 def _words(value: Any) -> Any:

@@ -4,9 +4,10 @@ import torch
 from torch import nn
 
 from model.config import ModelConfig
+from model.network import EncoderDecoder
 from model.parts.embedding import Embedding
 from model.parts.positions import LearnedPositions
-from model.transformer import Transformer
+from model.sublayers.contract import Sublayer
 
 
 def build_model(
@@ -15,8 +16,8 @@ def build_model(
     source_vocab_size: int | None = None,
     *,
     device: torch.device | str | None = None,
-) -> Transformer:
-    """A Transformer in training mode, its weights drawn from torch's default generator.
+) -> EncoderDecoder:
+    """A network in training mode, its weights drawn from torch's default generator.
 
     vocab_size: pieces of the target, and of the source unless `source_vocab_size` is given.
     Weights are drawn on the CPU and then moved, so that a seed gives the same weights on every device. On the meta
@@ -28,13 +29,13 @@ def build_model(
         raise ValueError(f"a shared vocabulary has one size, found {source_vocab_size} and {vocab_size}")
     place = torch.device("cpu" if device is None else device)
     with torch.device("meta" if place.type == "meta" else "cpu"):
-        model = Transformer(config, vocab_size, source_vocab_size)
+        model = EncoderDecoder(config, vocab_size, source_vocab_size)
     initialise(model)
     return model.to(place)
 
 
 @torch.no_grad()
-def initialise(model: Transformer) -> None:
+def initialise(model: EncoderDecoder) -> None:
     """Draw the weights as tensor2tensor does; the paper names no initialisation.
 
     Embeddings and learned positions N(0, 1/√d_model); every other matrix Glorot-uniform,
@@ -51,3 +52,5 @@ def initialise(model: Transformer) -> None:
             nn.init.zeros_(module.weight[module.vocab_size :])
         elif isinstance(module, LearnedPositions):
             nn.init.normal_(module.weight, std=module.weight.shape[1] ** -0.5)
+        elif isinstance(module, Sublayer):
+            module.initialise()

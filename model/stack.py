@@ -1,96 +1,81 @@
-"""Layers of the encoder and the decoder (section 3.1, figure 1).
+"""The encoder and the decoder: layers of sub-layers, each in its residual connection (section 3.1, figure 1).
 
-Shapes: B sentences, S source, T target, D d_model.
+Shapes: B sentences, T positions, R rows of a search (sentence by beam), D d_model.
 """
 
-from collections.abc import Callable
+import importlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 from torch import Tensor, nn
 
+from model import architecture
 from model.config import ModelConfig
+from model.kinds.kind import Side
 from model.parts.dropout import Dropout
-from model.sublayers.attention import CrossAttention, SelfAttention
-from model.sublayers.feed_forward import FeedForward
-
-NORM_EPSILON = 1e-6  # tensor2tensor's; the paper gives none
-Sublayer = Callable[[Tensor], Tensor]
+from model.parts.positions import POSITIONAL
+from model.parts.residual import RESIDUAL, make_norm
+from model.sublayers.contract import Given, Now, Room, State, Sublayer
 
 
-class PostNorm(nn.Module):
-    """LayerNorm(x + Dropout(Sublayer(x))), as in the paper (sections 3.1 and 5.4)."""
+class Layer(nn.Module):
+    """Sub-layers in sequence, registered and saved by the names of their kinds; a second one of a kind is name_2."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, sublayers: Sequence[architecture.Sublayer], side: Side) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(config.d_model, eps=NORM_EPSILON)
+        seen: Counter[str] = Counter()
+        self.names: list[str] = []
+        for part in sublayers:
+            seen[part.kind] += 1
+            self.names.append(part.kind if seen[part.kind] == 1 else f"{part.kind}_{seen[part.kind]}")
+        for name, part in zip(self.names, sublayers, strict=True):
+            module, _, cls = part.options.module.partition(":")
+            self.add_module(name, getattr(importlib.import_module(module), cls)(part.config, part.options))
+        for name, part in zip(self.names, sublayers, strict=True):
+            self.add_module(f"{name}_residual", RESIDUAL[part.config.norm](part.config))
+
+    def forward(self, x_BTD: Tensor, given: Given) -> Tensor:
+        """(B, T, D) → (B, T, D)."""
+        for name in self.names:
+            x_BTD = getattr(self, f"{name}_residual")(x_BTD, getattr(self, name), given)
+        return x_BTD
+
+    def start(self, given: Given, room: Room) -> list[State]:
+        """The states of the sub-layers for a search (contract.Sublayer.start)."""
+        return [self._sublayer(name).start(given, room) for name in self.names]
+
+    def step(self, x_RD: Tensor, states: Sequence[State], now: Now) -> Tensor:
+        """One more position of every beam: (R, D) → (R, D)."""
+        for name, state in zip(self.names, states, strict=True):
+            sublayer = self._sublayer(name)
+            x_RD = getattr(self, f"{name}_residual").step(x_RD, sublayer, state, now)
+        return x_RD
+
+    def _sublayer(self, name: str) -> Sublayer:
+        found = getattr(self, name)
+        assert isinstance(found, Sublayer)
+        return found
+
+
+class Stack(nn.Module):
+    """Positions and dropout, then the layers, then a norm where layers do not end in one."""
+
+    def __init__(self, config: ModelConfig, side: Side) -> None:
+        super().__init__()
+        self.positions: nn.Module = POSITIONAL[config.positions](config)
         self.dropout = Dropout(config.dropout)
+        self.layers = nn.ModuleList(Layer(layer, side) for layer in architecture.layers(config, side))
+        self.final_norm: nn.Module = make_norm(config) if config.norm == "pre" else nn.Identity()
 
-    def forward(self, x: Tensor, sublayer: Sublayer) -> Tensor:
-        output: Tensor = self.norm(x + self.dropout(sublayer(x)))
-        return output
+    def __iter__(self) -> Iterator[Layer]:
+        for layer in self.layers:
+            assert isinstance(layer, Layer)
+            yield layer
 
-
-class PreNorm(nn.Module):
-    """x + Dropout(Sublayer(LayerNorm(x))), as in later Transformers; each stack then ends in a LayerNorm."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(config.d_model, eps=NORM_EPSILON)
-        self.dropout = Dropout(config.dropout)
-
-    def forward(self, x: Tensor, sublayer: Sublayer) -> Tensor:
-        output: Tensor = x + self.dropout(sublayer(self.norm(x)))
-        return output
-
-
-RESIDUAL: dict[str, type[nn.Module]] = {"post": PostNorm, "pre": PreNorm}
-
-
-def final_norm(config: ModelConfig) -> nn.Module:
-    """The end of a stack: LayerNorm for norm = "pre"; nothing for "post", where every layer ends in one."""
-    return nn.LayerNorm(config.d_model, eps=NORM_EPSILON) if config.norm == "pre" else nn.Identity()
-
-
-class EncoderLayer(nn.Module):
-    """Self-attention, then the feed-forward network."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        residual = RESIDUAL[config.norm]
-        self.self_attention = SelfAttention(config)
-        self.feed_forward = FeedForward(config)
-        self.self_attention_residual = residual(config)
-        self.feed_forward_residual = residual(config)
-
-    def forward(self, x_BSD: Tensor, source_bias: Tensor | None) -> Tensor:
-        x_BSD = self.self_attention_residual(x_BSD, lambda x: self.self_attention(x, source_bias))
-        x_BSD = self.feed_forward_residual(x_BSD, self.feed_forward)
-        return x_BSD  # noqa: RET504 - one line per residual
-
-
-class DecoderLayer(nn.Module):
-    """Causal self-attention, attention over the encoder's output, feed-forward network."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        residual = RESIDUAL[config.norm]
-        self.self_attention = SelfAttention(config)
-        self.cross_attention = CrossAttention(config)
-        self.feed_forward = FeedForward(config)
-        self.self_attention_residual = residual(config)
-        self.cross_attention_residual = residual(config)
-        self.feed_forward_residual = residual(config)
-
-    def forward(self, x_BTD: Tensor, memory_BSD: Tensor, source_bias: Tensor | None) -> Tensor:
-        """Compute all target positions at once: (B, T, D) → (B, T, D)."""
-        keys_values = self.cross_attention.keys_values(memory_BSD)
-        return self._sublayers(
-            x_BTD,
-            lambda x: self.self_attention(x, causal=True),
-            lambda x: self.cross_attention(x, keys_values, source_bias),
-        )
-
-    def _sublayers(self, x: Tensor, self_attention: Sublayer, cross_attention: Sublayer) -> Tensor:
-        x = self.self_attention_residual(x, self_attention)
-        x = self.cross_attention_residual(x, cross_attention)
-        x = self.feed_forward_residual(x, self.feed_forward)
-        return x  # noqa: RET504
+    def forward(self, x_BTD: Tensor, given: Given) -> Tensor:
+        """Embedded pieces (B, T, D) → (B, T, D): the memory of an encoder, the hidden states of a decoder."""
+        x_BTD = self.dropout(self.positions(x_BTD))
+        for layer in self.layers:
+            x_BTD = layer(x_BTD, given)
+        output_BTD: Tensor = self.final_norm(x_BTD)
+        return output_BTD

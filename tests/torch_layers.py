@@ -3,12 +3,13 @@
 import torch
 from torch import Tensor, nn
 
-from model.stack import NORM_EPSILON, DecoderLayer, EncoderLayer
+from model.parts.residual import NORM_EPSILON
+from model.stack import Layer
 from model.sublayers.attention import CrossAttention, SelfAttention
 
 
 @torch.no_grad()
-def torch_encoder_layer(ours: EncoderLayer, norm: str = "post") -> nn.TransformerEncoderLayer:
+def torch_encoder_layer(ours: Layer, norm: str = "post") -> nn.TransformerEncoderLayer:
     """In training mode: torch's fast path in eval mode is another code. Without dropout the numbers are one."""
     theirs = nn.TransformerEncoderLayer(**_sizes(ours, norm))
     _copy_self(ours.self_attention, theirs.self_attn)
@@ -19,7 +20,7 @@ def torch_encoder_layer(ours: EncoderLayer, norm: str = "post") -> nn.Transforme
 
 
 @torch.no_grad()
-def torch_decoder_layer(ours: DecoderLayer, norm: str = "post") -> nn.TransformerDecoderLayer:
+def torch_decoder_layer(ours: Layer, norm: str = "post") -> nn.TransformerDecoderLayer:
     theirs = nn.TransformerDecoderLayer(**_sizes(ours, norm))
     _copy_self(ours.self_attention, theirs.self_attn)
     _copy_cross(ours.cross_attention, theirs.multihead_attn)
@@ -30,7 +31,7 @@ def torch_decoder_layer(ours: DecoderLayer, norm: str = "post") -> nn.Transforme
     return theirs
 
 
-def _sizes(ours: EncoderLayer | DecoderLayer, norm: str) -> dict[str, object]:
+def _sizes(ours: Layer, norm: str) -> dict[str, object]:
     inner = ours.feed_forward.inner
     return {
         "d_model": inner.in_features,

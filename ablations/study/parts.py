@@ -7,7 +7,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, FiniteFloat, model_
 from ablations.study.overrides import Overrides, dotted
 from experiments.tasks.columns import Column
 from experiments.tasks.own.function import column
-from model.config import Section
+from model.section import Section
 
 
 def _printable(text: str) -> str:

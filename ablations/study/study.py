@@ -11,7 +11,7 @@ from ablations.study.overrides import Overrides, dotted
 from ablations.study.parts import Count, Key, Metric, Settings, Text, Tune
 from ablations.study.study_file import builtin_names, read_study
 from experiments.errors import UserError
-from model.config import Section
+from model.section import Section
 
 
 class Scale(Section):

@@ -15,7 +15,7 @@ from experiments.data.encoding.tokenizer import BOS_ID, EOS_ID
 from experiments.device import Device
 from experiments.errors import Preempted
 from experiments.evaluation.in_batches import by_length, check_length, evaluating, pad, pad_sources
-from model.transformer import Transformer
+from model.protocol import Network
 
 BATCH_TOKENS = {"cpu": 2**12, "cuda": 2**16}  # padded target pieces of one pass
 LOGIT_ROWS = 2**11  # rows of logits at once: 0.3 GB at 37,000 pieces
@@ -36,7 +36,7 @@ class Likelihood:
 
 
 def measure_likelihood(
-    model: Transformer,
+    model: Network,
     sources: Sequence[Sequence[int]],
     targets: Sequence[Sequence[int]],
     device: Device,
@@ -65,7 +65,7 @@ def measure_likelihood(
 
 
 def _sentence_nll(
-    model: Transformer, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], device: Device
+    model: Network, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], device: Device
 ) -> Tensor:
     """−log P of each target given its source, EOS included: (B,) in float64."""
     source_BS, source_mask_BS = pad_sources(sources, device)

@@ -11,7 +11,7 @@ from pydantic import BaseModel, create_model
 
 from experiments.config import SettingRoles, TaskConfig
 from experiments.tasks.load import BUILTIN, load_task
-from model.config import Section
+from model.section import Section
 
 _ROLES = ("not_in_run_id", "not_in_lineage", "steps", "frozen_defaults")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")

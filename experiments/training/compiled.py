@@ -1,29 +1,28 @@
-"""torch.compile for the layers of a Transformer: few padded shapes, one graph each, and never a silent return to eager.
+"""torch.compile for the layers of a network: few padded shapes, one graph each, and never a silent return to eager.
 
-Layers are compiled one by one: all layers of the encoder share their graphs, as do those of the decoder. A whole model
-of six layers would hold each graph six times. torch's compiler is imported only if needed, because it takes seconds.
+Layers are compiled one by one: equal layers share their graphs. A whole model of six layers would hold each graph six
+times. torch's compiler is imported only if needed, because it takes seconds.
 """
 
 import contextlib
 from collections.abc import Iterator
-from itertools import chain
 
 import torch
 
 from experiments.data.batches.shapes import MOST_SHAPES
 from experiments.errors import UserError
-from model.transformer import Transformer
+from model.protocol import Network
 
 GRAPHS = 2 * MOST_SHAPES  # graphs of one kind of layer: too large micro-batches are cut, and strides may differ
 
 
-def compile_layers(model: Transformer, backend: str = "inductor") -> None:
+def compile_layers(model: Network, backend: str = "inductor") -> None:
     """Compile every layer for training. Weights and their names stay the same."""
     import torch._dynamo.config as dynamo
 
     dynamo.recompile_limit = GRAPHS
     dynamo.fail_on_recompile_limit_hit = True
-    for layer in chain(model.encoder.layers, model.decoder.layers):
+    for layer in model.layers():
         layer.compile(dynamic=False, fullgraph=True, backend=backend)
 
 

@@ -9,13 +9,13 @@ from experiments.data.batches.batch import Batch
 from experiments.data.encoding.tokenizer import PAD_ID
 from experiments.device import Device
 from experiments.training.loss import smoothed_loss
-from model.transformer import Transformer
+from model.protocol import Network
 
 
 class Objective(nn.Module):
     """(Σ loss, Σ nll) over a micro-batch's real target tokens, in one forward call, so that DDP can wrap it."""
 
-    def __init__(self, model: Transformer, smoothing: float, *, masked: bool) -> None:
+    def __init__(self, model: Network, smoothing: float, *, masked: bool) -> None:
         super().__init__()
         self.model, self.smoothing = model, smoothing
         self.masked = masked  # always pass a mask: one compiled graph instead of two

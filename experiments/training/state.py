@@ -26,8 +26,8 @@ from experiments.training.objective import Objective
 from experiments.training.optimizers import make_optimizer, optimizer_tensors, restore_optimizer
 from experiments.training.parallel.group import Group
 from experiments.training.parallel.lanes import Lanes
+from model.protocol import Network
 from model.sublayers.attention import BEST_KERNEL, Attention
-from model.transformer import Transformer
 
 PINNED = ("threads", "precision", "attention_kernel")  # settings that later attempts keep
 # Besides configuration and code, the exact bits of results depend on these; a resume reports which of them changed.
@@ -40,7 +40,7 @@ class Training:
 
     def __init__(
         self,
-        model: Transformer,
+        model: Network,
         settings: TrainingConfig,
         device: Device,
         folder: Path,
@@ -257,7 +257,7 @@ def _check_finite(weights: Mapping[str, Tensor], step: int) -> None:
             raise Diverged(f"{name} is {value} after step {step}: training diverged at that update.")
 
 
-def _attention_kernel(model: Transformer, device: Device) -> str:
+def _attention_kernel(model: Network, device: Device) -> str:
     chosen = next(module.kernel for module in model.modules() if isinstance(module, Attention))
     return BEST_KERNEL.get(device.torch_device.type, "plain") if chosen == "auto" else chosen
 

@@ -23,11 +23,11 @@ from experiments.training.optimizers import clip, set_learning_rate
 from experiments.training.parallel.group import Group
 from experiments.training.schedules import learning_rate
 from experiments.training.state import Training
-from model.transformer import Transformer
+from model.protocol import Network
 
 
 def train(
-    model: Transformer,
+    model: Network,
     settings: TrainingConfig,
     *,
     d_model: int,

@@ -12,7 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from model.parts.autocast import without_autocast
+from model.parts.embedding import Embedding
+from model.stepwise import check_ancestors
 
 if TYPE_CHECKING:
     from model.fast.folded import FoldedAttention
@@ -71,6 +75,8 @@ class DecoderState:
     source_bias_B11S: Tensor | None
     positions_TD: Tensor  # position vectors, added to the embeddings at each step
     beam_size: int
+    embedding: Embedding
+    final_norm: nn.Module
     step: int = 0
 
     def __post_init__(self) -> None:
@@ -95,16 +101,27 @@ class DecoderState:
             self.source_bias_B11S = self.source_bias_B11S[torch.tensor(sentences, device=device)]
         self.__post_init__()
 
+    def decode_step(self, tokens_BK: Tensor, visible_BKTK: Tensor | None) -> Tensor:
+        """Hidden states (B, K, D) after one more piece per beam (Network.decode_step)."""
+        bias = self.ancestor_bias(visible_BKTK)
+        x_RD = self.embedding.at(tokens_BK.flatten(), self.positions_TD[self.step])
+        with without_autocast(x_RD.device):
+            hidden_RD: Tensor = self.final_norm(self.weights.step(x_RD, self, bias))
+        self.step += 1
+        return hidden_RD.view(*tokens_BK.shape, -1)
+
+    def next_logits(self, hidden_BKD: Tensor) -> Tensor:
+        """(B, K, D) → (B, K, W)."""
+        with without_autocast(hidden_BKD.device):
+            logits_RW = self.weights.output(hidden_BKD.flatten(0, 1))
+        return logits_RW.view(*hidden_BKD.shape[:2], -1)
+
     def ancestor_bias(self, visible_BKTK: Tensor | None) -> Tensor | None:
         """(B, 1, K, (step + 1)·K) from the mask of ancestors, True = may attend; None for a single beam.
 
         Raises ValueError for a mask of another shape, and for a missing mask with several beams.
         """
-        shape = (self.num_sentences, self.beam_size, self.step + 1, self.beam_size)
+        check_ancestors(visible_BKTK, self.num_sentences, self.beam_size, self.step)
         if visible_BKTK is None:
-            if self.beam_size > 1:
-                raise ValueError(f"{self.beam_size} beams need a mask of ancestors, bool of shape {shape}")
             return None
-        if visible_BKTK.shape != shape:
-            raise ValueError(f"mask of ancestors has shape {tuple(visible_BKTK.shape)}, needs {shape}")
         return torch.where(visible_BKTK.flatten(2), self.weights.zero_bias, self.weights.blocked_bias).unsqueeze(1)

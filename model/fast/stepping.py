@@ -1,4 +1,4 @@
-"""The decoder for a search: computes stack.DecoderLayer for one position, in fewer and larger operations.
+"""One position of a decoder of the paper's sub-layers, for a search, in fewer and larger operations.
 
 A search step consists of many small operations; starting one costs more than computing it. So q's scale is part of its
 weights, q, k and v are one product, sentences and heads are one dimension of batched products, and matrices are packed.
@@ -8,7 +8,6 @@ Shapes: B sentences, K beams, R = B·K rows, H heads, N = B·H, M memory positio
 D d_model; q and k end in d_k, v in d_v, written n.
 """
 
-import contextlib
 import threading
 import weakref
 from collections.abc import Callable, Iterable
@@ -20,8 +19,9 @@ from model.config import ModelConfig
 from model.fast.caches import DecoderState, LayerCache
 from model.fast.packed import Projection
 from model.parts.masks import BLOCKED
-from model.stack import DecoderLayer, PostNorm, PreNorm
+from model.parts.residual import Residual
 from model.sublayers.attention import CrossAttention, SelfAttention
+from model.sublayers.feed_forward import FeedForward
 
 Norm = Callable[[Tensor], Tensor]
 # Largest product of a layer, in multiplications, for which one thread is faster than several: sharing costs about 5 µs.
@@ -35,7 +35,7 @@ class StepWeights:
     """The weights of a decoder and of its softmax, prepared for steps in `dtype`."""
 
     def __init__(self, layers: Iterable[nn.Module], output_FD: Tensor, config: ModelConfig, dtype: torch.dtype) -> None:
-        self.layers = [_LayerWeights(layer, config, dtype) for layer in layers if isinstance(layer, DecoderLayer)]
+        self.layers = [_LayerWeights(layer, config, dtype) for layer in layers]
         # On a processor logits stay in fp32: bf16 has three digits, and 4 % of multi30k's translations would change.
         self.output = Projection(output_FD, None, dtype if output_FD.is_cuda else output_FD.dtype)
         self.dtype, self.config = dtype, config
@@ -69,16 +69,18 @@ class StepWeights:
 
 
 class _LayerWeights:
-    def __init__(self, layer: DecoderLayer, config: ModelConfig, dtype: torch.dtype) -> None:
+    def __init__(self, layer: nn.Module, config: ModelConfig, dtype: torch.dtype) -> None:
+        own, cross, network = layer.self_attention, layer.cross_attention, layer.feed_forward
+        assert isinstance(own, SelfAttention) and isinstance(cross, CrossAttention) and isinstance(network, FeedForward)
         self.parts = [config.num_heads * width for width in (config.d_k, config.d_k, config.d_v)]
-        self.qkv = _query_key_value(layer.self_attention, config, dtype)
-        self.self_output = _linear(layer.self_attention.output, dtype)
-        self.query = _query(layer.cross_attention, config, dtype)
-        self.cross_output = _linear(layer.cross_attention.output, dtype)
-        self.inner = _linear(layer.feed_forward.inner, dtype, relu=True)
-        self.outer = _linear(layer.feed_forward.outer, dtype)
-        residuals = (layer.self_attention_residual, layer.cross_attention_residual, layer.feed_forward_residual)
-        self.norms = [_norm(residual.norm) for residual in residuals if isinstance(residual, PostNorm | PreNorm)]
+        self.qkv = _query_key_value(own, config, dtype)
+        self.self_output = _linear(own.output, dtype)
+        self.query = _query(cross, config, dtype)
+        self.cross_output = _linear(cross.output, dtype)
+        self.inner = _linear(network.inner, dtype, relu=True)
+        self.outer = _linear(network.outer, dtype)
+        residuals = [module for module in layer.children() if isinstance(module, Residual)]
+        self.norms = [_norm(residual.norm) for residual in residuals]
         self.pre = config.norm == "pre"
 
     def step(self, x_RD: Tensor, cache: LayerCache, state: DecoderState, ancestor_bias: Tensor | None) -> Tensor:
@@ -122,13 +124,6 @@ def _attend(q: Tensor, k_NnM: Tensor, v_NMn: Tensor, state: DecoderState, bias: 
 def _by_head(x_R: Tensor, state: DecoderState) -> Tensor:
     """(R, H·n) → (B, H, K, n), a view."""
     return x_R.view(state.num_sentences, state.beam_size, state.num_heads, -1).transpose(1, 2)
-
-
-def without_autocast(device: torch.device) -> contextlib.AbstractContextManager[object]:
-    """Switch autocast off: types are chosen here, and autocast would also cast the attention."""
-    if torch.is_autocast_enabled(device.type):
-        return torch.autocast(device.type, enabled=False)
-    return contextlib.nullcontext()
 
 
 _known: "weakref.WeakKeyDictionary[nn.Module, tuple[object, StepWeights]]" = weakref.WeakKeyDictionary()
@@ -176,6 +171,7 @@ def _query_key_value(attention: SelfAttention, config: ModelConfig, dtype: torch
     return Projection(rows, torch.cat([(q_bias * scale).flatten(), k_bias.flatten(), v_bias.flatten()]), dtype)
 
 
-def _norm(norm: nn.LayerNorm) -> Norm:
+def _norm(norm: nn.Module) -> Norm:
+    assert isinstance(norm, nn.LayerNorm)
     shape, weight, bias, eps = list(norm.normalized_shape), norm.weight.detach(), norm.bias.detach(), norm.eps
     return lambda x: torch.layer_norm(x, shape, weight, bias, eps)

@@ -11,9 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from model.config import ModelConfig
+from model.kinds.kind import Kind
 from model.parts.dropout import dropout as drop
 from model.parts.masks import causal_bias
 from model.parts.softmax import softmax_over_memory
+from model.sublayers.contract import Given, Now, Room, State, Sublayer
 
 Kernel = Callable[[Tensor, Tensor, Tensor, Tensor | None, bool, float], Tensor]
 
@@ -88,10 +90,10 @@ def attend(
     return KERNELS[kernel](q_BHQK, k_BHMK, v_BHMV, bias, causal, dropout)
 
 
-class Attention(nn.Module):
+class Attention(Sublayer):
     """Common part of self- and cross-attention: heads, kernel, dropout on the weights, output projection W^O."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, options: Kind) -> None:
         super().__init__()
         self.num_heads = config.num_heads
         self.d_k, self.d_v = config.d_k, config.d_v
@@ -119,8 +121,8 @@ class SelfAttention(Attention):
     The rows of `qkv` go head by head: q, k and v of the first head, then of the second.
     """
 
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__(config)
+    def __init__(self, config: ModelConfig, options: Kind) -> None:
+        super().__init__(config, options)
         self.qkv = nn.Linear(config.d_model, config.num_heads * (2 * config.d_k + config.d_v))
 
     def project(self, x_BTD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -129,16 +131,35 @@ class SelfAttention(Attention):
         q_BHTK, k_BHTK, v_BHTV = torch.split(heads, [self.d_k, self.d_k, self.d_v], dim=-1)
         return q_BHTK, k_BHTK, v_BHTV
 
-    def forward(self, x_BTD: Tensor, bias: Tensor | None = None, *, causal: bool = False) -> Tensor:
-        """(B, T, D) → (B, T, D); bias and causal as in `attend`."""
-        return self.combine(*self.project(x_BTD), bias, causal=causal)
+    def forward(self, x_BTD: Tensor, given: Given) -> Tensor:
+        """(B, T, D) → (B, T, D)."""
+        return self.combine(*self.project(x_BTD), given.bias_B11T, causal=given.causal)
+
+    def weights(self, x_BTD: Tensor, given: Given) -> Tensor:
+        """softmax(q kᵀ / √d_k + bias), (B, H, T, T)."""
+        q_BHTK, k_BHTK, _ = self.project(x_BTD)
+        causal = causal_bias(x_BTD.shape[1], torch.float32, x_BTD.device) if given.causal else None
+        return _weights(q_BHTK, k_BHTK, given.bias_B11T, causal)
+
+    def start(self, given: Given, room: Room) -> State:
+        """Room for keys and values, (B, H, max_steps, K, n): slots are written in place, beams never move."""
+        slots = (room.sentences, self.num_heads, room.max_steps, room.beam_size)
+        weight = self.qkv.weight
+        return State(keys=weight.new_empty(*slots, self.d_k), values=weight.new_empty(*slots, self.d_v))
+
+    def step(self, x_RD: Tensor, state: State, now: Now) -> Tensor:
+        """(R, D) → (R, D): each beam attends to the (time, beam) slots of its own past."""
+        q_BHKn, k_BHKn, v_BHKn = self.project(_by_sentence(x_RD, now))
+        state["keys"][:, :, now.time], state["values"][:, :, now.time] = k_BHKn, v_BHKn
+        keys_BHMn, values_BHMn = (state[name][:, :, : now.time + 1].flatten(2, 3) for name in ("keys", "values"))
+        return self.combine(q_BHKn, keys_BHMn, values_BHMn, now.bias_B1KM).flatten(0, 1)
 
 
 class CrossAttention(Attention):
     """Queries from the decoder, keys and values from the encoder's output ("encoder-decoder attention")."""
 
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__(config)
+    def __init__(self, config: ModelConfig, options: Kind) -> None:
+        super().__init__(config, options)
         self.query = nn.Linear(config.d_model, config.num_heads * config.d_k)
         self.key_value = nn.Linear(config.d_model, config.num_heads * (config.d_k + config.d_v))
 
@@ -148,6 +169,38 @@ class CrossAttention(Attention):
         k_BHSK, v_BHSV = torch.split(heads, [self.d_k, self.d_v], dim=-1)
         return k_BHSK, v_BHSV
 
-    def forward(self, x_BTD: Tensor, keys_values: tuple[Tensor, Tensor], bias: Tensor | None = None) -> Tensor:
-        """(B, T, D) and the results of `keys_values` → (B, T, D); bias as in `attend`."""
-        return self.combine(self.split_heads(self.query(x_BTD)), *keys_values, bias)
+    def forward(self, x_BTD: Tensor, given: Given) -> Tensor:
+        """(B, T, D) → (B, T, D)."""
+        assert given.memory_BMD is not None
+        keys_values = self.keys_values(given.memory_BMD)
+        return self.combine(self.split_heads(self.query(x_BTD)), *keys_values, given.memory_bias_B11M)
+
+    def weights(self, x_BTD: Tensor, given: Given) -> Tensor:
+        """softmax(q kᵀ / √d_k + bias), (B, H, T, M)."""
+        assert given.memory_BMD is not None
+        k_BHMK, _ = self.keys_values(given.memory_BMD)
+        return _weights(self.split_heads(self.query(x_BTD)), k_BHMK, given.memory_bias_B11M)
+
+    def start(self, given: Given, room: Room) -> State:
+        """Keys and values, once per sentence."""
+        assert given.memory_BMD is not None
+        keys_BHMK, values_BHMV = self.keys_values(given.memory_BMD)
+        return State(keys=keys_BHMK, values=values_BHMV)
+
+    def step(self, x_RD: Tensor, state: State, now: Now) -> Tensor:
+        """(R, D) → (R, D)."""
+        q_BHKn = self.split_heads(self.query(_by_sentence(x_RD, now)))
+        return self.combine(q_BHKn, state["keys"], state["values"], now.given.memory_bias_B11M).flatten(0, 1)
+
+
+def _weights(q_BHQK: Tensor, k_BHMK: Tensor, *biases: Tensor | None) -> Tensor:
+    scores_BHQM = (q_BHQK @ k_BHMK.mT).float() * q_BHQK.shape[-1] ** -0.5
+    for bias in biases:
+        scores_BHQM = scores_BHQM if bias is None else scores_BHQM + bias
+    weights_BHQM: Tensor = scores_BHQM.softmax(-1)
+    return weights_BHQM
+
+
+def _by_sentence(x_RD: Tensor, now: Now) -> Tensor:
+    """(R, D) → (B, K, D): the beams of a sentence as positions."""
+    return x_RD.view(-1, now.beam_size, x_RD.shape[-1])

@@ -3,20 +3,29 @@
 from torch import Tensor, nn
 
 from model.config import ModelConfig
+from model.kinds.kind import Kind
 from model.parts.dropout import Dropout
+from model.sublayers.contract import Given, Now, State, Sublayer
 
 
-class FeedForward(nn.Module):
+class FeedForward(Sublayer):
     """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2 (equation 2), the same at each position."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, options: Kind) -> None:
         super().__init__()
         self.inner = nn.Linear(config.d_model, config.d_ff)
         self.outer = nn.Linear(config.d_ff, config.d_model)
         self.dropout = Dropout(config.activation_dropout)
 
-    def forward(self, x_BTD: Tensor) -> Tensor:
+    def forward(self, x_BTD: Tensor, given: Given) -> Tensor:
         """(B, T, D) → (B, T, D)."""
-        inner_BTF = self.inner(x_BTD).relu_()
-        output_BTD: Tensor = self.outer(self.dropout(inner_BTF))
-        return output_BTD
+        return self._apply_to(x_BTD)
+
+    def step(self, x_RD: Tensor, state: State, now: Now) -> Tensor:
+        """(R, D) → (R, D)."""
+        return self._apply_to(x_RD)
+
+    def _apply_to(self, x_D: Tensor) -> Tensor:
+        inner_F = self.inner(x_D).relu_()
+        output_D: Tensor = self.outer(self.dropout(inner_F))
+        return output_D

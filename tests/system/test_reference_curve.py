@@ -15,7 +15,7 @@ from experiments.training import curve
 from experiments.training.trainer import train
 from model.config import ModelConfig
 from model.factory import build_model
-from model.transformer import Transformer
+from model.protocol import Network
 from tests.torch_layers import torch_decoder_layer, torch_encoder_layer
 
 STEPS, WARMUP, PIECES, LONGEST, ROWS = 300, 100, 64, 12, 16
@@ -53,7 +53,7 @@ def _micro_batches(step: int) -> list[Batch[Tensor]]:
 class Plain(nn.Module):
     """Section 3 in torch's own layers: nothing fused, nothing left out of padding, no chunks."""
 
-    def __init__(self, ours: Transformer) -> None:
+    def __init__(self, ours: Network) -> None:
         super().__init__()
         self.embedding = nn.Embedding.from_pretrained(ours.output_weight.detach().clone(), freeze=False)
         self.encoder = nn.ModuleList(map(torch_encoder_layer, ours.encoder.layers))

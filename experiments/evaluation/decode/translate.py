@@ -16,7 +16,7 @@ from experiments.evaluation.decode.beam import SearchSettings, beam_search
 from experiments.evaluation.decode.hypothesis import Hypothesis
 from experiments.evaluation.in_batches import by_length, check_length, evaluating, pad_sources
 from model.config import ModelConfig
-from model.transformer import Transformer
+from model.protocol import Network
 
 # Places in the key/value cache of one batch: sentences × beam × longest output. For base each takes 24 KB in fp32, so
 # 0.4 and 3.2 GB; more gave no gain on a processor with small models.
@@ -28,7 +28,7 @@ Progress = Callable[[int, int], None]  # sentences done, total
 
 
 def translate(
-    model: Transformer,
+    model: Network,
     sources: Sequence[Sequence[int]],
     settings: SearchSettings,
     device: Device,

@@ -1,6 +1,6 @@
 """Attention weights of a sentence pair, layer by layer and head by head (the paper's figures 3 to 5).
 
-Shapes: B sentences (1 here), H heads, Q queries, M memory positions, D d_model.
+Shapes: B sentences (1 here), H heads, T queries, M memory positions, D d_model.
 """
 
 from collections.abc import Iterator
@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from experiments.data.encoding.tokenizer import BOS_ID, EOS_ID
 from experiments.evaluation.in_batches import evaluating
 from experiments.evaluation.trained.translator import Translator
-from model.parts.masks import causal_bias
+from model.protocol import Network
 from model.sublayers.attention import CrossAttention, SelfAttention
-from model.transformer import Transformer
 
 KINDS = ("encoder", "decoder", "cross")
 
@@ -42,16 +41,14 @@ def attention_maps(translator: Translator, source: str, target: str | None = Non
 
 
 @contextmanager
-def recording(model: Transformer) -> Iterator[dict[str, list[Tensor]]]:
-    """Record the weights of every attention in this context: kind → one (H, Q, M) per layer."""
+def recording(model: Network) -> Iterator[dict[str, list[Tensor]]]:
+    """Record the weights of every attention in this context: kind → one (H, T, M) per layer."""
     found: dict[str, list[Tensor]] = {kind: [] for kind in KINDS}
-    hooks = []
-    for stack, name in ((model.encoder, "encoder"), (model.decoder, "decoder")):
-        for module in stack.modules():
-            if isinstance(module, SelfAttention):
-                hooks.append(module.register_forward_pre_hook(_keep_self(found[name]), with_kwargs=True))
-            elif isinstance(module, CrossAttention):
-                hooks.append(module.register_forward_pre_hook(_keep_cross(found["cross"])))
+    hooks = [
+        module.register_forward_pre_hook(_record(found))
+        for module in model.modules()
+        if isinstance(module, SelfAttention | CrossAttention)
+    ]
     try:
         yield found
     finally:
@@ -59,26 +56,11 @@ def recording(model: Transformer) -> Iterator[dict[str, list[Tensor]]]:
             hook.remove()
 
 
-def _keep_self(found: list[Tensor]) -> Any:
-    def hook(module: SelfAttention, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-        q_BHQK, k_BHMK, _ = module.project(given[0])
-        found.append(_weights(q_BHQK, k_BHMK, causal=bool(named.get("causal"))))
+def _record(found: dict[str, list[Tensor]]) -> Any:
+    def hook(module: nn.Module, arguments: tuple[Any, ...]) -> None:
+        assert isinstance(module, SelfAttention | CrossAttention)
+        x_BTD, given = arguments
+        kind = "cross" if isinstance(module, CrossAttention) else "decoder" if given.causal else "encoder"
+        found[kind].append(module.weights(x_BTD, given)[0].cpu())  # of the one sentence
 
     return hook
-
-
-def _keep_cross(found: list[Tensor]) -> Any:
-    def hook(module: nn.Module, given: tuple[Any, ...]) -> None:
-        assert isinstance(module, CrossAttention)
-        found.append(_weights(module.split_heads(module.query(given[0])), given[1][0], causal=False))
-
-    return hook
-
-
-def _weights(q_BHQK: Tensor, k_BHMK: Tensor, *, causal: bool) -> Tensor:
-    """softmax(q kᵀ / √d_k) of one unpadded sentence, (H, Q, M)."""
-    scores_HQM = (q_BHQK @ k_BHMK.mT)[0].float() * q_BHQK.shape[-1] ** -0.5
-    if causal:
-        scores_HQM = scores_HQM + causal_bias(scores_HQM.shape[-1], scores_HQM.dtype, scores_HQM.device)
-    weights_HQM: Tensor = scores_HQM.softmax(-1).cpu()
-    return weights_HQM

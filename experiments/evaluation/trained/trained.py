@@ -11,7 +11,7 @@ from experiments.evaluation.trained.averaging import kept_average
 from experiments.store.sealed import read_json
 from experiments.training.checkpoints import checkpoint, retention
 from model.factory import build_model
-from model.transformer import Transformer
+from model.protocol import Network
 
 
 def load_model(
@@ -21,7 +21,7 @@ def load_model(
     attempt: Path,
     device: Device,
     vocab_sizes: tuple[int, int] | None = None,
-) -> Transformer:
+) -> Network:
     """The network with the weights of an attempt chosen by `choice` (last, best, average:K).
 
     every: spacing of the checkpoints for an average, or of the measurements for the best (0: all). vocab_sizes: target

@@ -18,7 +18,7 @@ from experiments.evaluation.decode.beam import SearchSettings
 from experiments.evaluation.decode.translate import translate
 from experiments.evaluation.trained.trained import load_model, load_tokenizers, spacing
 from experiments.store.sealed import read_json
-from model.transformer import Transformer
+from model.protocol import Network
 
 FORMAT = "transformer-ablations model 1"
 WINDOWS = (64, 256, 1024, 4096)  # lines in memory at once: few at first, so that output begins early
@@ -39,7 +39,7 @@ class Translator:
     """Translates lines of text. `settings` are the run's own; each call may give others."""
 
     def __init__(
-        self, model: Transformer, tokenizers: tuple[Tokenizer, Tokenizer], device: Device, settings: SearchSettings
+        self, model: Network, tokenizers: tuple[Tokenizer, Tokenizer], device: Device, settings: SearchSettings
     ) -> None:
         self.model, self.device, self.settings = model, device, settings
         self.source_tokenizer, self.target_tokenizer = tokenizers

@@ -33,7 +33,7 @@ from experiments.tasks.own.placeholders import PLACEHOLDER, refuse_quoted
 from experiments.tasks.own.returned import by_set
 from experiments.tasks.own.shell import read_metrics, run_command
 from experiments.tasks.own.sources import sources_of
-from model.config import Section
+from model.section import Section
 
 GIVEN = ("seed", "folder", "metrics", "settings", "device", "threads")
 ROLES = SettingRoles(given_elsewhere={**GIVEN_ELSEWHERE, "command": "the study's own `command` gives it"})

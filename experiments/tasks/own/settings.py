@@ -11,7 +11,7 @@ from pydantic_core import PydanticUndefined
 
 from experiments.config import GIVEN_ELSEWHERE, SettingRoles, TaskConfig
 from experiments.errors import UserError
-from model.config import Section
+from model.section import Section
 
 Settings = TypeVar("Settings")
 

@@ -15,7 +15,7 @@ from experiments.device import Device
 from experiments.evaluation.likelihood import measure_likelihood
 from experiments.tasks.base import Context
 from experiments.tasks.footprint import MICRO_BATCH_TOKENS
-from model.transformer import Transformer
+from model.protocol import Network
 
 # The share of padding above which smaller micro-batches, of more even lengths, are tried, down to so many places
 # (the least padded are taken): below those a GPU waits for launches, less so where layers are compiled.
@@ -104,7 +104,7 @@ def _halves(most: int, fewest: int) -> Iterator[int]:
         yield most
 
 
-def dev_perplexity(model: Transformer, encoded: EncodedCorpus, device: Device) -> Callable[[int], dict[str, float]]:
+def dev_perplexity(model: Network, encoded: EncodedCorpus, device: Device) -> Callable[[int], dict[str, float]]:
     """The callback for perplexity during training; dev is read once."""
     dev = encoded.set("dev")
     sources = [dev.pairs.source[i].tolist() for i in range(len(dev.pairs))]

@@ -9,11 +9,11 @@ from experiments.device import Device
 from experiments.evaluation.trained.trained import load_model, load_tokenizers
 from experiments.tasks.base import EvaluationSpec
 from experiments.tasks.sequence.spacing import spacing_of
-from model.transformer import Transformer
+from model.protocol import Network
 
 
 class Trained(NamedTuple):
-    model: Transformer
+    model: Network
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer
     device: Device

@@ -151,7 +151,7 @@ def test_a_ratio_with_nothing_to_multiply(own_study, task, mistake):
         ("model.dropout = 1.0", "it must be less than 1"),
         ("model.dropout = 'none'", "expected a number"),
         ("model.shared_vocabulary = 1", "expected true or false"),
-        ("model.positions = 'rotary'", "it must be 'sinusoidal', 'learned' or 'none'"),
+        ("model.norm = 'before'", "it must be 'post', 'pre', 'sandwich' or 'none'"),
         ("training.adam_epsilon = 0", "it must be more than 0"),
         ("evaluation.sets = 3", "expected a list"),
         ("evaluation.sets = [3]", "evaluation.sets = [3]"),

@@ -19,13 +19,13 @@ from experiments.evaluation.in_batches import evaluating, pad_sources
 from experiments.evaluation.likelihood import measure_likelihood
 from model.config import ModelConfig
 from model.factory import build_model
-from model.transformer import Transformer
+from model.network import EncoderDecoder as Network
 
 CPU = Device(torch.device("cpu"), "fp32", 1)
 SMALL = ModelConfig(num_layers=1, d_model=8, d_ff=16, num_heads=2, d_k=4, d_v=4)
 
 
-def random_model(seed: int, vocab_size: int, positions: str = "sinusoidal") -> Transformer:
+def random_model(seed: int, vocab_size: int, positions: str = "sinusoidal") -> Network:
     """A model whose next pieces have clearly different probabilities, EOS now and then among the likely ones."""
     torch.manual_seed(seed)
     config = SMALL.model_copy(update={"positions": positions, "max_length": 24})
@@ -36,7 +36,7 @@ def random_model(seed: int, vocab_size: int, positions: str = "sinusoidal") -> T
     return model
 
 
-def next_log_probs(model: Transformer, source: Sequence[int], prefix: Sequence[int]) -> list[float]:
+def next_log_probs(model: Network, source: Sequence[int], prefix: Sequence[int]) -> list[float]:
     """log P(next piece | prefix, source) by a full pass without a cache."""
     with torch.inference_mode():
         memory = model.encode(torch.tensor([[*source, EOS_ID]]), None)
@@ -45,7 +45,7 @@ def next_log_probs(model: Transformer, source: Sequence[int], prefix: Sequence[i
     return values
 
 
-def naive_search(model: Transformer, source: Sequence[int], settings: SearchSettings) -> list[Hypothesis]:
+def naive_search(model: Network, source: Sequence[int], settings: SearchSettings) -> list[Hypothesis]:
     """The definition, one prefix at a time: no cache, no batch, no early stop, no bound on what is kept."""
     limit = len(source) + 1 + settings.max_extra_length
     alive: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
@@ -196,13 +196,13 @@ def test_early_stop_and_compaction_do_save_work(monkeypatch: pytest.MonkeyPatch)
     with torch.no_grad():
         model.target_embedding.weight[EOS_ID] *= 3
     rows: list[int] = []
-    step = Transformer.decode_step
+    step = Network.decode_step
 
     def counted(self, tokens, state, visible=None):  # type: ignore[no-untyped-def]
         rows.append(len(tokens))
         return step(self, tokens, state, visible)
 
-    monkeypatch.setattr(Transformer, "decode_step", counted)
+    monkeypatch.setattr(Network, "decode_step", counted)
     sources = [[3 + i % 9] * (1 + i % 5) for i in range(16)]
 
     def work(**switches: bool) -> int:
@@ -216,11 +216,11 @@ def test_early_stop_and_compaction_do_save_work(monkeypatch: pytest.MonkeyPatch)
 
 def test_what_never_ends_is_cut_at_its_own_limit_and_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
     model = random_model(0, 12)
-    logits, next_logits = Transformer.logits, Transformer.next_logits
+    logits, next_logits = Network.logits, Network.next_logits
     never = torch.zeros(12, dtype=torch.float64)
     never[EOS_ID] = -1e3
-    monkeypatch.setattr(Transformer, "logits", lambda self, hidden: logits(self, hidden) + never)
-    monkeypatch.setattr(Transformer, "next_logits", lambda self, *given: next_logits(self, *given) + never)
+    monkeypatch.setattr(Network, "logits", lambda self, hidden: logits(self, hidden) + never)
+    monkeypatch.setattr(Network, "next_logits", lambda self, *given: next_logits(self, *given) + never)
     sources = [[4, 5, 6], [7], [8, 9]]
     settings = SearchSettings(beam_size=2, max_extra_length=3, nbest=2)
     for source, found in zip(sources, translate(model, sources, settings, CPU), strict=True):

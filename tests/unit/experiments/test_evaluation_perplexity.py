@@ -12,14 +12,14 @@ from experiments.evaluation import likelihood as module
 from experiments.evaluation.likelihood import Likelihood, measure_likelihood
 from model.config import ModelConfig
 from model.factory import build_model
-from model.transformer import Transformer
+from model.protocol import Network
 
 CPU = Device(torch.device("cpu"), "fp32", 1)
 SOURCES = [[4, 5, 6], [7], [], [8, 9, 4, 4]]
 TARGETS = [[5, 5], [6, 7, 8, 9, 10], [4], []]
 
 
-def small_model(positions: str = "sinusoidal") -> Transformer:
+def small_model(positions: str = "sinusoidal") -> Network:
     torch.manual_seed(0)
     config = ModelConfig(num_layers=1, d_model=8, d_ff=16, num_heads=2, d_k=4, d_v=4, positions=positions, max_length=6)
     return build_model(config, 12).eval()

@@ -10,13 +10,13 @@ from experiments.evaluation.decode.translate import LEAST_SLOTS, _pack, translat
 from experiments.evaluation.in_batches import evaluating
 from model.config import ModelConfig
 from model.factory import build_model
-from model.transformer import Transformer
+from model.protocol import Network
 
 CPU = Device(torch.device("cpu"), "fp32", 1)
 SETTINGS = SearchSettings(beam_size=2, max_extra_length=4)
 
 
-def small_model(positions: str = "sinusoidal") -> Transformer:
+def small_model(positions: str = "sinusoidal") -> Network:
     torch.manual_seed(0)
     config = ModelConfig(num_layers=1, d_model=8, d_ff=16, num_heads=2, d_k=4, d_v=4, positions=positions, max_length=9)
     model = build_model(config, 12).double().eval()
@@ -53,7 +53,7 @@ def test_empty_lines_are_not_shown_to_the_model(monkeypatch: pytest.MonkeyPatch)
     full = translate(model, [[5, 6]], SETTINGS, CPU)
     found = translate(model, [[], [5, 6], []], SETTINGS, CPU)
     assert [len(h[0].ids) > 0 for h in found] == [False, len(full[0][0].ids) > 0, False]
-    monkeypatch.setattr(Transformer, "encode", lambda *_: pytest.fail("the model was run"))
+    monkeypatch.setattr(Network, "encode", lambda *_: pytest.fail("the model was run"))
     assert [h[0].ids for h in translate(model, [[], []], SETTINGS, CPU)] == [(), ()]
     assert translate(model, [], SETTINGS, CPU) == []
 

@@ -11,7 +11,7 @@ from experiments.device import Device
 from experiments.errors import UserError
 from experiments.training import compiled, curve, state
 from model.factory import build_model
-from model.transformer import Transformer
+from model.network import EncoderDecoder as Network
 from tests.small_training import PIECES, SIZES, kinds, losses, pairs, run
 
 DETERMINISTIC = TrainingConfig(train_steps=12, warmup_steps=10, checkpoint_steps=4, deterministic=True)
@@ -33,13 +33,13 @@ def test_deterministic_mode_is_switched_on_recorded_and_off_again(tmp_path):
 
 
 def test_a_kernel_that_cannot_be_deterministic_is_named_and_nothing_is_written(tmp_path, monkeypatch):
-    decode = Transformer.decode
+    decode = Network.decode
 
     def careless(self, target, memory, mask=None):
         torch.zeros(3).put_(torch.tensor([1]), torch.ones(1))  # has no deterministic kernel
         return decode(self, target, memory, mask)
 
-    monkeypatch.setattr(Transformer, "decode", careless)
+    monkeypatch.setattr(Network, "decode", careless)
     with pytest.raises(UserError, match=r"training\.deterministic is set, but put_ has no deterministic .* to false"):
         run(tmp_path, settings=DETERMINISTIC)
     assert not list(tmp_path.iterdir())

@@ -18,6 +18,7 @@ from experiments.evaluation.trained.export import export
 from experiments.evaluation.trained.translator import Translator
 from experiments.training.checkpoints.checkpoint import model_tensors, save_final
 from model.factory import build_model
+from model.sublayers.contract import Given
 
 LINES = ["der Hund läuft schnell", "", "eine Katze schläft", "der Hund schläft", "Katze", "schnell schläft der Hund"]
 CONFIG = RunConfig.model_validate(
@@ -158,7 +159,7 @@ def test_attention_maps_are_the_weights_that_the_model_averages_with(translator:
         _, _, values = layer.project(x)
         weights = torch.tensor(found["maps"]["encoder"][0])[None]
         output = layer.output((weights @ values).transpose(1, 2).flatten(2))
-        torch.testing.assert_close(output, layer(x), atol=1e-5, rtol=0)
+        torch.testing.assert_close(output, layer(x, Given.encoder(None, x.dtype)), atol=1e-5, rtol=0)
 
 
 def test_the_tokenizer_names_its_pieces(attempt: Path) -> None:

@@ -8,7 +8,7 @@ import torch
 
 from model.config import ModelConfig
 from model.factory import build_model
-from model.transformer import Transformer
+from model.protocol import Network
 
 SMALL: dict[str, Any] = {
     "num_layers": 2,
@@ -28,10 +28,10 @@ def small_config() -> Callable[..., ModelConfig]:
 
 
 @pytest.fixture
-def small_model(small_config: Callable[..., ModelConfig]) -> Callable[..., Transformer]:
+def small_model(small_config: Callable[..., ModelConfig]) -> Callable[..., Network]:
     """A network in eval mode whose biases and norms are drawn too, so that none of them can be forgotten unseen."""
 
-    def build(**changes: Any) -> Transformer:
+    def build(**changes: Any) -> Network:
         torch.manual_seed(7)
         model = build_model(small_config(**changes), VOCAB_SIZE).double().eval()
         with torch.no_grad():

@@ -5,10 +5,12 @@ import math
 import pytest
 import torch
 
+from model.kinds.kind import Kind
 from model.parts.masks import blocking_bias
+from model.protocol import Network
 from model.sublayers import attention
 from model.sublayers.attention import KERNELS, CrossAttention, SelfAttention, attend
-from model.transformer import Transformer
+from model.sublayers.contract import Given
 
 
 def heads(batch=3, num_heads=2, queries=5, memory=7, d_k=4, d_v=6):
@@ -79,19 +81,19 @@ def test_dropout_on_weights_keeps_the_mean(kernel):
 
 def test_free_d_k_and_d_v(small_config):
     """MultiHead(Q, K, V) = Concat(head_1, …) W^O with widths that do not divide d_model (row (B))."""
-    attention = SelfAttention(small_config(num_heads=3, d_k=5, d_v=2)).double()
+    attention = SelfAttention(small_config(num_heads=3, d_k=5, d_v=2), Kind()).double()
     x_TD = torch.randn(4, 8, dtype=torch.float64)
     outputs = []
     for weight, bias in zip(attention.qkv.weight.chunk(3), attention.qkv.bias.chunk(3), strict=True):
         q, k, v = (x_TD @ weight.T + bias).split([5, 5, 2], dim=1)
         outputs.append(equation_1(q, k, v, torch.ones(4, 4)))
     expected = torch.cat(outputs, dim=1) @ attention.output.weight.T + attention.output.bias
-    torch.testing.assert_close(attention(x_TD[None])[0], expected)
+    torch.testing.assert_close(attention(x_TD[None], Given.encoder(None, x_TD.dtype))[0], expected)
 
 
 def test_cross_attention_against_torch(small_config):
     torch.manual_seed(2)
-    ours = CrossAttention(small_config()).double()
+    ours = CrossAttention(small_config(), Kind()).double()
     theirs = torch.nn.MultiheadAttention(8, 2, batch_first=True, dtype=torch.float64)
     key, value = ours.key_value.weight.view(2, 2, 4, 8).transpose(0, 1).reshape(2, 8, 8)
     key_bias, value_bias = ours.key_value.bias.view(2, 2, 4).transpose(0, 1).reshape(2, 8)
@@ -102,12 +104,12 @@ def test_cross_attention_against_torch(small_config):
     x, memory = torch.randn(2, 5, 8, dtype=torch.float64), torch.randn(2, 6, 8, dtype=torch.float64)
     mask_BS = torch.tensor([[True] * 6, [True] * 4 + [False] * 2])
     expected, _ = theirs(x, memory, memory, key_padding_mask=~mask_BS, need_weights=False)
-    actual = ours(x, ours.keys_values(memory), blocking_bias(mask_BS[:, None, None], torch.float64))
+    actual = ours(x, Given.decoder(memory, mask_BS, torch.float64))
     torch.testing.assert_close(actual, expected)
 
 
 def test_the_kernel_of_a_model_can_be_set(small_model, monkeypatch):
-    model: Transformer = small_model()
+    model: Network = small_model()
     calls = []
     monkeypatch.setitem(KERNELS, "sdpa", lambda *a: calls.append("sdpa") or KERNELS["plain"](*a))
     source = torch.randint(20, (2, 5))

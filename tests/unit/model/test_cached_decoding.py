@@ -18,6 +18,11 @@ def kernel(request):
     return request.param
 
 
+@pytest.fixture(params=[True, False], ids=["quick", "plain step"])
+def quick(request):
+    return request.param
+
+
 def start(model, batch, beam_size, max_steps, masked=True):
     source = torch.randint(20, (batch, 6))
     mask_BS = torch.arange(6) < torch.randint(1, 7, (batch, 1)) if masked else None
@@ -28,8 +33,10 @@ def start(model, batch, beam_size, max_steps, masked=True):
 @pytest.mark.parametrize("masked", [True, False])
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
 @torch.inference_mode()
-def test_greedy_steps_equal_one_pass(small_model, kernel, changes, masked):
+def test_greedy_steps_equal_one_pass(small_model, kernel, quick, changes, masked):
     model = small_model(**changes)
+    assert model.quick
+    model.quick = quick
     model.set_attention_kernel(kernel)
     memory, mask_BS, state = start(model, batch=3, beam_size=1, max_steps=7, masked=masked)
     target = torch.randint(20, (3, 7))
@@ -58,8 +65,9 @@ class Beams:
 @pytest.mark.parametrize("left", [(2, 0), (0, 1), (0, 3), (3, 1, 2)])
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
 @torch.inference_mode()
-def test_beams_with_random_ancestors_equal_one_pass_each(small_model, kernel, changes, left):
+def test_beams_with_random_ancestors_equal_one_pass_each(small_model, kernel, quick, changes, left):
     model = small_model(**changes)
+    model.quick = quick
     model.set_attention_kernel(kernel)
     batch, size = 4, 3
     memory, mask_BS, state = start(model, batch, size, max_steps=8)

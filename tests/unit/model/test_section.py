@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from experiments.config import RunConfig
-from model.config import Section
+from model.section import Section
 
 
 class Knobs(Section):

@@ -30,6 +30,12 @@ def fields(kind: type[BaseModel], prefix: str = "") -> dict[str, Any]:
 
 def another(kind: Any, value: Any) -> Any:
     """Another value of a setting's type; None: it can have no other."""
+    if isinstance(value, str) and "attention" in value:
+        return value.replace("N *", "2 *")
+    if value is None and int in get_args(kind):
+        return 2
+    if value is None and float in get_args(kind):
+        return 0.5
     if get_origin(kind) is not None and all(isinstance(option, str) for option in get_args(kind)):
         return next(option for option in get_args(kind) if option != value)
     if get_origin(kind) is not None and bool in map(type, get_args(kind)):
@@ -39,7 +45,7 @@ def another(kind: Any, value: Any) -> Any:
     if isinstance(value, int):
         return value * 2 + 2
     if isinstance(value, float):
-        return round((value + 0.7) / 2, 4) if value < 1 else value * 2
+        return round((value + 0.7) / 2, 4) if value <= 1 else value * 2
     return ["one", "two"] if isinstance(value, list) else "xx"
 
 

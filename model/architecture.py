@@ -1,0 +1,185 @@
+"""From an architecture's line of text to the sub-layers of each layer. Imports no torch."""
+
+import difflib
+from collections.abc import Iterable, Iterator
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+from pydantic import TypeAdapter, ValidationError
+
+from model.kinds.attention import CrossAttention, SelfAttention
+from model.kinds.feed_forward import FeedForward
+from model.kinds.kind import Kind, Side
+from model.line import LineError, Named, Repeated, Value, parse
+
+if TYPE_CHECKING:
+    from model.config import ModelConfig
+
+KINDS: dict[str, type[Kind]] = {
+    "self_attention": SelfAttention,
+    "cross_attention": CrossAttention,
+    "feed_forward": FeedForward,
+}
+SIDES: tuple[Side, ...] = ("encoder", "decoder")
+
+
+class Sublayer(NamedTuple):
+    """One sub-layer of a layer, ready to be built."""
+
+    kind: str  # its name in KINDS
+    options: Kind
+    config: "ModelConfig"  # the model's settings, with those that its brackets replace
+
+
+Layer = tuple[Sublayer, ...]
+
+
+def layers(config: "ModelConfig", side: Side) -> tuple[Layer, ...]:
+    """The layers of the encoder or the decoder. Raises ValueError for a line that describes none."""
+    return _layers(config, side)
+
+
+@cache
+def _layers(config: "ModelConfig", side: Side) -> tuple[Layer, ...]:
+    text = getattr(config, side)
+    count = getattr(config, f"{side}_layers") or config.num_layers
+    built: dict[int, Sublayer] = {}  # by column: repetitions share one
+
+    def sublayer(named: Named) -> Sublayer:
+        if named.column not in built:
+            built[named.column] = _sublayer(named, text, config, side)
+        return built[named.column]
+
+    groups = _groups(parse(text), count)
+    return tuple(tuple(sublayer(named) for named in _flat(group, count)) for group in groups)
+
+
+def _groups(items: Iterable[Repeated], count: int) -> Iterator[tuple[Repeated, ...]]:
+    """The layers: groups of the outermost level, and sub-layers outside of brackets."""
+    for times, content in items:
+        for _ in range(count if times is None else times):
+            yield (Repeated(1, content),) if isinstance(content, Named) else content
+
+
+def _flat(items: Iterable[Repeated], count: int) -> Iterator[Named]:
+    for times, content in items:
+        for _ in range(count if times is None else times):
+            yield from [content] if isinstance(content, Named) else _flat(content, count)
+
+
+def _sublayer(named: Named, text: str, config: "ModelConfig", side: Side) -> Sublayer:
+    kind = KINDS.get(named.name)
+    if kind is None:
+        raise LineError(text, named.column, f"there is no sub-layer {named.name}; {_or(named.name, KINDS)}")
+    if side not in kind.sides:
+        raise LineError(text, named.column, f"{named.name} cannot be in the {side}, only in the {kind.sides[0]}")
+    own = {name: value for name, value in named.options.items() if name in kind.model_fields}
+    replaced = {name: value for name, value in named.options.items() if name not in own}
+    for name in replaced:
+        if name not in kind.reads:
+            known = [*kind.model_fields, *kind.reads]
+            raise LineError(text, named.column, f"{named.name} has no option {name}; {_or(name, known)}")
+    try:
+        values = {name: _checked(type(config), name, value) for name, value in replaced.items()}
+        options = kind.from_mapping(own)
+        effective = config.model_copy(update=values) if values else config
+        options.check(effective, side)
+    except ValidationError as error:
+        first = error.errors()[0]
+        option = ".".join(map(str, first["loc"])) or next(iter(replaced), "")
+        raise LineError(text, named.column, f"{named.name}({option}): {first['msg']}") from error
+    except LineError:
+        raise
+    except ValueError as error:
+        raise LineError(text, named.column, str(error)) from error
+    return Sublayer(named.name, options, effective)
+
+
+def _checked(model: "type[ModelConfig]", name: str, value: Value) -> Any:
+    return _adapter(model, name).validate_python(value, strict=True)
+
+
+@cache
+def _adapter(model: "type[ModelConfig]", name: str) -> TypeAdapter[Any]:
+    field = model.model_fields[name]
+    checked: Any = Annotated[(field.annotation, *field.metadata, None)]
+    return TypeAdapter(checked)
+
+
+def _or(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, known, 3, 0.5) or sorted(known)
+    return f"nearest: {', '.join(near)}" if near else "it has none"
+
+
+def check(config: "ModelConfig") -> None:
+    """Raises ValueError for lines that describe no network."""
+    try:
+        encoder, decoder = (layers(config, side) for side in SIDES)
+    except LineError as error:
+        raise ValueError(f"model.{'encoder' if error.text == config.encoder else 'decoder'} = {error}") from error
+    if not decoder:
+        raise ValueError("model.decoder is empty: a network needs a decoder, which predicts the next piece")
+    reading = [part.kind for layer in decoder for part in layer if part.options.reads_memory]
+    if encoder and not reading:
+        raise ValueError(
+            f'model.decoder = "{config.decoder}" has no way to the source: add cross_attention, or leave the encoder '
+            'empty (model.encoder = "") for a language model'
+        )
+    if reading and not encoder:
+        raise ValueError(f'model.encoder is empty, and {reading[0]} of model.decoder = "{config.decoder}" reads it')
+
+
+def canonical(text: str) -> str:
+    """The line in one spelling, so that spaces do not make another run. Raises LineError."""
+    return _join(parse(text))
+
+
+def _join(items: Iterable[Repeated]) -> str:
+    return ", ".join(_item(item) for item in items)
+
+
+def _item(item: Repeated) -> str:
+    count = "" if item.times == 1 else f"{item.times or 'N'} * "
+    if not isinstance(item.content, Named):
+        return f"{count}({_join(item.content)})"
+    options = ", ".join(f"{name}={_value(value)}" for name, value in item.content.options.items())
+    return f"{count}{item.content.name}{f'({options})' if options else ''}"
+
+
+def _value(value: Value) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def expanded(config: "ModelConfig", side: Side) -> list[str]:
+    """One text per run of equal layers: "6 × self_attention, feed_forward"."""
+    count = getattr(config, f"{side}_layers") or config.num_layers
+    told: list[tuple[str, int]] = []
+    for group in _groups(parse(getattr(config, side)), count):
+        text = ", ".join(_item(Repeated(1, named)) for named in _flat(group, count))
+        if told and told[-1][0] == text:
+            told[-1] = (text, told[-1][1] + 1)
+        else:
+            told.append((text, 1))
+    return [f"{times} × {text}" for text, times in told]
+
+
+# Settings that every network reads: the widths between sub-layers, what surrounds them, embeddings and positions.
+_ALWAYS = frozenset({
+    "encoder", "decoder", "d_model", "dropout", "positions", "max_length", "norm", "shared_vocabulary",
+})  # fmt: skip
+
+
+def settings_read(config: "ModelConfig") -> frozenset[str]:
+    """Names of the settings on which this network depends."""
+    found = set(_ALWAYS)
+    for side in SIDES:
+        if _has_n(parse(getattr(config, side))):
+            found |= {f"{side}_layers"} | ({"num_layers"} if getattr(config, f"{side}_layers") is None else set())
+        for layer in layers(config, side):
+            for part in layer:
+                found.update(part.options.reads_here(part.config))
+    return frozenset(found)
+
+
+def _has_n(items: Iterable[Repeated]) -> bool:
+    return any(item.times is None or (not isinstance(item.content, Named) and _has_n(item.content)) for item in items)

@@ -1,0 +1,134 @@
+"""Read an architecture's line of text. Knows the grammar, and no kind of sub-layer. Imports no torch.
+
+    line    = [item {"," item}]
+    item    = [count "*"] (sublayer | "(" line ")")        count = an integer, or N
+    sublayer = name ["(" [option {"," option}] ")"]        option = name "=" value
+    value   = an integer, a number, true, false, or a word
+
+A group in brackets at the outermost level is a layer, as is a sub-layer outside of brackets. Inside a layer, brackets
+and counts repeat sub-layers.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+Value = int | float | bool | str
+_TOKEN = re.compile(
+    r"\s*(?:(?P<number>-?\d+(?:\.\d+)?(?:[eE]-?\d+)?)|(?P<word>[A-Za-z_]\w*)|(?P<sign>[*(),=])|(?P<end>$))"
+)
+_WORDS: dict[str, Value] = {"true": True, "false": False}
+
+
+class LineError(ValueError):
+    """A mistake in a line. `text` is the line; `column` counts from 1."""
+
+    def __init__(self, text: str, column: int, message: str) -> None:
+        super().__init__(f'"{text}", column {column}: {message}')
+        self.text, self.column = text, column
+
+
+class Named(NamedTuple):
+    """One sub-layer as written."""
+
+    name: str
+    options: Mapping[str, Value]
+    column: int
+
+
+class Repeated(NamedTuple):
+    """An item: a sub-layer or a group, `times` times. `times` is None for N."""
+
+    times: int | None
+    content: "Named | tuple[Repeated, ...]"
+
+
+class _Token(NamedTuple):
+    kind: str  # number, word, sign, end
+    text: str
+    column: int
+
+
+def parse(text: str) -> tuple[Repeated, ...]:
+    """The items of a line; () for a line without any. Raises LineError."""
+    reader = _Reader(text)
+    items = reader.items() if reader.now.kind != "end" else ()
+    reader.expect("end")
+    return items
+
+
+class _Reader:
+    def __init__(self, text: str) -> None:
+        self.text, self._place = text, 0
+        self.now = self._next()
+
+    def items(self) -> tuple[Repeated, ...]:
+        found = [self._item()]
+        while self._take(","):
+            found.append(self._item())
+        return tuple(found)
+
+    def _item(self) -> Repeated:
+        count: int | None = 1
+        if self.now.kind == "number" or self.now.text == "N":
+            written = self._advance()
+            if written.text != "N" and not written.text.isdigit():
+                raise LineError(self.text, written.column, f"{written.text} layers: write a whole number or N")
+            count = None if written.text == "N" else int(written.text)
+            if count == 0 or (count or 0) > 10_000:
+                raise LineError(self.text, written.column, f"{count} times: write a number from 1 to 10,000")
+            self.expect("*")
+        if self._take("("):
+            group = self.items()
+            self.expect(")")
+            return Repeated(count, group)
+        name = self.expect("word", "the name of a sub-layer")
+        return Repeated(count, Named(name.text, self._options() if self._take("(") else {}, name.column))
+
+    def _options(self) -> dict[str, Value]:
+        found: dict[str, Value] = {}
+        while not self._take(")"):
+            if found:
+                self.expect(",")
+            name = self.expect("word", "the name of an option")
+            if name.text in found:
+                raise LineError(self.text, name.column, f"{name.text} is given twice")
+            self.expect("=")
+            found[name.text] = self._value()
+        return found
+
+    def _value(self) -> Value:
+        token = self.now
+        if token.kind not in ("number", "word"):
+            self.expect("word", "a value")
+        self._advance()
+        if token.kind == "word":
+            return _WORDS.get(token.text, token.text)
+        return int(token.text) if re.fullmatch(r"-?\d+", token.text) else float(token.text)
+
+    def expect(self, what: str, name: str = "") -> _Token:
+        """Take a token of that kind, or that sign."""
+        if what not in (self.now.kind, self.now.text):
+            found = f'"{self.now.text}"' if self.now.text else "the end"
+            wanted = name or {"end": "a comma, or the end"}.get(what, f'"{what}"')
+            raise LineError(self.text, self.now.column, f"found {found}, expected {wanted}")
+        return self._advance()
+
+    def _take(self, sign: str) -> bool:
+        if self.now.text != sign:
+            return False
+        self._advance()
+        return True
+
+    def _advance(self) -> _Token:
+        token, self.now = self.now, self._next()
+        return token
+
+    def _next(self) -> _Token:
+        found = _TOKEN.match(self.text, self._place)
+        if found is None:
+            place = len(self.text) - len(self.text[self._place :].lstrip())
+            raise LineError(self.text, place + 1, f"{self.text[place]!r} has no meaning here")
+        self._place = found.end()
+        kind = str(found.lastgroup)
+        return _Token(kind, found[kind], found.start(kind) + 1)

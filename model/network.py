@@ -1,0 +1,107 @@
+"""An encoder and a decoder of any architecture (section 3, figure 1).
+
+Shapes: B sentences, S source, T target, K beams, R = B·K rows, D d_model, W vocabulary. Masks: True = may attend.
+"""
+
+from collections.abc import Iterator
+
+from torch import Tensor, nn
+
+from model.config import ModelConfig
+from model.fast.caches import DecoderState
+from model.fast.start import applies, quick_state
+from model.parts.embedding import Embedding
+from model.protocol import Network, SearchState
+from model.stack import Stack
+from model.stepwise import Stepwise
+from model.sublayers.attention import KERNELS, Attention
+from model.sublayers.contract import Given, Room
+
+
+class EncoderDecoder(Network):
+    """A network whose stacks are described by `config.encoder` and `config.decoder`.
+
+    With a shared vocabulary one matrix serves source, target and
+    softmax; otherwise target and softmax share one. It is registered once, so a state_dict contains it once.
+    """
+
+    def __init__(self, config: ModelConfig, vocab_size: int, source_vocab_size: int | None = None) -> None:
+        super().__init__()
+        self.config = config
+        self.vocab_size = vocab_size  # of the target, and of the source unless source_vocab_size is given
+        self._roles = ("shared", "shared") if config.shared_vocabulary else ("source", "target")
+        sizes = {"source": source_vocab_size or vocab_size, "target": vocab_size, "shared": vocab_size}
+        self.embeddings = nn.ModuleDict({r: Embedding(sizes[r], config.d_model) for r in sorted(set(self._roles))})
+        self.quick = applies(config)  # whether a search takes its quick form (model/fast)
+        self.encoder = Stack(config, "encoder")
+        self.decoder = Stack(config, "decoder")
+
+    @property
+    def source_embedding(self) -> Embedding:
+        """The embedding of source pieces; the target's if the vocabulary is shared."""
+        return self._embedding(self._roles[0])
+
+    @property
+    def target_embedding(self) -> Embedding:
+        """The embedding of target pieces, also the softmax's matrix."""
+        return self._embedding(self._roles[1])
+
+    def _embedding(self, role: str) -> Embedding:
+        embedding = self.embeddings[role]
+        assert isinstance(embedding, Embedding)
+        return embedding
+
+    @property
+    def output_weight(self) -> Tensor:
+        return self.target_embedding.weight
+
+    @property
+    def longest(self) -> int | None:
+        return self.config.max_length if self.config.positions == "learned" else None
+
+    def layers(self) -> Iterator[nn.Module]:
+        yield from self.encoder.layers
+        yield from self.decoder.layers
+
+    def encode(self, source_BS: Tensor, source_mask_BS: Tensor | None = None) -> Tensor:
+        x_BSD = self.source_embedding(source_BS)
+        memory_BSD: Tensor = self.encoder(x_BSD, Given.encoder(source_mask_BS, x_BSD.dtype))
+        return memory_BSD
+
+    def decode(self, target_BT: Tensor, memory_BSD: Tensor, source_mask_BS: Tensor | None = None) -> Tensor:
+        x_BTD = self.target_embedding(target_BT)
+        hidden_BTD: Tensor = self.decoder(x_BTD, Given.decoder(memory_BSD, source_mask_BS, x_BTD.dtype))
+        return hidden_BTD
+
+    def logits(self, hidden_D: Tensor) -> Tensor:
+        return self.target_embedding.logits(hidden_D)
+
+    def start_decoding(
+        self, memory_BSD: Tensor, source_mask_BS: Tensor | None, beam_size: int, max_steps: int
+    ) -> SearchState:
+        room = Room(memory_BSD.shape[0], beam_size, max_steps)
+        given = Given.decoder(memory_BSD, source_mask_BS, memory_BSD.dtype)
+        if self.quick:
+            return quick_state(self, self.decoder, self.target_embedding, given, room, self.config)
+        return Stepwise(self.decoder, self.target_embedding, given, room)
+
+    def decode_step(self, tokens_BK: Tensor, state: SearchState, visible_BKTK: Tensor | None = None) -> Tensor:
+        assert isinstance(state, Stepwise | DecoderState)
+        if state.step >= state.max_steps:
+            raise ValueError(f"step {state.step} of a search that was started with max_steps = {state.max_steps}")
+        return state.decode_step(tokens_BK, visible_BKTK)
+
+    def next_logits(self, hidden_BKD: Tensor, state: SearchState) -> Tensor:
+        assert isinstance(state, Stepwise | DecoderState)
+        return state.next_logits(hidden_BKD)
+
+    def set_attention_kernel(self, name: str) -> None:
+        """Choose a kernel of attention.KERNELS for equation 1; "auto" (the default) chooses by device.
+
+        Raises ValueError for an unknown name.
+        """
+        if name not in (known := ["auto", *KERNELS]):
+            raise ValueError(f"no attention kernel {name!r}; there are: {', '.join(known)}")
+        for module in self.modules():
+            if isinstance(module, Attention):
+                module.kernel = name

@@ -1,0 +1,82 @@
+"""What the harness asks of a network: the contract that training, search, scoring and export use.
+
+Shapes: B sentences, S source, T target, K beams, D width, W vocabulary. Masks: True = may attend.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from torch import Tensor, nn
+
+from model.config import ModelConfig
+
+
+class SearchState(Protocol):
+    """What a network keeps between the steps of a search."""
+
+    step: int  # the next position's index
+
+    def keep(self, sentences: Sequence[int]) -> None:
+        """Keep only the named sentences, in the order of the names."""
+
+
+class Network(nn.Module, ABC):
+    """Maps pieces to hidden states; `logits` maps those to scores of the next piece. factory.build_model builds one."""
+
+    config: ModelConfig
+    vocab_size: int  # of the target, and of the source if the vocabulary is shared
+
+    @property
+    @abstractmethod
+    def output_weight(self) -> Tensor:
+        """The softmax's matrix (rows, D); rows beyond vocab_size are padding."""
+
+    @property
+    @abstractmethod
+    def longest(self) -> int | None:
+        """The longest sequence that the network reads; None if there is no limit."""
+
+    @abstractmethod
+    def layers(self) -> Iterator[nn.Module]:
+        """The parts that are compiled one by one."""
+
+    def forward(self, source_BS: Tensor, source_mask_BS: Tensor | None, target_BT: Tensor) -> Tensor:
+        """Hidden states (B, T, D) under teacher forcing: position t predicts piece t + 1.
+
+        source_BS, target_BT: piece ids; source_mask_BS: see `encode`.
+        """
+        return self.decode(target_BT, self.encode(source_BS, source_mask_BS), source_mask_BS)
+
+    @abstractmethod
+    def encode(self, source_BS: Tensor, source_mask_BS: Tensor | None = None) -> Tensor:
+        """Memory (B, S, D). The mask is False at padding; None means no padding, and is faster."""
+
+    @abstractmethod
+    def decode(self, target_BT: Tensor, memory_BSD: Tensor, source_mask_BS: Tensor | None = None) -> Tensor:
+        """Hidden states (B, T, D) of target_BT, which starts with BOS. Causality hides padding at its end."""
+
+    @abstractmethod
+    def logits(self, hidden_D: Tensor) -> Tensor:
+        """(…, D) → (…, W), W = vocab_size. In training, call it only for real target positions."""
+
+    @abstractmethod
+    def start_decoding(
+        self, memory_BSD: Tensor, source_mask_BS: Tensor | None, beam_size: int, max_steps: int
+    ) -> SearchState:
+        """The state of a search of up to max_steps steps. Call it under torch.inference_mode(), in eval mode.
+
+        Raises ValueError if the network reads fewer than max_steps positions.
+        """
+
+    @abstractmethod
+    def decode_step(self, tokens_BK: Tensor, state: SearchState, visible_BKTK: Tensor | None = None) -> Tensor:
+        """Hidden states (B, K, D) after reading one more piece per beam at time t = state.step; increments state.step.
+
+        visible_BKTK: bool (B, K, t + 1, K), True for the (time, beam) slots of each beam's own past, including its own
+        slot (t, k); optional for a single beam. Raises ValueError for another shape, and beyond max_steps.
+        """
+
+    @abstractmethod
+    def next_logits(self, hidden_BKD: Tensor, state: SearchState) -> Tensor:
+        """`logits` for the result of `decode_step`: (B, K, D) → (B, K, W)."""

@@ -1,0 +1,69 @@
+"""The state of a search, one position at a time, for any architecture. model/fast has quicker ones, equal by test.
+
+Shapes: B sentences, T time steps, K beams, R = B·K rows, D d_model, W vocabulary. Masks: True = may attend.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from model.parts.embedding import Embedding
+from model.parts.masks import blocking_bias
+from model.stack import Stack
+from model.sublayers.contract import Given, Now, Room, State
+
+
+class Stepwise:
+    """What all sub-layers of a decoder keep between steps. `step` is the next position's index."""
+
+    def __init__(self, decoder: Stack, embedding: Embedding, given: Given, room: Room) -> None:
+        self.decoder, self.embedding = decoder, embedding
+        self.num_sentences, self.beam_size, self.max_steps = room
+        self.layers: list[list[State]] = [layer.start(given, room) for layer in decoder]
+        width = embedding.weight.shape[1]
+        self.positions_TD = decoder.positions(embedding.weight.new_zeros(1, room.max_steps, width))[0]
+        self.given = given._replace(memory_BMD=None)  # states hold what they need of it
+        self.step = 0
+
+    def keep(self, sentences: Sequence[int]) -> None:
+        """Keep only the named sentences, in the order of the names."""
+        index = torch.tensor(sentences, device=self.positions_TD.device)
+        for state in (state for states in self.layers for state in states):
+            state.keep(index)
+        self.given = Given(self.given.causal, *(None if x is None else x[index] for x in self.given[1:]))
+        self.num_sentences = len(sentences)
+
+    def decode_step(self, tokens_BK: Tensor, visible_BKTK: Tensor | None) -> Tensor:
+        """Hidden states (B, K, D) after reading one more piece per beam (Network.decode_step)."""
+        bias, parents_BK = self._past(visible_BKTK)
+        now = Now(self.step, self.beam_size, parents_BK, bias, self.given)
+        x_RD = self.embedding.at(tokens_BK.flatten(), self.positions_TD[self.step])
+        for layer, states in zip(self.decoder, self.layers, strict=True):
+            x_RD = layer.step(x_RD, states, now)
+        self.step += 1
+        hidden_RD: Tensor = self.decoder.final_norm(x_RD)
+        return hidden_RD.view(*tokens_BK.shape, -1)
+
+    def next_logits(self, hidden_BKD: Tensor) -> Tensor:
+        """(B, K, D) → (B, K, W)."""
+        return self.embedding.logits(hidden_BKD)
+
+    def _past(self, visible_BKTK: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+        """The bias over slots and the parents, from the mask of ancestors. Raises ValueError for another shape."""
+        check_ancestors(visible_BKTK, self.num_sentences, self.beam_size, self.step)
+        if visible_BKTK is None:
+            return None, None
+        bias = blocking_bias(visible_BKTK.flatten(2), self.positions_TD.dtype).unsqueeze(1)
+        parents = visible_BKTK[:, :, self.step - 1].to(torch.uint8).argmax(-1) if self.step else None
+        return bias, parents
+
+
+def check_ancestors(visible_BKTK: Tensor | None, sentences: int, beam_size: int, step: int) -> None:
+    """Raises ValueError for a mask of ancestors of another shape, or a missing one with several beams."""
+    shape = (sentences, beam_size, step + 1, beam_size)
+    if visible_BKTK is None:
+        if beam_size > 1:
+            raise ValueError(f"{beam_size} beams need a mask of ancestors, bool of shape {shape}")
+    elif visible_BKTK.shape != shape:
+        raise ValueError(f"mask of ancestors has shape {tuple(visible_BKTK.shape)}, needs {shape}")

@@ -1,0 +1,105 @@
+"""What the network asks of a sub-layer.
+
+Shapes: B sentences, T positions, M memory positions, K beams, R = B·K rows of a search, D d_model, H heads.
+Masks: True = may attend, or: is a piece.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from model.parts.masks import blocking_bias
+
+
+class Given(NamedTuple):
+    """What a sub-layer sees besides x. Each mask comes also as a bias: 0 where it is True, masks.BLOCKED elsewhere."""
+
+    causal: bool  # position t sees 0 … t alone
+    keep_BT: Tensor | None = None  # True at pieces, False at padding; None: no padding, or hidden by causality
+    bias_B11T: Tensor | None = None
+    memory_BMD: Tensor | None = None  # the encoder's output; None in the encoder, and where there is none
+    memory_keep_BM: Tensor | None = None
+    memory_bias_B11M: Tensor | None = None
+
+    @classmethod
+    def encoder(cls, keep_BT: Tensor | None, dtype: torch.dtype) -> "Given":
+        return cls(False, keep_BT, _bias(keep_BT, dtype))
+
+    @classmethod
+    def decoder(cls, memory_BMD: Tensor | None, memory_keep_BM: Tensor | None, dtype: torch.dtype) -> "Given":
+        return cls(True, None, None, memory_BMD, memory_keep_BM, _bias(memory_keep_BM, dtype))
+
+
+def _bias(keep_BT: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """(B, 1, 1, T), the same for every head and query."""
+    return None if keep_BT is None else blocking_bias(keep_BT[:, None, None, :], dtype)
+
+
+class Room(NamedTuple):
+    """The size of a search."""
+
+    sentences: int
+    beam_size: int
+    max_steps: int
+
+
+class Now(NamedTuple):
+    """The step of a search: position `time` of every beam is computed."""
+
+    time: int
+    beam_size: int
+    parents_BK: Tensor | None  # the slot at time − 1 that each beam continues; None: its own (one beam, or time 0)
+    bias_B1KM: Tensor | None  # over the (time, beam) slots so far, M = (time + 1)·K; None: all are its own past
+    given: Given  # of the search's sentences
+
+
+class State:
+    """What a sub-layer keeps between steps: tensors by name, whose first dimension is the sentence."""
+
+    def __init__(self, **tensors: Tensor) -> None:
+        self.tensors: dict[str, Tensor] = dict(tensors)
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.tensors[name]
+
+    def put(self, tensors: Mapping[str, Tensor]) -> None:
+        self.tensors.update(tensors)
+
+    def keep(self, sentences: Tensor) -> None:
+        """Keep these sentences alone, in this order."""
+        self.tensors = {name: tensor.index_select(0, sentences) for name, tensor in self.tensors.items()}
+
+    def of_parents(self, name: str, now: Now) -> Tensor:
+        """A tensor (B, K, …) as each beam's parent left it."""
+        tensor_BK = self.tensors[name]
+        if now.parents_BK is None:
+            return tensor_BK
+        sentence_B1 = torch.arange(tensor_BK.shape[0], device=tensor_BK.device).unsqueeze(1)
+        return tensor_BK[sentence_B1, now.parents_BK]
+
+
+class Sublayer(nn.Module):
+    """One kind of computation. It is built with (config, options) of its kind (model/kinds/).
+
+    `forward` computes all positions of whole sequences. `start` and `step` compute the same one position at a time, for
+    all beams of a search: row b·K + k of x is beam k of sentence b. Dropout, residual and norm stand outside
+    (parts/residual.py). Tests hold every sub-layer to: steps equal `forward`; padding and later positions have no
+    influence; a sentence alone equals the same sentence in a batch.
+    """
+
+    def forward(self, x_BTD: Tensor, given: Given) -> Tensor:
+        """(B, T, D) → (B, T, D). The output at padding may be any finite number."""
+        raise NotImplementedError
+
+    def start(self, given: Given, room: Room) -> State:
+        """The state before the first step; only in decoders."""
+        return State()
+
+    def step(self, x_RD: Tensor, state: State, now: Now) -> Tensor:
+        """(R, D) → (R, D); changes the state."""
+        raise NotImplementedError
+
+    def initialise(self) -> None:
+        """Draw weights that the general rule (factory.initialise) does not know."""

@@ -1,0 +1,51 @@
+"""Architectures drawn at random from all sub-layers and settings: what every network must hold is tested on these."""
+
+import random
+from typing import Any
+
+from model import architecture
+from model.config import ModelConfig
+
+SIZES: dict[str, Any] = {
+    "num_layers": 2, "d_model": 8, "d_ff": 12, "num_heads": 2, "d_k": 4, "d_v": 4, "max_length": 16, "dropout": 0.0,
+}  # fmt: skip
+# What a sub-layer may have in its brackets; a kind that is not named has nothing.
+OPTIONS: dict[str, list[str]] = {
+    "self_attention": ["", "", "(num_heads=1)", "(d_k=3, d_v=5)"],
+    "cross_attention": ["", "", "(num_heads=4)"],
+    "feed_forward": ["", "", "(d_ff=5)"],
+}
+# Values of settings of the whole network, besides the paper's.
+SETTINGS: dict[str, list[Any]] = {
+    "positions": ["learned", "none"],
+    "norm": ["pre"],
+    "shared_vocabulary": [False],
+    "encoder_layers": [1],
+    "decoder_layers": [3],
+}
+
+
+def random_config(seed: int, **settings: Any) -> ModelConfig:
+    """A small network; `settings` replace what is drawn."""
+    draw = random.Random(seed)
+    chosen = {name: draw.choice(values) for name, values in SETTINGS.items() if draw.random() < 0.25}
+    while True:
+        lines = {"encoder": _line(draw, "encoder"), "decoder": _line(draw, "decoder")}
+        try:
+            return ModelConfig(**{**SIZES, **chosen, **lines, **settings})
+        except ValueError:
+            continue  # a decoder without a way to the source, a knob that does not fit
+
+
+def _line(draw: random.Random, side: architecture.Side) -> str:
+    kinds = [name for name, kind in architecture.KINDS.items() if side in kind.sides]
+
+    def sublayer() -> str:
+        name = draw.choice(kinds)
+        return name + draw.choice(OPTIONS.get(name, [""]))
+
+    groups = []
+    for _ in range(draw.randint(1, 2)):
+        inside = ", ".join(sublayer() for _ in range(draw.randint(1, 3)))
+        groups.append(f"{draw.choice(['', 'N * ', '2 * '])}({inside})")
+    return ", ".join(groups)

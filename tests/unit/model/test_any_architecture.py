@@ -1,0 +1,98 @@
+"""What every network must hold, on architectures drawn at random (tests/lines.py)."""
+
+import pytest
+import torch
+
+from model.config import ModelConfig
+from model.cost import num_params
+from model.factory import build_model
+from model.protocol import Network
+from tests.lines import random_config
+from tests.unit.model.test_cached_decoding import Beams
+
+SEEDS = range(100)
+B, S, T, K = 3, 6, 7, 3
+
+
+def network(seed: int, **settings: object) -> Network:
+    """In eval mode and float64, with every vector of weights moved, so that none can be forgotten unseen."""
+    torch.manual_seed(seed)
+    model = build_model(random_config(seed, **settings), 20).double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() < 2:
+                parameter.add_(torch.randn_like(parameter), alpha=0.3)
+    return model
+
+
+def sentences() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Source, its mask with one full sentence, target."""
+    mask_BS = torch.arange(S) < torch.tensor([[S], [4], [1]])
+    return torch.randint(20, (B, S)), mask_BS, torch.randint(20, (B, T))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@torch.inference_mode()
+def test_steps_of_beams_with_random_ancestors_equal_one_pass_each(seed: int) -> None:
+    model = network(seed)
+    model.quick = False
+    source_BS, mask_BS, _ = sentences()
+    memory = model.encode(source_BS, mask_BS)
+    state, beams, batch = model.start_decoding(memory, mask_BS, K, T), Beams(B, K), B
+    for t in range(T):
+        if t == 4:  # a sentence has ended, and the others change their places
+            state.keep([2, 0])
+            memory, mask_BS, batch = memory[[2, 0]], mask_BS[[2, 0]], 2
+            beams.pieces, beams.slots = ([x[2], x[0]] for x in (beams.pieces, beams.slots))
+        tokens_BK = torch.randint(20, (batch, K))
+        beams.advance(torch.randint(K, (batch, K)), tokens_BK)
+        hidden_BKD = model.decode_step(tokens_BK, state, beams.visible())
+        logits_BKW = model.next_logits(hidden_BKD, state)
+        for k in range(K):
+            expected = model.decode(torch.tensor([pieces[k] for pieces in beams.pieces]), memory, mask_BS)[:, -1]
+            torch.testing.assert_close(hidden_BKD[:, k], expected, atol=1e-10, rtol=1e-10)
+            torch.testing.assert_close(logits_BKW[:, k], model.logits(expected), atol=1e-9, rtol=1e-9)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@torch.inference_mode()
+def test_a_sentence_alone_equals_the_same_in_a_batch_with_padding(seed: int) -> None:
+    model = network(seed)
+    source_BS, mask_BS, target_BT = sentences()
+    together = model(source_BS, mask_BS, target_BT)
+    other = model(torch.where(mask_BS, source_BS, (source_BS + 7) % 20), mask_BS, target_BT)
+    torch.testing.assert_close(other, together, atol=0, rtol=0)  # padding may hold any piece
+    for b in range(B):
+        alone = model(source_BS[b : b + 1, : int(mask_BS[b].sum())], None, target_BT[b : b + 1])
+        torch.testing.assert_close(alone[0], together[b], atol=1e-10, rtol=1e-10)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@torch.inference_mode()
+def test_nothing_leaks_from_the_future(seed: int) -> None:
+    model = network(seed)
+    source_BS, mask_BS, target_BT = sentences()
+    changed = target_BT.clone()
+    changed[:, 4:] = (changed[:, 4:] + 5) % 20
+    one, other = model(source_BS, mask_BS, target_BT), model(source_BS, mask_BS, changed)
+    torch.testing.assert_close(one[:, :4], other[:, :4], atol=0, rtol=0)
+    assert not torch.equal(one[:, 4:], other[:, 4:])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_gradients_reach_every_parameter(seed: int) -> None:
+    model = network(seed).train()
+    source_BS, mask_BS, target_BT = sentences()
+    hidden = model(source_BS, mask_BS, target_BT)
+    loss = (model.logits(hidden) * torch.randn(B, T, 20, dtype=torch.float64)).sum()
+    loss.backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_the_count_equals_the_module(seed: int) -> None:
+    config: ModelConfig = random_config(seed)
+    rows = 64  # the vocabulary needs no padding rows
+    built = build_model(config, rows, device="meta")
+    assert num_params(config, rows) == sum(parameter.numel() for parameter in built.parameters())
