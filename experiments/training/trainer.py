@@ -44,7 +44,7 @@ def train(
     lanes: int = 1,
     keeps: Sequence[Keep] = (),
 ) -> dict[str, Any]:
-    """Train `model` (a model.transformer.Transformer on `device`) to `settings.train_steps`; returns facts.
+    """Train `model` (on `device`) to `settings.train_steps`; returns facts.
 
     batches(step): a step's micro-batches on the processor, a pure function of the step; steps count from 1. Called in a
     thread, ahead of the step. With several processes (`group`) it returns this one's share; only rank 0 emits events,
