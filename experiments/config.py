@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, Field, field_validator, model_validator
 
+from model.architecture import not_compiled
 from model.config import ModelConfig
 from model.section import Section
 
@@ -168,6 +169,15 @@ class RunConfig(TaskConfig):
     data: DataConfig = DataConfig()
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+
+    @model_validator(mode="after")
+    def _compiles(self) -> Self:
+        if self.training.compile and (eager := not_compiled(self.model)):
+            raise ValueError(
+                f"training.compile is set, but torch cannot compile {', '.join(eager)} of this architecture: set "
+                "training.compile to false in this row"
+            )
+        return self
 
     @model_validator(mode="after")
     def _checkpoints_suffice(self) -> Self:

@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from pydantic import TypeAdapter, ValidationError
 
 from model.kinds.attention import CrossAttention, SelfAttention
+from model.kinds.average import Average
+from model.kinds.convolution import Convolution
+from model.kinds.experts import Experts
 from model.kinds.feed_forward import FeedForward
 from model.kinds.kind import Kind, Side
+from model.kinds.recurrent import GRU, LSTM, RNN
 from model.line import LineError, Named, Repeated, Value, parse
 
 if TYPE_CHECKING:
@@ -19,6 +23,12 @@ KINDS: dict[str, type[Kind]] = {
     "self_attention": SelfAttention,
     "cross_attention": CrossAttention,
     "feed_forward": FeedForward,
+    "rnn": RNN,
+    "gru": GRU,
+    "lstm": LSTM,
+    "convolution": Convolution,
+    "average": Average,
+    "experts": Experts,
 }
 SIDES: tuple[Side, ...] = ("encoder", "decoder")
 
@@ -179,6 +189,12 @@ def settings_read(config: "ModelConfig") -> frozenset[str]:
             for part in layer:
                 found.update(part.options.reads_here(part.config))
     return frozenset(found)
+
+
+def not_compiled(config: "ModelConfig") -> list[str]:
+    """Kinds of this network that torch's compiler refuses."""
+    parts = [part for side in SIDES for layer in layers(config, side) for part in layer]
+    return sorted({part.kind for part in parts if not part.options.compiles})
 
 
 def _has_n(items: Iterable[Repeated]) -> bool:

@@ -46,7 +46,8 @@ def initialise(model: EncoderDecoder) -> None:
     for module in model.modules():
         if isinstance(module, nn.Linear):
             nn.init.xavier_uniform_(module.weight)
-            nn.init.zeros_(module.bias)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
         elif isinstance(module, Embedding):
             nn.init.normal_(module.weight[: module.vocab_size], std=module.weight.shape[1] ** -0.5)
             nn.init.zeros_(module.weight[module.vocab_size :])

@@ -14,7 +14,16 @@ OPTIONS: dict[str, list[str]] = {
     "self_attention": ["", "", "(num_heads=1)", "(d_k=3, d_v=5)"],
     "cross_attention": ["", "", "(num_heads=4)"],
     "feed_forward": ["", "", "(d_ff=5)"],
-}
+    "rnn": ["", "(bidirectional=true)", "(bias=false)"],
+    "gru": ["", "(bidirectional=true)", "(bias=false)"],
+    "lstm": ["", "(bidirectional=true)", "(bias=false)"],
+    "convolution": [
+        "", "(kernel=1)", "(kernel=2)", "(kernel=5, gated=true)", "(dilation=3)", "(separable=true)",
+        "(kernel=5, separable=true, gated=true, dilation=2)", "(kernel=2, dilation=3, bias=false)",
+    ],
+    "average": ["", "(gated=false)", "(feed_forward=false)", "(feed_forward=false, gated=false)", "(d_ff=5)"],
+    "experts": ["", "(count=1)", "(count=3, active=2, d_ff=5)", "(count=2, active=2)"],
+}  # fmt: skip
 # Values of settings of the whole network, besides the paper's.
 SETTINGS: dict[str, list[Any]] = {
     "positions": ["learned", "none"],

@@ -33,6 +33,7 @@ class Kind(Section):
     reads: ClassVar[tuple[str, ...]] = ()  # settings of ModelConfig that the sub-layer reads, besides d_model
     sides: ClassVar[tuple[Side, ...]] = ("encoder", "decoder")
     reads_memory: ClassVar[bool] = False  # whether it reads the encoder's output
+    compiles: ClassVar[bool] = True  # whether torch's compiler makes one graph of it
 
     def reads_here(self, config: "ModelConfig") -> tuple[str, ...]:
         """Those of `reads` that matter with these settings: a clip of distances only if positions are relative."""

@@ -158,6 +158,7 @@ def test_a_ratio_with_nothing_to_multiply(own_study, task, mistake):
         ("evaluation.checkpoint = 'first'", "it must match"),
         ("evaluation.checkpoint = 'average:5'", "training.keep_checkpoints keeps 2"),
         ("evaluation.checkpoint = 'best'", "training.eval_steps = 0 measures none"),
+        ("model.encoder = 'lstm', training.compile = true", "torch cannot compile lstm of this architecture"),
         ("model.d_model = 264", "d_model = 33 is odd, and sinusoidal positions pair each sine with a cosine"),
         ("model.d_model = 264", 'model.d_model was set by row "x", scaled by profile "eighth"'),
     ],

@@ -75,7 +75,9 @@ def test_nothing_leaks_from_the_future(seed: int) -> None:
     changed = target_BT.clone()
     changed[:, 4:] = (changed[:, 4:] + 5) % 20
     one, other = model(source_BS, mask_BS, target_BT), model(source_BS, mask_BS, changed)
-    torch.testing.assert_close(one[:, :4], other[:, :4], atol=0, rtol=0)
+    # Later pieces change how many positions share a matrix product of an expert, and with it the last bit.
+    rounding = 1e-12 if "experts" in model.config.decoder else 0
+    torch.testing.assert_close(one[:, :4], other[:, :4], atol=rounding, rtol=rounding)
     assert not torch.equal(one[:, 4:], other[:, 4:])
 
 
