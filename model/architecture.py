@@ -122,7 +122,7 @@ def _or(name: str, known: Iterable[str]) -> str:
 
 
 def check(config: "ModelConfig") -> None:
-    """Raises ValueError for lines that describe no network."""
+    """Raises ValueError for lines that describe no network, and for settings that do not fit them."""
     try:
         encoder, decoder = (layers(config, side) for side in SIDES)
     except LineError as error:
@@ -137,6 +137,14 @@ def check(config: "ModelConfig") -> None:
         )
     if reading and not encoder:
         raise ValueError(f'model.encoder is empty, and {reading[0]} of model.decoder = "{config.decoder}" reads it')
+    for side, stack in zip(SIDES, (encoder, decoder), strict=True):
+        owners = groups(config, side)
+        for one, other, layer, next_layer in zip(owners, owners[1:], stack, stack[1:], strict=False):
+            if one == other and layer != next_layer:
+                raise ValueError(
+                    f"layer_groups = {config.layer_groups}: layers that share weights must be equal, and those of "
+                    f"model.{side} = {getattr(config, side)!r} differ within a group"
+                )
 
 
 def canonical(text: str) -> str:
@@ -173,9 +181,32 @@ def expanded(config: "ModelConfig", side: Side) -> list[str]:
     return [f"{times} × {text}" for text, times in told]
 
 
+def deepnorm(config: "ModelConfig", side: Side) -> tuple[float, float]:
+    """DeepNorm's α, the factor on x, and β, the factor on first weights (Wang 2022, arXiv 2203.00555, figure 2).
+
+    For N layers of the encoder and M of the decoder. Its α and β of an encoder-decoder; of a decoder alone.
+    """
+    encoder, decoder = (len(layers(config, one)) for one in SIDES)
+    if not encoder:
+        return (2 * decoder) ** 0.25, (8 * decoder) ** -0.25
+    if side == "decoder":
+        return (3 * decoder) ** 0.25, (12 * decoder) ** -0.25
+    depth = (encoder**4 * decoder) ** (1 / 16)
+    return 0.81 * depth, 0.87 / depth
+
+
+def groups(config: "ModelConfig", side: Side) -> tuple[int, ...]:
+    """For each layer, in order, the index of the weights that it uses: 0, 0, 1, 1 for four layers in two groups."""
+    count = len(layers(config, side))
+    sets = min(config.layer_groups or count, count)
+    return tuple(layer * sets // count for layer in range(count))
+
+
 # Settings that every network reads: the widths between sub-layers, what surrounds them, embeddings and positions.
 _ALWAYS = frozenset({
-    "encoder", "decoder", "d_model", "dropout", "positions", "max_length", "norm", "shared_vocabulary",
+    "encoder", "decoder", "d_model", "dropout", "positions", "max_length", "norm", "norm_kind", "shared_vocabulary",
+    "residual", "residual_scale", "embedding_norm", "embedding_scale", "embedding_size", "fixnorm", "tying",
+    "layer_groups", "layer_drop",
 })  # fmt: skip
 
 

@@ -64,13 +64,15 @@ class ModelConfig(Section):
         "relu", description="of the feed-forward network; the last five are gated, with a third matrix"
     )
     norm_kind: Literal["layer", "rms", "scale"] = Field("layer", description="LayerNorm, RMSNorm or ScaleNorm")
-    fixnorm: bool = Field(False, description="embeddings of length 1 times one learned factor")
+    fixnorm: bool = Field(False, description="embeddings of length 1, in the look-up and in the softmax")
     residual: bool = Field(True, description="residual connections around the sub-layers")
     residual_scale: float | Literal["deepnorm", "rezero"] = Field(
         1.0, description="factor on the residual sum, or how the two terms are weighted"
     )
     embedding_norm: bool = Field(False, description="a norm on embedding + position")
-    embedding_scale: float | None = Field(None, gt=0, description="factor on the embeddings; √d_model if unset")
+    embedding_scale: float | None = Field(
+        None, gt=0, description="factor on the embeddings; the root of their width if unset"
+    )
     tying: Literal["all", "decoder", "none"] = Field(
         "all", description="matrices that are one: source, target and softmax; target and softmax; none"
     )
@@ -88,6 +90,10 @@ class ModelConfig(Section):
     @model_validator(mode="after")
     def _possible(self) -> Self:
         architecture.check(self)
+        if self.residual_scale == "deepnorm" and self.norm != "post":
+            raise ValueError(f'residual_scale = "deepnorm" is made for norm = "post", and norm is "{self.norm}"')
+        if self.residual_scale != 1 and not self.residual:
+            raise ValueError(f"residual_scale = {self.residual_scale} scales a sum, and residual = false leaves it out")
         if self.positions == "sinusoidal" and self.d_model % 2:
             raise ValueError(
                 f"d_model = {self.d_model} is odd, and sinusoidal positions pair each sine with a cosine: "

@@ -28,19 +28,37 @@ def num_params(config: ModelConfig, vocab_size: int, source_vocab_size: int | No
     vocab_size: pieces of the target, and of the source unless `source_vocab_size` is given.
     source_vocab_size: pieces of the source; ignored where the vocabulary is shared.
     """
-    norm = 2 * config.d_model
-    sublayers = sum(cost.params + norm for _, _, cost in _costs(config, 1, 1))
-    final_norms = 2 * norm if config.norm == "pre" else 0
-    sources = 0 if config.shared_vocabulary else source_vocab_size or vocab_size
-    embeddings = (sources + vocab_size) * config.d_model
-    positions = 2 * config.max_length * config.d_model if config.positions == "learned" else 0
-    return sublayers + final_norms + embeddings + positions
+    norm = _NORM[config.norm_kind] * config.d_model or 1
+    around = _NORMS[config.norm] * norm + (config.residual_scale == "rezero")
+    ends = norm * (config.embedding_norm + (config.norm in ("pre", "sandwich")))
+    positions = config.max_length * config.d_model if config.positions == "learned" else 0
+    total = _embeddings(config, vocab_size, source_vocab_size or vocab_size)
+    for side in architecture.SIDES:
+        own = dict(zip(architecture.groups(config, side), architecture.layers(config, side), strict=True))
+        parts = [part for layer in own.values() for part in layer]
+        total += sum(part.options.cost(part.config, 1, 1, side).params + around for part in parts) + ends + positions
+    return total
+
+
+_NORM = {"layer": 2, "rms": 1, "scale": 0}  # vectors of d_model; ScaleNorm has one number
+_NORMS = {"post": 1, "pre": 1, "sandwich": 2, "none": 0}  # norms of a sub-layer
+
+
+def _embeddings(config: ModelConfig, target: int, source: int) -> int:
+    separate = config.tying != "all" or not config.shared_vocabulary
+    width = config.embedding_size or config.d_model
+    rows = target + (source if separate else 0) + (target if config.tying == "none" else 0)
+    widen = (separate + 2) * width * config.d_model if config.embedding_size else 0  # one per side, and the softmax's
+    return rows * width + widen
 
 
 def forward_flops(config: ModelConfig, vocab_size: int, source_length: Length, target_length: Length) -> Length:
     """Operations of one forward pass over a pair of S source and T target pieces, logits (2·T·d_model·V) included."""
     layers = sum(cost.flops for _, _, cost in _costs(config, source_length, target_length))
-    total: Length = layers + 2 * target_length * config.d_model * vocab_size
+    width = config.embedding_size or config.d_model
+    # of both sides to the width of the layers, and of the target back
+    factors = (source_length + 2 * target_length) * width * config.d_model if config.embedding_size else 0
+    total: Length = layers + 2 * (target_length * width * vocab_size + factors)
     return total
 
 

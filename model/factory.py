@@ -49,9 +49,10 @@ def initialise(model: EncoderDecoder) -> None:
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
         elif isinstance(module, Embedding):
-            nn.init.normal_(module.weight[: module.vocab_size], std=module.weight.shape[1] ** -0.5)
-            nn.init.zeros_(module.weight[module.vocab_size :])
+            module.initialise()
         elif isinstance(module, LearnedPositions):
             nn.init.normal_(module.weight, std=module.weight.shape[1] ** -0.5)
         elif isinstance(module, Sublayer):
             module.initialise()
+    for stack in (model.encoder, model.decoder):
+        stack.shrink()

@@ -13,9 +13,17 @@ from model.fast.start import applies, quick_state
 from model.parts.embedding import Embedding
 from model.protocol import Network, SearchState
 from model.stack import Stack
-from model.stepwise import Stepwise
+from model.stepwise import Ends, Stepwise
 from model.sublayers.attention import KERNELS, Attention
 from model.sublayers.contract import Given, Room
+
+
+def _roles(config: ModelConfig) -> tuple[str, str, str]:
+    """The names of the embeddings of source, target and softmax."""
+    if config.tying == "none":
+        return "source", "target", "output"
+    separate = config.tying == "decoder" or not config.shared_vocabulary
+    return ("source", "target", "target") if separate else ("shared", "shared", "shared")
 
 
 class EncoderDecoder(Network):
@@ -29,9 +37,19 @@ class EncoderDecoder(Network):
         super().__init__()
         self.config = config
         self.vocab_size = vocab_size  # of the target, and of the source unless source_vocab_size is given
-        self._roles = ("shared", "shared") if config.shared_vocabulary else ("source", "target")
-        sizes = {"source": source_vocab_size or vocab_size, "target": vocab_size, "shared": vocab_size}
-        self.embeddings = nn.ModuleDict({r: Embedding(sizes[r], config.d_model) for r in sorted(set(self._roles))})
+        self._roles = _roles(config)
+        sizes = {"source": source_vocab_size or vocab_size}
+        width = config.embedding_size or config.d_model
+        self.embeddings = nn.ModuleDict({
+            role: Embedding(sizes.get(role, vocab_size), width, config.embedding_scale, fixnorm=config.fixnorm)
+            for role in sorted(set(self._roles))
+        })  # fmt: skip
+        # Factorised embeddings (Lan 2019, ALBERT, arXiv 1909.11942, section 3.1): V × E and E × D in place of V × D.
+        self.widen, self.narrow = nn.ModuleDict(), nn.ModuleDict()
+        if config.embedding_size:
+            for role in sorted(set(self._roles[:2])):
+                self.widen[role] = nn.Linear(width, config.d_model, bias=False)
+            self.narrow["output"] = nn.Linear(config.d_model, width, bias=False)
         self.quick = applies(config)  # whether a search takes its quick form (model/fast)
         self.encoder = Stack(config, "encoder")
         self.decoder = Stack(config, "decoder")
@@ -43,7 +61,7 @@ class EncoderDecoder(Network):
 
     @property
     def target_embedding(self) -> Embedding:
-        """The embedding of target pieces, also the softmax's matrix."""
+        """The embedding of target pieces, also the softmax's matrix unless nothing is tied."""
         return self._embedding(self._roles[1])
 
     def _embedding(self, role: str) -> Embedding:
@@ -53,7 +71,7 @@ class EncoderDecoder(Network):
 
     @property
     def output_weight(self) -> Tensor:
-        return self.target_embedding.weight
+        return self._embedding(self._roles[2]).matrix
 
     @property
     def longest(self) -> int | None:
@@ -63,18 +81,24 @@ class EncoderDecoder(Network):
         yield from self.encoder.layers
         yield from self.decoder.layers
 
+    def _embed(self, pieces: Tensor, role: str) -> Tensor:
+        embedded: Tensor = self._embedding(role)(pieces)
+        return self.widen[role](embedded) if self.widen else embedded
+
+    def _finish(self, output_D: Tensor) -> Tensor:
+        return self.narrow["output"](output_D) if self.narrow else output_D
+
     def encode(self, source_BS: Tensor, source_mask_BS: Tensor | None = None) -> Tensor:
-        x_BSD = self.source_embedding(source_BS)
+        x_BSD = self._embed(source_BS, self._roles[0])
         memory_BSD: Tensor = self.encoder(x_BSD, Given.encoder(source_mask_BS, x_BSD.dtype))
         return memory_BSD
 
     def decode(self, target_BT: Tensor, memory_BSD: Tensor, source_mask_BS: Tensor | None = None) -> Tensor:
-        x_BTD = self.target_embedding(target_BT)
-        hidden_BTD: Tensor = self.decoder(x_BTD, Given.decoder(memory_BSD, source_mask_BS, x_BTD.dtype))
-        return hidden_BTD
+        x_BTD = self._embed(target_BT, self._roles[1])
+        return self._finish(self.decoder(x_BTD, Given.decoder(memory_BSD, source_mask_BS, x_BTD.dtype)))
 
     def logits(self, hidden_D: Tensor) -> Tensor:
-        return self.target_embedding.logits(hidden_D)
+        return self._embedding(self._roles[2]).logits(hidden_D)
 
     def start_decoding(
         self, memory_BSD: Tensor, source_mask_BS: Tensor | None, beam_size: int, max_steps: int
@@ -83,7 +107,8 @@ class EncoderDecoder(Network):
         given = Given.decoder(memory_BSD, source_mask_BS, memory_BSD.dtype)
         if self.quick:
             return quick_state(self, self.decoder, self.target_embedding, given, room, self.config)
-        return Stepwise(self.decoder, self.target_embedding, given, room)
+        ends = Ends(lambda pieces: self._embed(pieces, self._roles[1]), self._finish, self.logits, memory_BSD)
+        return Stepwise(self.decoder, ends, given, room)
 
     def decode_step(self, tokens_BK: Tensor, state: SearchState, visible_BKTK: Tensor | None = None) -> Tensor:
         assert isinstance(state, Stepwise | DecoderState)

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from model import architecture
 from model.config import ModelConfig
 from model.kinds.kind import Side
-from model.parts.dropout import Dropout
+from model.parts.dropout import Dropout, drawn
+from model.parts.norms import make_norm
 from model.parts.positions import POSITIONAL
-from model.parts.residual import RESIDUAL, make_norm
+from model.parts.residual import RESIDUAL
 from model.sublayers.contract import Given, Now, Room, State, Sublayer
 
 
@@ -32,7 +33,7 @@ class Layer(nn.Module):
             module, _, cls = part.options.module.partition(":")
             self.add_module(name, getattr(importlib.import_module(module), cls)(part.config, part.options))
         for name, part in zip(self.names, sublayers, strict=True):
-            self.add_module(f"{name}_residual", RESIDUAL[part.config.norm](part.config))
+            self.add_module(f"{name}_residual", RESIDUAL[part.config.norm](part.config, side))
 
     def forward(self, x_BTD: Tensor, given: Given) -> Tensor:
         """(B, T, D) → (B, T, D)."""
@@ -64,18 +65,34 @@ class Stack(nn.Module):
         super().__init__()
         self.positions: nn.Module = POSITIONAL[config.positions](config)
         self.dropout = Dropout(config.dropout)
-        self.layers = nn.ModuleList(Layer(layer, side) for layer in architecture.layers(config, side))
-        self.final_norm: nn.Module = make_norm(config) if config.norm == "pre" else nn.Identity()
+        # Layers of a group share one set of weights: ALBERT (Lan 2019, arXiv 1909.11942, section 3.1) has one group.
+        self.order = architecture.groups(config, side)
+        own = dict(zip(self.order, architecture.layers(config, side), strict=True))
+        self.layers = nn.ModuleList(Layer(layer, side) for layer in own.values())
+        self.layer_drop = config.layer_drop
+        self.embedding_norm: nn.Module = make_norm(config) if config.embedding_norm else nn.Identity()
+        self.final_norm: nn.Module = make_norm(config) if config.norm in ("pre", "sandwich") else nn.Identity()
+        self.beta = architecture.deepnorm(config, side)[1] if config.residual_scale == "deepnorm" else 1.0
 
     def __iter__(self) -> Iterator[Layer]:
-        for layer in self.layers:
+        """The layers in the order in which they compute; those of a group are one."""
+        for place in self.order:
+            layer = self.layers[place]
             assert isinstance(layer, Layer)
             yield layer
 
     def forward(self, x_BTD: Tensor, given: Given) -> Tensor:
         """Embedded pieces (B, T, D) → (B, T, D): the memory of an encoder, the hidden states of a decoder."""
-        x_BTD = self.dropout(self.positions(x_BTD))
-        for layer in self.layers:
-            x_BTD = layer(x_BTD, given)
+        x_BTD = self.dropout(self.embedding_norm(self.positions(x_BTD)))
+        for layer in self:
+            # LayerDrop (Fan 2019, arXiv 1909.11556): whole layers are left out of a training step.
+            if not (self.training and self.layer_drop and drawn(self.layer_drop)):
+                x_BTD = layer(x_BTD, given)
         output_BTD: Tensor = self.final_norm(x_BTD)
         return output_BTD
+
+    def shrink(self) -> None:
+        """Multiply first weights by DeepNorm's β."""
+        for module in self.modules() if self.beta != 1 else ():
+            if isinstance(module, Sublayer):
+                module.shrink(self.beta)

@@ -3,26 +3,34 @@
 Shapes: B sentences, T time steps, K beams, R = B·K rows, D d_model, W vocabulary. Masks: True = may attend.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from model.parts.embedding import Embedding
 from model.parts.masks import blocking_bias
 from model.stack import Stack
 from model.sublayers.contract import Given, Now, Room, State
 
 
+class Ends(NamedTuple):
+    """What a network does before and after its decoder."""
+
+    embed: Callable[[Tensor], Tensor]  # pieces (R,) → (R, D)
+    finish: Callable[[Tensor], Tensor]  # the decoder's output (…, D) → hidden states
+    logits: Callable[[Tensor], Tensor]  # hidden states → (…, W)
+    like: Tensor  # (…, D), for the type and the device
+
+
 class Stepwise:
     """What all sub-layers of a decoder keep between steps. `step` is the next position's index."""
 
-    def __init__(self, decoder: Stack, embedding: Embedding, given: Given, room: Room) -> None:
-        self.decoder, self.embedding = decoder, embedding
+    def __init__(self, decoder: Stack, ends: Ends, given: Given, room: Room) -> None:
+        self.decoder, self.ends = decoder, ends
         self.num_sentences, self.beam_size, self.max_steps = room
         self.layers: list[list[State]] = [layer.start(given, room) for layer in decoder]
-        width = embedding.weight.shape[1]
-        self.positions_TD = decoder.positions(embedding.weight.new_zeros(1, room.max_steps, width))[0]
+        self.positions_TD = decoder.positions(ends.like.new_zeros(1, room.max_steps, ends.like.shape[-1]))[0]
         self.given = given._replace(memory_BMD=None)  # states hold what they need of it
         self.step = 0
 
@@ -38,16 +46,16 @@ class Stepwise:
         """Hidden states (B, K, D) after reading one more piece per beam (Network.decode_step)."""
         bias, parents_BK = self._past(visible_BKTK)
         now = Now(self.step, self.beam_size, parents_BK, bias, self.given)
-        x_RD = self.embedding.at(tokens_BK.flatten(), self.positions_TD[self.step])
+        x_RD = self.decoder.embedding_norm(self.ends.embed(tokens_BK.flatten()) + self.positions_TD[self.step])
         for layer, states in zip(self.decoder, self.layers, strict=True):
             x_RD = layer.step(x_RD, states, now)
         self.step += 1
-        hidden_RD: Tensor = self.decoder.final_norm(x_RD)
+        hidden_RD = self.ends.finish(self.decoder.final_norm(x_RD))
         return hidden_RD.view(*tokens_BK.shape, -1)
 
     def next_logits(self, hidden_BKD: Tensor) -> Tensor:
         """(B, K, D) → (B, K, W)."""
-        return self.embedding.logits(hidden_BKD)
+        return self.ends.logits(hidden_BKD)
 
     def _past(self, visible_BKTK: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
         """The bias over slots and the parents, from the mask of ancestors. Raises ValueError for another shape."""

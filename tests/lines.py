@@ -27,7 +27,16 @@ OPTIONS: dict[str, list[str]] = {
 # Values of settings of the whole network, besides the paper's.
 SETTINGS: dict[str, list[Any]] = {
     "positions": ["learned", "none"],
-    "norm": ["pre"],
+    "norm": ["pre", "sandwich", "none"],
+    "norm_kind": ["rms", "scale"],
+    "residual": [False],
+    "residual_scale": [0.5**0.5, "deepnorm", "rezero"],
+    "embedding_norm": [True],
+    "embedding_scale": [1.0],
+    "embedding_size": [6],
+    "fixnorm": [True],
+    "tying": ["decoder", "none"],
+    "layer_groups": [1, 2],
     "shared_vocabulary": [False],
     "encoder_layers": [1],
     "decoder_layers": [3],
@@ -37,13 +46,13 @@ SETTINGS: dict[str, list[Any]] = {
 def random_config(seed: int, **settings: Any) -> ModelConfig:
     """A small network; `settings` replace what is drawn."""
     draw = random.Random(seed)
-    chosen = {name: draw.choice(values) for name, values in SETTINGS.items() if draw.random() < 0.25}
     while True:
+        chosen = {name: draw.choice(values) for name, values in SETTINGS.items() if draw.random() < 0.25}
         lines = {"encoder": _line(draw, "encoder"), "decoder": _line(draw, "decoder")}
         try:
             return ModelConfig(**{**SIZES, **chosen, **lines, **settings})
         except ValueError:
-            continue  # a decoder without a way to the source, a knob that does not fit
+            continue  # a decoder without a way to the source, settings that do not fit each other
 
 
 def _line(draw: random.Random, side: architecture.Side) -> str:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from model.parts.residual import NORM_EPSILON
+from model.parts.norms import NORM_EPSILON
 from model.stack import Layer
 from model.sublayers.attention import CrossAttention, SelfAttention
 

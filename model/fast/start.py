@@ -24,7 +24,7 @@ _KNOWN = frozenset({
     "encoder", "decoder", "encoder_layers", "decoder_layers", "num_layers", "d_model", "d_ff", "num_heads", "d_k",
     "d_v", "dropout", "attention_dropout", "activation_dropout", "max_length", "shared_vocabulary",
 })  # fmt: skip
-_VALUES = {"norm": ("post", "pre"), "positions": ("sinusoidal", "learned", "none")}
+_VALUES = {"norm": ("post", "pre"), "positions": ("sinusoidal", "learned", "none"), "tying": ("all", "decoder")}
 
 
 def applies(config: ModelConfig) -> bool:

@@ -48,6 +48,11 @@ def dropout(x: Tensor, rate: float) -> Tensor:
     return x * _kept(x, dropped) * (LEVELS / (LEVELS - dropped))
 
 
+def drawn(rate: float) -> bool:
+    """True with probability `rate`, from this thread's generator."""
+    return torch.rand((), generator=getattr(_thread, "generator", None)).item() < rate
+
+
 def _kept(x: Tensor, dropped: int) -> Tensor:
     """1 where an element is kept, else 0, in x's shape and type: P(0) = dropped / LEVELS."""
     generator = getattr(_thread, "generator", None)

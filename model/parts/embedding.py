@@ -1,4 +1,4 @@
-"""Embeddings, tied with the softmax (section 3.4). Shapes: B sentences, T positions, D d_model, W vocabulary."""
+"""Embeddings, tied with the softmax (section 3.4). Shapes: B sentences, T positions, D width, W vocabulary."""
 
 import torch
 import torch.nn.functional as F
@@ -8,27 +8,47 @@ ROW_MULTIPLE = 64  # matrix kernels are faster for multiples of it
 
 
 class Embedding(nn.Module):
-    """A vector per piece, times √d_model at look-up. Rows beyond `vocab_size` pad the matrix to ROW_MULTIPLE.
+    """A vector per piece, times `scale` (√width by default) at look-up. Rows beyond `vocab_size` pad the matrix.
 
-    Padding rows are zero and never looked up. `logits` leaves out their columns, so they get no gradient.
+    Padding rows, up to a multiple of ROW_MULTIPLE, are zero and never looked up. `logits` leaves out their columns, so
+    they get no gradient. fixnorm: vectors have length 1, in the look-up and in the softmax (Nguyen & Chiang 2018;
+    Nguyen & Salazar 2019, arXiv 1910.05895, section 2.2).
     """
 
-    def __init__(self, vocab_size: int, d_model: int) -> None:
+    def __init__(self, vocab_size: int, width: int, scale: float | None = None, *, fixnorm: bool = False) -> None:
         super().__init__()
         rows = -(-vocab_size // ROW_MULTIPLE) * ROW_MULTIPLE
         self.vocab_size = vocab_size
-        self.scale = d_model**0.5
-        self.weight = nn.Parameter(torch.empty(rows, d_model))
+        self.scale = width**0.5 if scale is None else scale
+        self.fixnorm = fixnorm
+        self.weight = nn.Parameter(torch.empty(rows, width))
 
     def forward(self, pieces_BT: Tensor) -> Tensor:
         """(B, T) piece ids → (B, T, D)."""
-        embedded_BTD: Tensor = F.embedding(pieces_BT, self.weight) * self.scale
-        return embedded_BTD
+        embedded_BTD = F.embedding(pieces_BT, self.weight)
+        if self.fixnorm:
+            embedded_BTD = F.normalize(embedded_BTD, dim=-1)
+        scaled_BTD: Tensor = embedded_BTD * self.scale
+        return scaled_BTD
 
     def at(self, pieces_R: Tensor, position_D: Tensor) -> Tensor:
-        """(R,) piece ids → (R, D), with `position_D` added: for one step of a search, in two operations."""
+        """(R,) piece ids → (R, D), with `position_D` added: for a quick step of a search, in two operations."""
         return torch.add(position_D, F.embedding(pieces_R, self.weight), alpha=self.scale)
+
+    @property
+    def matrix(self) -> Tensor:
+        """The vectors as the softmax multiplies them (rows, D)."""
+        return F.normalize(self.weight, dim=-1) if self.fixnorm else self.weight
 
     def logits(self, hidden_D: Tensor) -> Tensor:
         """(…, D) → (…, W) over exactly vocab_size pieces: the pre-softmax product with the same matrix, no bias."""
-        return F.linear(hidden_D, self.weight)[..., : self.vocab_size]
+        return F.linear(hidden_D, self.matrix)[..., : self.vocab_size]
+
+    def initialise(self) -> None:
+        """N(0, 1/√width); U(±0.01) where lengths are fixed, as in the authors' code; padding rows 0."""
+        rows = self.weight[: self.vocab_size]
+        if self.fixnorm:
+            nn.init.uniform_(rows, -0.01, 0.01)
+        else:
+            nn.init.normal_(rows, std=self.weight.shape[1] ** -0.5)
+        nn.init.zeros_(self.weight[self.vocab_size :])

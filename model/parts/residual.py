@@ -3,32 +3,52 @@
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from model.architecture import deepnorm
 from model.config import ModelConfig
+from model.kinds.kind import Side
 from model.parts.dropout import Dropout
-
-NORM_EPSILON = 1e-6  # tensor2tensor's; the paper gives none
-
-
-def make_norm(config: ModelConfig) -> nn.Module:
-    """A norm over the width of the residual stream."""
-    return nn.LayerNorm(config.d_model, eps=NORM_EPSILON)
+from model.parts.norms import make_norm
 
 
 class Residual(nn.Module):
     """Common part: dropout on the sub-layer's output, and the sum. `forward` is for training, `step` for a search.
 
-    A sub-layer is called as sublayer(x, given), or as sublayer.step(x, state, now).
+    A sub-layer is called as sublayer(x, given), or as sublayer.step(x, state, now). `residual_scale`: a factor on the
+    sum, as ConvS2S's √0.5 (Gehring 2017, arXiv 1705.03122, section 3.5); "deepnorm": α·x + f(x); "rezero": x + a·f(x)
+    with a trained a, 0 at first (Bachlechner 2020, arXiv 2003.04887).
     """
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, side: Side) -> None:
         super().__init__()
-        self.norm = make_norm(config)
+        if config.norm != "none":
+            self.norm = make_norm(config)
         self.dropout = Dropout(config.dropout)
+        self.residual, self.factor = config.residual, config.residual_scale
+        if self.factor == "deepnorm":
+            self.alpha, _ = deepnorm(config, side)
+        if self.factor == "rezero":
+            self.gate = nn.Parameter(torch.zeros(()))
+
+    def add(self, x: Tensor, output: Tensor) -> Tensor:
+        """The sum of a sub-layer's input and its output."""
+        output = self.dropout(output)
+        if not self.residual:
+            return output
+        if self.factor == 1:
+            return x + output
+        if self.factor == "deepnorm":
+            return x * self.alpha + output
+        if self.factor == "rezero":
+            return x + self.gate * output
+        scaled: Tensor = (x + output) * self.factor
+        return scaled
 
     def around(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        raise NotImplementedError
+        """The sub-layer's input → the next one's."""
+        return self.add(x, sublayer(x))
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor, Any], Tensor], given: Any) -> Tensor:
         return self.around(x, lambda y: sublayer(y, given))
@@ -38,19 +58,29 @@ class Residual(nn.Module):
 
 
 class PostNorm(Residual):
-    """LayerNorm(x + Dropout(Sublayer(x))), as in the paper (sections 3.1 and 5.4)."""
+    """Norm(x + Dropout(Sublayer(x))), as in the paper (sections 3.1 and 5.4)."""
 
     def around(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        output: Tensor = self.norm(x + self.dropout(sublayer(x)))
+        output: Tensor = self.norm(self.add(x, sublayer(x)))
         return output
 
 
 class PreNorm(Residual):
-    """x + Dropout(Sublayer(LayerNorm(x))), as in later Transformers; each stack then ends in a LayerNorm."""
+    """x + Dropout(Sublayer(Norm(x))), as in later Transformers; each stack then ends in a norm."""
 
     def around(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        output: Tensor = x + self.dropout(sublayer(self.norm(x)))
-        return output
+        return self.add(x, sublayer(self.norm(x)))
 
 
-RESIDUAL: dict[str, type[Residual]] = {"post": PostNorm, "pre": PreNorm}
+class SandwichNorm(Residual):
+    """x + Dropout(Norm(Sublayer(Norm(x)))) (Ding 2021, CogView, arXiv 2105.13290, section 2.4)."""
+
+    def __init__(self, config: ModelConfig, side: Side) -> None:
+        super().__init__(config, side)
+        self.norm_after = make_norm(config)
+
+    def around(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        return self.add(x, self.norm_after(sublayer(self.norm(x))))
+
+
+RESIDUAL: dict[str, type[Residual]] = {"post": PostNorm, "pre": PreNorm, "sandwich": SandwichNorm, "none": Residual}

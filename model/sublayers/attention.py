@@ -135,6 +135,10 @@ class SelfAttention(Attention):
         """(B, T, D) → (B, T, D)."""
         return self.combine(*self.project(x_BTD), given.bias_B11T, causal=given.causal)
 
+    def shrink(self, factor: float) -> None:
+        self.output.weight.mul_(factor)
+        self.qkv.weight.view(self.num_heads, -1, self.qkv.in_features)[:, 2 * self.d_k :].mul_(factor)
+
     def weights(self, x_BTD: Tensor, given: Given) -> Tensor:
         """softmax(q kᵀ / √d_k + bias), (B, H, T, T)."""
         q_BHTK, k_BHTK, _ = self.project(x_BTD)
@@ -174,6 +178,10 @@ class CrossAttention(Attention):
         assert given.memory_BMD is not None
         keys_values = self.keys_values(given.memory_BMD)
         return self.combine(self.split_heads(self.query(x_BTD)), *keys_values, given.memory_bias_B11M)
+
+    def shrink(self, factor: float) -> None:
+        self.output.weight.mul_(factor)
+        self.key_value.weight.view(self.num_heads, -1, self.key_value.in_features)[:, self.d_k :].mul_(factor)
 
     def weights(self, x_BTD: Tensor, given: Given) -> Tensor:
         """softmax(q kᵀ / √d_k + bias), (B, H, T, M)."""

@@ -103,3 +103,9 @@ class Sublayer(nn.Module):
 
     def initialise(self) -> None:
         """Draw weights that the general rule (factory.initialise) does not know."""
+
+    def shrink(self, factor: float) -> None:
+        """Multiply the first weights of all matrices, but those of queries and keys, for DeepNorm."""
+        for parameter in self.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(factor)

@@ -1,6 +1,6 @@
 """Small networks in float64, where equivalences hold to rounding."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -41,3 +41,12 @@ def small_model(small_config: Callable[..., ModelConfig]) -> Callable[..., Netwo
         return model
 
     return build
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Networks of width 8: on a busy machine a second thread makes a test ten times as slow."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

@@ -78,7 +78,8 @@ def test_nothing_leaks_from_the_future(seed: int) -> None:
     # Later pieces change how many positions share a matrix product of an expert, and with it the last bit.
     rounding = 1e-12 if "experts" in model.config.decoder else 0
     torch.testing.assert_close(one[:, :4], other[:, :4], atol=rounding, rtol=rounding)
-    assert not torch.equal(one[:, 4:], other[:, 4:])
+    if model.config.residual:  # without, the last sub-layer alone may make the same of every piece
+        assert not torch.equal(one[:, 4:], other[:, 4:])
 
 
 @pytest.mark.parametrize("seed", SEEDS)
