@@ -7,6 +7,7 @@ from model.config import ModelConfig
 from model.network import EncoderDecoder
 from model.parts.embedding import Embedding
 from model.parts.positions import LearnedPositions
+from model.stack import Stack
 from model.sublayers.contract import Sublayer
 
 
@@ -54,5 +55,6 @@ def initialise(model: EncoderDecoder) -> None:
             nn.init.normal_(module.weight, std=module.weight.shape[1] ** -0.5)
         elif isinstance(module, Sublayer):
             module.initialise()
-    for stack in (model.encoder, model.decoder):
-        stack.shrink()
+    for module in model.modules():  # once all are drawn
+        if isinstance(module, Stack):
+            module.shrink()
