@@ -4,7 +4,7 @@ The defaults are the paper's base and are frozen: changing one would rename ever
 More than 200 lines: every setting is described in one place.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, Field, field_validator, model_validator
 
-from model.architecture import not_compiled
+from model import architecture
 from model.config import ModelConfig
 from model.section import Section
 
@@ -156,6 +156,10 @@ class TaskConfig(Section):
     task: str = ""
     seed: int = Field(1, ge=0)
 
+    def unread(self, names: Iterable[str]) -> dict[str, str]:
+        """Those of the named settings on which nothing depends in this configuration → what would read them."""
+        return {}
+
 
 class RunConfig(TaskConfig):
     """One training of one variation with one seed, and its evaluation."""
@@ -170,9 +174,22 @@ class RunConfig(TaskConfig):
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
 
+    def unread(self, names: Iterable[str]) -> dict[str, str]:
+        """Settings of the model that no part of its network reads."""
+        asked = [name.removeprefix("model.") for name in names if name.startswith("model.")]
+        if not asked:
+            return {}
+        found = architecture.settings_read(self.model)
+        return {
+            f"model.{name}": f'model.encoder = "{self.model.encoder}" and model.decoder = "{self.model.decoder}" do '
+            f"not read it; {architecture.readers(self.model, name)}"
+            for name in asked
+            if name not in found
+        }
+
     @model_validator(mode="after")
     def _compiles(self) -> Self:
-        if self.training.compile and (eager := not_compiled(self.model)):
+        if self.training.compile and (eager := architecture.not_compiled(self.model)):
             raise ValueError(
                 f"training.compile is set, but torch cannot compile {', '.join(eager)} of this architecture: set "
                 "training.compile to false in this row"

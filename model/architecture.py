@@ -1,9 +1,10 @@
 """From an architecture's line of text to the sub-layers of each layer. Imports no torch."""
 
+import contextlib
 import difflib
 from collections.abc import Iterable, Iterator
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -39,6 +40,7 @@ class Sublayer(NamedTuple):
     kind: str  # its name in KINDS
     options: Kind
     config: "ModelConfig"  # the model's settings, with those that its brackets replace
+    replaced: frozenset[str]  # names of those
 
 
 Layer = tuple[Sublayer, ...]
@@ -102,7 +104,7 @@ def _sublayer(named: Named, text: str, config: "ModelConfig", side: Side) -> Sub
         raise
     except ValueError as error:
         raise LineError(text, named.column, str(error)) from error
-    return Sublayer(named.name, options, effective)
+    return Sublayer(named.name, options, effective, frozenset(replaced))
 
 
 def _checked(model: "type[ModelConfig]", name: str, value: Value) -> Any:
@@ -218,7 +220,7 @@ def settings_read(config: "ModelConfig") -> frozenset[str]:
             found |= {f"{side}_layers"} | ({"num_layers"} if getattr(config, f"{side}_layers") is None else set())
         for layer in layers(config, side):
             for part in layer:
-                found.update(part.options.reads_here(part.config))
+                found.update(set(part.options.reads_here(part.config)) - part.replaced)
     return frozenset(found)
 
 
@@ -226,6 +228,20 @@ def not_compiled(config: "ModelConfig") -> list[str]:
     """Kinds of this network that torch's compiler refuses."""
     parts = [part for side in SIDES for layer in layers(config, side) for part in layer]
     return sorted({part.kind for part in parts if not part.options.compiles})
+
+
+def readers(config: "ModelConfig", name: str) -> str:
+    """What would make this network read a setting: "a network with model.positions = relative reads it"."""
+    for other, field in type(config).model_fields.items():
+        choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
+        for choice in (*choices, *((True, False) if field.annotation is bool else ())):
+            with contextlib.suppress(ValueError):  # a choice with which no network can be built
+                if name in settings_read(config.model_copy(update={other: choice})):
+                    return f"a network with model.{other} = {_value(choice)} reads it"
+    kinds = [kind for kind, options in KINDS.items() if name in options.reads]
+    if name in ("num_layers", "encoder_layers", "decoder_layers"):
+        return "a line with N layers reads it, and encoder_layers and decoder_layers come before num_layers"
+    return f"{' and '.join(kinds)} without {name} in brackets would read it" if kinds else "no sub-layer reads it"
 
 
 def _has_n(items: Iterable[Repeated]) -> bool:

@@ -4,7 +4,7 @@ Sources of a setting, later ones win: the configuration's defaults; the study's 
 ratios; the profile's `set`; the row's `fixed` and `by_profile`; the command line's --corpus and --set.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -67,6 +67,7 @@ def resolve(study: Study, selection: Selection, task: Task) -> list[PlannedRow]:
     context = _Context(study, name, profile, selection, task)
     _check_words(context)
     configured = [(row, *_row_config(context, row)) for row in rows]
+    _refuse_unread(context, configured)
     reference = dict(flatten(_row_config(context, None)[0]))
     planned = []
     for row, config, replaced in configured:
@@ -125,6 +126,19 @@ def _row_config(context: _Context, row: Variation | None) -> tuple[TaskConfig, t
 
 def _from(values: Mapping[str, Any], source: str) -> dict[str, Setting]:
     return {name: Setting(value, source) for name, value in values.items()}
+
+
+def _refuse_unread(context: _Context, rows: Sequence[tuple[Variation, TaskConfig, object]]) -> None:
+    """Refuse a setting of a row on which nothing in that row depends, and one of --set that no row reads."""
+    for row, config, _ in rows:
+        names = [*row.set, *row.fixed, *row.by_profile.get(context.profile_name, {})]
+        for name, why in config.unread(names).items():
+            raise UserError(f"{context.where(row)}: it sets {name}, but {why}. Remove {name} from the row.")
+    unread = [config.unread(context.selection.forced) for _, config, _ in rows]
+    for name, why in unread[0].items() if unread else ():
+        if all(name in other for other in unread):
+            option = context.selection.forced[name][1]
+            raise UserError(f"{option}: no row of this table reads {name}: {why}. Leave the option out.")
 
 
 def _changes(config: TaskConfig, reference: Mapping[str, Any]) -> dict[str, Any]:
