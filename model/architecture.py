@@ -31,6 +31,7 @@ KINDS: dict[str, type[Kind]] = {
     "average": Average,
     "experts": Experts,
 }
+MOST = 10_000  # sub-layers of a line
 SIDES: tuple[Side, ...] = ("encoder", "decoder")
 
 
@@ -62,8 +63,19 @@ def _layers(config: "ModelConfig", side: Side) -> tuple[Layer, ...]:
             built[named.column] = _sublayer(named, text, config, side)
         return built[named.column]
 
-    groups = _groups(parse(text), count)
+    items = parse(text)
+    if _total(items, count) > MOST:
+        raise LineError(text, 1, f"{_total(items, count):,} sub-layers: there can be at most {MOST:,}")
+    groups = _groups(items, count)
     return tuple(tuple(sublayer(named) for named in _flat(group, count)) for group in groups)
+
+
+def _total(items: Iterable[Repeated], count: int) -> int:
+    """The number of sub-layers."""
+    return sum(
+        (count if times is None else times) * (1 if isinstance(content, Named) else _total(content, count))
+        for times, content in items
+    )
 
 
 def _groups(items: Iterable[Repeated], count: int) -> Iterator[tuple[Repeated, ...]]:
@@ -99,7 +111,11 @@ def _sublayer(named: Named, text: str, config: "ModelConfig", side: Side) -> Sub
     except ValidationError as error:
         first = error.errors()[0]
         option = ".".join(map(str, first["loc"])) or next(iter(replaced), "")
-        raise LineError(text, named.column, f"{named.name}({option}): {first['msg']}") from error
+        found = _value(first["input"]) if isinstance(first["input"], bool | int | float | str) else "that"
+        reason = (
+            first["msg"].replace("Input should be", "expected").replace("a valid ", "a ").replace("a int", "an int")
+        )
+        raise LineError(text, named.column, f"{named.name}({option}={found}): {reason}") from error
     except LineError:
         raise
     except ValueError as error:

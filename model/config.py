@@ -5,6 +5,7 @@ from typing import Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from model import architecture
+from model.line import LineError
 from model.section import Section
 
 
@@ -85,7 +86,10 @@ class ModelConfig(Section):
     @field_validator("encoder", "decoder")
     @classmethod
     def _in_one_spelling(cls, line: str) -> str:
-        return architecture.canonical(line)
+        try:
+            return architecture.canonical(line)
+        except LineError as error:  # the message of a field repeats its value
+            raise ValueError(f"column {error.column}: {error.message}") from error
 
     @model_validator(mode="after")
     def _possible(self) -> Self:

@@ -17,6 +17,8 @@ Value = int | float | bool | str
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>-?\d+(?:\.\d+)?(?:[eE]-?\d+)?)|(?P<word>[A-Za-z_]\w*)|(?P<sign>[*(),=])|(?P<end>$))"
 )
+DEEPEST = 20  # brackets in brackets
+LONG = 300  # characters of a line that a message repeats
 _WORDS: dict[str, Value] = {"true": True, "false": False}
 
 
@@ -24,8 +26,8 @@ class LineError(ValueError):
     """A mistake in a line. `text` is the line; `column` counts from 1."""
 
     def __init__(self, text: str, column: int, message: str) -> None:
-        super().__init__(f'"{text}", column {column}: {message}')
-        self.text, self.column = text, column
+        super().__init__(f'"{text if len(text) <= LONG else text[:LONG] + "…"}", column {column}: {message}')
+        self.text, self.column, self.message = text, column, message
 
 
 class Named(NamedTuple):
@@ -62,13 +64,13 @@ class _Reader:
         self.text, self._place = text, 0
         self.now = self._next()
 
-    def items(self) -> tuple[Repeated, ...]:
-        found = [self._item()]
+    def items(self, depth: int = 0) -> tuple[Repeated, ...]:
+        found = [self._item(depth)]
         while self._take(","):
-            found.append(self._item())
+            found.append(self._item(depth))
         return tuple(found)
 
-    def _item(self) -> Repeated:
+    def _item(self, depth: int = 0) -> Repeated:
         count: int | None = 1
         if self.now.kind == "number" or self.now.text == "N":
             written = self._advance()
@@ -78,8 +80,11 @@ class _Reader:
             if count == 0 or (count or 0) > 10_000:
                 raise LineError(self.text, written.column, f"{count} times: write a number from 1 to 10,000")
             self.expect("*")
-        if self._take("("):
-            group = self.items()
+        if self.now.text == "(":
+            bracket = self._advance()
+            if depth == DEEPEST:
+                raise LineError(self.text, bracket.column, f"more than {DEEPEST} brackets in one another")
+            group = self.items(depth + 1)
             self.expect(")")
             return Repeated(count, group)
         name = self.expect("word", "the name of a sub-layer")

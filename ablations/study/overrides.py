@@ -135,9 +135,10 @@ def _explain(error: Any, settings: Mapping[str, Setting]) -> str:
     if name is not None:
         return f"{name} = {show(settings[name].value)} (set by {settings[name].source}): {plain(error)}"
     finding = plain(error)  # about a whole section: add the sources of the values that it names
-    words = set(re.findall(r"\w+", finding))
-    section = ".".join(str(part) for part in error["loc"])
-    involved = [n for n in settings if n.startswith(section) and n.rpartition(".")[2] in words]
+    involved = [n for n in settings if n in finding]
+    if not involved:  # named without their section
+        words, section = set(re.findall(r"\w+", finding)), ".".join(str(part) for part in error["loc"])
+        involved = [n for n in settings if n.startswith(section) and n.rpartition(".")[2] in words]
     return "; ".join([finding, *(f"{n} was set by {settings[n].source}" for n in involved)])
 
 
