@@ -54,8 +54,8 @@ class Stepwise:
         return hidden_RD.view(*tokens_BK.shape, -1)
 
     def next_logits(self, hidden_BKD: Tensor) -> Tensor:
-        """(B, K, D) → (B, K, W)."""
-        return self.ends.logits(hidden_BKD)
+        """(B, K, D) → (B, K, W), contiguous: without the columns of padding, which lie between the rows."""
+        return self.ends.logits(hidden_BKD).contiguous()
 
     def _past(self, visible_BKTK: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
         """The bias over slots and the parents, from the mask of ancestors. Raises ValueError for another shape."""

@@ -20,15 +20,18 @@ from experiments.evaluation.likelihood import measure_likelihood
 from model.config import ModelConfig
 from model.factory import build_model
 from model.network import EncoderDecoder as Network
+from tests.lines import random_config
 
 CPU = Device(torch.device("cpu"), "fp32", 1)
 SMALL = ModelConfig(num_layers=1, d_model=8, d_ff=16, num_heads=2, d_k=4, d_v=4)
 
 
-def random_model(seed: int, vocab_size: int, positions: str = "sinusoidal") -> Network:
+def random_model(
+    seed: int, vocab_size: int, positions: str = "sinusoidal", config: ModelConfig | None = None
+) -> Network:
     """A model whose next pieces have clearly different probabilities, EOS now and then among the likely ones."""
     torch.manual_seed(seed)
-    config = SMALL.model_copy(update={"positions": positions, "max_length": 24})
+    config = config or SMALL.model_copy(update={"positions": positions, "max_length": 24})
     model = build_model(config, vocab_size).double().eval()
     with torch.no_grad():
         model.target_embedding.weight *= 2
@@ -89,6 +92,14 @@ def test_equals_a_naive_uncached_search(seed: int, W: int, settings: SearchSetti
     source = data.draw(st.lists(st.integers(UNK_ID, W - 1), min_size=1, max_size=4))
     model = random_model(seed, W)
     assert_same(translate(model, [source], settings, CPU)[0], naive_search(model, source, settings))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_equals_a_naive_search_in_any_architecture(seed: int) -> None:
+    sources, settings = [[3, 5], [4, 6, 7]], SearchSettings(beam_size=3, max_extra_length=2, nbest=2)
+    model = random_model(seed, 20, config=random_config(seed))
+    for found, source in zip(translate(model, sources, settings, CPU), sources, strict=True):
+        assert_same(found, naive_search(model, source, settings))
 
 
 @given(
