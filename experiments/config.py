@@ -197,6 +197,12 @@ class RunConfig(TaskConfig):
         return self
 
     @model_validator(mode="after")
+    def _reads_the_source(self) -> Self:
+        if not self.model.encoder:
+            raise ValueError(f"model.encoder is empty: the task {self.task} needs an encoder, which reads the source")
+        return self
+
+    @model_validator(mode="after")
     def _checkpoints_suffice(self) -> Self:
         kind, _, count = self.evaluation.checkpoint.partition(":")
         if kind == "average" and int(count) > self.training.keep_checkpoints:

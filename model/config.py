@@ -83,6 +83,11 @@ class ModelConfig(Section):
     )
     layer_drop: float = Field(0.0, ge=0, lt=1, description="probability that a layer is left out of a training step")
 
+    @property
+    def longest(self) -> int | None:
+        """The longest sequence that the network reads, EOS counted; None: any."""
+        return self.max_length if self.positions == "learned" else None
+
     @field_validator("encoder", "decoder")
     @classmethod
     def _in_one_spelling(cls, line: str) -> str:

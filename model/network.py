@@ -75,7 +75,7 @@ class EncoderDecoder(Network):
 
     @property
     def longest(self) -> int | None:
-        return self.config.max_length if self.config.positions == "learned" else None
+        return self.config.longest
 
     def layers(self) -> Iterator[nn.Module]:
         yield from self.encoder.layers

@@ -58,7 +58,7 @@ def pad_sources(rows: Sequence[Sequence[int]], device: Device) -> tuple[Tensor, 
 def check_length(config: ModelConfig, ids: Sequence[int], line: int, side: str) -> int:
     """The length with EOS. Raises UserError if a learned position table is too short for it."""
     length = len(ids) + 1
-    if config.positions == "learned" and length > config.max_length:
+    if config.longest is not None and length > config.longest:
         raise UserError(
             f"Line {line} of the {side} has {length} pieces (EOS counted), but the model learned positions for "
             f"{config.max_length}: split or drop the line, or train with a larger model.max_length."

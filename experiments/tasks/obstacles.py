@@ -60,7 +60,7 @@ def of_corpus(config: RunConfig, corpus: PairCorpus, root: Path, target_symbols:
             f"than {BUILTIN_PIECES} pieces). {_NAME_A_CORPUS}"
         )
         return
-    positions = model.max_length if model.positions == "learned" else None
+    positions = model.longest
     try:
         sets = select_sets(corpus, config.evaluation.sets)
         found = Longest(corpus, data, model.shared_vocabulary, target_symbols, root).lengths(tokens, positions)

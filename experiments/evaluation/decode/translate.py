@@ -136,7 +136,7 @@ class _Told:
 def _limit(config: ModelConfig, length: int, settings: SearchSettings) -> int:
     """The longest output: source length + max_extra_length, EOS counted in both, limited by the position table."""
     limit = length + settings.max_extra_length
-    return min(limit, config.max_length) if config.positions == "learned" else limit
+    return limit if config.longest is None else min(limit, config.longest)
 
 
 def _pack(

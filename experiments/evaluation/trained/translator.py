@@ -104,8 +104,8 @@ class Translator:
         self, window: Sequence[str], first: int, max_pieces: int, over_long: Callable[[int, int], None] | None
     ) -> list[list[int]]:
         sources = self.source_tokenizer.encode_batch(window, self.device.threads)
-        if self.model.config.positions == "learned":
-            max_pieces = min(max_pieces, self.model.config.max_length - 1)
+        if self.model.longest is not None:
+            max_pieces = min(max_pieces, self.model.longest - 1)
         for number, source in enumerate(sources):
             if len(source) <= max_pieces:
                 continue
