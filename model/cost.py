@@ -52,6 +52,12 @@ def _embeddings(config: ModelConfig, target: int, source: int) -> int:
     return rows * width + widen
 
 
+def active_params(config: ModelConfig, vocab_size: int, source_vocab_size: int | None = None) -> int:
+    """Weights that take part in the computation of one token: `num_params` without the experts that it does not use."""
+    idle = sum(cost.params - cost.active for _, _, cost in _costs(config, 1, 1) if cost.active is not None)
+    return num_params(config, vocab_size, source_vocab_size) - idle
+
+
 def forward_flops(config: ModelConfig, vocab_size: int, source_length: Length, target_length: Length) -> Length:
     """Operations of one forward pass over a pair of S source and T target pieces, logits (2·T·d_model·V) included."""
     layers = sum(cost.flops for _, _, cost in _costs(config, source_length, target_length))

@@ -25,6 +25,7 @@ from experiments.errors import UserError
 VERBS = {  # by name, in the order of --help: the module here, and its function
     "studies": ("studies", "studies"),
     "new": ("new", "new"),
+    "layers": ("layers", "layers"),
     "plan": ("plan", "plan"),
     "probe": ("probe", "probe"),
     "run": ("run", "run"),

@@ -5,6 +5,9 @@ from typing import TYPE_CHECKING, ClassVar
 from model.kinds.kind import Cost, Kind, Length, Side
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from model.config import ModelConfig
 
 
@@ -30,6 +33,17 @@ class SelfAttention(_Attention):
         # q, k, v, their average, and the weights
         kept = length * 2 * (queries + values) + config.num_heads * length**2
         return Cost(self._params(config), 2 * products, kept)
+
+    def sequential(self, length: int) -> int:
+        """All positions at once."""
+        return 1
+
+    def operations(self, config: "ModelConfig", distances: "NDArray[np.int64]", side: Side) -> "NDArray[np.float64]":
+        """One, to every position of the window."""
+        import numpy as np
+
+        reach = len(distances) if config.window is None else config.window // 2
+        return np.where(np.abs(distances) <= reach, 1.0, np.inf)
 
 
 class CrossAttention(_Attention):

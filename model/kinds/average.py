@@ -6,6 +6,9 @@ from model.kinds.feed_forward import FeedForward
 from model.kinds.kind import Cost, Length, Side
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from model.config import ModelConfig
 
 
@@ -23,6 +26,16 @@ class Average(FeedForward):
         """Without the network and the gates there is nothing to set."""
         inner = super().reads_here(config) if self.feed_forward else ()
         return tuple(dict.fromkeys((*inner, *(("bias",) if self.gated else ()))))
+
+    def sequential(self, length: int) -> int:
+        """A cumulative sum is one operation in training."""
+        return 1
+
+    def operations(self, config: "ModelConfig", distances: "NDArray[np.int64]", side: Side) -> "NDArray[np.float64]":
+        """One, to every position so far."""
+        import numpy as np
+
+        return np.where(distances >= 0, 1.0, np.inf)
 
     def cost(self, config: "ModelConfig", length: Length, memory: Length, side: Side) -> Cost:
         """The feed-forward network, and T·(2·D)² products of the gates."""

@@ -7,6 +7,9 @@ from pydantic import Field
 from model.kinds.kind import Cost, Kind, Length, Side
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from model.config import ModelConfig
 
 
@@ -33,6 +36,17 @@ class Convolution(Kind):
                 f"kernel={self.kernel} has no middle, and in an encoder the window lies around its position: take an "
                 f"odd one, such as kernel={self.kernel + 1}"
             )
+
+    def sequential(self, length: int) -> int:
+        """All positions at once."""
+        return 1
+
+    def operations(self, config: "ModelConfig", distances: "NDArray[np.int64]", side: Side) -> "NDArray[np.float64]":
+        """One, to the inputs of the window."""
+        import numpy as np
+
+        before = distances + (self.reach // 2 if side == "encoder" else 0)  # from the window's last input
+        return np.where((before >= 0) & (before <= self.reach) & (before % self.dilation == 0), 1.0, np.inf)
 
     def cost(self, config: "ModelConfig", length: Length, memory: Length, side: Side) -> Cost:
         """T·k·D·D' products, separable T·(k·D + D·D'), with D' = 2·D if gated."""

@@ -45,3 +45,16 @@ class Kind(Section):
     def cost(self, config: "ModelConfig", length: Length, memory: Length, side: Side) -> Cost:
         """For a sequence of `length` positions and `memory` positions of the encoder's output."""
         raise NotImplementedError
+
+    def sequential(self, length: int) -> int:
+        """Operations over `length` positions that must follow one another (Table 1); 0 if each is by itself."""
+        return 0
+
+    def operations(self, config: "ModelConfig", distances: "NDArray[np.int64]", side: Side) -> "NDArray[np.float64]":
+        """Operations between an output and the input `distance` positions before it; inf where it does not read it.
+
+        A decoder's sub-layer is not asked for the future. The default is that of position-wise sub-layers.
+        """
+        import numpy as np
+
+        return np.where(distances == 0, 0.0, np.inf)

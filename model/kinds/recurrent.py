@@ -5,6 +5,9 @@ from typing import TYPE_CHECKING, ClassVar
 from model.kinds.kind import Cost, Kind, Length, Side
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from model.config import ModelConfig
 
 
@@ -24,6 +27,17 @@ class Recurrent(Kind):
         """A decoder must not read its future."""
         if self.bidirectional and side == "decoder":
             raise ValueError("bidirectional=true would read the target's future: only an encoder can have it")
+
+    def sequential(self, length: int) -> int:
+        """One step for each position, in both directions at once."""
+        return length
+
+    def operations(self, config: "ModelConfig", distances: "NDArray[np.int64]", side: Side) -> "NDArray[np.float64]":
+        """One step for each position from the input to the output."""
+        import numpy as np
+
+        read = (distances >= 0) | self.bidirectional
+        return np.where(read, np.abs(distances) + 1.0, np.inf)
 
     def cost(self, config: "ModelConfig", length: Length, memory: Length, side: Side) -> Cost:
         """T·2·gates·D² products in each direction. Two vectors of biases for each gate, as torch and cuDNN have."""

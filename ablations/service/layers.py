@@ -1,0 +1,144 @@
+"""Table 1 of "Attention Is All You Need": types of layers, in symbols, in numbers, and measured."""
+
+import itertools
+import json
+import math
+import subprocess
+import sys
+from dataclasses import dataclass
+
+from experiments.errors import UserError
+from model import architecture
+from model.config import ModelConfig
+from model.paths import path_length, sequential_operations
+
+LONGEST = 1024  # positions up to which paths are propagated: it takes seconds
+LARGEST = 1_000_000
+# Seconds of a sub-layer's forward and backward pass over one sequence: by sub-layer, width and length.
+Times = dict[str, dict[int, dict[int, float]]]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """n positions, width d, kernel k, and a neighbourhood of r positions (section 4)."""
+
+    n: int = 70
+    d: int = 512
+    k: int = 3
+    r: int = 16
+
+    def check(self) -> None:
+        """Raises UserError for sizes without a meaning."""
+        for name, value in vars(self).items():
+            least = 2 if name == "k" else 1
+            if not least <= value <= LARGEST:
+                why = ": a kernel of 1 connects no positions" if name == "k" else ""
+                raise UserError(f"--{name} {value}: write an integer from {least} to {LARGEST:,}{why}.")
+
+
+@dataclass(frozen=True)
+class LayerType:
+    """A row of Table 1."""
+
+    name: str
+    sublayer: str  # in the language of model.encoder
+    complexity: str  # per layer
+    leading: int  # that term: products of two numbers
+    counted: int  # with the projections, and with what kernels compute for nothing
+    sequential: str
+    operations: int
+    path: str
+    formula: float
+    layers: int  # the fewest causal layers in which every output sees all of its inputs
+    exact: int | None  # the path in that many layers; None: never, or the sequence is too long to propagate
+
+
+def layer_types(sizes: Sizes) -> list[LayerType]:
+    """The types of layers that section 4 compares. Raises UserError for sizes without a meaning."""
+    sizes.check()
+    n, d, k, r = sizes.n, sizes.d, sizes.k, sizes.r
+    convolution, dilated = f"convolution(kernel={k})", _power(n, k)
+    contiguous, separable = max(1, math.ceil((n - 1) / (k - 1))), f"convolution(kernel={k}, separable=true)"
+    restricted = max(1, math.ceil((n - 1) / (r // 2))) if r > 1 else 0
+    spread = ", ".join(f"convolution(kernel={k}, dilation={k**i})" for i in range(dilated))
+    far, logarithm = ("O(n/k)", n / k), ("O(log_k(n))", math.log(n, k))
+    return [
+        _type(sizes, "self-attention", "self_attention", ("O(n²·d)", n * n * d), ("O(1)", 1), 1),
+        _type(sizes, "recurrent", "rnn", ("O(n·d²)", n * d * d), ("O(n)", n), 1),
+        _type(sizes, "convolutional, contiguous", convolution, ("O(k·n·d²)", k * n * d * d), far, contiguous),
+        _type(sizes, "convolutional, dilated", spread, ("O(k·n·d²)", k * n * d * d), logarithm, dilated, convolution),
+        _type(sizes, "convolutional, separable", separable, ("O(k·n·d + n·d²)", (k + d) * n * d), far, contiguous),
+        _type(sizes, "self-attention, restricted", "self_attention", ("O(r·n·d)", r * n * d), ("O(n/r)", n / r),
+              restricted, window=r),
+    ]  # fmt: skip
+
+
+def _power(n: int, k: int) -> int:
+    """The smallest exponent, at least 1, with k^exponent ≥ n."""
+    exponent = 1
+    while k**exponent < n:
+        exponent += 1
+    return exponent
+
+
+def _type(
+    sizes: Sizes,
+    name: str,
+    sublayer: str,
+    complexity: tuple[str, int],
+    path: tuple[str, float],
+    layers: int,
+    one: str | None = None,
+    window: int | None = None,
+) -> LayerType:
+    """`sublayer`: one layer, or the whole stack if `one` names one of it. layers: 0 if no stack connects all."""
+    single = _language_model(sizes, one or sublayer, window)
+    (part,) = architecture.layers(single, "decoder")[0]
+    flops = part.options.cost(part.config, sizes.n, 0, "decoder").flops
+    operations = sequential_operations(single, "decoder", sizes.n)
+    stack = sublayer if one else f"{layers} * {sublayer}"
+    exact = None
+    if layers and sizes.n <= LONGEST:
+        exact = path_length(_language_model(sizes, stack, window), "decoder", sizes.n)
+    return LayerType(
+        name, one or sublayer, *complexity, int(flops) // 2, "O(n)" if operations > 1 else "O(1)", operations, *path,
+        layers, exact,
+    )  # fmt: skip
+
+
+def _language_model(sizes: Sizes, line: str, window: int | None) -> ModelConfig:
+    """Those sub-layers alone, with one head as wide as the model: the paper's terms do not depend on the heads."""
+    width = {"d_model": sizes.d, "d_k": sizes.d, "d_v": sizes.d, "num_heads": 1}
+    return ModelConfig(encoder="", decoder=line, positions="none", window=window, **width)  # type: ignore[arg-type]
+
+
+LINES, LENGTHS, WIDTHS = ("self_attention", "rnn", "lstm"), (16, 64, 256, 1024), (64, 256)
+
+
+def measure(sizes: Sizes) -> Times:
+    """Time the sub-layers in a child process, which loads torch. Raises UserError if that fails."""
+    request = json.dumps(
+        {"sublayers": [*LINES, f"convolution(kernel={sizes.k})"], "lengths": LENGTHS, "widths": WIDTHS}
+    )
+    done = subprocess.run([sys.executable, "-m", "model.timing", request], capture_output=True, text=True)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise UserError(f"--measure: the process that times the sub-layers ended with {done.returncode}: {last}.")
+    found: Times = {}
+    for line, width, length, seconds in json.loads(done.stdout):
+        found.setdefault(line, {}).setdefault(width, {})[length] = seconds
+    return found
+
+
+def crossings(first: dict[int, float], second: dict[int, float]) -> list[tuple[float, bool]]:
+    """From which length on `first` is faster (True) or not than `second`: the shortest length, then each crossing.
+
+    A crossing is interpolated between two measured lengths, on logarithmic scales.
+    """
+    lengths = sorted(first)
+    ratios = [math.log(first[n] / second[n]) for n in lengths]
+    found = [(float(lengths[0]), ratios[0] < 0)]
+    for (left, before), (right, after) in itertools.pairwise(zip(lengths, ratios, strict=True)):
+        if (before < 0) != (after < 0):
+            found.append((left * (right / left) ** (before / (before - after)), after < 0))
+    return found
