@@ -32,6 +32,7 @@ KINDS: dict[str, type[Kind]] = {
     "experts": Experts,
 }
 MOST = 10_000  # sub-layers of a line
+IN_ATTENTION = ("relative", "bias", "alibi", "rotary")  # positions that add nothing to the embeddings
 SIDES: tuple[Side, ...] = ("encoder", "decoder")
 
 
@@ -163,6 +164,14 @@ def check(config: "ModelConfig") -> None:
                     f"layer_groups = {config.layer_groups}: layers that share weights must be equal, and those of "
                     f"model.{side} = {getattr(config, side)!r} differ within a group"
                 )
+
+    if config.positions in IN_ATTENTION and not any(
+        part.kind == "self_attention" for layer in (*encoder, *decoder) for part in layer
+    ):
+        raise ValueError(
+            f'positions = "{config.positions}" is seen by self_attention alone, and here is no self_attention: '
+            'take positions = "sinusoidal", "learned" or "none"'
+        )
 
 
 def canonical(text: str) -> str:

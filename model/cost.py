@@ -37,6 +37,10 @@ def num_params(config: ModelConfig, vocab_size: int, source_vocab_size: int | No
         own = dict(zip(architecture.groups(config, side), architecture.layers(config, side), strict=True))
         parts = [part for layer in own.values() for part in layer]
         total += sum(part.options.cost(part.config, 1, 1, side).params + around for part in parts) + ends + positions
+        shared: dict[str, int] = {}
+        for part in parts:
+            shared |= part.options.shared(part.config)
+        total += sum(shared.values())
     return total
 
 
@@ -103,6 +107,6 @@ def activation_bytes(
 
 def _attention_weights(part: architecture.Sublayer, length: float, memory: float) -> float:
     """The values that fused kernels do not keep."""
-    if part.kind not in ("self_attention", "cross_attention"):
+    if not part.options.fused(part.config):
         return 0
     return part.config.num_heads * length * (memory if part.options.reads_memory else length)

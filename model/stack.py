@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from model import architecture
 from model.config import ModelConfig
 from model.kinds.kind import Side
+from model.parts.distances import share
 from model.parts.dropout import Dropout, drawn
 from model.parts.norms import make_norm
 from model.parts.positions import POSITIONAL
@@ -69,6 +70,7 @@ class Stack(nn.Module):
         self.order = architecture.groups(config, side)
         own = dict(zip(self.order, architecture.layers(config, side), strict=True))
         self.layers = nn.ModuleList(Layer(layer, side) for layer in own.values())
+        share(self.layers)
         self.layer_drop = config.layer_drop
         self.embedding_norm: nn.Module = make_norm(config) if config.embedding_norm else nn.Identity()
         self.final_norm: nn.Module = make_norm(config) if config.norm in ("pre", "sandwich") else nn.Identity()

@@ -10,10 +10,20 @@ SIZES: dict[str, Any] = {
     "num_layers": 2, "d_model": 8, "d_ff": 12, "num_heads": 2, "d_k": 4, "d_v": 4, "max_length": 16, "dropout": 0.0,
 }  # fmt: skip
 # What a sub-layer may have in its brackets; a kind that is not named has nothing.
+# fmt: off
 OPTIONS: dict[str, list[str]] = {
-    "self_attention": ["", "", "(num_heads=1)", "(d_k=3, d_v=5)"],
-    "cross_attention": ["", "", "(num_heads=4)"],
-    "feed_forward": ["", "", "(d_ff=5)"],
+    "self_attention": [
+        "", "", "", "(num_heads=1)", "(d_k=3, d_v=5)", "(window=1)", "(window=4, kv_heads=1)", "(compatibility=dot)",
+        "(compatibility=additive)", "(compatibility=bilinear)", "(qk_norm=true)", "(attention_gate=true)",
+        "(bias=false)",
+        "(position_clip=1, position_keys=false)", "(position_values=false)", "(rotary_share=0.5)",
+        "(position_shared=false)",
+    ],
+    "cross_attention": [
+        "", "", "(num_heads=4)", "(kv_heads=1, bias=false)", "(compatibility=additive, qk_norm=true)",
+        "(num_heads=6, kv_heads=3, compatibility=bilinear, attention_gate=true)",
+    ],
+    "feed_forward": ["", "", "(d_ff=5)", "(bias=false)"],
     "rnn": ["", "(bidirectional=true)", "(bias=false)"],
     "gru": ["", "(bidirectional=true)", "(bias=false)"],
     "lstm": ["", "(bidirectional=true)", "(bias=false)"],
@@ -23,10 +33,20 @@ OPTIONS: dict[str, list[str]] = {
     ],
     "average": ["", "(gated=false)", "(feed_forward=false)", "(feed_forward=false, gated=false)", "(d_ff=5)"],
     "experts": ["", "(count=1)", "(count=3, active=2, d_ff=5)", "(count=2, active=2)"],
-}  # fmt: skip
+}
+# fmt: on
 # Values of settings of the whole network, besides the paper's.
 SETTINGS: dict[str, list[Any]] = {
-    "positions": ["learned", "none"],
+    "positions": ["learned", "none", "relative", "bias", "alibi", "rotary"],
+    "position_clip": [0, 2],
+    "position_buckets": [4, 6],
+    "position_distance": [5],
+    "window": [2, 5],
+    "compatibility": ["dot", "additive", "bilinear"],
+    "kv_heads": [1],
+    "qk_norm": [True],
+    "attention_gate": [True],
+    "bias": [False],
     "norm": ["pre", "sandwich", "none"],
     "norm_kind": ["rms", "scale"],
     "residual": [False],

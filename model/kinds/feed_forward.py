@@ -12,9 +12,10 @@ class FeedForward(Kind):
     """Two matrices with an activation in between."""
 
     module: ClassVar[str] = "model.sublayers.feed_forward:FeedForward"
-    reads: ClassVar[tuple[str, ...]] = ("d_ff", "activation_dropout")
+    reads: ClassVar[tuple[str, ...]] = ("d_ff", "activation_dropout", "bias")
 
     def cost(self, config: "ModelConfig", length: Length, memory: Length, side: Side) -> Cost:
         """T·2·D·d_ff products."""
-        params = 2 * config.d_model * config.d_ff + config.d_ff + config.d_model
+        biases = config.d_ff + config.d_model if config.bias else 0
+        params = 2 * config.d_model * config.d_ff + biases
         return Cost(params, 2 * length * 2 * config.d_model * config.d_ff, length * config.d_ff)

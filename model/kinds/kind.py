@@ -58,3 +58,11 @@ class Kind(Section):
         import numpy as np
 
         return np.where(distances == 0, 0.0, np.inf)
+
+    def shared(self, config: "ModelConfig") -> dict[str, int]:
+        """Weights that sub-layers of a stack have in common, by name; not in `cost`."""
+        return {}
+
+    def fused(self, config: "ModelConfig") -> bool:
+        """Whether torch's fused attention computes it, which keeps no weights of attention."""
+        return False

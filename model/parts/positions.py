@@ -1,4 +1,7 @@
-"""Position encodings (section 3.5, row (E)). Shapes: B sentences, T positions, D d_model."""
+"""What positions add to the embeddings (section 3.5, row (E)); distances.py has what attention sees of them.
+
+Shapes: B sentences, T positions, D d_model.
+"""
 
 import torch
 from torch import Tensor, nn
@@ -60,7 +63,9 @@ class LearnedPositions(nn.Module):
 
 
 class NoPositions(nn.Module):
-    """Adds nothing: the encoder sees a bag of words; only the causal mask tells the decoder about order."""
+    """Adds nothing. If attention sees no positions either, the encoder sees a bag of words, and order comes to the
+    decoder by the causal mask alone.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -73,4 +78,8 @@ POSITIONAL: dict[str, type[nn.Module]] = {
     "sinusoidal": SinusoidalPositions,
     "learned": LearnedPositions,
     "none": NoPositions,
+    "relative": NoPositions,
+    "bias": NoPositions,
+    "alibi": NoPositions,
+    "rotary": NoPositions,
 }

@@ -13,8 +13,8 @@ class FeedForward(Sublayer):
 
     def __init__(self, config: ModelConfig, options: Kind) -> None:
         super().__init__()
-        self.inner = nn.Linear(config.d_model, config.d_ff)
-        self.outer = nn.Linear(config.d_ff, config.d_model)
+        self.inner = nn.Linear(config.d_model, config.d_ff, bias=config.bias)
+        self.outer = nn.Linear(config.d_ff, config.d_model, bias=config.bias)
         self.dropout = Dropout(config.activation_dropout)
 
     def forward(self, x_BTD: Tensor, given: Given) -> Tensor:

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from model.architecture import IN_ATTENTION
 from model.config import ModelConfig
 from model.parts.positions import POSITIONAL, sinusoids
 
@@ -33,7 +34,7 @@ def test_what_is_added_depends_on_the_position_alone(kind):
         torch.nn.init.normal_(parameter)
     x = torch.randn(2, 6, 8)
     assert torch.equal(positions(x)[:, :4], positions(x[:, :4]))
-    assert torch.equal(positions(x), x) == (kind == "none")
+    assert torch.equal(positions(x), x) == (kind in ("none", *IN_ATTENTION))
 
 
 def test_sinusoids_go_on_beyond_the_table(small_model):

@@ -1,0 +1,101 @@
+"""How a query is compared with a key (section 3.2.1: "the two most commonly used attention functions").
+
+Shapes: B sentences, H heads, Q queries, M memory positions, K d_k.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from model.config import ModelConfig
+
+
+class ScaledDot(nn.Module):
+    """q·k / √d_k (equation 1). The base of those that torch's kernels compute from other queries.
+
+    Relative positions are vectors added to the keys: a_QMK for query Q and key M (Shaw 2018, equation 4).
+    """
+
+    fused = True  # whether torch's kernels compute it, given `prepared` queries
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+
+    def prepared(self, q_BHQK: Tensor) -> Tensor:
+        """Queries whose product with the keys, divided by √d_k, is the score."""
+        return q_BHQK
+
+    def forward(self, q_BHQK: Tensor, k_BHMK: Tensor, a_QMK: Tensor | None = None) -> Tensor:
+        """Scores (B, H, Q, M)."""
+        q_BHQK = self.prepared(q_BHQK)
+        scores_BHQM = q_BHQK @ k_BHMK.mT
+        if a_QMK is not None:
+            scores_BHQM = scores_BHQM + torch.einsum("bhqk,qmk->bhqm", q_BHQK, a_QMK.to(q_BHQK.dtype))
+        scaled_BHQM: Tensor = scores_BHQM * q_BHQK.shape[-1] ** -0.5
+        return scaled_BHQM
+
+    def initialise(self) -> None:
+        """Draw the weights, if there are any."""
+
+
+class Dot(ScaledDot):
+    """q·k: its variance grows with d_k, which pushes the softmax "into regions where it has extremely small gradients".
+
+    The kernels' division is undone beforehand: for d_k = 16, 64, 256 without rounding.
+    """
+
+    def prepared(self, q_BHQK: Tensor) -> Tensor:
+        prepared_BHQK: Tensor = q_BHQK * q_BHQK.shape[-1] ** 0.5
+        return prepared_BHQK
+
+
+class Bilinear(ScaledDot):
+    """qᵀ W k with a matrix per head: "general" of Luong 2015 (arXiv 1508.04025, section 3.1). Not scaled, as there."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        self.weight = nn.Parameter(torch.empty(config.num_heads, config.d_k, config.d_k))
+
+    def prepared(self, q_BHQK: Tensor) -> Tensor:
+        prepared_BHQK: Tensor = (q_BHQK @ self.weight) * q_BHQK.shape[-1] ** 0.5
+        return prepared_BHQK
+
+    def initialise(self) -> None:
+        """Glorot-uniform, head by head."""
+        for weight_KK in self.weight:
+            nn.init.xavier_uniform_(weight_KK)
+
+
+class Additive(ScaledDot):
+    """vᵀ tanh(W x_q + U x_k) with a vector v per head (Bahdanau 2015, arXiv 1409.0473, appendix A.1.2).
+
+    The projections that make queries and keys are W and U. The tanh of every pair is kept: memory grows with Q·M·d_k.
+    """
+
+    fused = False
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        self.weight = nn.Parameter(torch.empty(config.num_heads, config.d_k))
+
+    def forward(self, q_BHQK: Tensor, k_BHMK: Tensor, a_QMK: Tensor | None = None) -> Tensor:
+        """Scores (B, H, Q, M)."""
+        # Contiguous, so that the largest tensor is not copied for the product.
+        q_BHQ1K, k_BHQMK = q_BHQK.contiguous().unsqueeze(3), k_BHMK.contiguous().unsqueeze(2)
+        if a_QMK is not None:
+            k_BHQMK = k_BHQMK + a_QMK.to(k_BHMK.dtype)
+        hidden_BHQMK = (q_BHQ1K + k_BHQMK).tanh()
+        scores_BHP1 = hidden_BHQMK.flatten(2, 3) @ self.weight.unsqueeze(2)
+        return scores_BHP1.view(hidden_BHQMK.shape[:4])
+
+    def initialise(self) -> None:
+        """Glorot-uniform: from d_k values to one."""
+        bound = (6 / (self.weight.shape[1] + 1)) ** 0.5
+        nn.init.uniform_(self.weight, -bound, bound)
+
+
+COMPATIBILITY: dict[str, type[ScaledDot]] = {
+    "scaled_dot": ScaledDot,
+    "dot": Dot,
+    "additive": Additive,
+    "bilinear": Bilinear,
+}

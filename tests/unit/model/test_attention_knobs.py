@@ -1,0 +1,235 @@
+"""Comparison, window, heads of keys and values, norms, gate and biases of attention, against plain formulas."""
+
+import math
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from model import architecture
+from model.config import ModelConfig
+from model.cost import activation_bytes, forward_flops, num_params
+from model.factory import build_model
+from model.kinds.kind import Kind
+from model.parts.compatibility import COMPATIBILITY
+from model.sublayers.attention import CrossAttention, SelfAttention
+from model.sublayers.contract import Given
+from tests.unit.model.test_attention import equation_1
+
+# Each knob alone: it is counted, and its weights are shown.
+KNOBS = [
+    {"compatibility": "dot"},
+    {"compatibility": "additive"},
+    {"compatibility": "bilinear"},
+    {"window": 4},
+    {"kv_heads": 1},
+    {"num_heads": 4, "kv_heads": 2},
+    {"qk_norm": True},
+    {"attention_gate": True},
+    {"bias": False},
+    {"positions": "relative", "position_clip": 3},
+    {"positions": "relative", "position_clip": 3, "position_values": False},
+    {"positions": "relative", "position_clip": 3, "position_keys": False},
+    {"positions": "bias", "position_buckets": 6, "position_distance": 5},
+    {"positions": "alibi"},
+    {"positions": "rotary"},
+    {"positions": "relative", "compatibility": "additive"},
+    {"positions": "rotary", "qk_norm": True, "kv_heads": 1, "attention_gate": True},
+]
+
+
+def randn(*shape):
+    return torch.randn(*shape, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("kind", COMPATIBILITY)
+@torch.no_grad()
+def test_scores_are_the_formulas(small_config, kind):
+    torch.manual_seed(0)
+    compare = COMPATIBILITY[kind](small_config(compatibility=kind)).double()
+    compare.initialise()
+    q, k = randn(1, 2, 3, 4), randn(1, 2, 5, 4)
+    scores = compare(q, k)
+    for h in range(2):
+        for i in range(3):
+            for j in range(5):
+                a, b = q[0, h, i], k[0, h, j]
+                expected = {
+                    "scaled_dot": lambda a=a, b=b: a @ b / 2,
+                    "dot": lambda a=a, b=b: a @ b,
+                    "additive": lambda a=a, b=b, h=h: compare.weight[h] @ (a + b).tanh(),
+                    "bilinear": lambda a=a, b=b, h=h: a @ compare.weight[h] @ b,
+                }[kind]()
+                torch.testing.assert_close(scores[0, h, i, j], expected)
+
+
+@pytest.mark.parametrize("d_k", [16, 64, 256])
+@torch.no_grad()
+def test_products_vary_by_d_k_at_the_start_unless_scaled(d_k):
+    """Footnote 4: for components of variance 1 the product q·k has mean 0 and variance d_k."""
+    torch.manual_seed(1)
+    model = build_model(ModelConfig(num_layers=1, num_heads=2, d_k=d_k), 100)
+    attention = model.encoder.layers[0].self_attention
+    q, k, _ = attention.project(torch.randn(4, 400, 512), 0, 400)
+    products = (q / q.std()) @ (k / k.std()).mT
+    assert products.var().item() == pytest.approx(d_k, rel=0.15)
+    assert attention.compare(q / q.std(), k / k.std()).var().item() == pytest.approx(1, rel=0.15)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@torch.no_grad()
+def test_a_window_hides_what_is_farther_than_half_of_it(small_config, causal):
+    torch.manual_seed(0)
+    attention = SelfAttention(small_config(num_heads=1, window=5), Kind()).double()
+    x_TD = randn(9, 8)
+    q, k, v = (x_TD @ attention.qkv.weight.T + attention.qkv.bias).split(4, dim=1)
+    near = (torch.arange(9)[:, None] - torch.arange(9)).abs() <= 2
+    expected = equation_1(q, k, v, near.tril() if causal else near) @ attention.output.weight.T + attention.output.bias
+    torch.testing.assert_close(attention(x_TD[None], Given(causal))[0], expected)
+
+
+@pytest.mark.parametrize("kernel", ["auto", "plain", "sdpa"])
+def test_a_window_of_twice_the_length_is_full_attention_bit_for_bit(small_model, kernel):
+    full, wide = small_model(), small_model(window=14)
+    for model in (full, wide):
+        model.set_attention_kernel(kernel)
+    source, target = torch.randint(20, (2, 7)), torch.randint(20, (2, 7))
+    mask_BS = torch.tensor([[True] * 7, [True] * 3 + [False] * 4])
+    assert torch.equal(full(source, mask_BS, target), wide(source, mask_BS, target))
+    assert not torch.equal(full(source, mask_BS, target), small_model(window=4)(source, mask_BS, target))
+
+
+def test_as_many_heads_of_keys_and_values_are_the_papers(small_model):
+    ours, same = small_model(), small_model(kv_heads=2)
+    assert [(n, p.shape) for n, p in ours.named_parameters()] == [(n, p.shape) for n, p in same.named_parameters()]
+    source = torch.randint(20, (2, 5))
+    assert torch.equal(ours(source, None, source), same(source, None, source))
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2])
+@torch.no_grad()
+def test_a_head_of_keys_and_values_serves_several_queries(small_config, kv_heads):
+    torch.manual_seed(0)
+    attention = SelfAttention(small_config(num_heads=4, d_v=3, kv_heads=kv_heads), Kind()).double()
+    x_TD, heads = randn(6, 8), []
+    groups = zip(attention.qkv.weight.chunk(kv_heads), attention.qkv.bias.chunk(kv_heads), strict=True)
+    for weight, bias in groups:
+        *queries, k, v = (x_TD @ weight.T + bias).split([4] * (4 // kv_heads) + [4, 3], dim=1)
+        heads += [equation_1(q, k, v, torch.ones(6, 6)) for q in queries]
+    expected = torch.cat(heads, dim=1) @ attention.output.weight.T + attention.output.bias
+    torch.testing.assert_close(attention(x_TD[None], Given(False))[0], expected)
+
+
+@torch.no_grad()
+def test_norms_and_gate_are_their_formulas(small_config):
+    torch.manual_seed(0)
+    attention = CrossAttention(small_config(num_heads=1, qk_norm=True, attention_gate=True), Kind()).double()
+    torch.nn.init.normal_(attention.query_norm.weight)
+    x, memory = randn(5, 8), randn(6, 8)
+    q = x @ attention.query.weight.T + attention.query.bias
+    k, v = (memory @ attention.key_value.weight.T + attention.key_value.bias).split(4, dim=1)
+    q, k = (z / ((z**2).mean(1, keepdim=True) + 1e-6).sqrt() for z in (q, k))
+    heads = equation_1(q * attention.query_norm.weight, k, v, torch.ones(5, 6))
+    gate = 1 / (1 + (-(x @ attention.gate.weight.T + attention.gate.bias)).exp())
+    expected = (gate * heads) @ attention.output.weight.T + attention.output.bias
+    given = Given.decoder(memory[None], None, torch.float64)
+    torch.testing.assert_close(attention(x[None], given)[0], expected)
+
+
+def test_no_biases_in_sublayers(small_model):
+    names = [name for name, _ in small_model(bias=False).named_parameters() if name.endswith("bias")]
+    assert names and all("norm" in name for name in names)
+
+
+@pytest.mark.parametrize("changes", KNOBS, ids=str)
+@torch.no_grad()
+def test_weights_are_those_of_the_forward_pass(small_model, changes):
+    """Averaging values of one by one: row t of the output changes by weight (t, m) times the change of value m."""
+    model = small_model(**changes, encoder="self_attention", num_layers=1)
+    attention = model.encoder.layers[0].self_attention
+    attention.gate = None
+    if "positions" in changes and changes["positions"] == "relative" and attention.distances.value_weight is not None:
+        attention.distances.value_weight.zero_()  # it adds to the average besides the values
+    x_BTD, H, V = randn(1, 6, 8), attention.num_heads, attention.d_v
+    attention.output = torch.nn.Linear(H * V, H * V).double()
+    attention.output.weight.copy_(torch.eye(H * V))
+    attention.output.bias.zero_()
+    for given in (Given(True), Given.encoder(torch.tensor([[True] * 4 + [False] * 2]), torch.float64)):
+        weights = attention.weights(x_BTD, given)
+        values = attention._per_query(attention.project(x_BTD, 0, 6)[2])
+        heads = attention(x_BTD, given).view(1, 6, H, V).transpose(1, 2)
+        torch.testing.assert_close(weights @ values, heads, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("changes", KNOBS, ids=str)
+def test_counts_against_torchs_counter_and_autograd(changes):
+    config = ModelConfig(
+        **{"num_layers": 2, "d_model": 32, "d_ff": 16, "num_heads": 2, "d_k": 16, "d_v": 16, **changes}
+    )
+    model = build_model(config, 64)
+    assert num_params(config, 64) == sum(p.numel() for p in model.parameters())
+    model.set_attention_kernel("plain")
+    weights = {p.untyped_storage().data_ptr() for p in (*model.parameters(), *model.buffers())}
+    saved: dict[int, torch.Tensor] = {}
+
+    def pack(x: torch.Tensor) -> torch.Tensor:
+        if x.untyped_storage().data_ptr() not in weights:
+            saved.setdefault(x.untyped_storage().data_ptr(), x)
+        return x
+
+    B, S, T = 60, 21, 17
+    source, target = torch.randint(64, (B, S)), torch.randint(64, (B, T))
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x), FlopCounterMode(display=False) as counter:
+        hidden = model(source, None, target)
+    assert counter.get_total_flops() + 2 * B * T * 32 * 64 == B * forward_flops(config, 64, S, T)
+    measured = sum(x.untyped_storage().nbytes() for x in saved.values())
+    assert activation_bytes(config, B, S, T) == pytest.approx(measured, rel=0.03)
+    assert hidden.isfinite().all()
+
+
+@pytest.mark.parametrize("changes", KNOBS, ids=str)
+@torch.no_grad()
+def test_torchs_kernels_agree_also_in_half_the_width(small_model, changes):
+    model = small_model(**changes).float()
+    source, target = torch.randint(20, (2, 7)), torch.randint(20, (2, 5))
+    mask_BS = torch.tensor([[True] * 7, [True] * 4 + [False] * 3])
+    found = {}
+    for kernel in ("plain", "sdpa"):
+        model.set_attention_kernel(kernel)
+        found[kernel] = model(source, mask_BS, target)
+        with torch.autocast("cpu", torch.bfloat16):
+            torch.testing.assert_close(model(source, mask_BS, target), found[kernel], atol=0.2, rtol=0.1)
+    torch.testing.assert_close(found["sdpa"], found["plain"], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("changes", KNOBS, ids=str)
+def test_layers_are_one_graph_each(small_model, changes):
+    torch.compiler.reset()  # the networks of other tests count towards the limit of graphs
+    model = small_model(dropout=0.0, **changes).train()
+    source, target = torch.randint(20, (2, 5)), torch.randint(20, (2, 5))
+    expected = model(source, None, target)
+    expected.sum().backward()
+    gradients = [p.grad.clone() for p in model.parameters()]
+    for layer in model.layers():
+        layer.compile(dynamic=False, fullgraph=True, backend="eager")
+    model.zero_grad()
+    compiled = model(source, None, target)
+    compiled.sum().backward()
+    torch.testing.assert_close(compiled, expected)
+    for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient)
+
+
+def test_heads_that_cannot_be_divided_and_empty_windows_are_refused():
+    with pytest.raises(ValueError, match=r"kv_heads = 3 does not divide num_heads = 8.*1, 2, 4, 8"):
+        ModelConfig(kv_heads=3)
+    with pytest.raises(ValueError, match=r"self_attention\(window\).*greater than or equal to 1"):
+        ModelConfig(encoder="self_attention(window=0)")
+    with pytest.raises(ValueError, match="window"):
+        ModelConfig(window=0)
+
+
+def test_options_of_positions_are_read_with_their_kind_alone():
+    reads = {kind: architecture.settings_read(ModelConfig(positions=kind)) for kind in ("sinusoidal", "relative")}
+    assert reads["relative"] - reads["sinusoidal"] == {"position_clip", "position_keys", "position_values"}
+    assert math.isclose(1.0, ModelConfig().rotary_share) and "rotary_share" not in reads["relative"]
