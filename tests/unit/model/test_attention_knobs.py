@@ -223,7 +223,7 @@ def test_layers_are_one_graph_each(small_model, changes):
 def test_heads_that_cannot_be_divided_and_empty_windows_are_refused():
     with pytest.raises(ValueError, match=r"kv_heads = 3 does not divide num_heads = 8.*1, 2, 4, 8"):
         ModelConfig(kv_heads=3)
-    with pytest.raises(ValueError, match=r"self_attention\(window\).*greater than or equal to 1"):
+    with pytest.raises(ValueError, match=r"self_attention\(window=0\).*greater than or equal to 1"):
         ModelConfig(encoder="self_attention(window=0)")
     with pytest.raises(ValueError, match="window"):
         ModelConfig(window=0)
