@@ -1,4 +1,4 @@
-"""A cell traced to where it comes from: runs, commit, command, data, tokenizer, decoding, signature, files."""
+"""Trace a cell to its runs: commit, command, data, tokenizer, decoding, signature, files."""
 
 import statistics
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ Explanation = dict[str, Any]
 
 
 def explain(table: Table, cell: str) -> Explanation:
-    """`ROW.COLUMN`, or `ROW` for all of a row. Raises UserError for a cell that the table does not have."""
+    """The facts behind `ROW.COLUMN`, or behind all cells of `ROW`. Raises UserError for a cell that does not exist."""
     row, name = _row(table, cell)
     columns = [column for column in table.columns if name in ("", column.key)]
     costs = [cost for cost in shown(table) if name in ("", cost.key)]
@@ -37,7 +37,7 @@ def explain(table: Table, cell: str) -> Explanation:
 
 
 def _row(table: Table, cell: str) -> tuple[Row, str]:
-    """The row whose key the cell's name begins with: the longest, since keys may hold dots."""
+    """The row and the column's name. Keys may contain dots: the longest key at the beginning of `cell` counts."""
     rows = sorted(table.rows, key=lambda row: -len(row.key))
     for row in rows:
         if cell == row.key or cell.startswith(f"{row.key}."):
@@ -48,7 +48,7 @@ def _row(table: Table, cell: str) -> tuple[Row, str]:
 
 
 def _recorded(row: Row, name: str) -> int | None:
-    """A count that a training of the row recorded under that name."""
+    """A count recorded by a training of the row under this name; None if there is none."""
     found = (getattr(outcome.facts, name, None) for outcome in row.outcomes)
     return next((value for value in found if isinstance(value, int)), None)
 
@@ -107,7 +107,7 @@ def _evaluation(outcome: Outcome, set_: str, columns: list[Column]) -> Explanati
 
 
 def as_text(found: Mapping[str, Any]) -> str:
-    """The explanation for a terminal: one fact a line, nested by indentation, without what is not known."""
+    """The explanation for a terminal: one fact per line, nested by indentation; unknown facts are left out."""
     return "\n".join(_lines(found, "")) + "\n"
 
 

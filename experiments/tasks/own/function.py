@@ -10,8 +10,8 @@
         return {"accuracy": 93.2}
 
 `run` trains and scores: it returns {metric: number}, or {set: {metric: number}} if the columns name several sets. All
-of it is stored with the run, and evaluations read it there, so a study may later print another of the numbers without
-training again. See docs/own-task.md.
+numbers are stored with the run and evaluations read them there, so a study may print another one later without training
+again. See docs/own-task.md.
 """
 
 import contextlib
@@ -110,14 +110,14 @@ class OwnTask(Task):
         return {f"{number}-{path.name}": path for number, path in enumerate(paths)}
 
     def _refuse_changed(self, config: Any, context: Context, when: str) -> None:
-        """Raises UserError if the files of `reads`, or their content, differ from the plan's."""
+        """Raises UserError if the files of `reads` or their content differ from those of the plan."""
         files = self._files(config)
         now = {name: _digest(path) for name, path in files.items()}
         changed = [name for name in {**context.inputs, **now} if now.get(name) != context.inputs.get(name)]
         if changed:
             raise UserError(
-                f"{', '.join(str(files.get(name, name)) for name in changed)} changed {when}. The run is named by the "
-                "content from before, so nothing of it is kept. `ablations run` plans it anew with the content of now."
+                f"{', '.join(str(files.get(name, name)) for name in changed)} changed {when}. The run's identity has "
+                "the earlier content, so no result is kept. `ablations run` plans it with the present content."
             )
 
     def evaluations(self, config: Any, store: Path) -> list[EvaluationSpec]:

@@ -1,8 +1,8 @@
-"""Whether a bundle's plan and its runs agree, and whether its numbers follow from what it holds.
+"""Check that a bundle's plan and its runs agree, and that its numbers follow from its files.
 
 A checksum inside a file proves nothing, because it can be recomputed after a change. So names are computed from
-settings, and scores from counts. What cannot be computed again (a perplexity needs weights and corpus) is as its maker
-recorded it; the reader is shown which numbers these are.
+settings, and scores from counts. What cannot be computed again (a perplexity needs weights and corpus) stays as its
+maker recorded it; a sentence names these numbers to the reader.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ _STATES = ("finished", "stale")
 
 
 def check(plan: Plan, columns: Sequence[Column], store: Store, names_can_be_checked: bool = True) -> str:
-    """A sentence on what was computed again and what was not. Raises UserError where something does not agree."""
+    """A sentence on what was computed again and what was not. Raises UserError at the first disagreement."""
     if not plan.runs:
         raise UserError("it holds no run.")
     built_in = plan.study.task in BUILTIN and plan.study.task != "command"
@@ -73,7 +73,7 @@ def _check_run(where: str, run: PlannedRun, store: Store, names: bool, built_in:
 
 
 def _default(config: TaskConfig, name: str) -> Any:
-    """A setting that came after the run was recorded had its default then."""
+    """The value of a setting that the run does not record: it was added later, with this default."""
     return dict(flatten(type(config)())).get(name)
 
 
@@ -93,7 +93,7 @@ def _check_evaluation(
 
 
 def _printed(columns: Sequence[Column], set_: str) -> dict[str, Column]:
-    """The metrics of a set that the table prints, each with a column of it."""
+    """The metrics of a set that the table prints, each with one of its columns."""
     return {column.metric: column for column in columns if column.set in (set_, "*")}
 
 

@@ -1,7 +1,6 @@
-"""The types of what a bundle's head holds, as far as a report reads it; those of its records: reports/results/facts.py.
+"""Types of a bundle's head, as far as a report reads it; types of its records are in reports/results/facts.py.
 
-This program writes nothing else; somebody else's file may hold anything at any place. Fields that are not named here
-may be there and are not checked.
+A bundle from elsewhere may contain anything. Fields that are not named here are allowed and not checked.
 """
 
 from collections.abc import Mapping
@@ -95,11 +94,11 @@ def check_head(head: Mapping[str, Any]) -> None:
 
 
 def check_result(record: Mapping[str, Any], built_in: bool) -> None:
-    """The same for a training's result. `built_in`: its task's own facts too; a user's trainer may add any."""
+    """The same for a training's result. `built_in`: also the facts of a built-in task; a user's trainer may add any."""
     if _TRAINED[built_in].model_validate(record).attempt is None or not isinstance(record.get("config"), Mapping):
         raise ValueError("a result has no attempt or no configuration")
 
 
 def check_scores(record: Mapping[str, Any], built_in: bool) -> None:
-    """The same for an evaluation's."""
+    """The same for an evaluation's record."""
     _EVALUATED[built_in].model_validate(record)
