@@ -11,8 +11,8 @@ from model.config import ModelConfig
 TYPICAL_LENGTH = 28  # pieces of a sentence if no corpus was measured
 MICRO_BATCH_TOKENS = {"cpu": 4096, "cuda": 32768}  # padded positions per side of one forward and backward pass
 SMALLEST_TOKENS = 64  # micro-batches are halved to about this when memory runs out
-# Tokens whose logits, or gradients of logits, exist at once (experiments/training/loss.py): two chunks that wait for one
-# product; on a GPU also the present chunk and the output of its logsumexp.
+# Tokens whose logits, or gradients of logits, exist at once (experiments/training/loss.py): two chunks that wait for
+# one product; on a GPU also the present chunk and the output of its logsumexp.
 LOGIT_TOKENS = {"cpu": 2 * 512, "cuda": 4 * 8192}
 PROCESS_BYTES = {"cpu": 295e6, "cuda": 700e6}  # torch itself in main memory; on a GPU a CUDA context and its kernels
 # Per parameter: itself, its gradient, Adam's two moments in fp32; in main memory also the copy being saved.
