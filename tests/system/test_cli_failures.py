@@ -1,4 +1,4 @@
-"""Failures of real trainings, provoked through the command line: what the user reads, and that work goes on after."""
+"""Failures of real trainings, provoked through the command line: the user's message, and the work that continues."""
 
 import contextlib
 import json
@@ -76,7 +76,7 @@ def mounted(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_stops_the_work_and_the_same_command_goes_on(
     cli: Cli, tiny: Path, tmp_path: Path, mounted: Path, what: str
 ) -> None:
-    """Full under the checkpoints, events and logs; or under the queue and MLflow."""
+    """The disk of the checkpoints, events and logs is full, or that of the queue and MLflow."""
     places = {"store": tmp_path / "store", "state": tmp_path / "state", what: mounted / what}
     where = ["--store", places["store"], "--state-dir", places["state"]]
     cli("queue", tiny, *LONG, *where)
@@ -98,7 +98,7 @@ def test_a_full_disk_stops_the_work_and_the_same_command_goes_on(
 
 
 def fill(path: Path) -> None:
-    """Leave not one byte."""
+    """Fill the disk to the last byte."""
     with path.open("wb", buffering=0) as file:
         for size in (1 << 20, 1 << 12, 1):
             try:

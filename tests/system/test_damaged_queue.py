@@ -1,4 +1,4 @@
-"""A queue whose entries were changed on the disk: the run concerned fails alone, and queueing it again mends it."""
+"""A queue whose entries were changed on disk: only that run fails, and queueing it again mends it."""
 
 import json
 import sqlite3

@@ -1,4 +1,4 @@
-"""Memory that really runs out: a child that may take only so much more than what it has imported."""
+"""A child that really runs out of memory, because it may use only a little more than its imports."""
 
 import sys
 import textwrap

@@ -1,4 +1,4 @@
-"""Whether runs share a device, and how busy one run keeps it."""
+"""Whether runs should share a device, and the utilisation by one run."""
 
 import pytest
 

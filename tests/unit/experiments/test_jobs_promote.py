@@ -1,4 +1,4 @@
-"""Results become valid by renames that can be repeated: whole or not at all, first evaluation, newest training."""
+"""Results become valid by repeatable renames, whole or not at all: the first evaluation, the newest training."""
 
 import pytest
 import torch
@@ -118,7 +118,7 @@ def test_a_finished_attempt_is_found_though_the_queue_is_lost(store):
 
 @pytest.mark.parametrize("equal", [True, False])
 def test_scores_are_those_of_a_training_that_came_to_the_same_weights(store, equal):
-    """Trained again, to keep more: equal weights have the scores they had, others replace weights and scores."""
+    """A run trained again for more checkpoints: equal weights keep their scores, others replace weights and scores."""
     for value in (1.0, 1.0 if equal else 2.0):
         number = attempt(store)
         save_final(store.attempt_folder(RUN, number), {"w": torch.full((3,), value)}, {"step": 5})

@@ -1,4 +1,4 @@
-"""The optimizer against Adam's equations, its knobs, its state."""
+"""The optimizer against Adam's equations, its settings, its state."""
 
 import pytest
 import torch

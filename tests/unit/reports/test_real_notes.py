@@ -1,4 +1,4 @@
-"""Footnotes say how numbers were made and warnings where they were made in different ways, of what children wrote."""
+"""Footnotes and warnings about how numbers were made, from records that real children wrote."""
 
 import json
 import math
@@ -303,7 +303,7 @@ def test_the_page_and_the_view_are_made_for_every_task(small, kind):
 
 
 def test_of_one_thing_there_is_no_plural(small, tmp_path):
-    """In all that is printed of a table with one row, and of a store with nothing."""
+    """In everything printed for a table with one row, and for an empty store."""
     for made, rows in ((small["translation"], "base"), (Made(small["own"].study, tmp_path / "empty"), "without")):
         table = made.table(rows=rows)
         text = " ".join([*table.warnings, *table.footnotes, paragraph(table), *(a for _, a in checklist(table))])

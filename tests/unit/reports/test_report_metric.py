@@ -1,4 +1,4 @@
-"""A metric of a user's own, declared once with its task: tests, comparison, figures and notes know it from there."""
+"""A user's own metric, declared once with its task: tests, comparison, figures and notes use the declaration."""
 
 import json
 import math
@@ -157,7 +157,7 @@ def test_it_has_figures(speech: Made) -> None:
 
 
 def test_a_study_prints_a_metric_of_its_task_as_the_task_compares_it() -> None:
-    """[[metric]] says a head and a set; that perplexity is logarithmic, the task knows."""
+    """[[metric]] gives a head and a set; the task knows that perplexity is logarithmic."""
     asked = Column("p", "test", "perplexity", "P", "lower", 1), Column("b", "dev", "chrf", "chrF", "higher", 1)
     ppl, chrf = TASK.with_columns(asked).columns
     assert (ppl.header, ppl.logarithmic, ppl.per_piece) == ("P", True, True) and chrf == asked[1]

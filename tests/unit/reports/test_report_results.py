@@ -1,4 +1,4 @@
-"""Outcomes and frames: looked up by identity, missing never a number."""
+"""Outcomes and frames: look-ups by identity; a missing value is never a number."""
 
 import json
 import math
@@ -59,7 +59,7 @@ def test_reports_start_without_torch_mlflow_or_pandas():
 
 
 def test_facts_of_another_type_are_left_out_and_the_others_kept(small):
-    """Of what a child writes, each fact may be spoilt in a bundle of somebody else's."""
+    """Each fact that a child writes may be damaged in a bundle from elsewhere."""
     record = small["translation"].record("base")
     whole = BuiltinTrained.read(record)
     assert whole.data.train.kept == 120 and whole.versions["torch"] and whole == BuiltinTrained.model_validate(record)

@@ -1,4 +1,4 @@
-"""No setting that differs from the paper's is left out of the notes and the set-up paragraph, whatever is added."""
+"""The notes and the set-up paragraph name every setting that differs from the paper's, including new settings."""
 
 from pathlib import Path
 from typing import Any, get_args, get_origin
@@ -29,7 +29,7 @@ def fields(kind: type[BaseModel], prefix: str = "") -> dict[str, Any]:
 
 
 def another(kind: Any, value: Any) -> Any:
-    """Another value of a setting's type; None: it can have no other."""
+    """Another value of a setting's type; None if there is no other."""
     if get_origin(kind) is not None and all(isinstance(option, str) for option in get_args(kind)):
         return next(option for option in get_args(kind) if option != value)
     if get_origin(kind) is not None and bool in map(type, get_args(kind)):
@@ -67,7 +67,7 @@ def said(task: str, base: dict[str, Any], tmp_path: Path) -> list[str]:
 
 
 class Inputless:
-    """A task whose files need not be there: names of files are settings too."""
+    """A task whose files need not exist: names of files are settings too."""
 
     def __init__(self, task: Any) -> None:
         self._task = task
