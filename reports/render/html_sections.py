@@ -24,7 +24,7 @@ def figures_section(figures: Mapping[str, tuple[str, bytes]]) -> Iterator[str]:
 
 
 def failures_section(failed: Sequence[Failure]) -> Iterator[str]:
-    """What failed runs said, each in an element of its own."""
+    """Messages of failed runs, each in its own element."""
     if failed:
         yield "<section><h2>Failures</h2>"
         for failure in failed:

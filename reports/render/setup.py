@@ -101,7 +101,7 @@ def _took(outcomes: list[Outcome]) -> str:
 
 
 def trained(table: Table) -> list[Outcome]:
-    """Each training once, though it may stand in several rows."""
+    """Each training once, even if several rows share it."""
     found = {o.run.run_id: o for row in table.rows for o in row.outcomes if o.record is not None}
     return list(found.values())
 

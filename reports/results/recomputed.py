@@ -1,6 +1,6 @@
-"""What an evaluation kept per sentence, and scores computed again from it. Imports no torch.
+"""Counts per sentence of an evaluation, and scores computed again from them. Imports no torch.
 
-A perplexity has nothing beside it that it could be computed from.
+A perplexity has no counts.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What the store holds of a plan: one outcome per planned run, and readers of what its evaluations kept."""
+"""The results of a plan in a store: one outcome per planned run, and readers of its evaluations' files."""
 
 import contextlib
 import math
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Scored:
-    """One evaluation that the plan asks for; `record` is None while it has not been done."""
+    """One requested evaluation; `record` is None until it is made."""
 
     spec: EvaluationSpec
     eval_id: str
@@ -30,17 +30,17 @@ class Scored:
 
     @cached_property
     def facts(self) -> BuiltinEvaluated | None:
-        """What the record holds; None while there is none."""
+        """The record as typed facts; None without a record."""
         return None if self.record is None else BuiltinEvaluated.read(self.record)
 
     def signature(self, metric: str) -> str | None:
-        """Of the metric, where it has been scored and has one."""
+        """The metric's signature; None if it is not scored or has none."""
         return self.facts.signature.get(metric) if self.facts else None
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One planned run (a row with one seed) and what came of it; `record` is None while it is not trained."""
+    """One planned run (a row with one seed) and its results; `record` is None until it is trained."""
 
     run: PlannedRun
     record: Record | None
@@ -49,11 +49,11 @@ class Outcome:
 
     @cached_property
     def facts(self) -> BuiltinTrained | None:
-        """What the record holds; None while there is none."""
+        """The record as typed facts; None without a record."""
         return None if self.record is None else BuiltinTrained.read(self.record)
 
     def measured(self, set_: str, metric: str) -> float | None:
-        """The metric's value, or None if there is none or it is no finite number."""
+        """The metric's value; None if it is missing or not finite."""
         scored = self.scored.get(set_)
         if self.record is None or scored is None:
             return None
@@ -69,14 +69,14 @@ class Outcome:
 
     @property
     def stale(self) -> bool:
-        """Trained or scored by another revision of the code than the plan's reader has."""
+        """Whether it was trained or scored by other code than the present."""
         return self.run.state == "stale"
 
 
 def collect(plan: Plan, store: Results, columns: Sequence[Column] = ()) -> list[Outcome]:
     """Look up every planned run and evaluation, in the plan's order; the same identity is read once.
 
-    Scores of `columns` (a task's) that their counts do not give are left out, with the reason in `harm`.
+    Scores of `columns` (a task's) that contradict their counts are left out, with the reason in `harm`.
     """
     trained: dict[str, tuple[Record | None, str]] = {}
     evaluated: dict[tuple[str, str], tuple[Record | None, str]] = {}
@@ -96,14 +96,14 @@ def collect(plan: Plan, store: Results, columns: Sequence[Column] = ()) -> list[
     return outcomes
 
 
-# The counts of a column that an outcome's evaluation kept, sentences × names; None where there are none.
+# The counts of a column in an outcome's evaluation, sentences × names; None if it has none.
 CountsOf = Callable[[Outcome, Column], "NDArray[Any] | None"]
-# Words of each source sentence, of an outcome and a set; None where they were not kept.
+# Words of each source sentence of a set in an outcome; None if they were not kept.
 LengthsOf = Callable[[Outcome, str], "NDArray[Any] | None"]
 
 
 def counts_in(store: Results) -> CountsOf:
-    """A reader of what a store's evaluations kept per sentence; `collect` has checked the files."""
+    """A reader of the counts in a store's evaluations; `collect` has checked the files."""
 
     def read(outcome: Outcome, column: Column) -> "NDArray[Any] | None":
         folder = _folder(store, outcome, column.set)
@@ -117,7 +117,7 @@ def counts_in(store: Results) -> CountsOf:
 
 
 def lengths_in(store: Results) -> LengthsOf:
-    """A reader of the lengths of source sentences that evaluations kept."""
+    """A reader of the lengths of source sentences in a store's evaluations."""
 
     def read(outcome: Outcome, set_: str) -> "NDArray[Any] | None":
         folder = _folder(store, outcome, set_)
@@ -129,7 +129,7 @@ def lengths_in(store: Results) -> LengthsOf:
 
 
 def _folder(store: Results, outcome: Outcome, set_: str) -> Path | None:
-    """Where a finished evaluation keeps its files; None for a store without folders."""
+    """The folder of a finished evaluation; None for a store without folders."""
     folder_of, scored = getattr(store, "evaluation_folder", None), outcome.scored.get(set_)
     if folder_of is None or scored is None or scored.record is None:
         return None

@@ -1,7 +1,7 @@
-"""What a report reads of a store: records that are whole, of the run that the plan names, and true to what they keep.
+"""The records that a report accepts: undamaged, of the planned run, and in agreement with their own files.
 
-Anything else is left out of the table, and `harm` says which file it was and what to do. Metrics whose column has
-counts are computed again from them; a perplexity has nothing beside it to be compared with.
+Others are left out of the table, and `harm` names the file and what to do. Metrics whose column has counts are computed
+again from these; a perplexity has no counts to compare it with.
 """
 
 from collections.abc import Iterable, Mapping
@@ -31,7 +31,7 @@ class Results(Protocol):
 
 
 def sound_result(store: Results, run: PlannedRun) -> tuple[Record | None, str]:
-    """The record of a run's training, and why it is left out: "" if it is not."""
+    """The record of a run's training, and the reason why it is left out; "" for none."""
     place = f"runs/{run.run_id}"
     try:
         record = store.result(run.run_id)
@@ -44,7 +44,7 @@ def sound_result(store: Results, run: PlannedRun) -> tuple[Record | None, str]:
     config = record.get("config", {})
     theirs = dict(flatten(config)) if isinstance(config, Mapping) else {}
     for name, value in (identity_settings(run.config) | {"seed": run.config.seed}).items():
-        if name in theirs and theirs[name] != value:  # one that is not there was added since, with a default
+        if name in theirs and theirs[name] != value:  # a missing one was added later
             return None, (
                 f"{place}/result.json is of a training with {name} = {theirs[name]}, and the plan has {value}. Delete "
                 f"{place} to train it again"
@@ -56,7 +56,7 @@ def sound_result(store: Results, run: PlannedRun) -> tuple[Record | None, str]:
 def sound_evaluation(
     store: Results, run: PlannedRun, planned: PlannedEvaluation, columns: Iterable[Column] = ()
 ) -> tuple[Record | None, str]:
-    """The same of one of its evaluations; recorded scores of `columns` must follow from their counts."""
+    """The same for one of its evaluations; recorded scores of `columns` must agree with their counts."""
     place = f"runs/{run.run_id}/evaluations/{planned.eval_id}"
     try:
         record = store.evaluation(run.run_id, planned.eval_id)
@@ -80,7 +80,7 @@ def _within_store(text: str, store: Results) -> str:
 
 
 def _check_files(folder: Path, record: Record, columns: Iterable[Column]) -> None:
-    """Raises Damaged for a file that is not what was written, and for a metric that its counts do not give."""
+    """Raises Damaged for a changed file, and for a metric that contradicts its counts."""
     files, metrics = record.get("files", {}), record.get("metrics", {})
     if not isinstance(files, Mapping) or not isinstance(metrics, Mapping):
         raise Damaged("result.json names its files or metrics wrongly")

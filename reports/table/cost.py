@@ -32,7 +32,7 @@ def _counted(outcome: Outcome) -> float | None:
         return facts.flops if facts else None
     if facts.flops_per_token is not None and facts.target_tokens is not None:  # older stores
         return facts.flops_per_token * facts.target_tokens
-    return outcome.run.cost or None  # a task of the user's: `cost` of its settings, if it says
+    return outcome.run.cost or None  # a user's task: `cost` of its settings, if it is declared
 
 
 def by_time(row: Row, rates: Mapping[str, float]) -> float | None:
@@ -100,7 +100,7 @@ class Cost:
 
     key: str  # of its published number (ablations/plan/resolve.py): "params"
     header: str  # of this and of the published number
-    sub: str  # what tells it from others under the same header
+    sub: str  # the difference from others under the same header
     name: str  # in JSON and CSV
     value: Callable[[Row, Table], float | None]  # None: not known
     unit: float = 1.0  # that `value` is divided by where it is printed

@@ -59,7 +59,7 @@ _MUST_AGREE: dict[str, Callable[[Outcome], Any]] = {
 
 
 def _mixed_code(rows: Iterable[Row]) -> Iterator[str]:
-    """Of each part of the evaluations: the code of its own."""
+    """The code of each part of the evaluations."""
     outcomes = [outcome for row in rows for outcome in row.outcomes]
     for part in dict.fromkeys(part for outcome in outcomes for facts in _scored(outcome) for part in facts.code):
         what = f"revisions of the evaluation code{f' ({part})' if part else ''}"
