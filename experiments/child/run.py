@@ -4,7 +4,8 @@
 
 SPEC is the file that the coordinator wrote into the attempt's folder (experiments/store/spec.py).
 
-`--alone` before SPEC runs a copy of an old attempt's spec for debugging (docs/architecture.md).
+`--alone` before SPEC runs a copy of an old attempt's spec for debugging (docs/architecture.md). More than 200 lines: an
+attempt from its first event to its record, in the order in which it happens.
 
 If several devices train a run together, each has its own process: the child is rank 0, and starts the others as
 `python -m experiments.child.run SPEC RANK PORT` (experiments/training/parallel/ranks.py).
