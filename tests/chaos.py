@@ -182,7 +182,7 @@ def _check_stub(store: Store, jobs: Sequence[Job]) -> int:
     states = {row.run_id: row.state for row in queue.status()}
     for job in jobs:
         result, steps = store.result(job.run_id), job.config["training"]["train_steps"]
-        assert result is not None and result["sum"] == steps * (steps + 1) // 2, f"{job.run_id}: {result}"
+        assert result is not None and result.content["sum"] == steps * (steps + 1) // 2, f"{job.run_id}: {result}"
         assert states[job.run_id] is State.FINISHED
         history = queue.history(job.run_id)
         assert [a["outcome"] for a in history].count("finished") == 1 and history[-1]["outcome"] == "finished"

@@ -43,7 +43,7 @@ def runs_section(table: Table) -> Iterator[str]:
     yield f'<div class="scroll"><table class="runs"><thead><tr>{_line("th", heads)}</tr></thead><tbody>'
     for row in table.rows:
         for outcome in row.outcomes:
-            run, facts, seconds = outcome.run, run_facts(outcome.facts), training_seconds(outcome)
+            run, facts, seconds = outcome.run, run_facts(outcome.record), training_seconds(outcome)
             minutes = f"{seconds / 60:.1f}" if seconds is not None else ""
             steps = "" if facts["steps"] is None else facts["steps"]
             made = (facts["device"] or "", facts["precision"] or "", (facts["commit"] or "")[:10])

@@ -4,17 +4,16 @@ import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ablations.plan.plan import Plan, PlannedRun
 from experiments.errors import Damaged
+from experiments.store.results import EvaluationResult, TrainingResult
 from experiments.tasks.base import EvaluationSpec
 from experiments.tasks.columns import Column
-from reports.results.facts import BuiltinEvaluated, BuiltinTrained
 from reports.results.recomputed import read_array, read_counts
-from reports.results.sound import Record, Results, sound_evaluation, sound_result
+from reports.results.sound import Results, sound_evaluation, sound_result
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,16 +25,11 @@ class Scored:
 
     spec: EvaluationSpec
     eval_id: str
-    record: Record | None
-
-    @cached_property
-    def facts(self) -> BuiltinEvaluated | None:
-        """The record as typed facts; None without a record."""
-        return None if self.record is None else BuiltinEvaluated.read(self.record)
+    record: EvaluationResult | None
 
     def signature(self, metric: str) -> str | None:
         """The metric's signature; None if it is not scored or has none."""
-        return self.facts.signature.get(metric) if self.facts else None
+        return self.record.signature.get(metric) if self.record else None
 
 
 @dataclass(frozen=True)
@@ -43,21 +37,16 @@ class Outcome:
     """One planned run (a row with one seed) and its results; `record` is None until it is trained."""
 
     run: PlannedRun
-    record: Record | None
+    record: TrainingResult | None
     scored: Mapping[str, Scored]  # by set, in the plan's order
     harm: Mapping[str, str] = field(default_factory=dict)  # by set ("" for the training): why its record is left out
-
-    @cached_property
-    def facts(self) -> BuiltinTrained | None:
-        """The record as typed facts; None without a record."""
-        return None if self.record is None else BuiltinTrained.read(self.record)
 
     def measured(self, set_: str, metric: str) -> float | None:
         """The metric's value; None if it is missing or not finite."""
         scored = self.scored.get(set_)
-        if self.record is None or scored is None:
+        if self.record is None or scored is None or scored.record is None:
             return None
-        value = scored.facts.metrics.get(metric) if scored.facts else None
+        value = scored.record.metrics.get(metric)
         return float(value) if value is not None and math.isfinite(value) else None
 
     def setting(self, name: str) -> Any:
@@ -78,8 +67,8 @@ def collect(plan: Plan, store: Results, columns: Sequence[Column] = ()) -> list[
 
     Scores of `columns` (a task's) that contradict their counts are left out, with the reason in `harm`.
     """
-    trained: dict[str, tuple[Record | None, str]] = {}
-    evaluated: dict[tuple[str, str], tuple[Record | None, str]] = {}
+    trained: dict[str, tuple[TrainingResult | None, str]] = {}
+    evaluated: dict[tuple[str, str], tuple[EvaluationResult | None, str]] = {}
     outcomes = []
     for run in plan.runs:
         if run.run_id not in trained:

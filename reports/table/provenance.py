@@ -5,7 +5,7 @@ from typing import Any
 
 from ablations.study.messages import number
 from experiments.config import flatten
-from reports.results.facts import BuiltinEvaluated, Data
+from experiments.store.results import Data, EvaluationResult
 from reports.results.results import Outcome, Scored
 from reports.results.table import Row, Table
 from reports.table.settings import show, unexpected
@@ -15,7 +15,7 @@ def training(table: Table) -> Iterator[str]:
     """The base row's data, training and settings; where no base was selected, the first row's."""
     outcome = typical(table)
     settings = dict(flatten(outcome.run.config))
-    facts = outcome.facts.data if outcome.facts else Data()
+    facts = outcome.record.data if outcome.record else Data()
     if corpus_name(outcome):
         parts = [*_corpus(facts), _vocabulary(facts, settings), *_unknown(facts)]
         yield _sentence(f"Corpus: {corpus_name(outcome)}, ", parts)
@@ -134,7 +134,7 @@ def _inputs(outcome: Outcome, name: str) -> Mapping[str, str] | None:
 
 def _size(name: str, scored: Scored) -> str:
     """A set, its sentences, and the number of its pairs that also occur in the training set, if recorded."""
-    facts = scored.facts or BuiltinEvaluated()
+    facts = scored.record or EvaluationResult()
     seen = facts.set_facts.seen_in_train.pair
     parts = [number(facts.sentences, "sentence")] if facts.sentences is not None else []
     parts += [f"{seen:,} of them also in train"] if seen is not None else []

@@ -7,9 +7,10 @@ from typing import Any
 from ablations.study.messages import suggestion
 from experiments.config import flatten
 from experiments.errors import UserError
+from experiments.store.results import EvaluationResult
 from experiments.tasks.columns import Column
 from reports.render.text import plain
-from reports.results.facts import BuiltinEvaluated, run_facts
+from reports.results.facts import run_facts
 from reports.results.results import Outcome
 from reports.results.table import Measure, Row, Table
 from reports.table.cost import shown
@@ -49,7 +50,7 @@ def _row(table: Table, cell: str) -> tuple[Row, str]:
 
 def _recorded(row: Row, name: str) -> int | None:
     """A count recorded by a training of the row under this name; None if there is none."""
-    found = (getattr(outcome.facts, name, None) for outcome in row.outcomes)
+    found = (getattr(outcome.record, name, None) for outcome in row.outcomes)
     return next((value for value in found if isinstance(value, int)), None)
 
 
@@ -78,7 +79,7 @@ def _test(table: Table, measure: Measure) -> Explanation:
 
 
 def _run(outcome: Outcome, columns: list[Column]) -> Explanation:
-    run, facts = outcome.run, outcome.facts
+    run, facts = outcome.run, outcome.record
     found: Explanation = {"seed": run.seed, "run_id": run.run_id, "state": run.state}
     found["attempt"] = facts.attempt if facts else None
     found |= run_facts(facts)
@@ -99,7 +100,7 @@ def _evaluation(outcome: Outcome, set_: str, columns: list[Column]) -> Explanati
     metrics = dict.fromkeys(column.metric for column in columns if column.set == set_)
     found["metrics"] = {metric: outcome.measured(set_, metric) for metric in metrics}
     found["signature"] = {m: s for m in metrics if (s := scored.signature(m))}
-    facts = scored.facts or BuiltinEvaluated()
+    facts = scored.record or EvaluationResult()
     found |= {"sentences": facts.sentences, "device": facts.device, "precision": facts.precision}
     found["code_digest"] = facts.code_digest or facts.code
     found["folder"] = f"runs/{outcome.run.run_id}/evaluations/{scored.eval_id}"

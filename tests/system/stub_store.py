@@ -67,8 +67,8 @@ def resumed_at(store, attempt, number=1):
 def assert_whole(store, number=1, steps=STEPS):
     """The result equals that of an undisturbed run: no step is lost or repeated."""
     result = store.result(f"{number:016x}")
-    assert result["sum"] == steps * (steps + 1) // 2
-    assert store.evaluation(f"{number:016x}", EVALUATION)["metrics"] == {"bleu": 30.5}
+    assert result.content["sum"] == steps * (steps + 1) // 2
+    assert store.evaluation(f"{number:016x}", EVALUATION).metrics == {"bleu": 30.5}
     assert row(store, number).state is State.FINISHED
 
 

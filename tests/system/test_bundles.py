@@ -109,7 +109,7 @@ def test_an_anonymous_bundle_tells_nobody(finished, tmp_path):
     chosen, _ = finished
     path = bundle_of(chosen, tmp_path / "b.tar.gz", identity(chosen.store, chosen.study.folder), weights=True)
     files = contents(path)
-    commit = chosen.store.result(chosen.plan.runs[0].run_id).get("tool", {}).get("commit") or "no commit"
+    commit = chosen.store.result(chosen.plan.runs[0].run_id).tool.commit or "no commit"
     telling = [*words_that_tell(chosen), commit, "private-"]
     alone = [socket.gethostname(), getpass.getuser(), Path.cwd().name]
     for name, data in files.items():

@@ -166,8 +166,8 @@ def test_memory_is_held_as_the_plan_predicts(cli: Cli, tiny: Path, finished: Pat
     planned = json.loads(cli("plan", tiny, "--store", tmp_path / "new", "--devices", "cpu:2", "--json").stdout)
     for run in planned:
         result = Store.open(finished).result(run["run_id"])
-        assert result is not None and result["precision"] == "fp32"
-        assert run["memory_bytes"] == pytest.approx(result["peak_memory_bytes"], rel=0.25)
+        assert result is not None and result.precision == "fp32"
+        assert run["memory_bytes"] == pytest.approx(result.peak_memory_bytes, rel=0.25)
 
 
 def test_a_second_coordinator_is_refused_and_the_first_goes_on(cli: Cli, tiny: Path, tmp_path: Path) -> None:

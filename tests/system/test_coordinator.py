@@ -97,7 +97,7 @@ def test_out_of_memory_is_tried_with_a_smaller_micro_batch_and_recorded(store):
     go(store, make(attempts={"1": oom, "2": oom}))
     assert_whole(store)
     assert outcomes(store) == ["out_of_memory", "out_of_memory", "finished"]
-    assert store.result(make().run_id)["pinned"]["micro_batch_tokens"] == 250
+    assert store.result(make().run_id).pinned["micro_batch_tokens"] == 250
 
 
 def test_retry_goes_on_from_the_checkpoint(store):
@@ -250,8 +250,8 @@ def test_no_run_goes_on_half_old_half_new(store, monkeypatch):
 def test_a_stale_run_is_trained_anew_when_asked(store, monkeypatch):
     go(store, make())
     go(store, make(rerun_after=1))
-    assert store.result(make().run_id)["attempt"] == 2
-    assert store.evaluation(make().run_id, EVALUATION)["attempt"] == 2
+    assert store.result(make().run_id).attempt == 2
+    assert store.evaluation(make().run_id, EVALUATION).attempt == 2
     assert next(e["kind"] for e in events(store, 2)) == "restarted"
 
 

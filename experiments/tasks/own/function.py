@@ -24,6 +24,7 @@ from typing import Any
 
 from experiments.config import SettingRoles, TaskConfig, total_steps
 from experiments.errors import UserError
+from experiments.store.results import FILE, TrainingResult
 from experiments.store.sealed import check_file, read_json
 from experiments.tasks.base import Context, EvaluationSpec, Progress, Task
 from experiments.tasks.columns import EXAMPLE_FILE, Column, Counts
@@ -163,8 +164,8 @@ class OwnTask(Task):
         outputs = weights / FINAL / EXAMPLES / f"{evaluation.set}.jsonl"
         facts = {}
         if outputs.is_file():
-            trained = read_json(weights / "result.json") or {}
-            if written := trained.get("example_files", {}).get(outputs.name):  # none recorded by earlier versions
+            trained = TrainingResult.load(weights / FILE) or TrainingResult()
+            if written := trained.example_files.get(outputs.name):  # none recorded by earlier versions
                 check_file(outputs, written)
             shutil.copyfile(outputs, folder / EXAMPLE_FILE)
             facts["examples"] = outputs.read_bytes().count(b"\n")

@@ -10,6 +10,7 @@ from ablations.plan.plan import Plan, PlannedEvaluation, PlannedRun
 from ablations.plan.resolve import PlannedRow
 from ablations.study.study import Study
 from experiments.config import RunConfig
+from experiments.store.results import EvaluationResult, TrainingResult
 from experiments.tasks.base import EvaluationSpec
 from experiments.tasks.columns import Column
 from experiments.tasks.translation import BLEU, PERPLEXITY
@@ -30,11 +31,13 @@ class FakeStore:
     results: dict[str, dict[str, Any]] = field(default_factory=dict)
     evaluations: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
 
-    def result(self, run_id: str) -> dict[str, Any] | None:
-        return self.results.get(run_id)
+    def result(self, run_id: str) -> TrainingResult | None:
+        found = self.results.get(run_id)
+        return None if found is None else TrainingResult.read(found)
 
-    def evaluation(self, run_id: str, eval_id: str) -> dict[str, Any] | None:
-        return self.evaluations.get((run_id, eval_id))
+    def evaluation(self, run_id: str, eval_id: str) -> EvaluationResult | None:
+        found = self.evaluations.get((run_id, eval_id))
+        return None if found is None else EvaluationResult.read(found)
 
 
 @dataclass

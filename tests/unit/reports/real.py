@@ -130,7 +130,7 @@ class Made:
     def record(self, row: str) -> Mapping[str, Any]:
         found = self.rows()[row].outcomes[0].record
         assert found is not None
-        return found
+        return found.content
 
 
 def train(store: Path) -> None:

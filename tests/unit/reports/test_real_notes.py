@@ -113,7 +113,7 @@ def test_a_column_that_is_not_tested_between_sentences_says_so(small):
 def test_operations_are_counted_from_the_pairs_that_were_seen(small):
     made = small["translation"]
     for key, row in made.rows().items():
-        record, config = row.outcomes[0].record, row.outcomes[0].run.config
+        record, config = row.outcomes[0].record.content, row.outcomes[0].run.config
         weights = json.loads((made.store / "runs" / record["run_id"] / "attempts/0001/final/meta.json").read_text())
         assert record["target_tokens"] == weights["target_tokens"], key  # added up step by step, in the loop
         pairs = open_encoded(made.store / "corpora", record["data"]["encoded"]).train
@@ -129,12 +129,13 @@ def test_operations_are_counted_from_the_pairs_that_were_seen(small):
 def test_cost_by_time_is_time_times_devices_times_rate(small):
     table = small["translation"].table()
     row, record = table.rows[0], table.rows[0].outcomes[0].record
-    assert by_time(row, table.sustained_flops) == pytest.approx(record["train_s"] * 1e9)
+    assert record is not None and record.train_s is not None
+    assert by_time(row, table.sustained_flops) == pytest.approx(record.train_s * 1e9)
     assert by_time(row, {}) is None
     for devices, share in ((8, 1.0), (1, 1 / 3)):  # no GPUs here: what a child on them writes
-        other = replace(row.outcomes[0], record={**record, "devices": devices, "device_share": share})
+        other = replace(row.outcomes[0], record=record.model_copy(update={"devices": devices, "device_share": share}))
         of_others = replace(row, outcomes=(other,))
-        assert by_time(of_others, {"(1 thread)": 1e9}) == pytest.approx(record["train_s"] * 1e9 * devices * share)
+        assert by_time(of_others, {"(1 thread)": 1e9}) == pytest.approx(record.train_s * 1e9 * devices * share)
 
 
 def test_rows_that_are_not_trained_have_no_cost(small, tmp_path):

@@ -208,9 +208,9 @@ def test_identities_decide_what_is_the_same(tmp_path):
     assert {key: (item.how, item.evaluations) for key, item in taken.items()} == {
         same: ("had", 1), other: ("other", 0), new: ("taken", 1),
     }  # fmt: skip
-    assert mine.result(other)["loss"] == 1.0
-    assert mine.result(new)["attempt"] == 2
-    assert mine.evaluation(new, "a" * 16)["weights_attempt"] == 2
+    assert mine.result(other).content["loss"] == 1.0
+    assert mine.result(new).attempt == 2
+    assert mine.evaluation(new, "a" * 16).weights_attempt == 2
     assert (mine.attempt_folder(new, 2) / "final" / "model.safetensors").is_file()
     assert [item.how for item in import_runs(theirs, mine, [new])] == ["had"]
 
