@@ -6,6 +6,7 @@ a value of another type than expected is left out, or is damage if something is 
 The file is long because it is one list: every field of a record, once. Imports no torch.
 """
 
+import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
@@ -142,23 +143,23 @@ class Encoded(Facts):
     kept: Count | None = None
     dropped_empty: Count = 0
     dropped_long: Count = 0
-    source: Side = Field(default_factory=Side)
-    target: Side = Field(default_factory=Side)
+    source: Side = Field(default_factory=functools.cache(Side))
+    target: Side = Field(default_factory=functools.cache(Side))
 
 
 class Tokenizer(Facts):
     """The tokenizer that a training used."""
 
-    sha256: Words = {}  # of its files
+    sha256: Words = Field(default_factory=dict)  # of its files
 
 
 class Data(Facts):
     """What a built-in training was trained on."""
 
-    corpus: Sides = Field(default_factory=Sides)
-    tokenizer: Tokenizer = Field(default_factory=Tokenizer)
-    vocab_size: Sizes = Field(default_factory=Sizes)
-    train: Encoded = Field(default_factory=Encoded)
+    corpus: Sides = Field(default_factory=functools.cache(Sides))
+    tokenizer: Tokenizer = Field(default_factory=functools.cache(Tokenizer))
+    vocab_size: Sizes = Field(default_factory=functools.cache(Sizes))
+    train: Encoded = Field(default_factory=functools.cache(Encoded))
 
 
 class TrainingResult(Record):
@@ -177,11 +178,11 @@ class TrainingResult(Record):
     task: Word = ""
     config: dict[str, Any] | None = None  # complete and nested
     inputs: Words | None = None  # digests of the training inputs
-    pinned: dict[str, Any] = {}  # resolved by the first attempt, so that a resume is exact
+    pinned: dict[str, Any] = Field(default_factory=dict)  # resolved by the first attempt, so that a resume is exact
     step: Count | None = None
     wall_s: Amount | None = None  # of the last attempt
     train_s: Amount | None = None  # of all attempts together; not in older stores
-    earlier_attempts: list[Earlier] = []
+    earlier_attempts: list[Earlier] = Field(default_factory=list)
     continues: dict[str, Any] | None = None  # the shorter run that this one went on from
     devices: Annotated[int, Field(ge=1, le=1_000_000)] | None = None  # that trained together; older stores: one
     device_share: Annotated[float, Field(gt=0, le=1)] | None = None  # of each device; older stores: all of it
@@ -192,13 +193,13 @@ class TrainingResult(Record):
     platform: Word | None = None
     command: Word | None = None
     code_digest: Word | None = None
-    revision: Revision = Field(default_factory=Revision)
+    revision: Revision = Field(default_factory=functools.cache(Revision))
     tool: Revision | None = None  # this program's, where the code is a user's; not in older stores
-    versions: Words = {}
+    versions: Words = Field(default_factory=dict)
     peak_memory_bytes: Count | None = None
-    example_files: dict[Word, dict[str, Any]] = {}  # a function's examples by file name: bytes, sha256
+    example_files: dict[Word, dict[str, Any]] = Field(default_factory=dict)  # by name: bytes, sha256
 
-    data: Data = Field(default_factory=Data)
+    data: Data = Field(default_factory=functools.cache(Data))
     precision: Word | None = None
     num_params: Count | None = None
     flops: Amount | None = None
@@ -214,9 +215,9 @@ class Part(Facts):
     id: Word = ""  # an eval_id over the settings that this part reads
     code_digest: Word | None = None
     wall_s: Amount = 0.0
-    versions: Words = {}
-    facts: dict[str, Any] = {}
-    files: list[Word] = []  # names of those that it wrote
+    versions: Words = Field(default_factory=dict)
+    facts: dict[str, Any] = Field(default_factory=dict)
+    files: list[Word] = Field(default_factory=list)  # names of those that it wrote
 
 
 class Seen(Facts):
@@ -228,7 +229,7 @@ class Seen(Facts):
 class SetFacts(Facts):
     """What is known of the scored set as data."""
 
-    seen_in_train: Seen = Field(default_factory=Seen)
+    seen_in_train: Seen = Field(default_factory=functools.cache(Seen))
 
 
 class EvaluationResult(Record):
@@ -250,18 +251,18 @@ class EvaluationResult(Record):
     attempt: Attempt = 0  # that made it; 0 until it is moved into place
     weights_attempt: Attempt | None = None  # that trained the weights
     renews: Attempt | None = None  # the attempt whose evaluation it replaces
-    metrics: dict[Word, Annotated[float, Field(allow_inf_nan=True)] | None] = {}
-    files: dict[Word, dict[str, Any]] = {}  # beside the record, by name: bytes, sha256
-    parts: dict[Word, Part] = {}
+    metrics: dict[Word, Annotated[float, Field(allow_inf_nan=True)] | None] = Field(default_factory=dict)
+    files: dict[Word, dict[str, Any]] = Field(default_factory=dict)  # beside the record, by name: bytes, sha256
+    parts: dict[Word, Part] = Field(default_factory=dict)
     wall_s: Amount | None = None
-    signature: Words = {}  # by metric, of those that have one
+    signature: Words = Field(default_factory=dict)  # by metric, of those that have one
     sentences: Count | None = None
     code_digest: Word | None = None  # of evaluations that were one part
     device: Word | None = None
     device_kind: Word | None = None
     precision: Word | None = None
-    versions: Words = {}
-    set_facts: SetFacts = Field(default_factory=SetFacts)
+    versions: Words = Field(default_factory=dict)
+    set_facts: SetFacts = Field(default_factory=functools.cache(SetFacts))
 
     @property
     def code(self) -> dict[str, str]:
