@@ -89,6 +89,17 @@ def test_a_row_in_another_precision_is_warned_of(small):
     assert small["translation"].table(rows="base,learned").warnings == ()
 
 
+def test_a_perplexity_over_other_pieces_is_not_compared(small, tmp_path):
+    made = small["translation"].copied(tmp_path / "other")
+    made.study.write_text(made.study.read_text() + '\n[[variation]]\nkey = "pieces"\nset = {data.vocab_size = 140}\n')
+    made.run(rows="pieces")
+    table = made.table(rows="base,pieces")
+    assert said(table, "The rows mix 2 tokenizers: ", "(base);", "(pieces).")
+    assert said(table, "PPL (dev) was measured over different tokens", "changes from base are left out")
+    changes = {name: measure.change for name, measure in table.rows[1].measures.items()}
+    assert changes["ppl"] is None and changes["bleu"] is not None
+
+
 def test_seeds_are_counted_and_tested(small):
     table = small["own"].table()
     assert said(table, "they are numbered 1–3; base: 1–5.", "mean ± sample standard deviation")
