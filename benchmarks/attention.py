@@ -1,10 +1,10 @@
-"""Which attention kernel is the quickest, by length: forward and backward of each on the same queries, keys, values.
+"""Compare the speed of the attention kernels by length: forward and backward on the same queries, keys and values.
 
     python -m benchmarks.attention [--device cpu] [--threads N] [--lengths 16,32,…] [--json] [--out FILE]
 
-Decides BEST_KERNEL in model/sublayers/attention.py for a device. A batch holds 4,096 positions or a sentence,
-as the trainer's micro-batches do; kernels are timed by turns, and medians count. Milliseconds of one call
-and its backward pass, without attention dropout. `--dropout` sets one: torch's fused kernels may then fall back.
+Decides BEST_KERNEL in model/sublayers/attention.py for a device. A batch has 4,096 positions, or one
+sentence, as the trainer's micro-batches do. Kernels are timed in turn; the result is the median in milliseconds of one
+call and its backward pass, without attention dropout. With `--dropout` torch's fused kernels may fall back to others.
 """
 
 import argparse
@@ -49,7 +49,7 @@ def main() -> int:
 
 def _times(device: Device, heads: int, width: int, length: int, causal: bool, dropout: float) -> dict[str, float]:
     dtype = torch.bfloat16 if device.precision == "bf16" else torch.float32
-    shape = max(1, POSITIONS // length), length, heads, width  # as a projection leaves them
+    shape = max(1, POSITIONS // length), length, heads, width  # strides as after a projection
     made = {"device": device.torch_device, "dtype": dtype}
     q, k, v, gradient = (torch.randn(shape, **made).transpose(1, 2).requires_grad_() for _ in range(4))  # type: ignore[arg-type]
 

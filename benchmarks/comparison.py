@@ -1,7 +1,7 @@
-"""What benchmarks.training and benchmarks.decoding share: the sizes, an engine's process, rounds, how a report ends.
+"""The common part of benchmarks.training and benchmarks.decoding: sizes, an engine's process, rounds, the report.
 
 An engine is a script of benchmarks/engines in an environment of its own, which `python -m benchmarks.setup_peers DIR`
-makes; those not there are named as missing.
+makes; missing environments are named.
 """
 
 import argparse
@@ -25,7 +25,7 @@ MODELS = {"tiny": TINY, "base": BASE}
 
 
 class Engine:
-    """A script in its environment: started at once, warm when it says so, then a round of work at a time."""
+    """A script in its environment. It starts at once, reports when it is warm, then does one round per request."""
 
     def __init__(self, environment: str, script: str, job: dict[str, Any], threads: int, options: Any) -> None:
         self._process, self._found, self._clock = None, dict[str, Any](), options.clock
@@ -62,7 +62,7 @@ class Engine:
             self._found |= heard
 
     def close(self) -> dict[str, Any]:
-        """The median rate and what else the script said."""
+        """The median rate, and the script's other facts."""
         if self._process and self._process.stdin:
             self._process.stdin.close()
             self._process.wait()
@@ -77,7 +77,7 @@ class Engine:
                 self._process.stdin.write(line + "\n")
                 self._process.stdin.flush()
             except BrokenPipeError:
-                pass  # `_hear` tells why
+                pass  # `_hear` prints the reason
 
     def _hear(self) -> dict[str, Any]:
         if not self._process or not self._process.stdout:
@@ -93,10 +93,10 @@ class Engine:
 
 
 def interleave(groups: Sequence[Sequence[Engine]], rounds: int) -> None:
-    """One group after the other, again and again; those of a group work at the same time."""
+    """Run the groups in turn, repeatedly; engines of one group work at the same time."""
     for group in groups:
         for engine in group:
-            engine.wait_until_ready()  # one after the other would take long; all have been started
+            engine.wait_until_ready()  # all have been started, so they warm up at the same time
     for _ in range(rounds):
         for group in groups:
             for engine in group:
@@ -106,7 +106,7 @@ def interleave(groups: Sequence[Sequence[Engine]], rounds: int) -> None:
 
 
 def parser(description: str | None, quick: str, peers_variable: str) -> argparse.ArgumentParser:
-    """With the options of both."""
+    """An argument parser with the common options."""
     made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--quick", action="store_true", help=quick)
     made.add_argument("--json", action="store_true", help="print JSON")
@@ -121,7 +121,7 @@ def parser(description: str | None, quick: str, peers_variable: str) -> argparse
 
 
 def conclude(results: list[dict[str, Any]], options: argparse.Namespace) -> int:
-    """Print and write what came out; the exit code: 1 where a ratio is below its floor, or a case was not measured."""
+    """Print and write the results. Returns the exit code: 1 if a ratio is below its floor or a case is missing."""
     ratios = [result["ratio"] / result["floor"] for result in results if result["ratio"]]
     worst = round(min(ratios), 3) if ratios else None
     unmeasured = [f"{result['size']} {result['precision']}" for result in results if not result["ratio"]]

@@ -1,13 +1,13 @@
-"""Speed of decoding against other toolkits: same sizes, sentences, beam and steps, each in a process of its own.
+"""Speed of decoding against other toolkits: same sizes, sentences, beam and steps, each in its own process.
 
     python -m benchmarks.decoding [--quick] [--json] [--peers DIR] [--clock wall|cpu] [--threads N]
 
 Every engine decodes the source's length + 10 steps for every sentence, with a beam of 4 and random weights whose EOS
-cannot win. Rounds of this are interleaved: one engine after the other, again and again; medians count. Peers run in
-environments that `python -m benchmarks.setup_peers DIR` makes; those not there are named as missing. `--clock cpu`
-counts the process's own processor time (take --threads 1): for a machine with other work.
+cannot win. Rounds are interleaved: the engines take turns, and the median counts. Peers run in environments made by
+`python -m benchmarks.setup_peers DIR`; missing ones are named. `--clock cpu`
+counts the process's own processor time, for a machine with other work (use --threads 1).
 
-`ratio` is ours over the fastest of the peers that the floor speaks of: PyTorch toolkits in fp32, or CTranslate2 in
+`ratio` is our speed over that of the fastest peer named by the floor: PyTorch toolkits in fp32, or CTranslate2 in
 fp32. `worst` is the smallest ratio / floor; below 1 the command exits with 1.
 """
 
@@ -27,8 +27,8 @@ PEERS = {  # name → environment, script, precision
     "ctranslate2": ("ct2", "ct2.py", "fp32"),
     "ctranslate2-int8": ("ct2", "ct2.py", "int8"),
 }
-SLOW = ("joeynmt",)  # keeps no keys and values: base, or a whole set, would take it many minutes
-# size, batch ("set": a whole test set), our precision, the peers that the floor speaks of, the floor
+SLOW = ("joeynmt",)  # caches no keys and values: base, or a whole set, takes it many minutes
+# size, batch ("set": a whole test set), our precision, the peers to compare with, the floor
 CASES: tuple[tuple[str, int | str, str, tuple[str, ...], float], ...] = (
     ("tiny", 1, "fp32", PYTORCH, 1.5),
     ("tiny", 32, "fp32", PYTORCH, 1.5),
@@ -71,7 +71,7 @@ def main() -> int:
 
 
 def _measured(size: str, batch: int | str, options: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """All engines on the same work, their rounds interleaved; ours in each precision that a floor speaks of."""
+    """Run all engines on the same work with interleaved rounds; ours in each precision that has a floor."""
     job = _job(size, batch, options)
     wanted = sorted({case[2] for case in CASES if case[:2] == (size, batch)}, reverse=True)
     named = [name for name in PEERS if name not in SLOW or (size == "tiny" and batch != "set")]
@@ -99,12 +99,12 @@ def _job(size: str, batch: int | str, options: argparse.Namespace) -> dict[str, 
         count = {"tiny": 1024, "base": 64 if options.quick else 256}[size]  # multi30k's test sets have 1,000
     else:
         count = max(int(batch), 4) if size == "tiny" or not options.quick else max(int(batch), 2)
-    # one batch is of similar lengths, as a sorted test set gives it; a test set is not
+    # a single batch has similar lengths, as batches of a sorted test set have
     lengths = [
         min(60, max(5, round(draw.lognormvariate(3.2, 0.5)))) if whole else draw.randint(20, 28) for _ in range(count)
     ]
     at_once = {"tiny": 32, "base": 16}[size] if whole else int(batch)
-    if whole:  # as long as the longest of its batch: peers stop a batch as a whole, and all are to do the same work
+    if whole:  # the longest source of the batch: peers stop a batch as a whole, and all engines must do the same work
         lengths.sort(reverse=True)
         lengths = [lengths[at - at % at_once] for at in range(count)]
     vocabulary = MODELS[size]["vocab_size"]

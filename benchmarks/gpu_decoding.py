@@ -1,12 +1,11 @@
-"""How long a GPU takes to decode 3,000 sentences with base at beam 4, unattended.
+"""Time to decode 3,000 sentences with base and a beam of 4 on a GPU, unattended.
 
     python -m benchmarks.gpu_decoding [--source FILE.en] [--model DIR] [--out FILE.json]
     python -m benchmarks.gpu_decoding --tiny --device cpu          # the whole path in miniature
 
 Needs torch, sentencepiece, sacrebleu and what `experiments` itself imports (numpy, pydantic, safetensors, psutil).
-Without --model the weights are random and every sentence runs to its source's length + 10; without --source the
-lengths are drawn as newstest's are (median 27 pieces). With both, the text is also compared with the processor's in
-fp32, on the first sentences.
+Without --model the weights are random and every output has its source's length + 10; without --source the lengths are
+drawn like newstest's (median 27 pieces). With both, the first sentences are compared with the processor's in fp32.
 """
 
 import argparse
@@ -29,7 +28,7 @@ from model.config import ModelConfig
 from model.factory import build_model
 
 SENTENCES, TINY, VOCABULARY = 3000, 20, 37000
-SLOTS = (2**17, 2**18, 2**19)  # places in a batch's cache: how much fits at once
+SLOTS = (2**17, 2**18, 2**19)  # places in a batch's cache; each number is measured
 
 
 def main() -> None:
@@ -65,7 +64,7 @@ def main() -> None:
 
 
 def _work(options: argparse.Namespace, device: Device, precision: str) -> tuple[Any, list[list[int]], SearchSettings]:
-    """The model on this device, the sentences' pieces, the search."""
+    """The model on this device, the sentences' pieces, the search settings."""
     if options.model:
         kind = "cuda" if device.is_cuda else "cpu"
         translator = Translator.load(options.model, DeviceSpec(kind, device.threads), precision)
@@ -75,7 +74,7 @@ def _work(options: argparse.Namespace, device: Device, precision: str) -> tuple[
     config = ModelConfig(num_layers=1, d_model=8, d_ff=16, num_heads=2, d_k=4, d_v=4) if options.tiny else ModelConfig()
     model = build_model(config, VOCABULARY, device=device.torch_device).eval()
     with torch.no_grad():
-        model.target_embedding.weight[EOS_ID] = 0  # far below the best of thousands: nothing ends early
+        model.target_embedding.weight[EOS_ID] = 0  # far below the best of thousands, so no output ends early
     draw = random.Random(1)
     count = TINY if options.tiny else SENTENCES
     lengths = [min(150, max(3, round(draw.lognormvariate(3.3, 0.55)))) for _ in range(count)]
@@ -85,7 +84,7 @@ def _work(options: argparse.Namespace, device: Device, precision: str) -> tuple[
 def _compare(
     options: argparse.Namespace, sources: list[list[int]], settings: SearchSettings, found: list[tuple[int, ...]]
 ) -> dict[str, int]:
-    """How many of the first sentences come out as on the processor, in fp32."""
+    """The number of the first sentences that are the same as on the processor in fp32."""
     cpu = Device.open(DeviceSpec("cpu", 8), "fp32")
     model, _, _ = _work(options, cpu, "fp32")
     count = min(options.compare, len(sources))

@@ -2,14 +2,14 @@
 
     python -m benchmarks.gpu_table3 --corpus FOLDER --work FOLDER --out FILE.json [--seconds S] [--rows KEY,GROUP]
 
-The same command, given again, goes on: rows that FILE holds are done, others continue at their checkpoint under
---work. It ends by itself after --seconds, checkpoints saved, so that a command's time limit cuts nothing. Rows run in
-processes of their own, several at once on the card (--together), the costliest first. Exit code: 0 when all rows are
-done, 3 while some are not. `--tiny` is the same with the study's demo profile, the built-in corpus and few steps.
+The same command continues: rows in FILE are done, others resume from their checkpoint under --work. It ends after
+--seconds with checkpoints saved, before a time limit kills it. Rows run in their own processes, several at once on the
+GPU (--together), the costliest first. Exit code: 0 if all rows are done, 3 if some are not. `--tiny` is the same with
+the study's demo profile, the built-in corpus and few steps.
 
-All rows alike: 4,096 tokens a step and a warm-up of 1,000 steps with half the paper's rate, whose peak is then the
-paper's; the run ends when four evaluations in a row find no dev perplexity lower by 0.5 %, and its best weights are
-decoded. Needs torch, sentencepiece, sacrebleu and numpy, pydantic, safetensors.
+In all rows: 4,096 tokens per step and a warm-up of 1,000 steps with half the paper's rate, which has the paper's peak.
+A run ends when four evaluations in a row find no dev perplexity lower by 0.5 %; its best weights are decoded. Needs
+torch, sentencepiece, sacrebleu, numpy, pydantic and safetensors.
 """
 
 import argparse
@@ -82,7 +82,7 @@ def main() -> int:
     for key, process in running.items():
         try:
             code = process.wait(max(1.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:  # what it saved last is where it goes on
+        except subprocess.TimeoutExpired:  # it continues from its last checkpoint
             process.kill()
             process.wait()
             code = UNFINISHED
@@ -113,7 +113,7 @@ def _collect(key: str, code: int, report: dict[str, Any], options: argparse.Name
 
 
 def _child(row: PlannedRow, options: argparse.Namespace) -> int:
-    """Train, decode and score one row; what it found is in its folder's result.json."""
+    """Train, decode and score one row; the result is in its folder's result.json."""
     config = cast(RunConfig, row.config)
     store, plateau = Store.open(options.work, create=False), _Plateau()
     signal.signal(signal.SIGTERM, plateau.ask_to_end)
@@ -131,7 +131,7 @@ def _child(row: PlannedRow, options: argparse.Namespace) -> int:
             plateau.train(config, context, folder / "plateau.json")
         steps = plateau.reached or config.training.train_steps
         context.should_stop = plateau.asked_to_end
-        if not final.exists():  # the run of so many steps: its last checkpoint is there
+        if not final.exists():  # a run of so many steps: its last checkpoint exists
             shorter = config.training.model_copy(update={"train_steps": steps})
             TASK.train(config.model_copy(update={"training": shorter}), context)
         found: dict[str, Any] = {
@@ -165,7 +165,7 @@ def _child(row: PlannedRow, options: argparse.Namespace) -> int:
 
 
 class _Plateau:
-    """Hears the trainer's events; asks it to stop when dev perplexity stands still, or when the parent does."""
+    """Reads the trainer's events; requests a stop at the plateau of dev perplexity, or if the parent requests it."""
 
     def __init__(self) -> None:
         self.best: tuple[int, float] = (0, NOTHING_YET)  # step, dev perplexity
@@ -176,7 +176,7 @@ class _Plateau:
         self._speeds: list[float] = []
 
     def train(self, config: RunConfig, context: Context, path: Path) -> None:
-        """Train to the plateau or to the last step. Raises Preempted if the parent asked first."""
+        """Train to the plateau or to the last step. Raises Preempted if the parent requests a stop first."""
         began = time.monotonic()
         try:
             TASK.train(config, context)
@@ -208,7 +208,7 @@ class _Plateau:
         return self._asked
 
     def stop(self) -> bool:
-        """Asked after each step, before that step's evaluation is heard: training ends one step after the plateau."""
+        """Called after each step, before its evaluation is read, so training ends one step after the plateau."""
         return self._asked or self._bad >= PATIENCE
 
     def restore(self, path: Path) -> None:

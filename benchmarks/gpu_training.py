@@ -2,11 +2,11 @@
 
     python -m benchmarks.gpu_training --out FILE.json [--rows KEY,GROUP] [--seconds S] [--tiny] [--device cpu]
 
-Every row trains on generated pairs (lengths log-normal, mean 28 pieces, V 37,000) through what a run uses: the
-trainer, its batches, its settings of 25,000 tokens a step. MFU is model.cost's arithmetic of the real tokens over the
-card's own bf16 matrix product, measured here. Rows that FILE holds already are not measured again, so the same command
-goes on where a time limit cut it; a row that failed is tried again. `--compile` measures with training.compile, as
-rows of their own: every padded shape is compiled when it is first met, so take `--spread 0` (one length, few shapes).
+Every row trains on generated pairs (lengths log-normal, mean 28 pieces, V 37,000) with the code and the settings of a
+run, 25,000 tokens per step. MFU is model.cost's operations for the real tokens over the rate of the GPU's bf16 matrix
+product, measured here. Rows in FILE are not measured again, so the same command continues after a time limit; a failed
+row is tried again. `--compile` adds rows with training.compile: every padded shape is compiled when it first occurs, so
+use `--spread 0` (one length, few shapes).
 `--tiny` is the same with the study's demo profile.
 Needs torch and what `ablations` and `experiments` import to plan and train: numpy, pydantic, safetensors.
 """
@@ -144,7 +144,7 @@ def _measure(
 
 
 class _Clock:
-    """Counts the steps that the trainer asks about, and stops it after the last round."""
+    """Counts the trainer's steps, and stops it after the last round."""
 
     def __init__(self, device: Device, batches: Batches, warm: int, steps: int) -> None:
         self._device, self._batches, self._warm, self._steps = device, batches, warm, steps

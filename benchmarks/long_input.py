@@ -1,10 +1,10 @@
-"""Whether a long input costs memory: time and peak memory of translating 2,000, 20,000 … lines of a file.
+"""Time and peak memory of translating files of 2,000, 20,000 … lines: memory must not grow with the input.
 
     python -m benchmarks.long_input [--lines 2000,20000,200000] [--json] [--out FILE]
 
-Each count runs in a process of its own, through the Translator that `ablations translate` uses, with a small model of
-random weights. `growth_mb` is the peak of the longest input over that of the shortest, `slowdown` the time for a line
-there over that here: 0 and 1 are best.
+Each count runs in its own process, through the Translator that `ablations translate` uses, with a small model of
+random weights. `growth_mb` is the peak of the longest input minus that of the shortest, `slowdown` the time per line
+of the longest over that of the shortest: 0 and 1 are best.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from typing import Any
 
 from benchmarks.machine import keep_report, machine
 
-SEEN = 2000  # different lines, over and over
+SEEN = 2000  # different lines, repeated
 
 
 def main() -> int:
@@ -76,7 +76,7 @@ def _measure(count: int) -> dict[str, Any]:
     model = build_model(ModelConfig(num_layers=1, d_model=16, d_ff=32, num_heads=2, d_k=8, d_v=8), 500).eval()
     device = Device.open(DeviceSpec("cpu", 1), "fp32")
     translator = Translator(model, (tokenizer, tokenizer), device, SearchSettings(2, 0.6, 0))
-    # what only happens once is no growth: the largest window of the shortest input is the largest of all
+    # first the largest window of any input, so that its memory does not count as growth
     list(translator.stream(_repeated(lines, sum(WINDOWS))))
     began, characters = time.perf_counter(), 0
     for found in translator.stream(_repeated(lines, count)):

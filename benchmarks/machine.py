@@ -1,4 +1,4 @@
-"""What a measurement's reader must know of the machine."""
+"""Facts of the machine for the reader of a measurement."""
 
 import json
 import os
@@ -25,7 +25,7 @@ def machine() -> dict[str, Any]:
 
 
 def keep_report(report: dict[str, Any], out: Path | None) -> None:
-    """Write it to `--out`, where that is given."""
+    """Write the result to `--out`, if given."""
     if out:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")

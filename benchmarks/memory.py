@@ -1,15 +1,15 @@
-"""Is resident memory flat, and as predicted? Over many training steps, and while a large corpus is prepared.
+"""Whether resident memory is flat and as predicted, over many training steps and while a large corpus is prepared.
 
     python -m benchmarks.memory steps [--steps 20000] [--json]
     python -m benchmarks.memory shapes [--model multi30k] [--steps 1500] [--threads 2] [--precision auto] [--json]
     python -m benchmarks.memory encode [--pairs 5000000] [--steps 1000] [--json]
 
-`steps` trains a model of width 16 through the trainer and its batches, saving checkpoints. `shapes` trains a model on
-pairs as long as multi30k's, so that hardly two batches have one shape, and compares what it holds with what `plan`
-predicts; flat is then asked from step 500 on. `encode` writes a corpus of
-short generated pairs, prepares it as a run does, and tells pairs per second and cores at work while encoding; then it
-trains on it, and watches the memory that is the process's own (pages of the mapped corpus are the system's to take
-back). Flat means: after the first tenth, no sample is more than 5 % from the median. Exit code 1 if it is not.
+`steps` trains a model of width 16 with the trainer and its batches, and saves checkpoints. `shapes` trains on pairs as
+long as multi30k's, so that hardly two batches have the same shape, and compares the memory with the prediction of
+`plan`; it must be flat from step 500 on. `encode` writes a corpus of short generated pairs, prepares it as a run does,
+and reports pairs per second and busy cores while encoding; then it trains on it and measures the process's own memory
+(the system can take back pages of the mapped corpus). Flat: after the first tenth, no sample is more than 5 % from the
+median. Exit code 1 if memory is not flat.
 """
 
 import argparse
@@ -41,12 +41,12 @@ from model.config import ModelConfig
 
 TOLERANCE = 0.05
 VOCABULARY, WORDS = 1000, 4000
-SETTLED = 500  # steps after which the kernels of as many shapes are held as ever will be
+SETTLED = 500  # steps after which the cache of kernels is full
 
 
 @dataclass(frozen=True)
 class Case:
-    """A model, and what of a run's settings its memory depends on."""
+    """A model, and the settings of a run on which its memory depends."""
 
     model: ModelConfig
     vocabulary: int = VOCABULARY
@@ -74,7 +74,7 @@ CASES = {
 
 
 class _Samples:
-    """Resident memory, or what of it is the process's `own`, time and processor time, now and then."""
+    """Samples of resident memory (or of the process's `own` part), time and processor time."""
 
     def __init__(self, own: bool = False) -> None:
         self._field = "RssAnon:" if own else "VmRSS:"
@@ -104,7 +104,7 @@ class _Samples:
 def train_steps(
     steps: int, folder: Path, pairs: EncodedPairs, case: Case, own: bool = False, settling: float = 0.1
 ) -> dict[str, Any]:
-    """Many steps on encoded pairs, as a run makes them."""
+    """Train many steps on encoded pairs, as a run does."""
     from experiments.device import Device, seed_everything
     from experiments.tasks.sequence.batches import Batches
     from experiments.training.parallel.group import Group
@@ -146,7 +146,7 @@ def train_steps(
 
 
 def shapes(case: Case, steps: int, folder: Path) -> dict[str, Any]:
-    """Train on batches of ever new shapes; what is held, beside what is predicted."""
+    """Train on batches of ever new shapes; measured memory beside the prediction."""
     pairs = _pieces(folder, case.vocabulary, (8, 30))
     facts = train_steps(steps, folder, pairs, case, settling=min(0.9, SETTLED / steps))
     config = case.config(steps)
@@ -160,7 +160,7 @@ def shapes(case: Case, steps: int, folder: Path) -> dict[str, Any]:
 
 
 def encode(pairs: int, steps: int, folder: Path) -> dict[str, Any]:
-    """Write a corpus, prepare it with every core, watch the part that encodes; train on it."""
+    """Write a corpus, prepare it with every core, measure the encoding; then train on it."""
     corpus, samples = folder / "corpus", _Samples()
     corpus.mkdir()
     for name, count in (("train", pairs), ("dev", 100)):
@@ -184,7 +184,7 @@ def encode(pairs: int, steps: int, folder: Path) -> dict[str, Any]:
 
 
 def _lines(count: int, side: int) -> Iterator[str]:
-    """Two to nine words of a vocabulary of `WORDS`; source and target have their own."""
+    """Lines of two to nine words from a vocabulary of `WORDS` per side."""
     draw = random.Random(side)
     words = ["".join(draw.choices("abcdefghijklmnopqrstuvwxyz", k=draw.randint(2, 9))) for _ in range(WORDS)]
     lines = [" ".join(draw.choices(words, k=draw.randint(2, 9))) + "\n" for _ in range(50_000)]
@@ -218,7 +218,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="also write the JSON to a file")
     options = parser.parse_args()
     if options.what == "shapes" and not os.environ.keys() & {"LD_PRELOAD", "GLIBC_TUNABLES"}:
-        # what has to be there when a process starts, as it is for a run's
+        # must be set before the process starts, as for a run
         os.execve(sys.executable, [*sys.orig_argv], {**os.environ, **allocator()})
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)

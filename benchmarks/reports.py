@@ -1,11 +1,11 @@
-"""How long a table takes: 1,000 runs with 3,000 sentences each, from a store on disk, without and with its tests.
+"""Time to print a table of 1,000 runs with 3,000 sentences each from a store on disk, without and with its tests.
 
     python -m benchmarks.reports [--runs N] [--sentences N] [--seeds N] [--store DIR] [--json]
 
-The store holds generated results and counts, written as training writes them; `--store` keeps it for the next time.
-Every figure is the command's own process: start, imports, reading, computing, printing. The first read, which warms
-the disk's cache, is given apart. Exits with 1 where a limit is missed: 2 s of processor time without tests, 10 s with
-them (of wall time; of processor time too, where other work shares the machine).
+The store has generated results and counts, written as training writes them; `--store` keeps it for the next time.
+Every figure is of a whole command: start, imports, reading, computing, printing. The first read, which fills the
+disk's cache, is reported separately. Exits with 1 beyond a limit: 2 s of processor time without tests, 10 s with them
+(of wall time, or of processor time if other work shares the machine).
 """
 
 import argparse
@@ -59,7 +59,7 @@ def main() -> int:
 
 
 def _own(timing: dict[str, float], mode: str) -> float:
-    """What the limit speaks of: own time for the plain table, the smaller of wall and processor time with tests."""
+    """The limited time: processor time of the plain table, the smaller of wall and processor time with tests."""
     return timing["cpu_s"] if mode == "none" else min(timing["wall_s"], timing["cpu_s"])
 
 
@@ -69,7 +69,7 @@ def _study(rows: int, seeds: int) -> str:
 
 
 def _write_store(study_file: Path, root: Path, sentences: int) -> int:
-    """Results and counts of every planned run; returns how many runs there are."""
+    """Write results and counts of every planned run; returns the number of runs."""
     study = load_study(str(study_file))
     task = load_task(study.task)
     plan = plan_study(study, selection(), task, root, lambda *_: RunState("missing"))
@@ -95,14 +95,15 @@ def _write_store(study_file: Path, root: Path, sentences: int) -> int:
             }
             (folder / "result.json").write_text(json.dumps(record), encoding="utf-8")
         record = {"attempt": 1, "code_digest": training, "num_params": run.num_params, "precision": "fp32"}
-        record |= {"device": "a processor", "device_kind": "cpu", "versions": {"torch": "2.13.0"}, "wall_s": 60.0}
+        record |= {"device": "a processor", "device_kind": "cpu", "threads": 1, "wall_s": 60.0}
+        record |= {"versions": {"torch": "2.13.0"}}
         record |= {"config": run.config.model_dump(mode="json"), "revision": {"commit": "0" * 40, "dirty": False}}
         (store.run_folder(run.run_id) / "result.json").write_text(json.dumps(record), encoding="utf-8")
     return len(plan.runs)
 
 
 def _counts(rng: np.random.Generator, reference: np.ndarray) -> np.ndarray:
-    """Translations up to three words longer or shorter, of whose n-grams about 60, 35, 20 and 12 percent are right."""
+    """Counts of translations up to three words longer or shorter; about 60, 35, 20 and 12 % of n-grams are correct."""
     length = np.maximum(reference + rng.integers(-3, 4, len(reference)), 1)
     totals = np.maximum(length[:, None] - np.arange(4), 0)
     correct = rng.binomial(totals, [0.6, 0.35, 0.2, 0.12])

@@ -1,13 +1,13 @@
-"""What the coordinator, the queue and the scheduler cost.
+"""The cost of the coordinator, the queue and the scheduler.
 
    python -m benchmarks.scheduler [--quick] [--json]
 
-- overhead: stub runs that sleep 10 ms on 2 slots. The coordinator's share is what remains of the wall time after the
-  sleep, on an engine that starts nothing (a child is a deadline); starting processes and MLflow are measured beside.
-- queue: operations a second (enqueue, claim, finish), and `status` of a long queue with the memory it takes.
+- overhead: stub runs that sleep 10 ms on 2 slots. The coordinator's share is the wall time minus the sleep, on
+  an engine that starts nothing (a child is a deadline); starting processes and MLflow are measured separately.
+- queue: operations per second (enqueue, claim, finish), and `status` of a long queue with the memory it takes.
 - makespan: random lengths against the lower bound max(longest, total / slots), on a clock that jumps.
 - simulation: 512 GPUs and 100,000 runs on the same clock, with the real queue and the real scheduler.
-- crowd: the real coordinator with 512 slots whose children are deadlines: where its limit is.
+- crowd: the real coordinator with 512 slots whose children are deadlines: its limit.
 - start: from placing a run to its training, forked from a process that has imported torch.
 """
 

@@ -1,6 +1,6 @@
 """Environments for the toolkits of benchmarks.decoding and benchmarks.training: `python -m benchmarks.setup_peers DIR`.
 
-Each gets its own, so that none pulls another torch; torch is the version that this project is measured with.
+Each toolkit has its own, so that none installs another torch; the version of torch is this project's.
 """
 
 import argparse
@@ -20,7 +20,7 @@ JOEYNMT_NEEDS = (
     *("numpy", "pyyaml", "packaging", "sacrebleu", "importlib_metadata", "tensorboard", "setuptools<81"),
     *("matplotlib", "sentencepiece", "subword-nmt", "sacremoses", "datasets", "pandas", "tqdm"),
 )
-# Sockeye asks for an older torch and the others for much that training does not touch: what is needed is named here.
+# Sockeye requires an older torch, and the others much that training does not use: the packages needed are listed here.
 RECIPES: dict[str, tuple[tuple[str, ...], ...]] = {
     "ct2": (("ctranslate2==4.8.5", "numpy"),),
     "hf": ((TORCH, "transformers==5.23.0", "sentencepiece"),),

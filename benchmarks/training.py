@@ -1,16 +1,16 @@
-"""Speed of training against other toolkits: the same steps in the same run, each in a process of its own.
+"""Speed of training against other toolkits: the same steps in the same run, each engine in its own process.
 
     python -m benchmarks.training [--quick] [--json] [--peers DIR] [--out FILE] [--clock wall|cpu] [--threads N]
 
 Every engine does the same updates: the same batches of pairs (lengths log-normal, similar ones together), the same
-sizes, dropout 0.1 and smoothing 0.1, gradients, Adam. Rounds of these steps are interleaved: one engine after the
-other, again and again; medians count. Peers run in environments that `python -m benchmarks.setup_peers DIR` makes;
-those not there are named as missing. Beside them the matrix product's speed is measured, which no trainer exceeds:
-`limit_share` is the part of it that ours reaches, by model.cost's arithmetic.
+sizes, dropout 0.1 and smoothing 0.1, gradients, Adam. Rounds of these steps are interleaved: the engines take
+turns, and the median counts. Peers run in environments made by `python -m benchmarks.setup_peers DIR`; missing ones
+are named. The speed of a matrix product is measured too, which no trainer exceeds: `limit_share` is the share of it
+that ours reaches, by model.cost's operations.
 
-`two runs` are two of ours with one thread each, side by side, as the scheduler places runs on a processor, against the
-fastest peer with all threads. `worst` is the smallest ratio / floor; below 1 the command exits with 1.
-`--clock cpu` counts processes' own processor time (take --threads 1): for a machine with other work.
+`two runs` are two of our runs with one thread each at the same time, as the scheduler places runs on a processor,
+against the fastest peer with all threads. `worst` is the smallest ratio / floor; below 1 the command exits with 1.
+`--clock cpu` counts the processes' own processor time, for a machine with other work (use --threads 1).
 """
 
 import argparse
@@ -59,7 +59,7 @@ def main() -> int:
 def _case(
     size: str, precision: str, batches: list[Any], mean: int, rounds: int, options: argparse.Namespace
 ) -> list[dict[str, Any]]:
-    """One result; for tiny in bf16 another one, of two runs side by side."""
+    """One result; for tiny in bf16 a second one, of two runs at the same time."""
     job = {
         "model": MODELS[size], "precision": precision, "batches": batches,
         "dropout": 0.1, "smoothing": 0.1,

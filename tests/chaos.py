@@ -1,4 +1,4 @@
-"""Faults at random, and then every number is checked: SIGKILL to children, the coordinator or both, steps of the clock,
+"""Random faults, then every number is checked: SIGKILL to children, the coordinator or both, steps of the clock,
 damaged lines among the events of running attempts, locks on MLflow's database.
 
     python -m tests.chaos stub --runs 200 --slots 8 --kills 100     runs of a stub task
@@ -56,7 +56,7 @@ SMALL = ["data.builtin_pairs=2000", "data.vocab_size=500", "training.train_steps
 
 
 class Killer:
-    """Kills at so many random moments: one child, the coordinator, or all that there are; or does something else."""
+    """Kills one child, the coordinator, or all processes at random moments, or causes another fault."""
 
     def __init__(self, store: Store, moments: int, chance: random.Random, pause_s: tuple[float, float]) -> None:
         self._store, self._moments, self._chance, self._pause_s = store, moments, chance, pause_s
@@ -65,7 +65,7 @@ class Killer:
         self.killed: Counter[str] = Counter()
 
     def run(self, start: Callable[[], subprocess.Popen[bytes]]) -> None:
-        """Start the coordinator again and again, until all is done. A run that was unlucky thrice is retried."""
+        """Start the coordinator until all runs are done. A run that was killed three times in a row is retried."""
         self._work(start)
         start().wait()  # what a killed coordinator could not tell MLflow any more
         assert self.killed["moments"] >= self._moments, f"all was done after {self.killed['moments']} kills"
@@ -85,7 +85,7 @@ class Killer:
                 process = start()
 
     def _await_children(self, process: subprocess.Popen[bytes]) -> None:
-        """Nothing is shown by killing a coordinator that has not begun."""
+        """Killing a coordinator that has not begun tests nothing."""
         while process.poll() is None and not self._children():
             time.sleep(0.02)
 
@@ -122,13 +122,13 @@ class Killer:
             self.killed["moments"] += 1
 
     def _step_clock(self) -> bool:
-        """Before the children that look next are started, so that a false end of a coordinator would show."""
+        """Before the next children start, so that a coordinator wrongly believed dead would show."""
         self._clock_s += self._chance.choice(CLOCK_STEPS_S)
         _clock(self._store).write_text(str(self._clock_s))
         return True
 
     def _children(self) -> list[psutil.Process]:
-        """The children alive of all attempts, in any order."""
+        """The living children of all attempts, in any order."""
         found = []
         queue = Queue(self._store.queue_db)
         refs = [queue.job(row.run_id).ref for row in queue.status() if row.state is State.RUNNING]
@@ -177,12 +177,12 @@ def _stub_job(number: int, chance: random.Random) -> Job:
 
 
 def _check_stub(store: Store, jobs: Sequence[Job]) -> int:
-    """Every run has the numbers of an undisturbed one, by one attempt; returns how many attempts there were."""
+    """Every run has the numbers of an undisturbed run, from one attempt; returns the number of attempts."""
     queue, attempts = Queue(store.queue_db), 0
     states = {row.run_id: row.state for row in queue.status()}
     for job in jobs:
         result, steps = store.result(job.run_id), job.config["training"]["train_steps"]
-        assert result is not None and result["sum"] == steps * (steps + 1) // 2, f"{job.run_id}: {result}"
+        assert result is not None and result.content["sum"] == steps * (steps + 1) // 2, f"{job.run_id}: {result}"
         assert states[job.run_id] is State.FINISHED
         history = queue.history(job.run_id)
         assert [a["outcome"] for a in history].count("finished") == 1 and history[-1]["outcome"] == "finished"
@@ -192,7 +192,7 @@ def _check_stub(store: Store, jobs: Sequence[Job]) -> int:
 
 
 def _check_mlflow(store: Store, jobs: Sequence[Job]) -> None:
-    """As many runs as jobs, each FINISHED, its curve with every step once."""
+    """MLflow has one run per job, each FINISHED, with every step of its curve once."""
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
     from mlflow import MlflowClient
 
@@ -220,7 +220,7 @@ def table(
     options: Sequence[str] = (),
     pause_s: tuple[float, float] = (0.5, 4.0),
 ) -> dict[str, object]:
-    """A table trained undisturbed, and killed `kills` times: the same bytes. Returns where it was gone on with."""
+    """Tables trained undisturbed and killed `kills` times have the same bytes. Returns the steps of the resumes."""
     chosen = [study, *(options or ["--rows", ROWS, *(word for name in SMALL for word in ("--set", name))])]
     undisturbed, store = folder / "undisturbed", Store.open(folder / "killed")
     subprocess.run(_cli("run", *chosen, "--store", undisturbed, "--devices", "cpu:2"), check=True, capture_output=True)
@@ -261,7 +261,7 @@ def _cli(*arguments: str | Path) -> list[str]:
 
 
 def with_stepped_clock(store: Store) -> dict[str, str]:
-    """An environment for processes whose clock is off by the seconds that are written into `<store>.clock`."""
+    """An environment for processes whose clock differs by the seconds written into `<store>.clock`."""
     path = os.pathsep.join([str(STEPPED_CLOCK), str(ROOT), os.environ.get("PYTHONPATH", "")])
     return {**os.environ, "PYTHONPATH": path, "STEPPED_CLOCK": str(_clock(store))}
 

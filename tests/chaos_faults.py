@@ -1,4 +1,4 @@
-"""What chaos.py does to files beside killing: damaged lines in running attempts' events, locks on MLflow's database."""
+"""Faults of files in chaos.py: damaged lines in running attempts' events, locks on MLflow's database."""
 
 import os
 import random
@@ -35,7 +35,7 @@ time.sleep(float(sys.argv[2]))
 
 
 class Files:
-    """Damages a store's files while it is worked on, and knows what it has done."""
+    """Damages a store's files while a coordinator works on it, and records what it did."""
 
     def __init__(self, store: Store, chance: random.Random) -> None:
         self._store, self._chance = store, chance
@@ -44,7 +44,7 @@ class Files:
         self.damaged: Counter[tuple[str, int]] = Counter()  # lines, by run and attempt
 
     def damage_a_line(self) -> bool:
-        """Append a line that is none to the events of a running attempt, in one write, as its child does."""
+        """Append a damaged line to the events of a running attempt, in one write, as its child does."""
         queue = Queue(self._store.queue_db)
         running = [(row.run_id, row.attempt) for row in queue.status() if row.state is State.RUNNING]
         queue.close()
@@ -60,13 +60,13 @@ class Files:
         return True
 
     def lock_mlflow(self) -> bool:
-        """Let a process keep all others from writing MLflow's database for some seconds."""
+        """Lock MLflow's database for some seconds in another process."""
         seconds = self._chance.uniform(1.0, 12.0)
         self._locks.append(subprocess.Popen([sys.executable, "-c", LOCK, str(self._store.mlflow_db), str(seconds)]))
         return True
 
     def check(self) -> int:
-        """Every damaged line is counted, and MLflow has every point of every curve once; returns how many points."""
+        """Every damaged line is counted, and MLflow has every point of every curve once; returns their number."""
         for lock in self._locks:
             lock.wait()
         counted = {(run_id, attempt): line for run_id, attempt, line in damaged_events(self._store)}

@@ -74,7 +74,7 @@ class Slurm:
         self._run(name, "slurmd", "-D", "-N", name)
 
     def kill_node(self, name: str) -> None:
-        """As a power cut does: its daemon and all its jobs are gone at once; Slurm learns of it later."""
+        """Like a power cut: the daemon and all its jobs end at once, and Slurm notices later."""
         self._daemons.pop(name).kill()
         tasks = []
         for process in psutil.process_iter():

@@ -1,4 +1,4 @@
-"""What every test leaves behind as it found it."""
+"""State of the process and of the user's files that every test restores."""
 
 import sys
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ __all__ = ["ray_cluster", "slurm"]
 
 @pytest.fixture(autouse=True, scope="session")
 def _state_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Jobs that tests queue are signed with a key of the tests' own; no test touches the user's cache."""
+    """Tests sign jobs with their own key, and have their own cache."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         patched.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))

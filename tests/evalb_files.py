@@ -1,4 +1,4 @@
-"""Two files with a tree a line, scored as evalb.c scores them: for EVALB's own samples."""
+"""Score two files with one tree per line as evalb.c does, for EVALB's own samples."""
 
 import re
 
@@ -13,7 +13,7 @@ _LOOSE = re.compile(r"(?:^|[\s)])[^\s()]")  # text that follows no opening brack
 
 
 def score_files(gold, parses, rules=COLLINS):
-    """SentenceScore of each line; a line that is no tree is an error of its sentence."""
+    """The SentenceScore of each line; a line that is not a tree is an error of its sentence."""
     pairs = zip(read_lines(gold), read_lines(parses), strict=True)
     return [score_sentence(_tree(ours), _parse(theirs, rules), rules) for ours, theirs in pairs]
 

@@ -26,7 +26,7 @@ from tests.flips import Kind, Printing, Said, printed
 
 
 def all_kinds(study: Path, root: Path, folder: Path) -> Iterator[Kind]:
-    """Of a store that `flips.make_store` made. `folder` is an empty one, for what is made in passing."""
+    """The kinds of files of a store made by `flips.make_store`. `folder`: an empty folder for temporary files."""
     store, table = Store.open(root, create=False), Printing(study, root)
     yield Kind("store.json", root / "store.json", table)
     yield Kind("fingerprints", root / "corpora" / "fingerprints.json", lambda: _read_anew(table))
@@ -39,7 +39,7 @@ def all_kinds(study: Path, root: Path, folder: Path) -> Iterator[Kind]:
 
 
 def results(root: Path, table: Callable[[], Any]) -> Iterator[Kind]:
-    """What a table is printed from, and what lies beside it."""
+    """The files that a table is printed from, and those beside them."""
     evaluation = min(path.parent for path in root.glob("runs/*/evaluations/*/result.json"))
     home = evaluation.parents[1]
     attempt = max((home / "attempts").iterdir())
@@ -103,7 +103,7 @@ def _weights(tensors: Any) -> str:
 
 
 def _resumed(attempt: Path) -> Any:
-    """Where a training would go on, and with what."""
+    """The checkpoint from which a training would resume, with its tensors."""
     skipped: list[str] = []
     meta = checkpoint.meta_of(attempt / "final")
     found = checkpoint.newest(
@@ -136,13 +136,13 @@ def _corpus(folder: Path) -> Any:
 
 
 def _read_anew(table: Callable[[], Any]) -> Any:
-    """Planning, with nothing of the corpus known to this process."""
+    """Planning in a process that knows nothing of the corpus."""
     files._seen.clear()
     return table()
 
 
 def _jobs(store: Store) -> Any:
-    """What decides numbers: settings, inputs, evaluations, what the first attempt pinned, which process it was."""
+    """Values that decide numbers: settings, inputs, evaluations, pinned settings of the first attempt, its process."""
     ledger = Ledger(store.queue_db, create=False)
     try:
         ledger.check()

@@ -1,4 +1,4 @@
-"""Single bits of a store's files changed, one at a time: whatever reads the file must not take it for what was written.
+"""Flip single bits of a store's files, one at a time: no reader may take a changed file for the written one.
 
 A flip is *refused* (one paragraph), *harmless* (the same is read or printed) or *said* (a gap in the table with its
 reason, a checkpoint skipped by name). Anything else is silent, and fails: `python -m tests.chaos flips`.
@@ -46,7 +46,7 @@ set = {evaluation.checkpoint = "average:2"}
 
 
 class Said(Exception):  # noqa: N818 - how a flip ends
-    """What was read lacks something, and says so."""
+    """The result lacks something, and says so."""
 
 
 @dataclass
@@ -110,7 +110,7 @@ def printed(study: Path | str, store: Path, seeds: int | None = None) -> dict[st
 
 
 class Printing:
-    """Reads a table as it is printed, once for each state of the records that it is made of."""
+    """Reads a printed table, once for each state of its records."""
 
     def __init__(self, study: Path, store: Path, seeds: int | None = None) -> None:
         self._study, self._store, self._seeds = study, store, seeds
@@ -118,7 +118,7 @@ class Printing:
         self._whole = self._found()
 
     def __call__(self) -> dict[str, str]:
-        """Raises Said where cells are missing with their reasons, and all that are there are what they were."""
+        """Raises Said if cells are missing with reasons and all other cells are unchanged."""
         found = self._found()
         if found == self._whole:
             return found

@@ -95,7 +95,7 @@ def write_study(folder: Path, kind: str, where: str = "nowhere") -> Path:
 
 
 def finish(study: Path, store: Path, seeds: int | None = None) -> Selected:
-    """Run the whole table here; nothing is printed."""
+    """Run the whole table in this process, without printing it."""
     chosen = choose(str(study), Selectors(seeds=seeds, store=store))
     opened = Store.open(store)
     runs = list(chosen.plan.runs)

@@ -21,7 +21,7 @@ def batch_of(source, target_input, target_output):
 
 
 def pairs(step, count=6):
-    """Sentences that are to be copied, of 2 to 5 pieces."""
+    """Sentences of 2 to 5 pieces, to be copied."""
     generator = torch.Generator().manual_seed(step)
     source, target_input = torch.zeros(2, count, 6, dtype=torch.int64)
     target_output = torch.zeros(count, 6, dtype=torch.int64)

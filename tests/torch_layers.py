@@ -1,4 +1,4 @@
-"""torch's own encoder and decoder layers with the weights of ours: what ours must equal."""
+"""torch's own encoder and decoder layers with our weights, as the reference for ours."""
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +10,7 @@ from model.sublayers.attention import CrossAttention, SelfAttention
 
 @torch.no_grad()
 def torch_encoder_layer(ours: Layer, norm: str = "post") -> nn.TransformerEncoderLayer:
-    """In training mode: torch's fast path in eval mode is another code. Without dropout the numbers are one."""
+    """In training mode, as torch's fast path in eval mode is other code; without dropout the numbers are the same."""
     theirs = nn.TransformerEncoderLayer(**_sizes(ours, norm))
     _copy_self(ours.self_attention, theirs.self_attn)
     _copy_feed_forward(ours.feed_forward, theirs)

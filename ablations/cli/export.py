@@ -26,9 +26,9 @@ def export(
 
     choice = checkpoint or found.config.evaluation.checkpoint
     facts = {
-        "commit": (found.result.get("revision") or {}).get("commit"),
-        "code_digest": found.result.get("code_digest"),
-        "versions": found.result.get("versions"),
+        "commit": found.result.revision.commit,
+        "code_digest": found.result.code_digest,
+        "versions": found.result.versions,
     }
     write(found.config, found.attempt, folder, run_id=found.run_id, choice=choice, facts=facts)
     typer.echo(f"run {found.run_id} is in {folder}: ablations translate --model {folder}")

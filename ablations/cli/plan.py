@@ -37,7 +37,7 @@ def plan(
     todo = [run for run in planned.runs if run.state not in ("finished", "stale")]
     if measured and todo:
         measure(chosen, todo, slots[0], plain_progress)
-    predicted = forecast(chosen, todo, slots)
+    predicted = forecast(chosen, planned, todo, slots)
     found, again = obstacles(chosen, todo, slots), trained_again(chosen, todo)
     if as_json:
         typer.echo(json.dumps(_as_json(planned, predicted, found, again), indent=1, ensure_ascii=False))

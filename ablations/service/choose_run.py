@@ -3,7 +3,6 @@
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from ablations.service.queued_runs import all_rows
 from ablations.service.selected import Selectors, choose, task_of
@@ -13,7 +12,7 @@ from experiments.errors import UserError
 from experiments.jobs.devices.slots import parse_slots
 from experiments.jobs.queue.job import JobStatus
 from experiments.store.layout import Store
-from experiments.store.sealed import read_json
+from experiments.store.results import FILE, EvaluationResult, TrainingResult
 
 BEST = "best"
 
@@ -25,7 +24,7 @@ class Trained:
     run_id: str
     config: RunConfig
     attempt: Path  # the attempt's folder, with the weights
-    result: dict[str, Any]
+    result: TrainingResult
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,14 +46,14 @@ def find_trained(named: Named, selectors: Selectors) -> Trained:
     result, attempt = store.result(run_id), store.weights_folder(run_id)
     if result is None or attempt is None:
         raise UserError(f"The run {run_id} is not trained in {store.root}; train it with `ablations run`.")
-    if result["task"] != "translation":
-        raise UserError(f"The run {run_id} belongs to the task {result['task']}, which does not translate.")
-    config = RunConfig.from_mapping(result["config"])
+    if result.task != "translation":
+        raise UserError(f"The run {run_id} belongs to the task {result.task}, which does not translate.")
+    config = RunConfig.from_mapping(result.config or {})
     return Trained(run_id, config, attempt, result)
 
 
 def _by_id(store: Store, run: str) -> str:
-    known = sorted(path.parent.name for path in store.runs.glob("*/result.json"))
+    known = sorted(path.parent.name for path in store.runs.glob(f"*/{FILE}"))
     fitting = [run_id for run_id in known if run_id.startswith(run)]
     if len(fitting) != 1:
         found = f"{len(fitting)} runs begin with it" if fitting else f"there are {len(known)} trained runs"
@@ -102,8 +101,9 @@ def _best(store: Store, study: Study, seed: int | None, profile: str | None) -> 
     column = next((c for c in columns if c.better == "higher"), *columns[:1])
     found = {}
     for queued in _queued(store, study.name, None, profile):
-        records = [read_json(path) or {} for path in store.run_folder(queued.run_id).glob("evaluations/*/result.json")]
-        scores = [r["metrics"].get(column.metric) for r in records if r.get("set") == "dev"]
+        paths = store.run_folder(queued.run_id).glob(f"evaluations/*/{FILE}")
+        records = [record for path in paths if (record := EvaluationResult.load(path))]
+        scores = [record.metrics.get(column.metric) for record in records if record.set == "dev"]
         known = [score if column.better == "higher" else -score for score in scores if score is not None]
         if known and seed in (None, queued.seed) and store.result(queued.run_id):
             found[queued.run_id] = max(known)

@@ -104,7 +104,7 @@ def _job(chosen: Selected, plan: Plan, run: PlannedRun, stale: str, code: Mappin
         devices=chosen.devices_per_run,
         priority=chosen.priority,
         members=(member(plan, run),),
-        rerun_after=int(result["attempt"]) if result and retrain else 0,
+        rerun_after=result.attempt if result and retrain else 0,
         keeps=chosen.task.keeps(run.config),
         continues=tuple(_shorter(store, run)),
     )
@@ -120,7 +120,7 @@ def _evaluation(
     }  # fmt: skip
     made = store.evaluation(run.run_id, planned.eval_id) if code else None
     if made and code and stale_parts(made, code):
-        item["renew"] = int(made["attempt"])
+        item["renew"] = made.attempt
     return item
 
 

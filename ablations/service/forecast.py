@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ablations.plan.plan import PlannedRun
+from ablations.plan.plan import Plan, PlannedRun
 from ablations.service.enqueue import prepare
 from ablations.service.selected import Selected
 from ablations.study.messages import duration, number
@@ -38,10 +38,10 @@ class Forecast:
         return sum(seconds or 0.0 for seconds in self.seconds.values())
 
 
-def forecast(chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slot]) -> Forecast:
-    """Predict from measurements in the store on devices like the first of `slots`."""
+def forecast(chosen: Selected, plan: Plan, runs: Sequence[PlannedRun], slots: Sequence[Slot]) -> Forecast:
+    """Predict `runs` of the plan from measurements in the store on devices like the first of `slots`."""
     slot, task = slots[0], chosen.task
-    every = {run.run_id: step_cost(run) for run in chosen.plan.runs}
+    every = {run.run_id: step_cost(run) for run in plan.runs}
     steps, evaluations = of_results(chosen.store, every)
     speed = Speed([*kept(chosen.store), *steps], slot.kind, slot.threads)
     scoring = Speed(evaluations, slot.kind, slot.threads)
@@ -92,7 +92,8 @@ def refuse_above(
 
     Unknown speeds are measured first, if the runs are trained on this machine (`here`).
     """
-    predicted = forecast(chosen, runs, slots)
+    plan = chosen.plan
+    predicted = forecast(chosen, plan, runs, slots)
     if predicted.makespan_s is None and not here:
         raise UserError(
             "--max-hours: no similar run was measured in this store yet. On a machine like the cluster's, "
@@ -100,7 +101,7 @@ def refuse_above(
         )
     if predicted.makespan_s is None:
         measure(chosen, runs, slots[0], progress)
-        predicted = forecast(chosen, runs, slots)
+        predicted = forecast(chosen, plan, runs, slots)
     if predicted.makespan_s is None:
         raise UserError("--max-hours: the time of these runs cannot be predicted, so the budget cannot be checked.")
     if predicted.makespan_s > max_hours * 3600:

@@ -1,7 +1,6 @@
 """The state of a planned run: from the store, or else from the queue."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from ablations.plan.plan import RunState, StateOf
 from experiments.errors import Damaged
@@ -9,6 +8,7 @@ from experiments.jobs.queue.queue import Queue
 from experiments.records import TRAINING
 from experiments.store.code import code_digests
 from experiments.store.layout import Store
+from experiments.store.results import EvaluationResult
 from experiments.tasks.base import Task
 
 
@@ -31,20 +31,20 @@ def run_states(store: Store, task: Task) -> StateOf:
             lacking = {eval_id for eval_id, made in zip(eval_ids, evaluations, strict=True) if made is None}
             tried = result is None or lacking & asked_of_failed.get(run_id, set())
             return RunState("failed" if in_queue == "failed" and tried else "missing")
-        old = {part for made in evaluations for part in stale_parts(made or {}, parts)}
-        stale = [TRAINING] * (result.get("code_digest") != training) + [part for part in parts if part in old]
+        old = {part for made in evaluations if made for part in stale_parts(made, parts)}
+        stale = [TRAINING] * (result.code_digest != training) + [part for part in parts if part in old]
         return RunState("stale", tuple(stale)) if stale else RunState("finished")
 
     return state_of
 
 
-def stale_parts(made: Mapping[str, Any], code: Mapping[str, str]) -> list[str]:
+def stale_parts(made: EvaluationResult, code: Mapping[str, str]) -> list[str]:
     """The parts of an evaluation that were made by other code than the present one.
 
     code: the digest of each part, in the order of the parts. Records of earlier versions have no parts: all are stale.
     """
-    parts = made.get("parts", {})
-    return [part for part, digest in code.items() if parts.get(part, {}).get("code_digest") != digest]
+    made_by = made.code
+    return [part for part, digest in code.items() if made_by.get(part) != digest]
 
 
 def _queue_states(store: Store) -> tuple[dict[str, str], dict[str, set[str]]]:

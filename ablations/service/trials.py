@@ -117,7 +117,7 @@ class Trials:
         eval_id = next(e.eval_id for e in run.evaluations if e.spec.set == self.tune.set)
         scored = store.evaluation(run.run_id, eval_id) if store.result(run.run_id) else None
         if scored is not None:
-            value = scored["metrics"].get(self.column.metric)
+            value = scored.metrics.get(self.column.metric)
             search.tell(trial.number, COMPLETE if value is not None else FAILED, value, self._curve(search, run))
             return
         known = queued.get(run.run_id)

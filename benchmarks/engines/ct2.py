@@ -1,4 +1,4 @@
-"""CTranslate2, fp32 or int8, on random weights of the asked shapes."""
+"""CTranslate2, fp32 or int8, on random weights of the job's shapes."""
 
 import tempfile
 
@@ -56,7 +56,7 @@ with tempfile.TemporaryDirectory() as folder:
     spec.validate()
     spec.optimize(quantization=None)
     spec.save(folder)
-    # A test set is decoded by as many workers as there are threads, which is how CTranslate2 advises to do it.
+    # CTranslate2 recommends as many workers as threads for a test set.
     workers = job["threads"] if job["sorted"] else 1
     translator = ctranslate2.Translator(
         folder,

@@ -1,4 +1,4 @@
-"""Joey NMT: its beam search, which keeps no keys and values, on random weights of the asked shapes."""
+"""Joey NMT: its beam search, which caches no keys and values, on random weights of the job's shapes."""
 
 from types import SimpleNamespace
 

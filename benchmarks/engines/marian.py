@@ -1,4 +1,4 @@
-"""Hugging Face transformers: MarianMTModel.generate with its cache, on random weights of the asked shapes."""
+"""Hugging Face transformers: MarianMTModel.generate with its cache, on random weights of the job's shapes."""
 
 import marian_sizes
 import measure

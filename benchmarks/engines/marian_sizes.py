@@ -1,4 +1,4 @@
-"""MarianMTModel's configuration for a job's sizes. For scripts that run in the environment of Hugging Face's."""
+"""MarianMTModel's configuration for a job's sizes; for scripts in the environment of Hugging Face transformers."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from transformers import MarianConfig
 
 
 def config(sizes: dict[str, int], **more: Any) -> MarianConfig:
-    """Ours, as Marian names them; `more` is what only one script says."""
+    """Our sizes by Marian's names; `more`: settings of a single script."""
     stack = {
         f"{side}_{name}": sizes[ours]
         for side in ("encoder", "decoder")

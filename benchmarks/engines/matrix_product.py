@@ -1,4 +1,4 @@
-"""The speed of a 2048³ matrix product in the asked precision, in operations per second."""
+"""The speed of a 2048³ matrix product in the job's precision, in operations per second."""
 
 import serve
 import torch

@@ -1,4 +1,4 @@
-"""What the scripts of benchmarks.decoding share: the sentences in batches, and rounds of decoding all of them.
+"""The common part of the scripts of benchmarks.decoding: the sentences in batches, and rounds that decode all of them.
 
 The job (serve.py): model, sentences of piece ids, batch, sorted (they are a test set), beam, extra, variant, threads.
 """
@@ -14,7 +14,7 @@ job = serve.job
 
 
 def batches(job: dict[str, Any]) -> list[list[list[int]]]:
-    """The sentences in batches: as given where `batch` divides them, sorted by length where they are a test set."""
+    """The sentences in batches of `batch`; a test set is sorted by length first."""
     sentences, size = job["sentences"], job["batch"]
     if job["sorted"]:
         sentences = sorted(sentences, key=len, reverse=True)
@@ -22,14 +22,14 @@ def batches(job: dict[str, Any]) -> list[list[list[int]]]:
 
 
 def steps(batch: list[list[int]], job: dict[str, Any]) -> int:
-    """All sentences of a batch are decoded so far: the longest source and some more."""
+    """The number of steps for a batch: the length of the longest source plus `extra`."""
     return max(len(sentence) for sentence in batch) + int(job["extra"])
 
 
 def report(job: dict[str, Any], decode: Callable[[], int], version: str) -> None:
     """`decode` does the whole job and returns how many pieces the longest outputs have, in all.
 
-    A round is as many of it as a second takes.
+    A round repeats it for about one second.
     """
     sentences = len(job["sentences"])
     rounds = serve.Rounds(1, sentences, version=version, pieces_per_sentence=round(decode() / sentences, 3))

@@ -1,4 +1,4 @@
-"""This project's search. `batch` 0: a test set through decode/translate.py, as an evaluation does it."""
+"""This project's search. `batch` 0: a test set through decode/translate.py, as in an evaluation."""
 
 import measure
 import torch
@@ -18,7 +18,9 @@ torch.manual_seed(1)
 sizes = dict(job["model"])
 model = build_model(ModelConfig(**{k: v for k, v in sizes.items() if k != "vocab_size"}), sizes["vocab_size"]).eval()
 with torch.no_grad():
-    model.target_embedding.weight[EOS_ID] = 0  # its logit is 0, far below the best of thousands: nothing ends early
+    model.target_embedding.weight[EOS_ID] = (
+        0  # its logit is 0, far below the best of thousands, so no output ends early
+    )
 settings = SearchSettings(job["beam"], 0.6, job["extra"] - 1)
 
 

@@ -1,9 +1,9 @@
-"""What the engines' scripts share: rounds of the same work, asked for line by line.
+"""The common part of the engines' scripts: one round of the same work per line of standard input.
 
-The job comes as one line of JSON on standard input: for training model, batches of pairs of piece ids, precision,
-threads, dropout, smoothing; for decoding see measure.py. The script answers with one line when it has warmed up, then
-with one for every line "round"; what toolkits print goes to standard error. Needs nothing but the standard library, as
-each script runs in its toolkit's environment.
+The job is one line of JSON on standard input: for training model, batches of pairs of piece ids, precision,
+threads, dropout, smoothing; for decoding see measure.py. The script answers with one line when it is warm, then
+with one for every line "round"; output of toolkits goes to standard error. Uses only the standard library, because each
+script runs in its toolkit's environment.
 """
 
 import json
@@ -45,16 +45,16 @@ def target_tokens(batch: list[Pair]) -> int:
 
 
 class Rounds:
-    """Tells when a round begins and ends; a script whose own loop calls `step_done` needs no other.
+    """Begins and ends rounds, for a script whose own loop calls `step_done`.
 
-    A round is `steps` calls of it and `done` units of work; `facts` go out with the first answer.
+    A round has `steps` calls of it and `done` units of work; `facts` are part of the first answer.
     """
 
     def __init__(self, steps: int, done: int, **facts: Any) -> None:
         self.done, self._steps, self._facts, self._count = done, steps, facts, 0
 
     def step_done(self) -> bool:
-        """To be called after every step; waits for the next round at the end of one. True: no more rounds."""
+        """Call it after every step. At the end of a round it waits for the next one. True: no more rounds."""
         self._count += 1
         if self._count % self._steps:
             return False
@@ -70,7 +70,7 @@ class Rounds:
 
 
 def training_rounds(job: dict[str, Any], parameters: Iterable[Any], version: str) -> Rounds:
-    """Rounds of an update for each batch; their work is target tokens."""
+    """Rounds with one update per batch; their work is counted in target tokens."""
     size = sum({id(p): p.numel() for p in parameters if p.requires_grad}.values())
     return Rounds(len(job["batches"]), sum(map(target_tokens, job["batches"])), version=version, parameters=size)
 

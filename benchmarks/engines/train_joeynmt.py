@@ -15,7 +15,7 @@ torch.set_num_threads(job["threads"])
 torch.manual_seed(1)
 sizes = job["model"]
 specials = {"pad": serve.PAD, "bos": serve.BOS, "eos": serve.EOS, "unk": 3}
-vocabulary = Vocabulary.__new__(Vocabulary)  # its constructor looks every word up in a list: minutes
+vocabulary = Vocabulary.__new__(Vocabulary)  # its constructor searches a list for every word, which takes minutes
 vocabulary.specials, vocabulary.lang_tags = [f"<{name}>" for name in specials], []
 vocabulary._itos = [*vocabulary.specials, *(f"w{i}" for i in range(4, sizes["vocab_size"]))]
 vocabulary._stoi = {word: index for index, word in enumerate(vocabulary._itos)}
@@ -58,7 +58,7 @@ def step(index: int) -> None:
         loss, _, _, correct = model(return_type="loss", **vars(batches[index]))
     loss = loss / tokens[index]
     loss.backward()
-    loss.item(), correct.item()  # its trainer's metrics
+    loss.item(), correct.item()  # the metrics of its trainer
     optimizer.step()
     optimizer.zero_grad()
 

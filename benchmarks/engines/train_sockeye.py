@@ -43,7 +43,7 @@ def step(index: int) -> None:
     with torch.autocast("cpu", torch.bfloat16, enabled=bf16, cache_enabled=False):
         total, values, _ = trained(*arguments, {C.TARGET_LABEL_NAME: labels})
     total.backward()
-    values[0].item()  # its trainer's metrics
+    values[0].item()  # the metrics of its trainer
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
 

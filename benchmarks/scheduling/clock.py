@@ -1,4 +1,4 @@
-"""A clock that jumps from end to end: every claim and every end goes through the real queue and scheduler."""
+"""Simulated time that jumps to the next end of a job; claims and ends go through the real queue and scheduler."""
 
 import heapq
 import random
@@ -17,7 +17,7 @@ from experiments.jobs.queue.states import Outcome, State
 
 
 def makespans(folder: Path, tables: int) -> dict[str, float]:
-    """Over the lower bound, for tables of 20 to 200 runs with lengths as varied as Table 3's: real queue and scheduler.
+    """The makespan over its lower bound, for tables of 20 to 200 runs whose lengths vary as in Table 3.
 
     `wrong_*`: the same where each predicted cost is off by a third, up or down (standard deviation).
     """
@@ -38,7 +38,7 @@ def makespans(folder: Path, tables: int) -> dict[str, float]:
 
 
 def simulation(folder: Path, gpus: int, runs: int) -> dict[str, float]:
-    """Many GPUs and runs; how short runs may be on average before one coordinator keeps them waiting."""
+    """Many GPUs and runs: the mean length of runs below which one coordinator would keep GPUs waiting."""
     chance = random.Random(2)
     lengths = [chance.lognormvariate(0, 0.8) for _ in range(runs)]
     ledger = Ledger(folder / "simulated.db")
@@ -62,7 +62,7 @@ def simulation(folder: Path, gpus: int, runs: int) -> dict[str, float]:
 
 
 def _work_off(ledger: Ledger, lengths: Sequence[float], slots: Sequence[Slot]) -> float:
-    """The makespan, on a clock that jumps from end to end; every claim and every end goes through the queue."""
+    """The makespan in simulated time; every claim and every end goes through the queue."""
     free, busy, now, ended = {slot.name: slot for slot in slots}, [], 0.0, 0
     done = Ending(State.FINISHED, Outcome.FINISHED)
     while ended < len(lengths):

@@ -1,4 +1,4 @@
-"""The queue's operations, the command `status` on a long queue, and how soon a placed run trains."""
+"""The queue's operations, `ablations status` on a long queue, and the time until a placed run trains."""
 
 import statistics
 import subprocess
@@ -29,7 +29,7 @@ key = "base"
 
 
 def queue(folder: Path, count: int, long: int) -> dict[str, float]:
-    """Operations a second, and what looking at a long queue takes."""
+    """Operations per second, and the time to read a long queue."""
     ledger = Ledger(folder / "queue.db")
     done = Ending(State.FINISHED, Outcome.FINISHED)
     rates = {
@@ -48,7 +48,7 @@ def queue(folder: Path, count: int, long: int) -> dict[str, float]:
 
 
 def _status(store: Store, name: str) -> dict[str, float]:
-    """The whole command, interpreter and imports included, and the most memory it held."""
+    """Time of the whole command with interpreter and imports, and its peak memory."""
     code = "import sys; from ablations.cli.main import app\n" + (
         f"try: app(['status', '--store', {str(store.root)!r}])\n"
         "except SystemExit: pass\n"
@@ -71,9 +71,9 @@ def _rate(count: int, act: Callable[[int], object]) -> float:
 
 
 def start(folder: Path, runs: int) -> dict[str, float]:
-    """Seconds from placing a real run to its training, whose first batch is then read.
+    """Seconds from placing a real run to its first batch.
 
-    The first run waits for the fork server, which imports torch once; `import_torch_s` is what each would take alone.
+    The first run waits for the fork server, which imports torch once; without it each run would need `import_torch_s`.
     """
     study = folder / "tiny.toml"
     study.write_text(TINY)

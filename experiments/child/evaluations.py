@@ -4,6 +4,7 @@ A part has an identity: the run, the settings that the part reads, the set. A pa
 present code is not made again: a row with another beam reuses the perplexity, another metric reuses the translations.
 """
 
+import contextlib
 import logging
 import shutil
 import time
@@ -18,7 +19,8 @@ from experiments.identity import eval_identity
 from experiments.records import FailureClass
 from experiments.store import provenance
 from experiments.store.layout import Store
-from experiments.store.sealed import check_file, describe_file, read_json, write_json
+from experiments.store.results import FILE, EvaluationResult, Part
+from experiments.store.sealed import check_file, describe_file, write_json
 from experiments.store.spec import EvaluationRequest
 from experiments.tasks.base import Context, EvaluationSpec, Task, join_facts
 
@@ -28,7 +30,7 @@ log = logging.getLogger("experiments.child.run")
 class _Made(NamedTuple):
     """A part that exists: its entry in the record, and the folder with its files."""
 
-    entry: Mapping[str, Any]
+    entry: Part
     files: Mapping[str, Mapping[str, Any]]
     folder: Path
 
@@ -88,7 +90,7 @@ def _evaluate(
     target.mkdir(parents=True, exist_ok=True)
     spec = EvaluationSpec(item.set, item.settings, item.inputs)
     versions = provenance.versions(task.packages())
-    parts: dict[str, Any] = {}
+    parts: dict[str, Part] = {}
     again: set[str] = set()
     for part in task.evaluation_code:
         identity = part_identity(task, part, context.run_id, spec)
@@ -99,30 +101,30 @@ def _evaluate(
         again.add(part)
         before, began = _names(target), time.monotonic()
         facts = task.evaluate_part(part, config, spec, weights, target, context)
-        parts[part] = {
-            "id": identity,
-            "code_digest": code[part],
-            "wall_s": round(time.monotonic() - began, 3),
-            "versions": versions,
-            "facts": facts,
-            "files": sorted(_names(target) - before),
-        }
-    renews = {} if item.renew is None else {"renews": item.renew}
-    outcome = join_facts(entry["facts"] for entry in parts.values())
-    result = {
-        **outcome,
-        "parts": parts,
-        "eval_id": item.eval_id,
-        "run_id": context.run_id,
-        "set": spec.set,
-        "settings": dict(spec.settings),
-        "inputs": dict(spec.inputs),
-        "wall_s": round(sum(entry["wall_s"] for entry in parts.values()), 3),
-        "versions": versions_of(task, outcome),
-        "files": {name: describe_file(target / name) for name in sorted(_names(target))},
+        parts[part] = Part(
+            id=identity,
+            code_digest=code[part],
+            wall_s=round(time.monotonic() - began, 3),
+            versions=versions,
+            facts=facts,
+            files=sorted(_names(target) - before),
+        )
+    renews: dict[str, Any] = {} if item.renew is None else {"renews": item.renew}
+    outcome = join_facts(made_part.facts for made_part in parts.values())
+    result = EvaluationResult(
+        eval_id=item.eval_id,
+        run_id=context.run_id,
+        set=spec.set,
+        settings=dict(spec.settings),
+        inputs=dict(spec.inputs),
+        metrics=outcome["metrics"],
+        parts=parts,
+        wall_s=round(sum(made_part.wall_s for made_part in parts.values()), 3),
+        versions=versions_of(task, outcome),
+        files={name: describe_file(target / name) for name in sorted(_names(target))},
         **renews,
-    }
-    write_json(target / "result.json", result)
+    )
+    write_json(target / FILE, {**outcome, **result.content})
     events.emit("evaluated", eval_id=item.eval_id, set=spec.set, metrics=outcome["metrics"], **renews)
 
 
@@ -133,21 +135,19 @@ def versions_of(task: Task, facts: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _names(folder: Path) -> set[str]:
-    return {path.name for path in folder.iterdir() if path.is_file() and path.name != "result.json"}
+    return {path.name for path in folder.iterdir() if path.is_file() and path.name != FILE}
 
 
 def _made_parts(homes: Sequence[Path]) -> dict[tuple[str, str], _Made]:
     """Complete parts of the evaluations in the folders, by identity and digest of their code."""
     found: dict[tuple[str, str], _Made] = {}
     for home in homes:
-        for path in sorted(home.glob("*/result.json")):
-            try:
-                record = read_json(path) or {}
-            except Damaged:
-                continue
-            for entry in record.get("parts", {}).values():
-                files = {name: record["files"][name] for name in entry["files"]}
-                found.setdefault((entry["id"], entry["code_digest"]), _Made(entry, files, path.parent))
+        for path in sorted(home.glob(f"*/{FILE}")):
+            with contextlib.suppress(Damaged):
+                record = EvaluationResult.load(path) or EvaluationResult()
+                for part in record.parts.values():
+                    files = {name: record.files.get(name, {}) for name in part.files}
+                    found.setdefault((part.id, part.code_digest or ""), _Made(part, files, path.parent))
     return found
 
 

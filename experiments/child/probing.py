@@ -14,7 +14,7 @@ from experiments.child import run
 from experiments.config import DeviceSpec
 from experiments.events.event_log import EventWriter
 from experiments.records import ChildExit
-from experiments.store.sealed import read_json
+from experiments.store.results import FILE, TrainingResult
 from experiments.store.spec import AttemptSpec
 
 
@@ -23,11 +23,11 @@ def main(spec_path: Path) -> int:
     spec = AttemptSpec.read(spec_path)
     with _profile(spec.trace) if spec.trace else contextlib.nullcontext():
         code = run.main(spec_path)
-    result = read_json(spec_path.parent / "result.json") or {}
-    if code == ChildExit.FINISHED and "precision" in result and not spec.trace:
+    result = TrainingResult.load(spec_path.parent / FILE)
+    if code == ChildExit.FINISHED and result and result.precision and not spec.trace:
         from experiments.device import Device
 
-        device = Device.open(DeviceSpec(**spec.device), result["precision"])
+        device = Device.open(DeviceSpec(**spec.device), result.precision)
         EventWriter(spec_path.parent).emit("probed", matrix_flops=device.matrix_flops())
     return code
 

@@ -4,7 +4,8 @@
 
 SPEC is the file that the coordinator wrote into the attempt's folder (experiments/store/spec.py).
 
-`--alone` before SPEC runs a copy of an old attempt's spec for debugging (docs/architecture.md).
+`--alone` before SPEC runs a copy of an old attempt's spec for debugging (docs/architecture.md). More than 200 lines: an
+attempt from its first event to its record, in the order in which it happens.
 
 If several devices train a run together, each has its own process: the child is rank 0, and starts the others as
 `python -m experiments.child.run SPEC RANK PORT` (experiments/training/parallel/ranks.py).
@@ -38,6 +39,7 @@ from experiments.store import provenance
 from experiments.store.code import code_digest, code_digests
 from experiments.store.keeps import Keep, union
 from experiments.store.layout import Store
+from experiments.store.results import FILE, Revision, TrainingResult
 from experiments.store.sealed import write_json
 from experiments.store.spec import AttemptSpec
 from experiments.tasks.base import Context, Task
@@ -210,24 +212,26 @@ def _write_result(spec: AttemptSpec, task: Task, context: Context, facts: dict[s
     if revision.diff:
         (context.folder / "uncommitted.diff").write_text(revision.diff, encoding="utf-8")
     store = Store.open(context.store, create=False)
-    result = {
-        **facts,  # first, so that a trainer's own names replace no others
-        "run_id": spec.run_id,
-        "attempt": spec.attempt,
-        "task": spec.task,
-        "config": spec.config,
-        "inputs": dict(spec.inputs),
-        "wall_s": round(seconds, 3),  # of this attempt
+    host = provenance.host()
+    result = TrainingResult(
+        run_id=spec.run_id,
+        attempt=spec.attempt,
+        task=spec.task,
+        config=dict(spec.config),
+        inputs=dict(spec.inputs),
+        wall_s=round(seconds, 3),
+        devices=context.device.count,
+        device_share=context.device.share,
+        code_digest=context.code_digest,
+        revision=Revision(**revision.facts()),
+        tool=Revision(**provenance.tool()),
+        versions=versions_of(task, facts),
+        host=host["host"],
+        platform=host["platform"],
+        command=host["command"],
         **training_time(store, spec.run_id, spec.attempt, seconds),
-        "devices": context.device.count,
-        "device_share": context.device.share,
-        "code_digest": context.code_digest,
-        "revision": revision.facts(),
-        "tool": provenance.tool(),
-        **provenance.host(),
-        "versions": versions_of(task, facts),
-    }
-    write_json(context.folder / "result.json", result)
+    )
+    write_json(context.folder / FILE, {**facts, **result.content})  # the trainer's own facts replace no others
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Import finished runs from one store into another; identities tell which runs are equal. Imports no torch."""
 
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,10 +9,10 @@ from experiments.errors import UserError, explain_os_errors
 from experiments.exchange.redaction import ANYONE
 from experiments.store.durable import fsync_tree, whole_folder
 from experiments.store.layout import Store
-from experiments.store.sealed import read_json, write_json
+from experiments.store.results import FILE, TrainingResult
 
 # Files of an attempt that are exchanged; weights only on request; never checkpoints, optimizer state and specs.
-KEPT = ("events.jsonl", "log.txt", "result.json", "uncommitted.diff")
+KEPT = ("events.jsonl", "log.txt", FILE, "uncommitted.diff")
 WEIGHTS = "final"
 
 
@@ -32,10 +32,10 @@ def files_of(store: Store, run_id: str, eval_ids: Iterable[str] | None = None, w
     result = store.result(run_id)
     if result is None:
         return []
-    home, attempt = store.run_folder(run_id), store.attempt_folder(run_id, int(result["attempt"]))
+    home, attempt = store.run_folder(run_id), store.attempt_folder(run_id, result.attempt)
     evaluations = home / "evaluations"
     ids = _folders(evaluations) if eval_ids is None else list(eval_ids)
-    found = [home / "config.json", home / "result.json", *(attempt / name for name in KEPT)]
+    found = [home / "config.json", home / FILE, *(attempt / name for name in KEPT)]
     for eval_id in ids:
         found += (evaluations / eval_id).glob("*")
     if weights:
@@ -68,27 +68,27 @@ def import_runs(source: Store, target: Store, run_ids: Iterable[str]) -> Iterato
             yield Taken(run_id, "other")
             continue
         with explain_os_errors(f"write to the store {target.root}"):
-            attempt = int(ours["attempt"]) if ours else _copy_training(source, target, run_id, theirs)
+            attempt = ours.attempt if ours else _copy_training(source, target, run_id, theirs)
             count = sum(
                 _copy_evaluation(source, target, run_id, eval_id, attempt)
                 for eval_id in _folders(source.run_folder(run_id) / "evaluations")
             )
             if ours is None:  # last: this makes the run finished
-                write_json(target.run_folder(run_id) / "result.json", {**theirs, "attempt": attempt})
+                theirs.write(target.run_folder(run_id) / FILE, attempt=attempt)
         yield Taken(run_id, "taken" if ours is None else "had", count)
 
 
-def _training(result: Mapping[str, Any]) -> dict[str, Any]:
+def _training(result: TrainingResult) -> dict[str, Any]:
     """The parts of a result that two records of one training share: no attempt number, nothing that a bundle redacts.
 
     Settings are left out because the run_id covers them, and a corpus may have another path.
     """
-    numbers = {name: value for name, value in result.items() if name not in ("attempt", "config")}
+    numbers = {name: value for name, value in result.content.items() if name not in ("attempt", "config")}
     return ANYONE.without_fields(numbers)
 
 
-def _copy_training(source: Store, target: Store, run_id: str, result: Mapping[str, Any]) -> int:
-    origin = source.attempt_folder(run_id, int(result["attempt"]))
+def _copy_training(source: Store, target: Store, run_id: str, result: TrainingResult) -> int:
+    origin = source.attempt_folder(run_id, result.attempt)
     number, folder = target.new_attempt(run_id)
     for name in KEPT:
         if _is_inside(origin / name, source):
@@ -98,7 +98,7 @@ def _copy_training(source: Store, target: Store, run_id: str, result: Mapping[st
             place = folder / WEIGHTS / path.relative_to(origin / WEIGHTS)
             place.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, place)
-    write_json(folder / "result.json", {**result, "attempt": number})
+    result.write(folder / FILE, attempt=number)
     fsync_tree(folder)
     config = source.run_folder(run_id) / "config.json"
     if _is_inside(config, source) and not (target.run_folder(run_id) / "config.json").exists():
@@ -114,13 +114,13 @@ def _copy_evaluation(source: Store, target: Store, run_id: str, eval_id: str, at
         for path in source.evaluation_folder(run_id, eval_id).iterdir():
             if _is_inside(path, source):
                 shutil.copyfile(path, beside / path.name)
-        write_json(beside / "result.json", {**made, "attempt": attempt, "weights_attempt": attempt})
+        made.write(beside / FILE, attempt=attempt, weights_attempt=attempt)
     return True
 
 
 def runs_in(store: Store) -> list[str]:
     """Sorted run_ids of the finished runs of a store."""
-    return [name for name in _folders(store.runs) if read_json(store.runs / name / "result.json") is not None]
+    return [name for name in _folders(store.runs) if TrainingResult.load(store.runs / name / FILE) is not None]
 
 
 def _folders(folder: Path) -> list[str]:

@@ -147,7 +147,7 @@ def _known_paths(store: Store, folder: Path | None) -> tuple[tuple[str, str], ..
 
 def _hosts(store: Store, run_ids: Iterable[str]) -> tuple[tuple[str, str], ...]:
     """Names of this machine and of those that the runs recorded, each also in its short form."""
-    names = [socket.gethostname(), *(str((store.result(run_id) or {}).get("host") or "") for run_id in run_ids)]
+    names = [socket.gethostname(), *(getattr(store.result(run_id), "host", None) or "" for run_id in run_ids)]
     forms = [form for name in names for form in (name, name.partition(".")[0])]
     return tuple((name, "HOST") for name in sorted(set(filter(None, forms)), key=lambda name: (-len(name), name)))
 

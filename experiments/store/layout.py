@@ -18,17 +18,16 @@ import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from experiments.errors import Damaged, UserError, explain_os_errors
 from experiments.store import locks
-from experiments.store.sealed import read_named, write_json
+from experiments.store.results import FILE, EvaluationResult, TrainingResult
+from experiments.store.sealed import write_json
 
 VERSION = 1
 MARKER = "store.json"
 _IDENTITY = re.compile(r"[0-9a-f]{16}")
 _ATTEMPT = re.compile(r"[0-9]{4,9}")
-MOST_ATTEMPTS = 10**9
 
 
 class Store:
@@ -120,23 +119,23 @@ class Store:
             else:
                 return number, folder
 
-    def result(self, run_id: str) -> dict[str, Any] | None:
+    def result(self, run_id: str) -> TrainingResult | None:
         """The record of the finished training, or None. Raises Damaged."""
-        path = self.run_folder(run_id) / "result.json"
-        found = read_named(path, run_id=run_id)
-        if found is not None and not (isinstance(found.get("attempt"), int) and 0 < found["attempt"] < MOST_ATTEMPTS):
+        path = self.run_folder(run_id) / FILE
+        found = TrainingResult.load(path, run_id=run_id)
+        if found is not None and not found.attempt:
             raise Damaged(f"{path} is damaged: it names no attempt. Restore it, or delete it to redo this part.")
         return found
 
-    def evaluation(self, run_id: str, eval_id: str) -> dict[str, Any] | None:
+    def evaluation(self, run_id: str, eval_id: str) -> EvaluationResult | None:
         """The record of a finished evaluation, or None. Raises Damaged."""
-        path = self.evaluation_folder(run_id, eval_id) / "result.json"
-        return read_named(path, run_id=run_id, eval_id=eval_id)
+        path = self.evaluation_folder(run_id, eval_id) / FILE
+        return EvaluationResult.load(path, run_id=run_id, eval_id=eval_id)
 
     def weights_folder(self, run_id: str) -> Path | None:
         """The folder of the attempt that finished training, or None."""
         result = self.result(run_id)
-        return self.attempt_folder(run_id, int(result["attempt"])) if result else None
+        return self.attempt_folder(run_id, result.attempt) if result else None
 
     def coordinator(self) -> str:
         """The store's coordinator at this moment, "process 4711 on host", or "". Takes the lock only for an instant."""

@@ -35,7 +35,7 @@ class Revision:
 def revision_of(code: tuple[str, ...], folder: Path | None) -> Revision:
     """The repository of a task's code: that of the user's files among `code` (paths), else this program's.
 
-    For a task without code of its own (a command that names no file) it is the repository of the study's `folder`. Read
+    For a task without its own code (a command that names no file) it is the repository of the study's `folder`. Read
     once per process: later edits did not take part in the training.
     """
     files = tuple(name for name in code if name.startswith("/"))

@@ -40,7 +40,7 @@ def removable(store: Store, busy: Iterable[str] = ()) -> Iterator[Removable]:
                 continue
             if (folder / "checkpoints").is_dir():
                 yield Removable(folder / "checkpoints", run_id, "checkpoints")
-            if int(result["attempt"]) != number and (folder / "final").is_dir():
+            if result.attempt != number and (folder / "final").is_dir():
                 yield Removable(folder / "final", run_id, "weights of an attempt that was done again")
 
 

@@ -9,18 +9,17 @@ from model import cost as count
 from model.config import ModelConfig
 
 TYPICAL_LENGTH = 28  # pieces of a sentence if no corpus was measured
-MICRO_BATCH_TOKENS = {"cpu": 4096, "cuda": 32768}  # places per side of one forward and backward pass
+MICRO_BATCH_TOKENS = {"cpu": 4096, "cuda": 32768}  # padded positions per side of one forward and backward pass
 SMALLEST_TOKENS = 64  # micro-batches are halved to about this when memory runs out
-# Tokens whose logits, or gradients of logits, exist at once (experiments/training/loss.py): the two chunks that wait
-# for one product; on a GPU the chunk at hand and what its logsumexp makes of it, too.
+# Tokens whose logits, or gradients of logits, exist at once (experiments/training/loss.py): two chunks that wait for
+# one product; on a GPU also the present chunk and the output of its logsumexp.
 LOGIT_TOKENS = {"cpu": 2 * 512, "cuda": 4 * 8192}
-PROCESS_BYTES = {"cpu": 295e6, "cuda": 700e6}  # torch itself in main memory; a CUDA context and its kernels
+PROCESS_BYTES = {"cpu": 295e6, "cuda": 700e6}  # torch itself in main memory; on a GPU a CUDA context and its kernels
 # Per parameter: itself, its gradient, Adam's two moments in fp32; in main memory also the copy being saved.
 STATE_BYTES = {"cpu": 28, "cuda": 16}
-LANES, LARGEST_IN_LANES = (
-    2,
-    2**24,
-)  # of experiments/training/parallel/lanes.py: each holds logits, gradients, narrow weights
+# experiments/training/parallel/lanes.py: each lane holds logits, gradients and bf16 weights.
+LANES = 2
+LARGEST_IN_LANES = 2**24  # parameters
 # Heap bytes per byte of activations: gradients of the backward pass exist at the same time, and the block sizes of a
 # step leave gaps that do not fit the next one's. glibc places new kernels of bf16 products in between, which keeps
 # gaps separate.

@@ -1,4 +1,4 @@
-"""What the runs of a table stand under in MLflow: an experiment a study, in it a heading per profile and corpus."""
+"""The parents of a table's runs in MLflow: an experiment per study, in it a heading per profile and corpus."""
 
 from typing import Any
 

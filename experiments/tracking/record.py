@@ -13,6 +13,7 @@ from experiments.errors import UserError
 from experiments.events.history import History, Point
 from experiments.records import Member, TrackedRun
 from experiments.store.layout import Store
+from experiments.store.results import EvaluationResult, TrainingResult
 from experiments.store.sealed import read_json
 
 TAG_LENGTH = 4000  # below MLflow's limit
@@ -22,16 +23,16 @@ _IDENTITY = re.compile(r"[0-9a-f]{16}")
 
 def finished_run(store: Store, run_id: str, members: Sequence[Member] = ()) -> TrackedRun:
     """A finished run, from its records. Raises Damaged."""
-    about, result = _described(store, run_id), store.result(run_id) or {}
-    config = result.get("config") or about.get("config") or {}
+    about, result = _described(store, run_id), store.result(run_id) or TrainingResult()
+    config = result.config or about.get("config") or {}
     return TrackedRun(
         run_id=run_id,
         status="FINISHED",
-        task=str(result.get("task", "")),
+        task=result.task,
         config=config,
         seed=int(config.get("seed", 1)),
         inputs=about.get("inputs") or {},
-        num_params=result.get("num_params"),
+        num_params=result.num_params,
         members=tuple(members),
     )
 
@@ -79,21 +80,22 @@ def final_points(store: Store, run: TrackedRun, history: History) -> list[Point]
     beginning of its eval_id: `bleu.dev.1f2e3d4c`. Each point has the time of its evaluation.
     """
     try:
-        result = store.result(run.run_id) or {}
+        result = store.result(run.run_id) or TrainingResult()
     except UserError:
-        result = {}
+        result = TrainingResult()
     begun = history.first_t or 0.0
+    train_s = result.wall_s if result.train_s is None else result.train_s  # older records: of one attempt
     trained, step = history.trained_t or begun, history.last_step
     found: list[tuple[str, Any, float, int]] = [
-        (NUM_PARAMS, run.num_params or result.get("num_params"), begun, 0),
-        (TRAIN_WALL_S, result.get("train_s", result.get("wall_s")), trained, step),  # older records: of one attempt
+        (NUM_PARAMS, run.num_params or result.num_params, begun, 0),
+        (TRAIN_WALL_S, train_s, trained, step),
     ]
     own = own_evaluations(store, run.run_id, history.evaluated_t)
     for eval_id, made in evaluations(store, run.run_id):
-        name = str(made.get("set", ""))
+        name = made.set or ""
         suffix = "" if name == "dev" else f".{name}"
         suffix = suffix if own.get(name) == eval_id else f".{name}.{eval_id[:8]}"
-        for metric, value in (made.get("metrics") or {}).items():
+        for metric, value in made.metrics.items():
             kept = f"{metric}{suffix}"
             kept = f"{kept}.{name}" if kept in (NUM_PARAMS, TRAIN_WALL_S) else kept
             found.append((kept, value, history.evaluated_t.get(eval_id, trained), step))
@@ -111,12 +113,12 @@ def own_evaluations(store: Store, run_id: str, evaluated_t: Mapping[str, float] 
     if isinstance(queued, dict):
         found |= {str(name): str(eval_id) for name, eval_id in queued.items()}
     made = dict(evaluations(store, run_id))
-    if evaluated_t is None and any(one.get("set") not in found for one in made.values()):
+    if evaluated_t is None and any(one.set not in found for one in made.values()):
         history = History(store, run_id)
         deque(history.read(), maxlen=0)
         evaluated_t = history.evaluated_t
     for eval_id in sorted(made, key=lambda one: ((evaluated_t or {}).get(one, math.inf), one)):
-        found.setdefault(str(made[eval_id].get("set", "")), eval_id)
+        found.setdefault(made[eval_id].set or "", eval_id)
     return found
 
 
@@ -126,7 +128,7 @@ def curve_name(name: str) -> str:
     return f"{named}.curve" if named == TRAIN_WALL_S else named
 
 
-def evaluations(store: Store, run_id: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def evaluations(store: Store, run_id: str) -> Iterator[tuple[str, EvaluationResult]]:
     """(eval_id, record) of the run's evaluations; damaged ones are left out."""
     home = store.run_folder(run_id) / "evaluations"
     names = sorted(p.name for p in home.iterdir() if _IDENTITY.fullmatch(p.name)) if home.is_dir() else []

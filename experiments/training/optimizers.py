@@ -45,24 +45,22 @@ def clip(model: nn.Module, norm: float) -> None:
 
 
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The moments by name: "exp_avg/<parameter>", "exp_avg_sq/<parameter>". Steps are counted by the trainer."""
-    tensors = {}
-    for name, parameter in model.named_parameters():
-        for moment in ("exp_avg", "exp_avg_sq"):
-            if moment in optimizer.state.get(parameter, {}):
-                tensors[f"{moment}/{name}"] = optimizer.state[parameter][moment]
-    return tensors
+    """The state by name: "exp_avg/<parameter>", …. Without the number of updates, which the trainer counts."""
+    return {
+        f"{kind}/{name}": value
+        for name, parameter in model.named_parameters()
+        for kind, value in optimizer.state.get(parameter, {}).items()
+        if kind != "step" and isinstance(value, Tensor)
+    }
 
 
 def restore_optimizer(
     model: nn.Module, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], step: int
 ) -> None:
-    """Restore the moments after `step` updates."""
-    for name, parameter in model.named_parameters():
-        if f"exp_avg/{name}" not in tensors:
-            continue
-        optimizer.state[parameter] = {
-            "step": torch.tensor(float(step), dtype=torch.float32, device=parameter.device),
-            "exp_avg": tensors[f"exp_avg/{name}"].to(parameter.device, copy=True),
-            "exp_avg_sq": tensors[f"exp_avg_sq/{name}"].to(parameter.device, copy=True),
-        }
+    """Restore the state after `step` updates; tensors of other parameters are ignored."""
+    parameters = dict(model.named_parameters())
+    for key, value in tensors.items():
+        kind, _, name = key.partition("/")
+        if (parameter := parameters.get(name)) is not None:
+            count = torch.tensor(float(step), dtype=torch.float32, device=parameter.device)
+            optimizer.state[parameter] |= {"step": count, kind: value.to(parameter.device, copy=True)}

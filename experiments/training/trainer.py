@@ -49,7 +49,7 @@ def train(
     batches(step): a step's micro-batches on the processor, a pure function of the step; steps count from 1. Called in a
     thread, ahead of the step. With several processes (`group`) it returns this one's share; only rank 0 emits events,
     evaluates and saves.
-    lanes: number of micro-batches computed in parallel (lanes.py).
+    lanes: number of micro-batches computed in parallel (parallel/lanes.py).
     meta: must contain "lineage" and "code" (a checkpoint with others is not continued); stored with every checkpoint.
     earlier: folders of attempts whose checkpoints may be used.
     evaluate(step): called every `eval_steps` with the model in eval mode; its "perplexity" decides the best checkpoint.

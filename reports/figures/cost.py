@@ -18,7 +18,7 @@ MOST_NAMES = 10
 
 @contextmanager
 def draw(table: Table) -> Iterator["Figure | None"]:
-    """Scores over the counted operations of training; None where there is nothing to draw."""
+    """Scores over the counted operations of training; None if there is nothing to draw."""
     columns = [c for c in table.columns if sum(r.measures[c.key].mean is not None for r in table.rows) > 1][:2]
     if not columns or not any(map(counted, table.rows)):
         yield None

@@ -43,7 +43,7 @@ def while_training(columns: Sequence[Column]) -> list[Logged]:
 
 
 def read(table: Table, store: Store) -> tuple[Curves, Logged | None]:
-    """A line for each row that has one, and what it shows: the first of `logged` that any row has."""
+    """One line per row with a curve, and its quantity: the first of `logged` that any row has."""
     points = {row.key: [_points(store, outcome.run.run_id) for outcome in row.outcomes] for row in table.rows}
     for shown in logged(table.columns):
         name, log = shown.name, shown.column.logarithmic

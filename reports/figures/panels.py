@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLUMNS = 3
-MOST_PANELS, MOST_LINES = 12, 12  # beyond that a panel says what it leaves out
+MOST_PANELS, MOST_LINES = 12, 12  # with more rows a panel names those left out
 
 Draw = Callable[[Any, Row, Mapping[str, Any]], None]  # axes, row, matplotlib's style of its line
 

@@ -41,11 +41,11 @@ def _runtime(outcomes: list[Outcome]) -> str:
     total, longest = duration(sum(seconds) / HOUR), duration(max(seconds) / HOUR)
     mean = duration(sum(seconds) / len(seconds) / HOUR)
     text = f"{total} of training in all, {mean} a run on average, {longest} at most"
-    unfinished = [part for outcome in outcomes if outcome.facts for part in outcome.facts.earlier_attempts]
+    unfinished = [part for outcome in outcomes if outcome.record for part in outcome.record.earlier_attempts]
     if unfinished:
         lost = duration(sum(part.seconds for part in unfinished) / HOUR)
         text += f"; {lost} of it in {number(len(unfinished), 'attempt')} that ended early"
-    continued = [outcome for outcome in outcomes if outcome.facts and outcome.facts.continues]
+    continued = [outcome for outcome in outcomes if outcome.record and outcome.record.continues]
     if continued:
         text += f"; {number(len(continued), 'run')} continued a shorter one, whose time is not counted again"
     unknown = len(outcomes) - len(seconds)
@@ -54,7 +54,7 @@ def _runtime(outcomes: list[Outcome]) -> str:
 
 def _count(table: Table) -> str:
     requested, done = sum(len(row.outcomes) for row in table.rows), len(trained(table))
-    early = sum(len(o.facts.earlier_attempts) for o in trained(table) if o.facts)
+    early = sum(len(o.record.earlier_attempts) for o in trained(table) if o.record)
     parts = [number(len(table.rows), "row"), f"{number(requested, 'run')} in the table"]
     parts.append(f"{number(done, 'training')} finished")
     text = ", ".join(parts) + (f" (after {number(early, 'attempt')} that ended early)" if early else "")
@@ -83,12 +83,12 @@ def _data(table: Table) -> str:
 
 
 def _data_of(outcome: Outcome) -> str:
-    pairs = outcome.facts.data.train.kept if outcome.facts else None
+    pairs = outcome.record.data.train.kept if outcome.record else None
     inputs = ", ".join(f"{name} ({digest[:8]})" for name, digest in outcome.run.inputs.items())
     name = corpus_name(outcome) or inputs
     parts = [f"{name}: {number(pairs, 'training pair')}" if pairs is not None else name]
     for name, scored in outcome.scored.items():
-        sentences = scored.facts.sentences if scored.facts else None
+        sentences = scored.record.sentences if scored.record else None
         parts += [f"{name} {number(sentences, 'sentence')}"] if sentences is not None else []
     return ", ".join(part for part in parts if part)
 

@@ -24,7 +24,7 @@ def figures_section(figures: Mapping[str, tuple[str, bytes]]) -> Iterator[str]:
 
 
 def failures_section(failed: Sequence[Failure]) -> Iterator[str]:
-    """What failed runs said, each in an element of its own."""
+    """Messages of failed runs, each in its own element."""
     if failed:
         yield "<section><h2>Failures</h2>"
         for failure in failed:
@@ -43,7 +43,7 @@ def runs_section(table: Table) -> Iterator[str]:
     yield f'<div class="scroll"><table class="runs"><thead><tr>{_line("th", heads)}</tr></thead><tbody>'
     for row in table.rows:
         for outcome in row.outcomes:
-            run, facts, seconds = outcome.run, run_facts(outcome.facts), training_seconds(outcome)
+            run, facts, seconds = outcome.run, run_facts(outcome.record), training_seconds(outcome)
             minutes = f"{seconds / 60:.1f}" if seconds is not None else ""
             steps = "" if facts["steps"] is None else facts["steps"]
             made = (facts["device"] or "", facts["precision"] or "", (facts["commit"] or "")[:10])

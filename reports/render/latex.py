@@ -79,7 +79,7 @@ def _alignment(grid: Grid) -> str:
 
 
 def _heads(grid: Grid) -> Iterator[str]:
-    """The head's two lines: a metric spans its columns, with a rule under it that tells them apart."""
+    """The head's two lines: a metric spans its columns, with a rule below."""
     top: list[str] = []
     bottom: list[str] = []
     rules = []

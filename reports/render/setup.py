@@ -51,7 +51,7 @@ def _transformer(base: Outcome) -> Iterator[str]:
         f"{base.run.row} is a Transformer of {number(layers, 'encoder layer')} and {number(layers, 'decoder layer')}, "
         f"d_model {d_model}, d_ff {d_ff}, {number(heads, 'head')} of d_k {d_k} and d_v {d_v}, and dropout {dropout}."
     )
-    pairs = base.facts.data.train.kept if base.facts else None
+    pairs = base.record.data.train.kept if base.record else None
     size = "" if pairs is None else f"{number(pairs, 'pair')} of "
     vocabulary = number(settings["data.vocab_size"], "piece")
     yield (
@@ -101,7 +101,7 @@ def _took(outcomes: list[Outcome]) -> str:
 
 
 def trained(table: Table) -> list[Outcome]:
-    """Each training once, though it may stand in several rows."""
+    """Each training once, even if several rows share it."""
     found = {o.run.run_id: o for row in table.rows for o in row.outcomes if o.record is not None}
     return list(found.values())
 

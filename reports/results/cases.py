@@ -1,7 +1,7 @@
-"""Single examples side by side: what each row made of them, from the outputs that its evaluation kept.
+"""Single examples side by side: each row's output, from the files of its evaluation.
 
-A field that is the same in every row (the question, the right answer) is printed once; one that differs stands under
-each row. Fields named like a metric are the example's share in it, and are left to the tests that pair them.
+A field that is the same in every row (the question, the right answer) is printed once, other fields once per row.
+Fields named like a metric are the example's share of it, and are used by paired tests only.
 """
 
 import json

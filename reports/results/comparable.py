@@ -25,7 +25,7 @@ def basis(outcome: Outcome, column: Column) -> tuple[Any, ...]:
 
 def tokenizer(outcome: Outcome) -> tuple[str, int | None]:
     """The digests of the tokenizers that the run trained with ("" if it recorded none), and the requested size."""
-    sums = outcome.facts.data.tokenizer.sha256 if outcome.facts else {}
+    sums = outcome.record.data.tokenizer.sha256 if outcome.record else {}
     return " ".join(sorted({digest[:10] for digest in sums.values()})), outcome.setting("data.vocab_size")
 
 

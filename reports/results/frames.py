@@ -41,7 +41,7 @@ def frames(plan: Plan, store: Results, columns: Sequence[Column] = ()) -> Frames
     runs = [
         {name: getattr(o.run, name) for name in _RUN}
         | {"state": o.run.state, "stale": o.stale, "num_params": o.run.num_params}
-        | run_facts(o.facts)
+        | run_facts(o.record)
         for o in outcomes
     ]
     evaluations = [line for o in outcomes for line in _evaluation_lines(o)]
@@ -54,11 +54,11 @@ def frames(plan: Plan, store: Results, columns: Sequence[Column] = ()) -> Frames
 def _evaluation_lines(outcome: Outcome) -> list[dict[str, Any]]:
     lines = []
     for set_, scored in outcome.scored.items():
-        for metric in scored.facts.metrics if scored.facts else ():
+        for metric in scored.record.metrics if scored.record else ():
             line = {name: getattr(outcome.run, name) for name in _RUN}
             line |= {"eval_id": scored.eval_id, "set": set_, "metric": metric}
             line["value"] = outcome.measured(set_, metric)
             line["signature"] = scored.signature(metric)
-            line["sentences"] = scored.facts.sentences if scored.facts else None
+            line["sentences"] = scored.record.sentences if scored.record else None
             lines.append(line)
     return lines

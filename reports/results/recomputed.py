@@ -1,14 +1,14 @@
-"""What an evaluation kept per sentence, and scores computed again from it. Imports no torch.
+"""Counts per sentence of an evaluation, and scores computed again from them. Imports no torch.
 
-A perplexity has nothing beside it that it could be computed from.
+A perplexity has no counts.
 """
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.errors import Damaged
+from experiments.store.results import EvaluationResult
 from experiments.tasks.columns import Column, Counts
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ TOLERANCE = 1e-6  # sums in another order
 ROUNDING = 1e-12  # of the value, where it is large
 
 
-def recomputed(column: Column, folder: Path, record: Mapping[str, Any]) -> float | None:
+def recomputed(column: Column, folder: Path, record: EvaluationResult) -> float | None:
     """The column's metric from the counts in an evaluation's folder; None where none are kept.
 
     Raises Damaged for counts that are of another shape or number of sentences than expected.
@@ -26,8 +26,8 @@ def recomputed(column: Column, folder: Path, record: Mapping[str, Any]) -> float
     kept = None if column.counts is None else read_counts(folder, column.counts)
     if column.counts is None or kept is None or not len(kept):
         return None
-    if record.get("sentences", len(kept)) != len(kept):
-        raise Damaged(f"{column.counts.file} has {len(kept)} sentences, result.json says {record['sentences']}")
+    if record.sentences not in (None, len(kept)):
+        raise Damaged(f"{column.counts.file} has {len(kept)} sentences, result.json says {record.sentences}")
     return float(column.counts.of(kept.sum(axis=0)))
 
 

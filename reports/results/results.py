@@ -1,20 +1,19 @@
-"""What the store holds of a plan: one outcome per planned run, and readers of what its evaluations kept."""
+"""The results of a plan in a store: one outcome per planned run, and readers of its evaluations' files."""
 
 import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ablations.plan.plan import Plan, PlannedRun
 from experiments.errors import Damaged
+from experiments.store.results import EvaluationResult, TrainingResult
 from experiments.tasks.base import EvaluationSpec
 from experiments.tasks.columns import Column
-from reports.results.facts import BuiltinEvaluated, BuiltinTrained
 from reports.results.recomputed import read_array, read_counts
-from reports.results.sound import Record, Results, sound_evaluation, sound_result
+from reports.results.sound import Results, sound_evaluation, sound_result
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,42 +21,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Scored:
-    """One evaluation that the plan asks for; `record` is None while it has not been done."""
+    """One requested evaluation; `record` is None until it is made."""
 
     spec: EvaluationSpec
     eval_id: str
-    record: Record | None
-
-    @cached_property
-    def facts(self) -> BuiltinEvaluated | None:
-        """What the record holds; None while there is none."""
-        return None if self.record is None else BuiltinEvaluated.read(self.record)
+    record: EvaluationResult | None
 
     def signature(self, metric: str) -> str | None:
-        """Of the metric, where it has been scored and has one."""
-        return self.facts.signature.get(metric) if self.facts else None
+        """The metric's signature; None if it is not scored or has none."""
+        return self.record.signature.get(metric) if self.record else None
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One planned run (a row with one seed) and what came of it; `record` is None while it is not trained."""
+    """One planned run (a row with one seed) and its results; `record` is None until it is trained."""
 
     run: PlannedRun
-    record: Record | None
+    record: TrainingResult | None
     scored: Mapping[str, Scored]  # by set, in the plan's order
     harm: Mapping[str, str] = field(default_factory=dict)  # by set ("" for the training): why its record is left out
 
-    @cached_property
-    def facts(self) -> BuiltinTrained | None:
-        """What the record holds; None while there is none."""
-        return None if self.record is None else BuiltinTrained.read(self.record)
-
     def measured(self, set_: str, metric: str) -> float | None:
-        """The metric's value, or None if there is none or it is no finite number."""
+        """The metric's value; None if it is missing or not finite."""
         scored = self.scored.get(set_)
-        if self.record is None or scored is None:
+        if self.record is None or scored is None or scored.record is None:
             return None
-        value = scored.facts.metrics.get(metric) if scored.facts else None
+        value = scored.record.metrics.get(metric)
         return float(value) if value is not None and math.isfinite(value) else None
 
     def setting(self, name: str) -> Any:
@@ -69,17 +58,17 @@ class Outcome:
 
     @property
     def stale(self) -> bool:
-        """Trained or scored by another revision of the code than the plan's reader has."""
+        """Whether it was trained or scored by other code than the present."""
         return self.run.state == "stale"
 
 
 def collect(plan: Plan, store: Results, columns: Sequence[Column] = ()) -> list[Outcome]:
     """Look up every planned run and evaluation, in the plan's order; the same identity is read once.
 
-    Scores of `columns` (a task's) that their counts do not give are left out, with the reason in `harm`.
+    Scores of `columns` (a task's) that contradict their counts are left out, with the reason in `harm`.
     """
-    trained: dict[str, tuple[Record | None, str]] = {}
-    evaluated: dict[tuple[str, str], tuple[Record | None, str]] = {}
+    trained: dict[str, tuple[TrainingResult | None, str]] = {}
+    evaluated: dict[tuple[str, str], tuple[EvaluationResult | None, str]] = {}
     outcomes = []
     for run in plan.runs:
         if run.run_id not in trained:
@@ -96,14 +85,14 @@ def collect(plan: Plan, store: Results, columns: Sequence[Column] = ()) -> list[
     return outcomes
 
 
-# The counts of a column that an outcome's evaluation kept, sentences × names; None where there are none.
+# The counts of a column in an outcome's evaluation, sentences × names; None if it has none.
 CountsOf = Callable[[Outcome, Column], "NDArray[Any] | None"]
-# Words of each source sentence, of an outcome and a set; None where they were not kept.
+# Words of each source sentence of a set in an outcome; None if they were not kept.
 LengthsOf = Callable[[Outcome, str], "NDArray[Any] | None"]
 
 
 def counts_in(store: Results) -> CountsOf:
-    """A reader of what a store's evaluations kept per sentence; `collect` has checked the files."""
+    """A reader of the counts in a store's evaluations; `collect` has checked the files."""
 
     def read(outcome: Outcome, column: Column) -> "NDArray[Any] | None":
         folder = _folder(store, outcome, column.set)
@@ -117,7 +106,7 @@ def counts_in(store: Results) -> CountsOf:
 
 
 def lengths_in(store: Results) -> LengthsOf:
-    """A reader of the lengths of source sentences that evaluations kept."""
+    """A reader of the lengths of source sentences in a store's evaluations."""
 
     def read(outcome: Outcome, set_: str) -> "NDArray[Any] | None":
         folder = _folder(store, outcome, set_)
@@ -129,7 +118,7 @@ def lengths_in(store: Results) -> LengthsOf:
 
 
 def _folder(store: Results, outcome: Outcome, set_: str) -> Path | None:
-    """Where a finished evaluation keeps its files; None for a store without folders."""
+    """The folder of a finished evaluation; None for a store without folders."""
     folder_of, scored = getattr(store, "evaluation_folder", None), outcome.scored.get(set_)
     if folder_of is None or scored is None or scored.record is None:
         return None

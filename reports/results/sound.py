@@ -1,37 +1,37 @@
-"""What a report reads of a store: records that are whole, of the run that the plan names, and true to what they keep.
+"""The records that a report accepts: undamaged, of the planned run, and in agreement with their own files.
 
-Anything else is left out of the table, and `harm` says which file it was and what to do. Metrics whose column has
-counts are computed again from them; a perplexity has nothing beside it to be compared with.
+Others are left out of the table, and `harm` names the file and what to do. Metrics whose column has counts are computed
+again from these; a perplexity has no counts to compare it with.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from ablations.plan.plan import PlannedEvaluation, PlannedRun
 from experiments.config import flatten
 from experiments.errors import Damaged
 from experiments.identity import identity_settings
+from experiments.store.results import EvaluationResult, TrainingResult
 from experiments.store.sealed import check_file
 from experiments.tasks.columns import Column
 from reports.results.recomputed import differs, recomputed
 
-Record = Mapping[str, Any]
 REDO = "Restore it from a backup, or delete that folder and run the study again"
 
 
 class Results(Protocol):
     """What is read of a store (experiments/store/layout.py): two look-ups by identity."""
 
-    def result(self, run_id: str) -> dict[str, Any] | None:
+    def result(self, run_id: str) -> TrainingResult | None:
         """The record of a valid training; None if there is none. Raises Damaged."""
 
-    def evaluation(self, run_id: str, eval_id: str) -> dict[str, Any] | None:
+    def evaluation(self, run_id: str, eval_id: str) -> EvaluationResult | None:
         """The record of a valid evaluation; None if there is none. Raises Damaged."""
 
 
-def sound_result(store: Results, run: PlannedRun) -> tuple[Record | None, str]:
-    """The record of a run's training, and why it is left out: "" if it is not."""
+def sound_result(store: Results, run: PlannedRun) -> tuple[TrainingResult | None, str]:
+    """The record of a run's training, and the reason why it is left out; "" for none."""
     place = f"runs/{run.run_id}"
     try:
         record = store.result(run.run_id)
@@ -39,12 +39,11 @@ def sound_result(store: Results, run: PlannedRun) -> tuple[Record | None, str]:
         return None, _within_store(str(damage), store)
     if record is None:
         return None, ""
-    if record.get("inputs", run.inputs) != run.inputs:
+    if record.inputs not in (None, run.inputs):
         return None, f"{place}/result.json is of a training on other data. {REDO}."
-    config = record.get("config", {})
-    theirs = dict(flatten(config)) if isinstance(config, Mapping) else {}
+    theirs = dict(flatten(record.config or {}))
     for name, value in (identity_settings(run.config) | {"seed": run.config.seed}).items():
-        if name in theirs and theirs[name] != value:  # one that is not there was added since, with a default
+        if name in theirs and theirs[name] != value:  # a missing one was added later
             return None, (
                 f"{place}/result.json is of a training with {name} = {theirs[name]}, and the plan has {value}. Delete "
                 f"{place} to train it again"
@@ -55,15 +54,15 @@ def sound_result(store: Results, run: PlannedRun) -> tuple[Record | None, str]:
 
 def sound_evaluation(
     store: Results, run: PlannedRun, planned: PlannedEvaluation, columns: Iterable[Column] = ()
-) -> tuple[Record | None, str]:
-    """The same of one of its evaluations; recorded scores of `columns` must follow from their counts."""
+) -> tuple[EvaluationResult | None, str]:
+    """The same for one of its evaluations; recorded scores of `columns` must agree with their counts."""
     place = f"runs/{run.run_id}/evaluations/{planned.eval_id}"
     try:
         record = store.evaluation(run.run_id, planned.eval_id)
         if record is None:
             return None, ""
         asked = {"set": planned.spec.set, "settings": dict(planned.spec.settings), "inputs": dict(planned.spec.inputs)}
-        other = [name for name, value in asked.items() if record.get(name, value) != value]
+        other = [name for name, value in asked.items() if getattr(record, name) not in (None, value)]
         if other:
             return None, f"{place}/result.json has other {' and '.join(other)} than the plan. {REDO}."
         if folder_of := getattr(store, "evaluation_folder", None):
@@ -79,14 +78,11 @@ def _within_store(text: str, store: Results) -> str:
     return text.replace(f"{root}/", "") if root else text
 
 
-def _check_files(folder: Path, record: Record, columns: Iterable[Column]) -> None:
-    """Raises Damaged for a file that is not what was written, and for a metric that its counts do not give."""
-    files, metrics = record.get("files", {}), record.get("metrics", {})
-    if not isinstance(files, Mapping) or not isinstance(metrics, Mapping):
-        raise Damaged("result.json names its files or metrics wrongly")
-    for name, written in files.items():
+def _check_files(folder: Path, record: EvaluationResult, columns: Iterable[Column]) -> None:
+    """Raises Damaged for a changed file, and for a metric that contradicts its counts."""
+    for name, written in record.files.items():
         check_file(folder / Path(name).name, written)
-    for column in {column.metric: column for column in columns if column.metric in metrics}.values():
-        computed, value = recomputed(column, folder, record), metrics[column.metric]
+    for column in {column.metric: column for column in columns if column.metric in record.metrics}.values():
+        computed, value = recomputed(column, folder, record), record.metrics[column.metric]
         if computed is not None and differs(value, computed):
             raise Damaged(f"result.json says {column.metric} = {value}, and the counts beside it give {computed}")

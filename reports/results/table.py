@@ -1,7 +1,6 @@
 """The table as data: rows in the study's order, each metric over its seeds, the paper's values beside ours.
 
-Nothing here is text to print but titles and notes; `reports/render` lays it out. Values fail closed: a measure with a
-missing seed has no mean.
+Only titles and notes are text to print; `reports/render` does the layout. A measure with a missing seed has no mean.
 """
 
 import statistics
@@ -53,7 +52,7 @@ class Measure:
 
     @property
     def mean(self) -> float | None:
-        """Over the seeds; None where one is missing."""
+        """The mean over the seeds; None if one is missing."""
         return statistics.fmean(self.values) if self.complete else None
 
     @property
@@ -77,7 +76,7 @@ class Row:
 
     @property
     def state(self) -> str:
-        """Of its seeds, the state that most needs attention (ATTENTION)."""
+        """The state of the seed that most needs attention (ATTENTION)."""
         return min((o.run.state for o in self.outcomes), key=_attention)
 
     @property
@@ -94,7 +93,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """All that is printed, in any format."""
+    """Everything that a format prints."""
 
     name: str
     title: str
@@ -107,7 +106,7 @@ class Table:
     warnings: tuple[str, ...] = ()
     test: str = ""  # what marks changes: "seeds" or "sentences"; "" for no test
     test_notes: tuple[str, ...] = ()
-    asked: str = ""  # the words after `ablations report` that ask for this table
+    asked: str = ""  # the words after `ablations report` that select this table
     tuned: tuple[str, ...] = ()  # settings that tuning found, row by row
     sustained_flops: Mapping[str, float] = field(default_factory=dict)  # the study's, by a part of a device's name
 

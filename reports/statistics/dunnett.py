@@ -54,7 +54,7 @@ class Family:
 
 
 def family(control: Sequence[float], rows: Sequence[Sequence[float]]) -> Family | None:
-    """None where there is no spread to judge by: too few values, or all of them equal."""
+    """The family; None without spread: too few values, or all equal."""
     samples = [np.asarray(values, dtype=float) for values in (control, *rows)]
     freedom = sum(len(values) - 1 for values in samples)
     if not rows or freedom < 1 or min(map(len, samples)) < 1:

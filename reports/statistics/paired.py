@@ -23,7 +23,7 @@ _AT_ONCE = 500
 
 
 def shares_in(store: Results) -> SharesOf:
-    """A reader of the shares that evaluations kept; None where there are none for that metric, or they are damaged."""
+    """A reader of shares per example in evaluations; None if the metric has none or they are damaged."""
     folder_of = getattr(store, "evaluation_folder", None)
 
     def read(outcome: Outcome, set_: str, metric: str) -> NDArray[Any] | None:

@@ -89,7 +89,7 @@ def _rows(
 
 def _num_params(outcomes: Sequence[Outcome]) -> int | None:
     """Computed from the configuration; where the task cannot, what a finished run counted."""
-    counted = [outcome.facts.num_params for outcome in outcomes if outcome.facts]
+    counted = [outcome.record.num_params for outcome in outcomes if outcome.record]
     return next((n for n in (outcomes[0].run.num_params, *counted) if n is not None), None)
 
 
@@ -105,7 +105,7 @@ def _measure(outcomes: Sequence[Outcome], column: Column) -> Measure:
 
 
 def _why(outcome: Outcome, column: Column) -> str:
-    facts = outcome.scored[column.set].facts
+    facts = outcome.scored[column.set].record
     if outcome.record is not None and facts is not None:
         return "nan" if column.metric in facts.metrics else ""
     if "" in outcome.harm or column.set in outcome.harm:

@@ -27,12 +27,12 @@ def counted(row: Row) -> float | None:
 
 
 def _counted(outcome: Outcome) -> float | None:
-    facts = outcome.facts
+    facts = outcome.record
     if facts is None or facts.flops is not None:
         return facts.flops if facts else None
     if facts.flops_per_token is not None and facts.target_tokens is not None:  # older stores
         return facts.flops_per_token * facts.target_tokens
-    return outcome.run.cost or None  # a task of the user's: `cost` of its settings, if it says
+    return outcome.run.cost or None  # a user's task: `cost` of its settings, if it is declared
 
 
 def by_time(row: Row, rates: Mapping[str, float]) -> float | None:
@@ -52,22 +52,22 @@ def _by_time(outcome: Outcome, rates: Mapping[str, float]) -> float | None:
 
 def device(outcome: Outcome) -> str:
     """The name of what trained the run; "" where that is not known."""
-    return (outcome.facts.device if outcome.facts else None) or ""
+    return (outcome.record.device if outcome.record else None) or ""
 
 
 def devices(outcome: Outcome) -> int:
     """How many trained the run together."""
-    return (outcome.facts.devices if outcome.facts else None) or 1
+    return (outcome.record.devices if outcome.record else None) or 1
 
 
 def device_share(outcome: Outcome) -> float:
     """Of each device: less than 1 where runs shared it."""
-    return (outcome.facts.device_share if outcome.facts else None) or 1.0
+    return (outcome.record.device_share if outcome.record else None) or 1.0
 
 
 def training_seconds(outcome: Outcome) -> float | None:
     """Of all attempts together, with what failed and what was repeated; None where that was not recorded."""
-    facts = outcome.facts
+    facts = outcome.record
     if facts is None or facts.train_s is not None:
         return facts.train_s if facts else None
     alone = facts.attempt == 1 and facts.resumed_from is None
@@ -91,7 +91,7 @@ def hours(row: Row) -> float | None:
 
 
 def _time_unknown(outcome: Outcome) -> bool:
-    return training_seconds(outcome) is None or bool(outcome.facts and outcome.facts.continues)
+    return training_seconds(outcome) is None or bool(outcome.record and outcome.record.continues)
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Cost:
 
     key: str  # of its published number (ablations/plan/resolve.py): "params"
     header: str  # of this and of the published number
-    sub: str  # what tells it from others under the same header
+    sub: str  # the difference from others under the same header
     name: str  # in JSON and CSV
     value: Callable[[Row, Table], float | None]  # None: not known
     unit: float = 1.0  # that `value` is divided by where it is printed

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from fractions import Fraction
 
-from reports.results.facts import Revision
+from experiments.store.results import Revision
 from reports.results.results import Outcome
 from reports.results.table import Table
 from reports.table import cost
@@ -25,13 +25,13 @@ def device(outcome: Outcome) -> str:
     name, share = cost.device(outcome), cost.device_share(outcome)
     count = f"{cost.devices(outcome)} × " if cost.devices(outcome) > 1 else ""
     of = f"{Fraction(share).limit_denominator(1000)} of " if share < 1 else ""
-    return _joined(name and f"{count}{of}{name}", outcome.facts.precision if outcome.facts else "")
+    return _joined(name and f"{count}{of}{name}", outcome.record.precision if outcome.record else "")
 
 
 def software(outcome: Outcome) -> str:
     """Versions, of training and of scoring; where a package had several, all of them."""
     found: dict[str, dict[str, None]] = {}
-    for facts in (outcome.facts, *(scored.facts for scored in outcome.scored.values())):
+    for facts in (outcome.record, *(scored.record for scored in outcome.scored.values())):
         for name, version in facts.versions.items() if facts else ():
             found.setdefault(name, {})[version] = None
     return ", ".join(f"{name} {' and '.join(found[name])}" for name in sorted(found, key=_python_first))
@@ -43,7 +43,7 @@ def _python_first(name: str) -> tuple[bool, str]:
 
 def code(outcome: Outcome) -> str:
     """The revision that trained, with its digest; of a user's own trainer also the program that ran it."""
-    facts = outcome.facts
+    facts = outcome.record
     if facts is None:
         return ""
     ours = outcome.run.config.setting_roles.frozen_defaults  # our own code trained, not the user's

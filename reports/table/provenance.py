@@ -5,7 +5,7 @@ from typing import Any
 
 from ablations.study.messages import number
 from experiments.config import flatten
-from reports.results.facts import BuiltinEvaluated, Data
+from experiments.store.results import Data, EvaluationResult
 from reports.results.results import Outcome, Scored
 from reports.results.table import Row, Table
 from reports.table.settings import show, unexpected
@@ -15,7 +15,7 @@ def training(table: Table) -> Iterator[str]:
     """The base row's data, training and settings; where no base was selected, the first row's."""
     outcome = typical(table)
     settings = dict(flatten(outcome.run.config))
-    facts = outcome.facts.data if outcome.facts else Data()
+    facts = outcome.record.data if outcome.record else Data()
     if corpus_name(outcome):
         parts = [*_corpus(facts), _vocabulary(facts, settings), *_unknown(facts)]
         yield _sentence(f"Corpus: {corpus_name(outcome)}, ", parts)
@@ -32,16 +32,13 @@ def training(table: Table) -> Iterator[str]:
 
 
 def typical(table: Table) -> Outcome:
-    """A run of base that has been trained, where there is one."""
+    """A trained run of base; if none is trained, its first run."""
     outcomes = (table.base_row or table.rows[0]).outcomes
     return next((o for o in outcomes if o.record is not None), outcomes[0])
 
 
 def corpus_name(outcome: Outcome) -> str:
-    """The corpus as a reader knows it, and the digest of what was read: "multi30k (1f2e3d4c)"; no path.
-
-    "" for a task that has no setting for one.
-    """
+    """The corpus's name, without path, and its digest: "multi30k (1f2e3d4c)"; "" for a task without a corpus."""
     corpus = str(outcome.setting("data.corpus") or "").rstrip("/").rpartition("/")[2]
     digest = " ".join(value[:8] for value in outcome.run.inputs.values())
     return f"{corpus} ({digest})" if corpus and digest else corpus
@@ -56,7 +53,7 @@ def _corpus(facts: Data) -> Iterator[str]:
 
 
 def _vocabulary(facts: Data, settings: Mapping[str, Any]) -> str:
-    """As trained, which may be less than what was requested."""
+    """The vocabulary as trained; it may be smaller than requested."""
     source, target = facts.vocab_size.source, facts.vocab_size.target
     if source is not None and target is not None and source != target:
         names = (facts.corpus.source or "source", facts.corpus.target or "target")
@@ -73,7 +70,7 @@ def _unknown(facts: Data) -> Iterator[str]:
 
 
 def _settings(table: Table, outcome: Outcome) -> Iterator[str]:
-    """What neither a column nor another note shows: base's own settings, and those that a row's label stands for."""
+    """Settings that neither a column nor another note shows: base's own, and those behind a row's label."""
     row = table.base_row or table.rows[0]
     others = unexpected(outcome.run.config, [*_IN_TRAINING, *(name for name in table.settings if name in row.settings)])
     if others and outcome.run.config.setting_roles.frozen_defaults:
@@ -107,7 +104,7 @@ def _sentence(opening: str, parts: Iterable[str]) -> str:
 
 
 def decoding(table: Table) -> Iterator[str]:
-    """The sets that were scored and how, of the base row; and the sizes of sets that hold other sentences."""
+    """The evaluated sets and settings of base, and the sizes of sets with other sentences."""
     base = typical(table)
     sets: dict[str, list[str]] = {}
     for name, scored in base.scored.items():
@@ -136,8 +133,8 @@ def _inputs(outcome: Outcome, name: str) -> Mapping[str, str] | None:
 
 
 def _size(name: str, scored: Scored) -> str:
-    """A set, its sentences, and how many of its pairs the training set holds, exactly."""
-    facts = scored.facts or BuiltinEvaluated()
+    """A set, its sentences, and the number of its pairs that also occur in the training set, if recorded."""
+    facts = scored.record or EvaluationResult()
     seen = facts.set_facts.seen_in_train.pair
     parts = [number(facts.sentences, "sentence")] if facts.sentences is not None else []
     parts += [f"{seen:,} of them also in train"] if seen is not None else []

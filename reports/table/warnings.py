@@ -4,8 +4,8 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from experiments.store.results import EvaluationResult, TrainingResult
 from reports.results import comparable
-from reports.results.facts import BuiltinTrained, Evaluated, Trained
 from reports.results.results import Outcome
 from reports.results.table import Row, Table
 from reports.table.provenance import corpus_name
@@ -34,39 +34,39 @@ def _tokenizer(outcome: Outcome) -> str:
     return trained or (f"{size} pieces" if size else "")
 
 
-def _of_evaluations(of: Callable[[Evaluated], str | None]) -> Callable[[Outcome], list[str]]:
+def _of_evaluations(of: Callable[[EvaluationResult], str | None]) -> Callable[[Outcome], list[str]]:
     """A fact of all evaluations of a run, each value once."""
     return lambda outcome: sorted({value for facts in _scored(outcome) if (value := of(facts))})
 
 
-def _scored(outcome: Outcome) -> list[Evaluated]:
-    return [scored.facts for scored in outcome.scored.values() if scored.facts]
+def _scored(outcome: Outcome) -> list[EvaluationResult]:
+    return [scored.record for scored in outcome.scored.values() if scored.record]
 
 
-def _trained(outcome: Outcome) -> list[BuiltinTrained]:
-    return [outcome.facts] if outcome.facts else []
+def _trained(outcome: Outcome) -> list[TrainingResult]:
+    return [outcome.record] if outcome.record else []
 
 
 _MUST_AGREE: dict[str, Callable[[Outcome], Any]] = {
-    "revisions of the training code": lambda o: o.facts and o.facts.code_digest,
+    "revisions of the training code": lambda o: o.record and o.record.code_digest,
     "corpora": corpus_name,
     "tokenizers": _tokenizer,
-    "precisions of training": lambda o: o.facts and o.facts.precision,
+    "precisions of training": lambda o: o.record and o.record.precision,
     "precisions of evaluation": _of_evaluations(lambda facts: facts.precision),
-    "kinds of device for training": lambda o: o.facts and o.facts.device_kind,
+    "kinds of device for training": lambda o: o.record and o.record.device_kind,
     "kinds of device for evaluation": _of_evaluations(lambda facts: facts.device_kind),
 }
 
 
 def _mixed_code(rows: Iterable[Row]) -> Iterator[str]:
-    """Of each part of the evaluations: the code of its own."""
+    """The code of each part of the evaluations."""
     outcomes = [outcome for row in rows for outcome in row.outcomes]
     for part in dict.fromkeys(part for outcome in outcomes for facts in _scored(outcome) for part in facts.code):
         what = f"revisions of the evaluation code{f' ({part})' if part else ''}"
         yield _mixed(rows, what, _of_evaluations(functools.partial(_code_of, part)))
 
 
-def _code_of(part: str, facts: Evaluated) -> str | None:
+def _code_of(part: str, facts: EvaluationResult) -> str | None:
     return facts.code.get(part)
 
 
@@ -80,7 +80,7 @@ def _mixed_versions(rows: Iterable[Row]) -> Iterator[str]:
 
 
 def _version_of(
-    name: str, facts_of: Callable[[Outcome], Sequence[Trained | Evaluated]]
+    name: str, facts_of: Callable[[Outcome], Sequence[TrainingResult | EvaluationResult]]
 ) -> Callable[[Outcome], list[str]]:
     return lambda outcome: sorted({facts.versions[name] for facts in facts_of(outcome) if name in facts.versions})
 
@@ -125,7 +125,7 @@ def _stale(table: Table) -> str:
 
 def _miscounted(row: Row) -> str:
     for outcome in row.outcomes:
-        counted = outcome.facts.num_params if outcome.facts else None
+        counted = outcome.record.num_params if outcome.record else None
         if None not in (counted, row.num_params) and counted != row.num_params:
             return f"{row.key}: the trained model has {counted:,} parameters; {row.num_params:,} were computed."
     return ""

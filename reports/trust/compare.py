@@ -36,7 +36,7 @@ class Moved:
 
 
 def compare(table: Table, there: Look, counts_here: CountsOf, counts_there: CountsOf | None) -> Iterator[Moved]:
-    """Every cell of the table that either side has a number for."""
+    """The cells of the table for which at least one side has a number."""
     here = side_of(table)
     for row in table.rows:
         for column in table.columns:
@@ -70,7 +70,7 @@ def _scaled(value: float, column: Column) -> float:
 
 
 def _over_seeds(ours: Side, theirs: Side, column: Column) -> tuple[str, tuple[float, float]] | None:
-    """Welch's interval from means, deviations and numbers: the spreads need not be alike."""
+    """Welch's 95 % interval from means, deviations and numbers of seeds: the two spreads may differ."""
     from scipy.special import stdtrit
 
     if ours.n < 2 or theirs.n < 2 or ours.sd is None or theirs.sd is None or ours.mean is None or theirs.mean is None:

@@ -1,4 +1,4 @@
-"""A cell traced to where it comes from: runs, commit, command, data, tokenizer, decoding, signature, files."""
+"""Trace a cell to its runs: commit, command, data, tokenizer, decoding, signature, files."""
 
 import statistics
 from collections.abc import Iterator, Mapping
@@ -7,9 +7,10 @@ from typing import Any
 from ablations.study.messages import suggestion
 from experiments.config import flatten
 from experiments.errors import UserError
+from experiments.store.results import EvaluationResult
 from experiments.tasks.columns import Column
 from reports.render.text import plain
-from reports.results.facts import BuiltinEvaluated, run_facts
+from reports.results.facts import run_facts
 from reports.results.results import Outcome
 from reports.results.table import Measure, Row, Table
 from reports.table.cost import shown
@@ -19,7 +20,7 @@ Explanation = dict[str, Any]
 
 
 def explain(table: Table, cell: str) -> Explanation:
-    """`ROW.COLUMN`, or `ROW` for all of a row. Raises UserError for a cell that the table does not have."""
+    """The facts behind `ROW.COLUMN`, or behind all cells of `ROW`. Raises UserError for a cell that does not exist."""
     row, name = _row(table, cell)
     columns = [column for column in table.columns if name in ("", column.key)]
     costs = [cost for cost in shown(table) if name in ("", cost.key)]
@@ -37,7 +38,7 @@ def explain(table: Table, cell: str) -> Explanation:
 
 
 def _row(table: Table, cell: str) -> tuple[Row, str]:
-    """The row whose key the cell's name begins with: the longest, since keys may hold dots."""
+    """The row and the column's name. Keys may contain dots: the longest key at the beginning of `cell` counts."""
     rows = sorted(table.rows, key=lambda row: -len(row.key))
     for row in rows:
         if cell == row.key or cell.startswith(f"{row.key}."):
@@ -48,8 +49,8 @@ def _row(table: Table, cell: str) -> tuple[Row, str]:
 
 
 def _recorded(row: Row, name: str) -> int | None:
-    """A count that a training of the row recorded under that name."""
-    found = (getattr(outcome.facts, name, None) for outcome in row.outcomes)
+    """A count recorded by a training of the row under this name; None if there is none."""
+    found = (getattr(outcome.record, name, None) for outcome in row.outcomes)
     return next((value for value in found if isinstance(value, int)), None)
 
 
@@ -78,7 +79,7 @@ def _test(table: Table, measure: Measure) -> Explanation:
 
 
 def _run(outcome: Outcome, columns: list[Column]) -> Explanation:
-    run, facts = outcome.run, outcome.facts
+    run, facts = outcome.run, outcome.record
     found: Explanation = {"seed": run.seed, "run_id": run.run_id, "state": run.state}
     found["attempt"] = facts.attempt if facts else None
     found |= run_facts(facts)
@@ -99,7 +100,7 @@ def _evaluation(outcome: Outcome, set_: str, columns: list[Column]) -> Explanati
     metrics = dict.fromkeys(column.metric for column in columns if column.set == set_)
     found["metrics"] = {metric: outcome.measured(set_, metric) for metric in metrics}
     found["signature"] = {m: s for m in metrics if (s := scored.signature(m))}
-    facts = scored.facts or BuiltinEvaluated()
+    facts = scored.record or EvaluationResult()
     found |= {"sentences": facts.sentences, "device": facts.device, "precision": facts.precision}
     found["code_digest"] = facts.code_digest or facts.code
     found["folder"] = f"runs/{outcome.run.run_id}/evaluations/{scored.eval_id}"
@@ -107,7 +108,7 @@ def _evaluation(outcome: Outcome, set_: str, columns: list[Column]) -> Explanati
 
 
 def as_text(found: Mapping[str, Any]) -> str:
-    """The explanation for a terminal: one fact a line, nested by indentation, without what is not known."""
+    """The explanation for a terminal: one fact per line, nested by indentation; unknown facts are left out."""
     return "\n".join(_lines(found, "")) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""One side of a comparison: the cells of a table of a store, or of an earlier printing as JSON or CSV."""
+"""One side of a comparison: the cells of a store's table, or of an earlier table printed as JSON or CSV."""
 
 import csv
 import io
@@ -18,7 +18,7 @@ Look = Callable[[str, Column], "Side | None"]
 
 @dataclass(frozen=True)
 class Side:
-    """One cell of a table: enough for an interval where its seeds are known."""
+    """One cell: its mean and spread over n seeds, for an interval of the difference."""
 
     mean: float | None
     sd: float | None
@@ -28,7 +28,7 @@ class Side:
 
 
 def side_of(table: Table) -> Look:
-    """Looks up cells of a table by row key and column; None where a row was not asked for that set."""
+    """A look-up of a table's cells by row key and column; it gives None if the row is not evaluated on that set."""
     rows = {row.key: row for row in table.rows}
 
     def look(key: str, column: Column) -> Side | None:
@@ -42,7 +42,7 @@ def side_of(table: Table) -> Look:
 
 
 def side_of_file(path: Path) -> tuple[Look, list[str]]:
-    """A table that this program printed as JSON or CSV, and its rows. Raises UserError for anything else."""
+    """The same for a table printed as JSON or CSV by this program, and its row keys. Raises UserError for others."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

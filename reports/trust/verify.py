@@ -1,4 +1,4 @@
-"""An older printing of a table against what the store gives now: which cells changed."""
+"""Compare an earlier printed table with what the store gives now: which cells changed."""
 
 import csv
 import io
@@ -34,7 +34,7 @@ class Verdict:
 
 
 def asked_for(text: str) -> list[str]:
-    """The selectors that a LaTeX or HTML file says it was made with; empty if it says nothing."""
+    """The selectors that a LaTeX or HTML file was made with; empty if the file does not contain them."""
     found = re.search(rf"^(?:% |<!-- ){re.escape(MADE_BY)}([^\n]*?)(?: -->)?$", text, re.MULTILINE)
     try:
         return shlex.split(found[1]) if found else []
@@ -43,7 +43,7 @@ def asked_for(text: str) -> list[str]:
 
 
 def verify(text: str, table: Table, format_: str) -> Verdict:
-    """Compare a file's text with the table as it is printed now. Raises UserError if there is no table in the text."""
+    """Compare a file's text with the table as it is printed now. Raises UserError if the text contains no table."""
     now = render(table, format_)
     before, after = _cells(text, format_), _cells(now, format_)
     if len(before) < 2:
@@ -51,7 +51,7 @@ def verify(text: str, table: Table, format_: str) -> Verdict:
     rows = [row.key for row in (table.rows if format_ in ("csv", "json") else in_order(table))]
     cells = sum(len(line) for line in after[len(after) - len(rows) :])
     changed = list(_differences(before, after, rows)) + list(_notes(text, now, format_))
-    if not changed and text != now and format_ != "html":  # a page holds figures too, which are not compared
+    if not changed and text != now and format_ != "html":  # a page also contains figures, which are not compared
         changed.append("only spaces or the order of lines differ")
     return Verdict(cells, tuple(changed))
 

@@ -1,4 +1,4 @@
-"""The system's Chromium, headless, and what a page did in it; screenshots are kept in test-artifacts/browser."""
+"""The system's Chromium, headless, with a record of a page's requests; screenshots are in test-artifacts/browser."""
 
 import shutil
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ DESK, PHONE = {"width": 1400, "height": 1000}, {"width": 390, "height": 844}
 
 @dataclass
 class Visit:
-    """A page and what it asked for and complained of since it was opened."""
+    """A page with its requests and console errors since it was opened."""
 
     page: Any
     requests: list[str] = field(default_factory=list)
@@ -43,7 +43,7 @@ def chromium() -> Iterator[Any]:
 
 @pytest.fixture
 def visit(chromium: Any) -> Iterator[Any]:
-    """Open an address: `visit(url, PHONE)`. A dialog counts as a complaint."""
+    """Open an address: `visit(url, PHONE)`. A dialog counts as an error."""
     contexts = []
 
     def go(url: str, size: dict[str, int] = DESK, wait: str = "load") -> Visit:

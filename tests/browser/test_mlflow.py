@@ -34,7 +34,7 @@ class Links:
 
 @pytest.fixture(scope="module")
 def links(tiny: Path, finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Links]:
-    """`ablations ui` on the tiny table, until the tests are through."""
+    """`ablations ui` on the tiny table, until the tests have ended."""
     port, log = free_port(), tmp_path_factory.mktemp("ui") / "log.txt"
     with serving(command("ui", tiny, "--seeds", "2", "--store", finished, "--port", str(port)), port, log):
         view, listing = re.findall(r"http://\S+/#\S+", log.read_text())
@@ -42,7 +42,7 @@ def links(tiny: Path, finished: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 
 def wait_for(page: Any, *texts: str) -> str:
-    """All the page's text, once these are in it. A page just asked for has no body yet."""
+    """The page's whole text, once it contains these words. A page that is still loading has no body."""
     for text in texts:
         page.wait_for_function("text => document.body?.innerText.includes(text)", arg=text)
     return str(page.inner_text("body"))
@@ -113,6 +113,6 @@ def test_names_in_the_note_are_text(visit: Any, cli: Cli, finished: Path, links:
 
 
 def assert_quiet(seen: Any, links: Links) -> None:
-    """Nothing outside this machine was asked for; the page complains of nothing but itself."""
+    """No request went outside this machine, and the console has no errors but MLflow's own."""
     assert not [url for url in seen.requests if not url.startswith((links.server, "data:", "blob:"))]
     assert not [text for text in seen.complaints if not any(known in text for known in ITS_OWN)]

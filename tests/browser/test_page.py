@@ -1,4 +1,4 @@
-"""The HTML page in a real browser: what it says, that it fetches nothing, on a desk, on a phone, on paper."""
+"""The HTML page in a real browser: its content, no requests, on a desktop, on a phone, on paper."""
 
 import json
 from pathlib import Path
@@ -104,7 +104,7 @@ def test_in_the_dark_it_is_legible(visit: Any, page: Path) -> None:
 
 
 def contrast(element: Any) -> float:
-    """Of an element's colour with the nearest background behind it."""
+    """The contrast of an element's colour with the nearest background behind it."""
     colours = element.evaluate(
         """e => { let b = e; while (b && getComputedStyle(b).backgroundColor == 'rgba(0, 0, 0, 0)') b = b.parentElement;
         return [getComputedStyle(e).color, b ? getComputedStyle(b).backgroundColor : 'rgb(255, 255, 255)']; }"""
@@ -120,7 +120,7 @@ def luminance(colour: str) -> float:
 
 
 def hostile_study(folder: Path) -> Path:
-    """The tiny table, its runs too, with a browser's attacker for its author."""
+    """The tiny table and its runs, with texts of an author who attacks the browser."""
     quoted = json.dumps(HOSTILE)
     text = TINY.replace('"tiny"', '"hostile"').replace('"A table of width 8"', quoted)
     text = text.replace('key = "h1"\n', f'key = "h1"\nlabel = {quoted}\nnote = {quoted}\n')

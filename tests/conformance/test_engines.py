@@ -1,4 +1,4 @@
-"""The engine contract (experiments/jobs/engines/base.py), for every engine there is."""
+"""The engine contract (experiments/jobs/engines/base.py), for every engine."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def spawned(_):
 
 
 def orphaned(_):
-    """Its fork server has been killed: what the laptop's out-of-memory killer may do."""
+    """The local engine after its fork server was killed, as by the out-of-memory killer."""
     engine = LocalEngine(("json",))
     os.kill(engine._server._process.pid, signal.SIGKILL)
     engine._server._process.wait()
@@ -57,7 +57,7 @@ ALL = [*LOCAL, pytest.param(on_slurm, marks=pytest.mark.slurm), pytest.param(on_
 
 @pytest.fixture(params=ALL, ids=lambda make: make.__name__)
 def another(request):
-    """Makes one more engine of the kind: that of another coordinator."""
+    """Makes another engine of the same kind, as of another coordinator."""
     return lambda: request.param(request)
 
 
@@ -88,7 +88,7 @@ class Starting:
         return found
 
     def told(self, path):
-        """What a child has written, once it is whole."""
+        """A child's file, once it is complete."""
         until = time.monotonic() + PATIENCE_S
         while not (path.exists() and path.read_text().endswith("\n")):
             assert time.monotonic() < until, "the child said nothing"
@@ -178,7 +178,7 @@ time.sleep(60)
         assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
 
     def test_the_child_leads_a_group_of_its_own(self, engine, tmp_path):
-        """So that Ctrl-C in the terminal, which goes to the foreground group, reaches the coordinator alone."""
+        """Ctrl-C in the terminal, which goes to the foreground group, must reach only the coordinator."""
         program = "import os; print(os.getpgid(0) == os.getpid() == os.getsid(0))"
         assert self.ended(engine, self.start(engine, tmp_path, program)) == Exit(0)
         assert (tmp_path / "log.txt").read_text() == "True\n"
@@ -228,7 +228,7 @@ time.sleep(60)
 
 @pytest.mark.parametrize("another", LOCAL, indirect=True, ids=lambda make: make.__name__)
 class TestLocalEngine(Starting):
-    """What holds where a child is a process of this machine."""
+    """Properties of engines whose children are processes of this machine."""
 
     def test_what_has_ended_is_never_signalled_though_its_id_comes_again(self, engine, tmp_path):
         handle = self.start(engine, tmp_path, "")
@@ -254,7 +254,7 @@ class TestLocalEngine(Starting):
 
 
 def test_every_engine_of_the_dictionary_loads_without_its_extra():
-    """Their libraries are imported only when a child is submitted or a cluster is reached."""
+    """Libraries of clusters are imported only to submit a child or to reach a cluster."""
     classes = {name: engine_class(name) for name in ENGINES}
     assert {name: cls.name for name, cls in classes.items()} == dict(zip(ENGINES, ENGINES, strict=True))
     assert [name for name, cls in classes.items() if not cls.outlives] == ["local"]

@@ -1,4 +1,4 @@
-"""The task contract (experiments/tasks/base.py), for every task there is. A new task adds a function to CASES."""
+"""The task contract (experiments/tasks/base.py), for every task. A new task adds a function to CASES."""
 
 import json
 import math
@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass
 class Case:
-    """A task, a configuration that trains in a second, and how often `should_stop` is asked before it says so."""
+    """A task, a configuration that trains in a second, and the number of calls of `should_stop` that return False."""
 
     task: Task
     settings: dict[str, Any] = field(default_factory=dict)
@@ -137,7 +137,7 @@ class Bench:
         self.number = 0
 
     def attempt(self, seed: int = 1, stop: bool = False, earlier: tuple[Path, ...] = ()) -> tuple[Path, dict[str, Any]]:
-        """Train in a folder of its own; raises what the task raises."""
+        """Train in a new folder; raises the task's errors."""
         self.number += 1
         folder = self.store.root / "runs" / f"attempt-{self.number}"
         folder.mkdir()
@@ -163,7 +163,7 @@ class Bench:
         return self.task.prepare(self.case.config(), self.store.root, lambda *_: None)
 
     def scores(self, weights: Path, seed: int = 1) -> dict[str, dict[str, float]]:
-        """Metrics by set; each evaluation in a folder of its own."""
+        """Metrics by set; each evaluation has its own folder."""
         config, found = self.case.config(seed), {}
         for spec in self.task.evaluations(config, self.store.root):
             folder = weights / "evaluations" / eval_identity("0" * 16, spec.settings, spec.inputs)

@@ -1,4 +1,4 @@
-"""The search on a GPU says what it says on a processor."""
+"""The search gives the same results on a GPU as on a processor."""
 
 import pytest
 import torch

@@ -1,7 +1,7 @@
-"""For PYTHONPATH: the time of day is off by the seconds in the file $STEPPED_CLOCK, as if somebody had set the clock.
+"""For PYTHONPATH: the time of day differs by the seconds in the file $STEPPED_CLOCK, as if the clock had been set.
 
-Both `time.time` and the time of day of the machine's boot are, as both move on Linux. What is written into the file
-later is a step of the clock under running processes.
+`time.time` and the boot time of the machine both differ, as both move on Linux. A later change of the file is a step of
+the clock under running processes.
 """
 
 import os

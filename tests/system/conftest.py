@@ -1,4 +1,4 @@
-"""The command line as a user meets it: a real process, a store of its own."""
+"""The command line as a user runs it: in a real process, each test with its own store."""
 
 import json
 import os
@@ -41,7 +41,7 @@ fixed = {training.train_steps = 0}
 
 
 def environment() -> dict[str, str]:
-    """This checkout's code is what runs, whatever is installed and wherever a test stands."""
+    """The code of this checkout runs, whatever is installed and whatever the working directory is."""
     path = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]))
     ours = {"PYTHONPATH": path, "MLFLOW_DISABLE_TELEMETRY": "true"}
     return {**os.environ, **ours, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
@@ -75,7 +75,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def finished(cli: Cli, tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store in which the tiny table is finished, with two seeds; not to be changed."""
+    """A store with the finished tiny table, two seeds; tests must not change it."""
     store = tmp_path_factory.mktemp("stores") / "store"
     cli("run", tiny, "--seeds", "2", "--store", store, "--devices", "cpu:2", "--json")
     return store
@@ -89,7 +89,7 @@ def free_port() -> int:
 
 @contextmanager
 def serving(words: list[str], port: int, log: Path) -> Iterator[str]:
-    """MLflow's server, started by these words; its address once it answers. Its whole group is ended."""
+    """MLflow's server, started with these arguments; yields its address once it answers. Its process group is ended."""
     with log.open("w") as out:
         server = subprocess.Popen(words, stdout=out, stderr=out, env=environment(), start_new_session=True)
     try:

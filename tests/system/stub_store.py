@@ -1,4 +1,4 @@
-"""Stub runs for tests of the coordinator: made, worked on, looked at."""
+"""Stub runs for tests of the coordinator: make, run and inspect them."""
 
 import sys
 import threading
@@ -65,10 +65,10 @@ def resumed_at(store, attempt, number=1):
 
 
 def assert_whole(store, number=1, steps=STEPS):
-    """The result is that of an undisturbed run: no step lost, none repeated."""
+    """The result equals that of an undisturbed run: no step is lost or repeated."""
     result = store.result(f"{number:016x}")
-    assert result["sum"] == steps * (steps + 1) // 2
-    assert store.evaluation(f"{number:016x}", EVALUATION)["metrics"] == {"bleu": 30.5}
+    assert result.content["sum"] == steps * (steps + 1) // 2
+    assert store.evaluation(f"{number:016x}", EVALUATION).metrics == {"bleu": 30.5}
     assert row(store, number).state is State.FINISHED
 
 

@@ -1,4 +1,4 @@
-"""Bundles of what real children wrote: read back anywhere, anonymous where asked, refused where altered."""
+"""Bundles of real runs: readable anywhere, anonymous on request, refused if altered."""
 
 import getpass
 import hashlib
@@ -33,7 +33,7 @@ FORMATS = list(RENDERERS)
 
 @pytest.fixture(scope="session", params=KINDS)
 def finished(request, tmp_path_factory):
-    """A finished table: what is chosen of it, its kind."""
+    """A finished table: its selection and its kind of task."""
     folder = tmp_path_factory.mktemp(f"private-{request.param}-study")
     return finish(write_study(folder, request.param), folder / "store", seeds=2), request.param
 
@@ -59,7 +59,7 @@ def contents(path):
 
 
 def test_the_same_table_from_a_bundle_of_any_task(finished, tmp_path):
-    """Without the study's file, its code or its folder in sight."""
+    """The study's file, code and folder are not accessible."""
     chosen, kind = finished
     path = bundle_of(chosen, tmp_path / "b.tar.gz")
     assert bundle_of(chosen, tmp_path / "again.tar.gz").read_bytes() == path.read_bytes()
@@ -105,11 +105,11 @@ def test_no_host_and_no_path_in_any_file(finished, tmp_path):
 
 
 def test_an_anonymous_bundle_tells_nobody(finished, tmp_path):
-    """Weights and all: each file is searched for the machine, the user, the folders and the commit."""
+    """Every file, weights included, is searched for names of the machine, the user, the folders and the commit."""
     chosen, _ = finished
     path = bundle_of(chosen, tmp_path / "b.tar.gz", identity(chosen.store, chosen.study.folder), weights=True)
     files = contents(path)
-    commit = chosen.store.result(chosen.plan.runs[0].run_id).get("tool", {}).get("commit") or "no commit"
+    commit = chosen.store.result(chosen.plan.runs[0].run_id).tool.commit or "no commit"
     telling = [*words_that_tell(chosen), commit, "private-"]
     alone = [socket.gethostname(), getpass.getuser(), Path.cwd().name]
     for name, data in files.items():
@@ -138,7 +138,7 @@ def test_a_setting_that_is_a_path_and_names_the_runs_is_left_out_and_said(tmp_pa
 
 
 def altered(path, target, change):
-    """The bundle with `change(head, files)` made to it, and a manifest that agrees."""
+    """The bundle changed by `change(head, files)`, with a manifest that agrees."""
     files = contents(path)
     head = json.loads(files.pop("bundle.json"))
     for name in ("record_sha256", "record_format"):
@@ -264,7 +264,7 @@ ODD = (None, True, -1, 10**30, 1e308, "", "x" * 5000, [], {}, [[]], {"a": {}}, "
 
 
 def test_a_bundle_with_anything_at_any_place_is_printed_or_refused(finished, tmp_path):
-    """Values of other types at random places of the head and of records, their checksums made anew: no traceback."""
+    """Values of other types at random places of the head and of records, with new checksums, give no traceback."""
     chosen, _ = finished
     path = bundle_of(chosen, tmp_path / "b.tar.gz")
     chance = random.Random(11)

@@ -1,4 +1,4 @@
-"""The short form of `make chaos` (tests/chaos.py): kills at random, and not a number differs."""
+"""The short form of `make chaos` (tests/chaos.py): random kills change no number."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Disks that are full or read-only: one clear paragraph, exit code 2. Real ones, where this process may mount them."""
+"""Full and read-only disks: one clear paragraph, exit code 2. The disks are real if this process may mount them."""
 
 import os
 import shutil
@@ -32,7 +32,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def without_inodes(tmp_path: Path) -> Iterator[Path]:
-    """A disk with bytes, on which no file more can be made."""
+    """A disk with free bytes on which no further file can be created."""
     place = tmp_path / "inodes"
     place.mkdir()
     options = "size=10m,nr_inodes=3"  # its root, a folder, a file

@@ -1,4 +1,4 @@
-"""One tiny table, trained for real: desired state, evaluations apart from training, gaps, a moved store."""
+"""One tiny table, really trained: desired state, evaluation without training, gaps, a moved store."""
 
 import json
 import shutil
@@ -13,7 +13,7 @@ from .conftest import Cli, as_json, environment
 
 @pytest.fixture(scope="module")
 def store(cli: Cli, tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store in which the tiny table is finished."""
+    """A store with the finished tiny table."""
     store = tmp_path_factory.mktemp("stores") / "store"
     rows = as_json(cli("run", tiny, "--store", store, "--devices", "cpu:2", "--json"))
     assert [row["row"] for row in rows] == ["base", "h1", "untrained"]
@@ -66,7 +66,7 @@ def test_one_more_seed_trains_only_that_seed(cli: Cli, tiny: Path, store: Path, 
 
 
 def test_more_steps_go_on_where_fewer_ended(cli: Cli, tiny: Path, store: Path, tmp_path: Path) -> None:
-    """Other train_steps are another run; an interrupted shorter one leaves a checkpoint it may start from."""
+    """Other train_steps are another run, which may start from the checkpoint of an interrupted shorter one."""
     other = as_json(cli("plan", tiny, "--rows", "base", "--store", store, "--set", "training.train_steps=9", "--json"))
     assert other[0]["state"] == "missing"
 
@@ -123,7 +123,7 @@ assert not loaded, loaded
 
 
 def test_the_papers_parameters(cli: Cli, tmp_path: Path) -> None:
-    """Table 3's last column, with the vocabulary that tensor2tensor had: ten of the eleven round to what is printed."""
+    """Table 3's last column with tensor2tensor's vocabulary: ten of eleven values round to the printed ones."""
     options = ["--profile", "paper", "--set", "data.vocab_size=40960", "--store", tmp_path / "none", "--json"]
     runs = as_json(cli("plan", "table3", *options))
     printed = {run["row"]: run["paper"]["params"] for run in runs if run["paper"]["params"]}

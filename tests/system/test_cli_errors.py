@@ -129,7 +129,7 @@ def test_evaluate_never_trains(cli: Cli, tmp_path: Path, tiny: Path) -> None:
 
 
 def test_what_plan_shows_and_run_refuses(cli: Cli, tmp_path: Path) -> None:
-    """Settings for a corpus that was not named: a plan is worth showing, and says so; `run` and `queue` refuse."""
+    """Settings for a corpus that is not named: `plan` prints the plan with a warning; `run` and `queue` refuse."""
     asked = ["table3", "--profile", "paper", "--rows", "base"]
     planned = cli("plan", *asked, "--store", tmp_path / "store")
     assert "63.08M params" in planned.stdout and "`ablations run` would refuse this" in planned.stderr
@@ -138,7 +138,7 @@ def test_what_plan_shows_and_run_refuses(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_a_row_beyond_the_memory_of_all_devices(cli: Cli, tmp_path: Path) -> None:
-    """The table is shown, the row, what it needs and what there is are named; `run` refuses before it trains."""
+    """`plan` prints the table, the row, its need and what is available; `run` refuses before it trains."""
     asked = ["table3", "--rows", "base,big", "--set", "model.d_model=100000000", "--store", tmp_path / "store"]
     planned = cli("plan", *asked, code=2)
     assert "642100.00M params" in planned.stdout

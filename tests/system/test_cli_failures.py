@@ -1,4 +1,4 @@
-"""Failures of real trainings, provoked through the command line: what the user reads, and that work goes on after."""
+"""Failures of real trainings, provoked through the command line: the user's message, and the work that continues."""
 
 import contextlib
 import json
@@ -76,7 +76,7 @@ def mounted(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_stops_the_work_and_the_same_command_goes_on(
     cli: Cli, tiny: Path, tmp_path: Path, mounted: Path, what: str
 ) -> None:
-    """Full under the checkpoints, events and logs; or under the queue and MLflow."""
+    """The disk of the checkpoints, events and logs is full, or that of the queue and MLflow."""
     places = {"store": tmp_path / "store", "state": tmp_path / "state", what: mounted / what}
     where = ["--store", places["store"], "--state-dir", places["state"]]
     cli("queue", tiny, *LONG, *where)
@@ -98,7 +98,7 @@ def test_a_full_disk_stops_the_work_and_the_same_command_goes_on(
 
 
 def fill(path: Path) -> None:
-    """Leave not one byte."""
+    """Fill the disk to the last byte."""
     with path.open("wb", buffering=0) as file:
         for size in (1 << 20, 1 << 12, 1):
             try:
@@ -166,8 +166,8 @@ def test_memory_is_held_as_the_plan_predicts(cli: Cli, tiny: Path, finished: Pat
     planned = json.loads(cli("plan", tiny, "--store", tmp_path / "new", "--devices", "cpu:2", "--json").stdout)
     for run in planned:
         result = Store.open(finished).result(run["run_id"])
-        assert result is not None and result["precision"] == "fp32"
-        assert run["memory_bytes"] == pytest.approx(result["peak_memory_bytes"], rel=0.25)
+        assert result is not None and result.precision == "fp32"
+        assert run["memory_bytes"] == pytest.approx(result.peak_memory_bytes, rel=0.25)
 
 
 def test_a_second_coordinator_is_refused_and_the_first_goes_on(cli: Cli, tiny: Path, tmp_path: Path) -> None:

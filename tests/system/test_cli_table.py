@@ -1,4 +1,4 @@
-"""From a printed table back to its runs, to another store, to a colleague: on one tiny table trained for real."""
+"""From a printed table back to its runs, to another store, to another user: with one really trained tiny table."""
 
 import json
 import re
@@ -157,7 +157,7 @@ def test_figures_are_files_of_the_same_bytes(cli: Cli, tiny: Path, store: Path, 
 
 
 def test_tables_while_the_store_is_written(cli: Cli, tiny: Path, finished: Path, tmp_path: Path) -> None:
-    """Reports beside a run that trains: a cell has its number or none; never another, never an error."""
+    """Reports during a training: a cell has its number or none, never a wrong one or an error."""
     store, options = tmp_path / "store", ["--seeds", "2", "--json"]
     final = as_json(cli("report", tiny, *options, "--store", finished))
     words = command("run", tiny, "--seeds", "2", "--store", store, "--devices", "cpu:1")
@@ -178,7 +178,7 @@ def test_tables_while_the_store_is_written(cli: Cli, tiny: Path, finished: Path,
 
 
 def test_a_store_that_was_left_half_written(cli: Cli, tiny: Path, store: Path, tmp_path: Path) -> None:
-    """Half-written folders, a torn line, and no MLflow: gaps, not errors."""
+    """Half-written folders, an incomplete line and a missing MLflow give gaps, not errors."""
     copy = tmp_path / "copy"
     shutil.copytree(store, copy)
     (copy / "mlflow.db").unlink()

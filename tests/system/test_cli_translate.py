@@ -62,7 +62,7 @@ def test_rows_of_decoding_share_one_training_and_fill_a_table(cli: Cli, store: t
 
 
 def test_the_best_row_is_named_by_its_score_on_dev(cli: Cli, tiny: Path, tmp_path: Path) -> None:
-    """Without the training data; a score is given to every row, so that it is known which is best."""
+    """Without the training data. Every row has a score, so that there is a best one."""
     runs = tmp_path / "runs"
     cli("run", tiny, "--store", runs, "--devices", "cpu:2")
     shutil.rmtree(runs / "corpora")

@@ -1,4 +1,4 @@
-"""Stub runs on a real Slurm and a real Ray, two nodes each: nodes that die, signals, coordinators that leave."""
+"""Stub runs on real Slurm and Ray with two nodes each: nodes that die, signals, coordinators that end."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""`training.compile` from the task down: padded to a few shapes, the same numbers as with free ones."""
+"""`training.compile` from the task down: padding to a few shapes gives the same numbers as free shapes."""
 
 from functools import partial
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The coordinator with a stub child: every way to end, and nothing lost or doubled."""
+"""The coordinator with a stub child: every kind of ending; nothing is lost or doubled."""
 
 import os
 import signal
@@ -97,7 +97,7 @@ def test_out_of_memory_is_tried_with_a_smaller_micro_batch_and_recorded(store):
     go(store, make(attempts={"1": oom, "2": oom}))
     assert_whole(store)
     assert outcomes(store) == ["out_of_memory", "out_of_memory", "finished"]
-    assert store.result(make().run_id)["pinned"]["micro_batch_tokens"] == 250
+    assert store.result(make().run_id).pinned["micro_batch_tokens"] == 250
 
 
 def test_retry_goes_on_from_the_checkpoint(store):
@@ -152,7 +152,7 @@ def test_progress_is_shown_and_kept(store):
 
 
 def test_a_broken_store_of_results_is_not_hidden(store):
-    """A damaged result.json is the user's to mend; a run must not be trained over it unasked."""
+    """The user mends a damaged result.json; the run is not trained again without a request."""
     go(store, make())
     (store.run_folder(make().run_id) / "result.json").write_text("{")
     assert go(store, make()).failed == 1
@@ -250,8 +250,8 @@ def test_no_run_goes_on_half_old_half_new(store, monkeypatch):
 def test_a_stale_run_is_trained_anew_when_asked(store, monkeypatch):
     go(store, make())
     go(store, make(rerun_after=1))
-    assert store.result(make().run_id)["attempt"] == 2
-    assert store.evaluation(make().run_id, EVALUATION)["attempt"] == 2
+    assert store.result(make().run_id).attempt == 2
+    assert store.evaluation(make().run_id, EVALUATION).attempt == 2
     assert next(e["kind"] for e in events(store, 2)) == "restarted"
 
 
@@ -286,7 +286,7 @@ def pids(store, attempt, *numbers):
 
 
 def under_way(store, *numbers):
-    """Every run has saved a checkpoint and is not near its end."""
+    """Whether every run has saved a checkpoint and is far from its end."""
     return all(any(e["kind"] == "checkpoint" for e in events(store, 1, n)) for n in numbers)
 
 
@@ -345,7 +345,7 @@ def test_dying_between_the_claim_and_the_childs_start(store, written):
 
 
 def test_dying_between_the_childs_end_and_the_promotion(store):
-    """The child has finished, nobody took its result over: the next coordinator does, without training."""
+    """The child has finished and its result was not moved: the next coordinator moves it, without training."""
     process = coordinator(store, make(0, steps=20, step_s=0.02))
     wait_for(lambda: events(store, 1, 0))
     process.send_signal(signal.SIGSTOP)

@@ -1,4 +1,4 @@
-"""What is wrong in one run's folder harms that run alone: the coordinator works on, and every command looks."""
+"""Errors in one run's folder concern only that run: the coordinator continues, and every command works."""
 
 import os
 import shutil
@@ -64,7 +64,7 @@ def damage_all(store):
 
 
 def check(store):
-    """The good run is whole; of the others each has ended, for a reason that names it, or is whole too."""
+    """The good run is whole; each other run has ended with a reason that names it, or is whole too."""
     assert_whole(store, GOOD)
     for number, fault in enumerate(FAULTS):
         ended = row(store, number)
@@ -96,7 +96,7 @@ def test_damaged_before_more_is_asked_of_them(store):
 
 @pytest.mark.slow
 def test_damaged_while_their_coordinator_is_gone(store):
-    """Their attempts are taken up by the next one."""
+    """The next coordinator adopts their attempts."""
     code = textwrap.dedent(f"""
         import sys
         sys.path.insert(0, {str(ROOT)!r})

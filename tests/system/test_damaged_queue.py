@@ -1,4 +1,4 @@
-"""A queue whose entries were changed on the disk: the run concerned fails alone, and queueing it again mends it."""
+"""A queue whose entries were changed on disk: only that run fails, and queueing it again mends it."""
 
 import json
 import sqlite3
@@ -51,7 +51,7 @@ def test_a_damaged_entry_fails_alone_and_is_mended_by_queueing_it_again(store, c
     assert "entry of run 0000000000000001 is damaged" in failed.error
     assert row(store, 2).state is State.FINISHED, "the others are not concerned"
     assert go(store, make(1, rerun_after=1 if column == "pinned" else 0)).finished == 1
-    assert store.result("0" * 15 + "1")["sum"] == 21
+    assert store.result("0" * 15 + "1").content["sum"] == 21
 
 
 def test_an_entry_that_moved_to_another_run_is_damaged(store):

@@ -1,4 +1,4 @@
-"""Results that were changed on the disk: a gap and a warning that names the file, never another number."""
+"""Results that were changed on disk: a gap and a warning that names the file, never a wrong number."""
 
 import shutil
 from pathlib import Path
@@ -43,7 +43,7 @@ def _digit(place: Path, _: Path) -> str:
 
 
 def _metric(place: Path, _: Path) -> str:
-    """In a record of an earlier version: nothing but the counts speaks against the number."""
+    """In a record of an earlier version only the counts contradict the number."""
     record = _record(place / "result.json")
     record["metrics"]["bleu"] += 20.0
     _rewritten(place / "result.json", {k: v for k, v in record.items() if k != "files"}, sealed=False)

@@ -1,4 +1,4 @@
-"""Further ways to fail, really provoked in a stub child: hanging, crashing, a full disk; drain; who is told."""
+"""More failures of a stub child: hanging, crashing, a full disk; draining; notifications."""
 
 import json
 import logging

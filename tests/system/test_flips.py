@@ -1,4 +1,4 @@
-"""The short form of `python -m tests.chaos flips`: a flipped bit is refused, harmless, or said in the table."""
+"""The short form of `python -m tests.chaos flips`: a flipped bit is refused, harmless, or named in the table."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The GPU benchmarks' whole path in miniature on a processor, so that they run unattended where a GPU first appears."""
+"""The GPU benchmarks in miniature on a processor, so that they run unattended on a GPU."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""What a bare GPU box must be able to import: torch, numpy, sentencepiece, sacrebleu, safetensors, pydantic alone."""
+"""Training and decoding need only torch, numpy, sentencepiece, sacrebleu, safetensors and pydantic."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""kill -9 the coordinator in the middle of `run`, run it again: nothing redone, nothing lost, the same table."""
+"""kill -9 of the coordinator during `run`, then the same command: nothing is repeated or lost, the table is equal."""
 
 import os
 import signal

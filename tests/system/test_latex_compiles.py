@@ -45,7 +45,7 @@ def compiled(folder: Path, table: Table, engine: str = "pdflatex", preamble: str
 
 @dataclass
 class Published:
-    """A store in which every run of a plan came out about as published; of `seeds` the middle one exactly so."""
+    """A store in which every run of a plan has about the published numbers; the middle seed has exactly these."""
 
     plan: Plan
 

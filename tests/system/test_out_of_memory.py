@@ -1,4 +1,4 @@
-"""Memory that really runs out: a child that may take only so much more than what it has imported."""
+"""A child that really runs out of memory, because it may use only a little more than its imports."""
 
 import sys
 import textwrap
@@ -63,7 +63,7 @@ def test_a_run_out_of_memory_goes_on_with_smaller_micro_batches_of_the_same_batc
     assert set(short) == {"out_of_memory"} and last == "finished"
     result = store.result(row.run_id)
     assert result is not None
-    assert 64 <= result["pinned"]["micro_batch_tokens"] < 4000
+    assert 64 <= result.pinned["micro_batch_tokens"] < 4000
     cli("run", *asked, "--store", tmp_path / "roomy", "--devices", "cpu:1")
     undisturbed, forced = (
         as_json(cli("report", *asked, "--store", tmp_path / name, "--format", "json"))[0]["ppl"]
@@ -88,5 +88,5 @@ def test_a_run_told_its_memory_stays_below_it(cli: Cli, tiny: Path, tmp_path: Pa
     assert summary.finished == 1, row.error
     assert outcomes[0] == "out_of_memory" and outcomes[-1] == "finished"
     result = store.result(row.run_id)
-    assert result is not None and result["pinned"]["micro_batch_tokens"] < 4000
-    assert result["peak_memory_bytes"] < (ROOM_GB + 0.2) * 1e9  # pages of libraries are shared, and not counted
+    assert result is not None and result.pinned["micro_batch_tokens"] < 4000
+    assert result.peak_memory_bytes < (ROOM_GB + 0.2) * 1e9  # pages of libraries are shared, and not counted

@@ -1,4 +1,4 @@
-"""A user's own trainer beside its study, installed nowhere: planned, queued, killed, resumed, tabulated; mistakes."""
+"""A user's own trainer beside its study, not installed: planned, queued, killed, resumed, printed; mistakes."""
 
 import json
 import os
@@ -70,7 +70,7 @@ def mine(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def finished(cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the study, its store beside it, all runs finished from another working directory."""
+    """A folder with the study and its store; all runs finished, started from another working directory."""
     folder = tmp_path_factory.mktemp("finished")
     (folder / "walking.py").write_text(TASK)
     (folder / "drifting.py").write_text("def drift(size, seed):\n    return size * (1 + seed / 4)\n")
@@ -82,7 +82,7 @@ def finished(cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def done(finished: Path, tmp_path: Path) -> Path:
-    """A copy to be changed, with its store: both may be moved."""
+    """A copy of the study and its store, to be changed: both can be moved."""
     shutil.copytree(finished, tmp_path / "moved")
     return tmp_path / "moved"
 
@@ -145,7 +145,7 @@ def test_another_column_is_printed_without_training_again(cli: Cli, done: Path) 
 
 
 def test_killed_and_resumed_on_two_slots(cli: Cli, mine: Path, finished: Path) -> None:
-    """kill -9 of the coordinator and its children in the middle; the same command then finishes, nothing doubled."""
+    """kill -9 of the coordinator and its children; the same command then finishes, and nothing is doubled."""
     store, study = mine / "store", mine / "walk.toml"
     study.write_text(STUDY.replace('task = "walking:TASK"', 'task = "walking:TASK"\nbase = {pause_s = 0.1}'))
     cli("queue", study, "--store", store)
@@ -215,7 +215,7 @@ RETURNED = """
 
 
 def test_what_a_trainer_returns(cli: Cli, mine: Path) -> None:
-    """A promised metric that is not there, NaN, text; nothing at all; a bug: failed, with the reason, and a gap."""
+    """A metric that is missing, NaN or text, no result, a bug: the run fails with the reason; the table has a gap."""
     text = TASK.replace('    return {"distance": position}\n', RETURNED)
     (mine / "walking.py").write_text(
         text.replace("pause_s: float = 0.0", 'returned: str = "bug"\n    pause_s: float = 0.0')

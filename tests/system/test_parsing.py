@@ -1,4 +1,4 @@
-"""Parsing from the command line: generated trees and a folder of files, trained for real, scored, kept."""
+"""Parsing from the command line: generated trees and a folder of files, really trained and scored."""
 
 import json
 from pathlib import Path

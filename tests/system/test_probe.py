@@ -1,4 +1,4 @@
-"""`ablations probe`: what it measures of each row, and that it leaves nothing behind."""
+"""`ablations probe`: its measurements of each row; it leaves nothing behind."""
 
 import itertools
 import json

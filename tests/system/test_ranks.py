@@ -1,4 +1,4 @@
-"""Several processes train one run: the numbers of one process, exact resumes, failures that are told."""
+"""Several processes train one run: the numbers of one process, exact resumes, reported failures."""
 
 import json
 import os
@@ -65,7 +65,7 @@ def _finished(store: Store, name: str, process: "subprocess.Popen[bytes]") -> li
 
 
 def _wait_for(kind: str, store: Store, name: str, process: "subprocess.Popen[bytes]") -> None:
-    """Until a run that goes on has told an event of that kind."""
+    """Wait until a running attempt has written an event of this kind."""
     deadline = time.monotonic() + 300
     while not any(e["kind"] == kind for e in read_events(_folder(store, name))):
         assert process.poll() is None

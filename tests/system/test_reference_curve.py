@@ -1,4 +1,4 @@
-"""Speed changed nothing: the curve of `base`, made small, is that of a plain loop over torch's own modules."""
+"""The curve of a small `base` equals that of a plain loop over torch's own modules."""
 
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ def _sentences(step: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _micro_batches(step: int) -> list[Batch[Tensor]]:
-    """The same in two uneven parts, the longer sentences apart."""
+    """The same in two unequal parts, the longer sentences separate."""
     sides = _sentences(step)
     order = (sides[0] != 0).sum(1).argsort()
     batches = []
@@ -51,7 +51,7 @@ def _micro_batches(step: int) -> list[Batch[Tensor]]:
 
 
 class Plain(nn.Module):
-    """Section 3 in torch's own layers: nothing fused, nothing left out of padding, no chunks."""
+    """Section 3 in torch's own layers: no fusion, no skipped padding, no chunks."""
 
     def __init__(self, ours: Network) -> None:
         super().__init__()

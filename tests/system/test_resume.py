@@ -1,4 +1,4 @@
-"""A training process killed without warning, again and again, leaves the numbers of one that was not."""
+"""A training process that is killed repeatedly gives the numbers of an undisturbed one."""
 
 import multiprocessing
 import os
@@ -77,7 +77,7 @@ def _last_saved(folder: Path) -> int:
 
 
 def _kill(process: ForkServerProcess, folder: Path, step: int, delay: float) -> None:
-    """SIGKILL once the checkpoint of `step` is told, plus a moment: anywhere in a step or in a save."""
+    """SIGKILL a moment after the event of the checkpoint of `step`: anywhere in a step or a save."""
     deadline = time.monotonic() + 60
     while _last_saved(folder) < step:
         assert process.is_alive(), f"the child ended by itself with {process.exitcode}"

@@ -1,4 +1,4 @@
-"""The search on a trained model: the same output in any batch and order, stopped early or not, compacted or not."""
+"""The search on a trained model: equal output in every batch and order, with and without early stop and compaction."""
 
 import random
 from dataclasses import replace
@@ -50,7 +50,7 @@ def sources(translator: Translator) -> list[list[int]]:
 
 
 def ways(sources: list[list[int]]) -> list[tuple[int, list[int], SearchSettings]]:
-    """Sentences in a batch, their order, and the switches that must change nothing."""
+    """The batch size, the order and the switches, none of which may change a result."""
     shuffled = random.Random(1).sample(range(len(sources)), len(sources))
     return [
         (1, shuffled, SETTINGS),

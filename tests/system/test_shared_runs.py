@@ -1,4 +1,4 @@
-"""Two studies, one store: a run that both share serves both, whichever was trained first."""
+"""Two studies in one store: a shared run serves both, whichever was trained first."""
 
 import json
 import shutil
@@ -61,7 +61,7 @@ def test_a_finished_run_that_kept_too_little_is_trained_again_beside(
 
 
 def test_queued_together_a_run_is_trained_once_for_both(cli: Cli, tiny: Path, averages: Path, tmp_path: Path) -> None:
-    """In either order: what the later study keeps does not take the place of what the earlier one needs."""
+    """In either order: checkpoints kept for the later study do not replace those that the earlier one needs."""
     store = tmp_path / "store"
     cli("queue", averages, "--store", store)
     cli("queue", tiny, "--rows", "base", "--store", store)

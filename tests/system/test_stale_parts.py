@@ -1,4 +1,4 @@
-"""Code that is edited between two runs of the program: what is stale is made again, and nothing else."""
+"""Code that is edited between two runs of the program: only stale parts are made again."""
 
 import json
 import shutil
@@ -20,7 +20,7 @@ EDITS = {  # file, old, new
 
 
 class Copy:
-    """A copy of this program that is edited, a study and a store."""
+    """A copy of this program to be edited, a study and a store."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.study, self.store = folder, folder / "tiny.toml", folder / "runs"

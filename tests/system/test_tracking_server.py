@@ -1,4 +1,4 @@
-"""A tracking server of the user's own: another database, its own place for artifacts, reached by HTTP alone."""
+"""A user's own tracking server: another database and artifact store, reached only by HTTP."""
 
 import re
 import sys

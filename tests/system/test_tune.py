@@ -1,4 +1,4 @@
-"""`ablations tune`: equal budgets, trials that survive a kill -9, a table of tuned rows that says what was tuned."""
+"""`ablations tune`: equal budgets, trials that survive kill -9, a table of tuned rows that names the tuned settings."""
 
 import contextlib
 import json
@@ -127,7 +127,7 @@ def test_a_larger_budget_goes_on(cli: Cli, tuned: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_killed_and_resumed_no_trial_is_lost_or_doubled(cli: Cli, tuned: Path, tmp_path: Path) -> None:
-    """kill -9 of the tuner and its children, twice; the trials are then those of the undisturbed tuning."""
+    """After kill -9 of the tuner and its children, twice, the trials equal those of an undisturbed tuning."""
     folder = tmp_path / "killed"
     study = write(folder)
     (folder / "quadratic.py").write_text(TASK.replace("time.sleep(settings.pause_s)", "time.sleep(0.05)"))
@@ -166,7 +166,7 @@ def wait_for(condition, patience_s: float = 120.0) -> None:
 
 @pytest.mark.slow
 def test_a_diverged_trial_counts_and_a_bug_stops_its_row(cli: Cli, tmp_path: Path) -> None:
-    """NaN is what those settings are worth; an exception is not, and is tried again by the next call."""
+    """NaN is a result of the settings; an exception is not, and the next call tries the trial again."""
     study = STUDY.replace("high = 6", "high = 9").replace("trials = 8", "trials = 6").replace("seeds = 2", "seeds = 1")
     study += '\n[[variation]]\nkey = "broken"\nset = {kind = "broken"}\n'
     path = write(tmp_path / "s", study)

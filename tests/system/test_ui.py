@@ -1,4 +1,4 @@
-"""`ablations ui` as a process: a port in use, and nothing left of it however it ends."""
+"""`ablations ui` as a process: a used port, and no process left however it ends."""
 
 import functools
 import os

@@ -10,7 +10,7 @@ _FILE = re.compile(r"[\w/.-]+\.(?:py|toml|md)\b")
 
 
 def named_files() -> list[str]:
-    """The files of the map. A name without a folder stands in the folder of the name before it in its cell."""
+    """The files of the map. A name without a folder is in the folder of the name before it in its cell."""
     found = []
     for line in (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").splitlines():
         for cell in line.split(" | "):

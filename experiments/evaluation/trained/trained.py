@@ -8,7 +8,7 @@ from experiments.data.encoding.tokenizer import Tokenizer
 from experiments.device import Device
 from experiments.errors import Damaged, UserError
 from experiments.evaluation.trained.averaging import kept_average
-from experiments.store.sealed import read_json
+from experiments.store.results import FILE, TrainingResult
 from experiments.training.checkpoints import checkpoint, retention
 from model.factory import build_model
 from model.protocol import Network
@@ -65,8 +65,8 @@ def _tokenizer(attempt: Path, name: str) -> Tokenizer:
     tokenizer = Tokenizer.load(path)
     written = retention.meta_of(path.parent)["files"].get(name)
     if written is None:  # trained by an earlier version: the training's record names its tokenizer
-        data = (read_json(attempt / "result.json") or {}).get("data") or {}
-        written = {"sha256": data.get("tokenizer", {}).get("sha256", {}).get(name, tokenizer.sha256)}
+        trained = TrainingResult.load(attempt / FILE) or TrainingResult()
+        written = {"sha256": trained.data.tokenizer.sha256.get(name, tokenizer.sha256)}
     if tokenizer.sha256 != written["sha256"]:
         raise Damaged(
             f"{path} is not the tokenizer of the run's training: it was changed or damaged. Restore it from a "

@@ -17,6 +17,7 @@ from experiments.jobs.queue.job import Claimed, Job
 from experiments.processes.identity import identify
 from experiments.records import TRAINING
 from experiments.store.layout import Store
+from experiments.store.results import TrainingResult
 from experiments.store.spec import FILE, AttemptSpec, EvaluationRequest
 
 LOG = "log.txt"
@@ -72,11 +73,11 @@ def prepare_attempt(
     """Write the child's spec. `parts`: what it must make."""
     number, folder = attempt
     job = claimed.job
-    stands = _standing(store, job) if TRAINING in parts else {}
+    stands = _standing(store, job) if TRAINING in parts else None
     earlier = list(_earlier(store, job, number, code_digest, stands)) if TRAINING in parts else []
     if TRAINING in parts and not earlier:  # settings and progress of former attempts do not apply
         _say_restart(store, job, number, folder, "it kept too little for an evaluation" if stands else "")
-        alike = stands.get("pinned", {})  # as in the former training, to get the same weights
+        alike = stands.pinned if stands else {}  # as in the former training, to get the same weights
         claimed = replace(claimed, pinned=alike if alike.get("kind") == slot.kind else {}, best=0)
     pinned = {"kind": slot.kind, "threads": slot.threads, "devices": slot.count, **claimed.pinned}
     threads = pinned["threads"] if pinned["kind"] == slot.kind else slot.threads
@@ -139,19 +140,19 @@ def _expected(folder: Path) -> list[str]:
         return []  # a coordinator killed while writing this had not started the child
 
 
-def _standing(store: Store, job: Job) -> dict[str, Any]:
-    """The result that is trained again because it kept too little for an evaluation; {} if there is none."""
+def _standing(store: Store, job: Job) -> TrainingResult | None:
+    """The result that is trained again because it kept too little for an evaluation, if there is one."""
     result = store.result(job.run_id)
-    return result if result is not None and int(result["attempt"]) > job.rerun_after else {}
+    return result if result is not None and result.attempt > job.rerun_after else None
 
 
-def _earlier(store: Store, job: Job, number: int, code_digest: str, stands: Mapping[str, Any]) -> Iterator[Path]:
+def _earlier(store: Store, job: Job, number: int, code_digest: str, stands: TrainingResult | None) -> Iterator[Path]:
     """Folders with checkpoints from which this attempt may resume, newest first; then those of shorter runs.
 
     Attempts of other code are left out, with all before them: a run never mixes old and new code.
     """
     for run_id in (job.run_id, *job.continues):
-        done = max(job.rerun_after, int(stands.get("attempt", 0)))
+        done = max(job.rerun_after, stands.attempt if stands else 0)
         stale, before = (done, number) if run_id == job.run_id else (0, None)
         for earlier in reversed(store.attempts(run_id)):
             if before is not None and earlier >= before:

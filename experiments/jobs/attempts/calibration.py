@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from experiments.store.layout import Store
+from experiments.store.results import FILE as RESULT
+from experiments.store.results import EvaluationResult
 from experiments.store.sealed import read_json, write_json
 
 FILE = "measured.json"
@@ -31,17 +33,17 @@ def of_results(store: Store, cost_of: Mapping[str, float]) -> tuple[list[Point],
     steps, evaluations = [], []
     for run_id, cost in cost_of.items():
         result = store.result(run_id)
-        if not result or "device_kind" not in result or not cost:
+        if result is None or result.device_kind is None or result.threads is None or not cost:
             continue
-        where = (str(result["device_kind"]), int(result["threads"]))
-        trained = int(result.get("step", 0)) - int(result.get("resumed_from") or 0)
-        if trained > 0 and result.get("seconds"):
-            steps.append(Point(*where, cost, float(result["seconds"]) / trained))
+        where = (result.device_kind, result.threads)
+        trained = (result.step or 0) - (result.resumed_from or 0)
+        if trained > 0 and result.seconds:
+            steps.append(Point(*where, cost, result.seconds / trained))
         home = store.run_folder(run_id) / "evaluations"
-        for path in home.glob("*/result.json"):
-            made = read_json(path)
-            if made and made.get("wall_s"):
-                evaluations.append(Point(*where, cost, float(made["wall_s"])))
+        for path in home.glob(f"*/{RESULT}"):
+            made = EvaluationResult.load(path)
+            if made and made.wall_s:
+                evaluations.append(Point(*where, cost, made.wall_s))
     return steps, evaluations
 
 

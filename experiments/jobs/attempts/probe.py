@@ -20,7 +20,7 @@ from experiments.jobs.engines.local import LocalEngine
 from experiments.processes.identity import identify
 from experiments.store.durable import folder_beside
 from experiments.store.layout import Store
-from experiments.store.sealed import read_json
+from experiments.store.results import FILE, TrainingResult
 from experiments.store.spec import AttemptSpec
 
 PROBING = (sys.executable, "-m", "experiments.child.probing")  # a child that also measures its device
@@ -71,7 +71,7 @@ def steps_together(seconds_per_step: float) -> int:
 def probe_together(store: Store, spec: Mapping[str, Any], slots: Sequence[Slot]) -> list[Measured]:
     """Run the same spec on several slots at once, and measure while all of them train."""
 
-    def one(slot: Slot) -> tuple[list[dict[str, Any]], Mapping[str, Any]]:
+    def one(slot: Slot) -> tuple[list[dict[str, Any]], TrainingResult]:
         with contextlib.closing(LocalEngine(fork=False)) as engine:
             return _trained(store, spec, slot, engine, CHILD)
 
@@ -87,7 +87,7 @@ def probe_together(store: Store, spec: Mapping[str, Any], slots: Sequence[Slot])
 
 def _trained(
     store: Store, spec: Mapping[str, Any], slot: Slot, engine: Engine, child: Sequence[str]
-) -> tuple[list[dict[str, Any]], Mapping[str, Any]]:
+) -> tuple[list[dict[str, Any]], TrainingResult]:
     """A child's events and result; its folder is removed."""
     whole = AttemptSpec(
         **spec,
@@ -108,10 +108,10 @@ def _trained(
             engine.kill(handle)
             while engine.poll(handle) is None:
                 engine.wait(0.05)
-        return read_events(folder), read_json(folder / "result.json") or {}
+        return read_events(folder), TrainingResult.load(folder / FILE) or TrainingResult()
 
 
-def _measured(events: Sequence[Mapping[str, Any]], result: Mapping[str, Any]) -> Measured:
+def _measured(events: Sequence[Mapping[str, Any]], result: TrainingResult) -> Measured:
     points = [(event["step"], event["t"]) for event in events if _is_point(event)]
     if len(points) >= 2 and points[-1][0] > points[0][0]:
         steps = float(points[-1][0] - points[0][0])
@@ -122,11 +122,11 @@ def _measured(events: Sequence[Mapping[str, Any]], result: Mapping[str, Any]) ->
             source_tokens_per_s=_mean(warm, "source_tokens_per_s"),
             target_tokens_per_s=_mean(warm, "target_tokens_per_s"),
             padding=_mean(warm, "padding"),
-            flops_per_token=result.get("flops_per_token"),
+            flops_per_token=result.flops_per_token,
             matrix_flops=matrix[0] if matrix else None,
-            peak_memory_bytes=result.get("peak_memory_bytes"),
-            precision=str(result.get("precision", "")),
-            device=str(result.get("device", "")),
+            peak_memory_bytes=result.peak_memory_bytes,
+            precision=result.precision or "",
+            device=result.device or "",
         )
     failed = [event["message"] for event in events if event["kind"] == "failed"]
     why = failed[-1] if failed else "it reported fewer than two points of its curve"

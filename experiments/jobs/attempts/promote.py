@@ -5,19 +5,23 @@ A child writes only into its attempt's folder. What is complete there (`result.j
 rest. Files with damaged JSON count as not written.
 """
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from experiments.errors import Damaged
 from experiments.jobs.queue.job import Job
 from experiments.records import TRAINING
 from experiments.store.durable import fsync_folder, fsync_tree, remove_folder
 from experiments.store.layout import Store
-from experiments.store.sealed import read_json, write_json
+from experiments.store.results import FILE, EvaluationResult, Record, TrainingResult
+from experiments.store.sealed import read_json
 
-RESULT = "result.json"
 _ASKED = ("eval_id", "set", "settings", "inputs")  # fields of a job's evaluation
+
+
+R = TypeVar("R", bound=Record)
 
 
 class Promoted(NamedTuple):
@@ -32,20 +36,20 @@ def promote(store: Store, run_id: str, attempt: int, rerun_after: int = 0) -> Pr
     `rerun_after` are stale, and so are their scores.
     """
     folder = store.attempt_folder(run_id, attempt)
-    trained, result = _whole(folder / RESULT), store.result(run_id)
+    trained, result = _whole(TrainingResult, folder), store.result(run_id)
     parts, replaced = [], []
-    if trained is not None and (result is None or int(result["attempt"]) < attempt):
-        before = int(result["attempt"]) if result else 0
+    if trained is not None and (result is None or result.attempt < attempt):
+        before = result.attempt if result else 0
         if before <= rerun_after or not _same_weights(store, run_id, before, attempt):
             scores = [_demote(store, run_id, eval_id) for eval_id in _evaluations(store.run_folder(run_id))]
             replaced = [score for score in scores if score]
         result = trained
-        _put(folder / RESULT, store.run_folder(run_id) / RESULT, result)
+        _put(folder / FILE, store.run_folder(run_id) / FILE, result)
         parts.append(TRAINING)
-    if result is None or (trained is not None and int(result["attempt"]) != attempt):
+    if result is None or (trained is not None and result.attempt != attempt):
         return Promoted(parts, replaced)  # it came too late: its scores belong to weights that are not valid
     for eval_id in _evaluations(folder):
-        if _take_evaluation(store, run_id, attempt, eval_id, int(result["attempt"])):
+        if _take_evaluation(store, run_id, attempt, eval_id, result.attempt):
             parts.append(eval_id)
     return Promoted(parts, replaced)
 
@@ -53,11 +57,17 @@ def promote(store: Store, run_id: str, attempt: int, rerun_after: int = 0) -> Pr
 def _same_weights(store: Store, run_id: str, one: int, other: int) -> bool:
     """Compare recorded hashes; tasks without them are trained again only if stale."""
     finals = (store.attempt_folder(run_id, attempt) / "final" / "meta.json" for attempt in (one, other))
-    files = [(_whole(path) or {}).get("files") for path in finals]
+    files = [_files_of(path) for path in finals]
     return bool(files[0]) and files[0] == files[1]
 
 
-def _put(made: Path, place: Path, result: dict[str, Any]) -> None:
+def _files_of(meta: Path) -> Any:
+    with contextlib.suppress(Damaged):
+        return (read_json(meta) or {}).get("files")
+    return None
+
+
+def _put(made: Path, place: Path, result: TrainingResult) -> None:
     """Hard-link the child's own file, whose bytes are already on the disk, so that no fsync is needed.
 
     A power cut may lose the link; `leftover` restores it. On disks without hard links the file is written again.
@@ -67,7 +77,7 @@ def _put(made: Path, place: Path, result: dict[str, Any]) -> None:
     try:
         temporary.hardlink_to(made)
     except OSError:
-        write_json(place, result)
+        result.write(place)
     else:
         temporary.replace(place)
 
@@ -75,12 +85,12 @@ def _put(made: Path, place: Path, result: dict[str, Any]) -> None:
 def _take_evaluation(store: Store, run_id: str, attempt: int, eval_id: str, weights: int) -> bool:
     source = store.attempt_folder(run_id, attempt) / "evaluations" / eval_id
     target = store.evaluation_folder(run_id, eval_id)
-    made, stands = _whole(source / RESULT), _whole(target / RESULT)
-    if made is None or (stands is not None and made.get("renews") != stands.get("attempt")):
+    made, stands = _whole(EvaluationResult, source), _whole(EvaluationResult, target)
+    if made is None or (stands is not None and made.renews != stands.attempt):
         return False  # the first one stays, unless this one was made to replace it
-    if made.get("weights_attempt", weights) != weights:  # demoted here, or made from weights that were replaced since
+    if made.weights_attempt not in (None, weights):  # demoted here, or made from weights that were replaced since
         return False
-    write_json(source / RESULT, {**made, "attempt": attempt, "weights_attempt": weights})
+    made.write(source / FILE, attempt=attempt, weights_attempt=weights)
     target.parent.mkdir(exist_ok=True)
     fsync_tree(source)
     if stands is not None:
@@ -93,28 +103,29 @@ def _take_evaluation(store: Store, run_id: str, attempt: int, eval_id: str, weig
 
 def _demote(store: Store, run_id: str, eval_id: str) -> dict[str, Any] | None:
     """Move an evaluation back to its attempt's folder, out of every table. Returns its description; None if damaged."""
-    made = _whole(store.evaluation_folder(run_id, eval_id) / RESULT)
+    made = _whole(EvaluationResult, store.evaluation_folder(run_id, eval_id))
     if made is None:
         return None  # the first new one replaces it
-    home = store.attempt_folder(run_id, int(made["attempt"])) / "evaluations"
+    home = store.attempt_folder(run_id, made.attempt) / "evaluations"
     home.mkdir(parents=True, exist_ok=True)
     if (home / eval_id).exists():
         remove_folder(home / eval_id)
     store.evaluation_folder(run_id, eval_id).rename(home / eval_id)
-    return {name: made[name] for name in _ASKED} if all(name in made for name in _ASKED) else None
+    asked = {name: made.content.get(name) for name in _ASKED}
+    return None if None in asked.values() else asked
 
 
 def missing(store: Store, job: Job) -> list[str]:
     """The parts that a job still needs: TRAINING, eval_ids. Those to be renewed count until they are."""
     result = store.result(job.run_id)
-    if result is None or int(result["attempt"]) <= job.rerun_after:
+    if result is None or result.attempt <= job.rerun_after:
         return [TRAINING] * job.train + [item["eval_id"] for item in job.evaluations]
     return [item["eval_id"] for item in job.evaluations if _is_needed(store, job.run_id, item)]
 
 
 def _is_needed(store: Store, run_id: str, item: Mapping[str, Any]) -> bool:
     made, renew = store.evaluation(run_id, item["eval_id"]), item.get("renew")
-    return made is None or (renew is not None and int(made["attempt"]) <= int(renew))
+    return made is None or (renew is not None and made.attempt <= int(renew))
 
 
 def leftover(store: Store, job: Job, code_digest: str) -> Promoted:
@@ -123,8 +134,8 @@ def leftover(store: Store, job: Job, code_digest: str) -> Promoted:
     So a lost queue costs no training. Attempts up to `job.rerun_after` are stale.
     """
     for attempt in reversed(store.attempts(job.run_id)):
-        trained = _whole(store.attempt_folder(job.run_id, attempt) / RESULT)
-        if attempt > job.rerun_after and trained and trained.get("code_digest", "") == code_digest:
+        trained = _whole(TrainingResult, store.attempt_folder(job.run_id, attempt))
+        if attempt > job.rerun_after and trained and (trained.code_digest or "") == code_digest:
             return promote(store, job.run_id, attempt, job.rerun_after)
     return Promoted([], [])
 
@@ -135,8 +146,8 @@ def _evaluations(folder: Path) -> Iterator[str]:
     return iter(sorted(names))
 
 
-def _whole(path: Path) -> dict[str, Any] | None:
+def _whole(kind: type[R], folder: Path) -> R | None:
     try:
-        return read_json(path)
+        return kind.load(folder / FILE)
     except Damaged:
         return None

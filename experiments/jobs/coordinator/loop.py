@@ -1,7 +1,4 @@
-"""The coordinator's loop: take requests, place jobs, watch attempts, decide about ended ones.
-
-Preemption is decided here: `_take_requests` asks children to stop, `outcomes.decide` says what became of their jobs.
-"""
+"""The coordinator's loop: take requests (also to preempt), place jobs, watch attempts, decide about ended ones."""
 
 import logging
 import signal
@@ -29,7 +26,6 @@ from experiments.store.layout import Store
 
 POLL_S, IDLE_S = 0.05, 0.2  # longest wait of a round: for a child's end; without children, for requests
 log = logging.getLogger(__name__)
-
 # When to end: "empty" once the queue is empty; "stopped" never; "submitted" once everything possible is submitted to a
 # cluster; "settled" once ended attempts are collected, without starting any.
 Until = Literal["empty", "stopped", "submitted", "settled"]

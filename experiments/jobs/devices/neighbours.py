@@ -14,7 +14,7 @@ ASK_EVERY_S = 10.0
 
 
 class Neighbours:
-    """`left_alone` tells which slots not to use now, and why. GPUs named by the user are always used."""
+    """`left_alone` gives the slots that must not be used now, with reasons. GPUs named by the user are always used."""
 
     def __init__(self, ask: Callable[[], Mapping[str, str]] = gpus_in_use) -> None:
         self._ask = ask

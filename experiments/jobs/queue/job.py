@@ -45,7 +45,7 @@ class Job:
     cost: float = 0.0  # predicted floating-point operations
     memory_gb: float = 0.0  # predicted, on the CPU; 0: unknown
     gpu_memory_gb: float = 0.0  # the same on a GPU
-    devices: int = 1  # devices that train it together; 0: as many as shorten the total (devices_per_run.py)
+    devices: int = 1  # devices that train it together; 0: as many as shorten the total (../devices/devices_per_run.py)
     priority: int = 0  # higher first
     members: tuple[Member, ...] = ()
     rerun_after: int = 0  # results of attempts up to this number are stale: train again
@@ -151,7 +151,7 @@ class Claimed:
     job: Job
     attempt: int
     pinned: Mapping[str, Any]
-    best: int  # best progress of its attempts (outcomes.py)
+    best: int  # best progress of its attempts (../attempts/outcomes.py)
     stalls: int  # attempts in a row that ended without passing it
     ref: Mapping[str, Any] | None = None  # the engine's reference to the running child
     slot: str = ""

@@ -10,8 +10,8 @@
         return {"accuracy": 93.2}
 
 `run` trains and scores: it returns {metric: number}, or {set: {metric: number}} if the columns name several sets. All
-of it is stored with the run, and evaluations read it there, so a study may later print another of the numbers without
-training again. See docs/own-task.md.
+numbers are stored with the run and evaluations read them there, so a study may print another one later without training
+again. See docs/own-task.md.
 """
 
 import contextlib
@@ -24,6 +24,7 @@ from typing import Any
 
 from experiments.config import SettingRoles, TaskConfig, total_steps
 from experiments.errors import UserError
+from experiments.store.results import FILE, TrainingResult
 from experiments.store.sealed import check_file, read_json
 from experiments.tasks.base import Context, EvaluationSpec, Progress, Task
 from experiments.tasks.columns import EXAMPLE_FILE, Column, Counts
@@ -110,14 +111,14 @@ class OwnTask(Task):
         return {f"{number}-{path.name}": path for number, path in enumerate(paths)}
 
     def _refuse_changed(self, config: Any, context: Context, when: str) -> None:
-        """Raises UserError if the files of `reads`, or their content, differ from the plan's."""
+        """Raises UserError if the files of `reads` or their content differ from those of the plan."""
         files = self._files(config)
         now = {name: _digest(path) for name, path in files.items()}
         changed = [name for name in {**context.inputs, **now} if now.get(name) != context.inputs.get(name)]
         if changed:
             raise UserError(
-                f"{', '.join(str(files.get(name, name)) for name in changed)} changed {when}. The run is named by the "
-                "content from before, so nothing of it is kept. `ablations run` plans it anew with the content of now."
+                f"{', '.join(str(files.get(name, name)) for name in changed)} changed {when}. The run's identity has "
+                "the earlier content, so no result is kept. `ablations run` plans it with the present content."
             )
 
     def evaluations(self, config: Any, store: Path) -> list[EvaluationSpec]:
@@ -163,8 +164,8 @@ class OwnTask(Task):
         outputs = weights / FINAL / EXAMPLES / f"{evaluation.set}.jsonl"
         facts = {}
         if outputs.is_file():
-            trained = read_json(weights / "result.json") or {}
-            if written := trained.get("example_files", {}).get(outputs.name):  # none recorded by earlier versions
+            trained = TrainingResult.load(weights / FILE) or TrainingResult()
+            if written := trained.example_files.get(outputs.name):  # none recorded by earlier versions
                 check_file(outputs, written)
             shutil.copyfile(outputs, folder / EXAMPLE_FILE)
             facts["examples"] = outputs.read_bytes().count(b"\n")

@@ -29,7 +29,7 @@ def by_set(returned: Any) -> Metrics:
 def of_set(kept: Metrics, set_: str, promised: Sequence[str]) -> dict[str, float]:
     """The metrics of one set, `promised` as in `evaluations`: "dev.accuracy", or "accuracy" if there is one set only.
 
-    Raises UserError for a promised one that is not there, Diverged for one that is NaN.
+    Raises UserError for a promised metric that is missing, Diverged for one that is not finite.
     """
     alone = not any(name.startswith(f"{set_}.") for name in promised)
     found = {**(kept.get("", {}) if alone else {}), **kept.get(set_, {})}

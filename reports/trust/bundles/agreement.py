@@ -1,11 +1,11 @@
-"""Whether a bundle's plan and its runs agree, and whether its numbers follow from what it holds.
+"""Check that a bundle's plan and its runs agree, and that its numbers follow from its files.
 
 A checksum inside a file proves nothing, because it can be recomputed after a change. So names are computed from
-settings, and scores from counts. What cannot be computed again (a perplexity needs weights and corpus) is as its maker
-recorded it; the reader is shown which numbers these are.
+settings, and scores from counts. What cannot be computed again (a perplexity needs weights and corpus) stays as its
+maker recorded it; a sentence names these numbers to the reader.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ablations.plan.plan import Plan, PlannedEvaluation, PlannedRun
@@ -13,17 +13,17 @@ from experiments.config import TaskConfig, flatten
 from experiments.errors import UserError
 from experiments.identity import eval_identity, identity_settings, run_identity
 from experiments.store.layout import Store
+from experiments.store.results import EvaluationResult
 from experiments.store.sealed import read_json
 from experiments.tasks.columns import Column
 from experiments.tasks.load import BUILTIN, load_task
 from reports.results.recomputed import differs, recomputed
-from reports.trust.bundles.shapes import check_result, check_scores
 
 _STATES = ("finished", "stale")
 
 
 def check(plan: Plan, columns: Sequence[Column], store: Store, names_can_be_checked: bool = True) -> str:
-    """A sentence on what was computed again and what was not. Raises UserError where something does not agree."""
+    """A sentence on what was computed again and what was not. Raises UserError at the first disagreement."""
     if not plan.runs:
         raise UserError("it holds no run.")
     built_in = plan.study.task in BUILTIN and plan.study.task != "command"
@@ -37,11 +37,11 @@ def check(plan: Plan, columns: Sequence[Column], store: Store, names_can_be_chec
             _equal(where, "parameters", run.num_params, num_params(run.config), "those settings have")
         for evaluation in run.evaluations:
             record = _check_evaluation(f"{where}, {evaluation.spec.set}", run, evaluation, store, names_can_be_checked)
-            check_scores(record, built_in)
+            record.check(built_in)
             for name, column in _printed(columns, evaluation.spec.set).items():
                 computed = recomputed(column, store.evaluation_folder(run.run_id, evaluation.eval_id), record)
                 (recorded if computed is None else again).append(name)
-                kept = record["metrics"].get(name)
+                kept = record.metrics.get(name)
                 if computed is not None and differs(kept, computed):
                     raise UserError(
                         f"{where}, {evaluation.spec.set}: {name} is recorded as {kept}, and its counts give "
@@ -54,38 +54,40 @@ def _check_run(where: str, run: PlannedRun, store: Store, names: bool, built_in:
     result = store.result(run.run_id)
     if result is None or run.state not in _STATES:
         raise UserError(f"{where}: it has no result of the run {run.run_id}.")
-    check_result(result, built_in)
+    result.check(built_in)
+    if result.config is None:
+        raise UserError(f"{where}: the record of its training has no configuration.")
     about = read_json(store.run_folder(run.run_id) / "config.json") or {}
-    for record in (result, about):
+    for record in (result.content, about):
         _equal(where, "run_id", run.run_id, record.get("run_id", run.run_id), "the record has")
         if "config" in record:
             theirs = dict(flatten(record["config"]))
             for name, value in identity_settings(run.config).items():
                 _equal(where, name, value, theirs.get(name, _default(run.config, name)), "the run recorded")
     _equal(where, "inputs", dict(run.inputs), about.get("inputs", dict(run.inputs)), "the run recorded")
-    _equal(where, "seed", run.seed, result.get("config", {}).get("seed", run.seed), "the run recorded")
+    _equal(where, "seed", run.seed, result.config.get("seed", run.seed), "the run recorded")
     if names:
         _equal(where, "run_id", run.run_id, run_identity(run.config, run.inputs), "its settings give")
     settings = dict(flatten(run.config))
     for name, value in run.overrides.items():
         _equal(where, name, value, settings.get(name), "its settings have")
-    _equal(where, "parameters", run.num_params, result.get("num_params", run.num_params), "the run recorded")
+    _equal(where, "parameters", run.num_params, result.content.get("num_params", run.num_params), "the run recorded")
 
 
 def _default(config: TaskConfig, name: str) -> Any:
-    """A setting that came after the run was recorded had its default then."""
+    """The value of a setting that the run does not record: it was added later, with this default."""
     return dict(flatten(type(config)())).get(name)
 
 
 def _check_evaluation(
     where: str, run: PlannedRun, evaluation: PlannedEvaluation, store: Store, names: bool
-) -> dict[str, Any]:
+) -> EvaluationResult:
     record = store.evaluation(run.run_id, evaluation.eval_id)
-    if record is None or not isinstance(record.get("metrics"), Mapping):
+    if record is None or "metrics" not in record.model_fields_set:
         raise UserError(f"{where}: it has no scores of the evaluation {evaluation.eval_id}.")
     spec = evaluation.spec
     for name, value in (("set", spec.set), ("settings", dict(spec.settings)), ("inputs", dict(spec.inputs))):
-        _equal(where, name, value, record.get(name, value), "the evaluation recorded")
+        _equal(where, name, value, record.content.get(name, value), "the evaluation recorded")
     if names:
         named = eval_identity(run.run_id, spec.settings, spec.inputs)
         _equal(where, "eval_id", evaluation.eval_id, named, "its settings give")
@@ -93,7 +95,7 @@ def _check_evaluation(
 
 
 def _printed(columns: Sequence[Column], set_: str) -> dict[str, Column]:
-    """The metrics of a set that the table prints, each with a column of it."""
+    """The metrics of a set that the table prints, each with one of its columns."""
     return {column.metric: column for column in columns if column.set in (set_, "*")}
 
 

@@ -1,4 +1,4 @@
-"""The archive of a bundle: files packed so that the same files give the same bytes, and unpacked as untrusted data.
+"""The archive of a bundle: equal files are packed to equal bytes, and unpacked as untrusted data.
 
 bundle.json       first: the table, and size and SHA-256 of every other file (the manifest)
 store.json  runs/<run_id>/…     as in a store
@@ -23,17 +23,17 @@ NAME = re.compile(
     r"store\.json|runs/(?P<run_id>[0-9a-f]{16})/(config\.json|result\.json|attempts/(?P<attempt>[0-9]{4,6})/(final/)?"
     r"(?!\.)[A-Za-z0-9._-]{1,80}|evaluations/(?P<eval_id>[0-9a-f]{16})/(?!\.)[A-Za-z0-9._-]{1,80})"
 )
-# What an archive may claim to be: some hundred times a large table with its weights.
+# Limits of an archive: about a hundred times a large table with its weights.
 LARGEST = 64 << 30  # bytes, unpacked
 LARGEST_HEAD = 256 << 20
 LARGEST_RECORD = 64 << 20  # a .json file, which is read as a whole
 MOST_FILES = 1_000_000
 DEEPEST = 64  # brackets within brackets in JSON
-_ONE_READ = 1 << 20  # tarfile reads an extended header as a whole, however long it says that it is
+_ONE_READ = 1 << 20  # tarfile reads an extended header as a whole, whatever length it claims
 
 
 def pack(file: IO[bytes], head: bytes, files: Mapping[str, Path]) -> None:
-    """A tar.gz with neither dates nor owners nor the name it is written to: the same files, the same bytes."""
+    """Write a tar.gz without dates, owners and its own name, so that equal files give equal bytes."""
     with (
         gzip.GzipFile(fileobj=file, mode="wb", mtime=0, filename="", compresslevel=6) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
@@ -78,7 +78,7 @@ class Packed:
             missing.discard(entry.name)
         if missing:
             raise UserError(f"{len(missing)} files are missing, such as {min(missing)}.")
-        while rest := self._stream.read(_ONE_READ):  # to the end: there gzip's own checksum is compared
+        while rest := self._stream.read(_ONE_READ):  # to the end, where gzip compares its own checksum
             if rest.strip(b"\0"):
                 raise ValueError("something follows its last file")
 
@@ -113,16 +113,16 @@ class _Measured:
 
 
 def _plain(entry: tarfile.TarInfo) -> bool:
-    """A file and nothing else: no link, no device, nothing with holes."""
+    """Whether the entry is an ordinary file: no link, no device, not sparse."""
     return entry.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and not entry.issparse()
 
 
 def _check(manifest: Mapping[str, Mapping[str, Any]], folder: Path) -> None:
-    """Raises, before anything is written, if it claims more than a bundle may hold or than the disk has free."""
+    """Raises, before anything is written, if the manifest exceeds the limits of an archive or the free disk space."""
     if len(manifest) > MOST_FILES:
         raise ValueError(f"it claims {len(manifest):,} files")
     for name, listed in manifest.items():
-        size = listed.get("bytes", 0)  # older manifests have none: the archive's entries do
+        size = listed.get("bytes", 0)  # older manifests have no sizes: the archive's entries do
         if type(size) is not int or size < 0 or (name.endswith(".json") and size > LARGEST_RECORD):
             raise ValueError(f"{name[:80]!r} claims a size of {size!r} bytes")
     total = sum(listed.get("bytes", 0) for listed in manifest.values())
@@ -148,7 +148,7 @@ def parsed(text: bytes) -> dict[str, Any]:
 
 
 def _depths(value: Any) -> Iterator[int]:
-    """How deep each list and object lies; without recursion."""
+    """The depth of each list and object, without recursion."""
     waiting = [(value, 1)]
     while waiting:
         inside, depth = waiting.pop()

@@ -1,4 +1,4 @@
-"""Read a bundle of unknown origin: bounded, checked against its manifest and itself, running none of its code."""
+"""Read a bundle of unknown origin: within limits, checked against its manifest and itself, without running its code."""
 
 import gzip
 import tarfile
@@ -23,7 +23,7 @@ from reports.trust.bundles.shapes import check_head
 from reports.trust.bundles.write import VERSION
 
 _READABLE = (1, 2, VERSION)
-_KNOWN_BY_NAME = 2  # up to this version translation's metrics were known by name, whatever the task
+_KNOWN_BY_NAME = 2  # up to this version translation's metrics were recognised by name in every task
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def read_bundle(path: Path, folder: Path) -> Bundle:
         raise UserError(f"{path} cannot be read as a bundle: {error.strerror}.") from None
     except UserError as error:
         raise UserError(f"{path}: {error} Ask its maker for the bundle again.") from None
-    except ValidationError as error:  # of a pydantic type: the first finding says enough
+    except ValidationError as error:  # of a pydantic type: the first error is enough
         first = error.errors(include_url=False, include_input=False)[0]
         raise _refused(path, f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
     except (tarfile.TarError, zlib.error, EOFError, ValueError) as error:
@@ -78,7 +78,7 @@ def _read(packed: Packed, folder: Path) -> Bundle:
 
 
 def columns_of(described: Sequence[Mapping[str, Any]], task: str, version: int) -> tuple[Column, ...]:
-    """The bundle's columns; those of a built-in task with what it knows of their metrics."""
+    """The bundle's columns; those of a built-in task are completed by the task's own."""
     names = [task] * (task in BUILTIN) + ["translation"] * (version <= _KNOWN_BY_NAME)
     return known_to((Column(**each) for each in described), [own for name in names for own in load_task(name).columns])
 
@@ -89,7 +89,7 @@ def _manifest(files: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 
 def _only_the_plans(manifest: Mapping[str, Any], plan: Plan) -> None:
-    """Raises ValueError for files of runs that the plan does not name: they would be imported unchecked."""
+    """Raises ValueError for files of runs that the plan does not name, because they would be imported unchecked."""
     evaluations: dict[str, set[str]] = {}
     for run in plan.runs:  # two rows may share a training
         evaluations.setdefault(run.run_id, set()).update(run.eval_ids)

@@ -1,7 +1,6 @@
-"""The types of what a bundle's head holds, as far as a report reads it; those of its records: reports/results/facts.py.
+"""Types of a bundle's head, as far as a report reads it; types of its records are in experiments/store/results.py.
 
-This program writes nothing else; somebody else's file may hold anything at any place. Fields that are not named here
-may be there and are not checked.
+A bundle from elsewhere may contain anything. Fields that are not named here are allowed and not checked.
 """
 
 from collections.abc import Mapping
@@ -10,17 +9,7 @@ from typing import Annotated, Any, Literal, Required
 from pydantic import ConfigDict, Field, TypeAdapter
 from typing_extensions import TypedDict
 
-from reports.results.facts import (
-    LARGEST,
-    Amount,
-    BuiltinEvaluated,
-    BuiltinTrained,
-    Count,
-    Evaluated,
-    Trained,
-    Word,
-    Words,
-)
+from experiments.store.results import LARGEST, Amount, Count, Word, Words
 
 Identity = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
 
@@ -85,21 +74,7 @@ class _Head(_Record, total=False):
 
 _HEAD: TypeAdapter[Any] = TypeAdapter(_Head)
 
-_TRAINED: Mapping[bool, type[Trained]] = {False: Trained, True: BuiltinTrained}
-_EVALUATED: Mapping[bool, type[Evaluated]] = {False: Evaluated, True: BuiltinEvaluated}
-
 
 def check_head(head: Mapping[str, Any]) -> None:
     """Raises ValueError (pydantic's) for a head of other types."""
     _HEAD.validate_python(head)
-
-
-def check_result(record: Mapping[str, Any], built_in: bool) -> None:
-    """The same for a training's result. `built_in`: its task's own facts too; a user's trainer may add any."""
-    if _TRAINED[built_in].model_validate(record).attempt is None or not isinstance(record.get("config"), Mapping):
-        raise ValueError("a result has no attempt or no configuration")
-
-
-def check_scores(record: Mapping[str, Any], built_in: bool) -> None:
-    """The same for an evaluation's."""
-    _EVALUATED[built_in].model_validate(record)

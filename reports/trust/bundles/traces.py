@@ -1,4 +1,4 @@
-"""What in an anonymous bundle still tells who made it: this machine's and user's names, looked for in every file."""
+"""Search an anonymous bundle for what reveals its maker: names of this machine, of the user, and of their folders."""
 
 import getpass
 import re
@@ -11,7 +11,7 @@ _RECORDS = (".json", ".jsonl")
 
 
 def traces(path: Path, store: Path) -> Iterator[str]:
-    """One sentence for each file and word: text of the study's own, or files of its trainer, may hold some."""
+    """One sentence per file and word: the study's own texts and its trainer's files may contain some."""
     places = {str(form) for place in (store, Path.cwd(), Path.home()) for form in (place, place.resolve())}
     paths = [_alone(place) for place in sorted(places) if place.count("/") > 1 or place == str(Path.home())]
     names = [_alone(name) for name in _names()]
@@ -19,7 +19,7 @@ def traces(path: Path, store: Path) -> Iterator[str]:
         for entry in archive:
             content = archive.extractfile(entry)
             text = content.read() if content else b""
-            # what a model put out may well hold a name that is somebody's
+            # names only in records: a model's output may contain one by chance
             for pattern in [*paths, *(names if entry.name.endswith(_RECORDS) else [])]:
                 found = pattern.search(text)
                 if found:

@@ -53,7 +53,7 @@ def write_bundle(
             if kept is not None:
                 files[name] = kept
         head = _head(plan, columns, asked, redaction) | {"files": {n: describe_file(p) for n, p in files.items()}}
-        # in the order written: it is that of the table's columns
+        # the keys are not sorted: their order is that of the table's columns
         text = (json.dumps(seal(head), indent=1, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
         with explain_os_errors(f"write {path}"), whole_file(path.absolute()) as file:
             pack(file, text, files)
@@ -63,7 +63,7 @@ def write_bundle(
 def _head(plan: Plan, columns: Sequence[Column], asked: Sequence[str], redaction: Redaction) -> dict[str, Any]:
     shown = plan_to_json(plan)
     shared = redaction.value(shown)
-    # settings that name the runs hold a path or a name that is left out: a reader cannot compute the names again
+    # run_ids that depend on a path or a name that is left out cannot be computed by a reader
     renamed = any(redaction.names_run(run.config) for run in plan.runs)
     return {
         "bundle": VERSION,
@@ -76,5 +76,5 @@ def _head(plan: Plan, columns: Sequence[Column], asked: Sequence[str], redaction
 
 
 def column_to_json(column: Column) -> dict[str, Any]:
-    """All but the function of its counts: readers have those of built-in tasks, and run no code of others."""
+    """A column without the function of its counts: readers take that of a built-in task, and run no code of others."""
     return {field.name: getattr(column, field.name) for field in fields(column) if field.name != "counts"}

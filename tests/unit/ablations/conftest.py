@@ -1,4 +1,4 @@
-"""A task that trains nothing, and shorthands for studies written in a test."""
+"""A task that trains nothing, and short forms for studies in tests."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +19,7 @@ HEAD = 'name = "mine"\ntitle = "A study of mine"\n'
 
 
 class FakeTask(Task):
-    """Translation's planning half with a corpus that is a digest of zeros; counts how often it is asked."""
+    """Translation's planning half with a corpus whose digest is zeros; counts the look-ups."""
 
     name = "translation"
     inputs_read = ("data.",)
@@ -62,7 +62,7 @@ def task() -> FakeTask:
 
 @pytest.fixture
 def own_study(tmp_path: Path) -> Callable[[str], Study]:
-    """A study from the text of its file; name and title are added."""
+    """A study from a file's text; name and title are added."""
 
     def write(text: str) -> Study:
         path = tmp_path / "mine.toml"

@@ -1,4 +1,4 @@
-"""The verbs that look at the queue and make wishes to it, on a queue of runs that nobody trains."""
+"""The verbs that read the queue or request changes, on a queue without a coordinator."""
 
 import json
 import threading

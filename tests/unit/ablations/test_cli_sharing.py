@@ -1,4 +1,4 @@
-"""What `--devices cpu:auto` becomes: which row is measured, what is kept, what is refused."""
+"""`--devices cpu:auto`: the measured row, the remembered result, refusals."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Designs: which rows they stand for, that those differ only in what they declare, and what is refused."""
+"""Designs: their rows, which differ only as declared, and refusals."""
 
 import math
 import time

@@ -1,4 +1,4 @@
-"""How many devices the rows of Table 3 take where that is left open, and what the option may say."""
+"""The number of devices of Table 3's rows with `auto`, and the values of the option."""
 
 import pytest
 

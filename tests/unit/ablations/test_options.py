@@ -1,4 +1,4 @@
-"""Options that fill a dataclass: what is typed arrives in its fields, what is left out keeps the field's default."""
+"""Options fill a dataclass: typed values set its fields, other fields keep their defaults."""
 
 import dataclasses
 import inspect

@@ -1,4 +1,4 @@
-"""Settings by dotted name: reading, checking, and the words of what is wrong."""
+"""Settings by dotted name: reading, checking, error messages."""
 
 import pytest
 

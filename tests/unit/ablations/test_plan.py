@@ -1,4 +1,4 @@
-"""The plan: identities that hold still, what is said aloud, and the contract of `plan --json`."""
+"""The plan: stable identities, its notes, and the contract of `plan --json`."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What state a planned run is in: rows that share a run fail and finish each by its own evaluations."""
+"""The state of a planned run: rows that share a run fail and finish by their own evaluations."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ RUN, ASKED, OTHER = "a" * 16, "1" * 16, "2" * 16
 
 @pytest.mark.parametrize("trained", [True, False])
 def test_a_row_that_was_never_asked_for_has_not_failed(tmp_path: Path, task: FakeTask, trained: bool) -> None:
-    """A failed evaluation is the failure of the rows that print it; a failed training is that of all who share it."""
+    """A failed evaluation fails the rows that print it; a failed training fails all rows that share it."""
     store = Store.open(tmp_path / "store")
     ledger = Ledger(store.queue_db)
     evaluation = {"eval_id": ASKED, "set": "dev", "settings": {}, "inputs": {}}

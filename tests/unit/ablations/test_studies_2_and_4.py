@@ -1,4 +1,4 @@
-"""Tables 2 and 4 as printed, and what their studies ask for in every profile."""
+"""Tables 2 and 4 as printed, and the requests of their studies in every profile."""
 
 from dataclasses import replace
 from pathlib import Path

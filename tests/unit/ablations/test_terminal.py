@@ -1,4 +1,4 @@
-"""What others wrote never commands a terminal: names, paths, logs and errors on a real pseudo-terminal."""
+"""Foreign text never controls a terminal: names, paths, logs and errors on a real pseudo-terminal."""
 
 import io
 import json
@@ -47,7 +47,7 @@ def titled(study):
 
 @pytest.fixture
 def store(tmp_path):
-    """A run that failed, in a table of an evil name: with an evil error, event and log."""
+    """A failed run in a table with control sequences in its name, error, event and log."""
     store = Store.open(tmp_path / "store")
     ledger = Ledger(store.queue_db)
     members = (Member(f"table{EVIL}", "demo", "builtin", f"row{EVIL}", ""),)
@@ -63,7 +63,7 @@ def store(tmp_path):
 
 
 def on_a_terminal(monkeypatch, *arguments):
-    """What a terminal is sent by the command; the exit code."""
+    """The bytes that the command sends to a terminal; the exit code."""
     ours, theirs = pty.openpty()
     sent = []
 

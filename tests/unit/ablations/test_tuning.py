@@ -1,4 +1,4 @@
-"""[tune]: what is searched for which row, what is refused, and the study with what was found."""
+"""[tune]: the searched settings of each row, refusals, and the study with the found settings."""
 
 import pytest
 

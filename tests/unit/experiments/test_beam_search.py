@@ -49,7 +49,7 @@ def next_log_probs(model: Network, source: Sequence[int], prefix: Sequence[int])
 
 
 def naive_search(model: Network, source: Sequence[int], settings: SearchSettings) -> list[Hypothesis]:
-    """The definition, one prefix at a time: no cache, no batch, no early stop, no bound on what is kept."""
+    """The definition, one prefix at a time: no cache, batch, early stop or limit of hypotheses."""
     limit = len(source) + 1 + settings.max_extra_length
     alive: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
     ended: list[Hypothesis] = []

@@ -39,7 +39,7 @@ def test_no_sentence_of_dev_or_test_is_anywhere_else(train):
 
 
 def test_a_held_out_sentence_is_skipped_in_train(monkeypatch, train):
-    """Only either side in common is enough; the stream goes on behind it."""
+    """A pair with only one side in common is dropped too, and the stream continues."""
     source = train[1][0]
     held_out = {"dev": ((source, "something else"),), "test": (("something else", train[4][1]),)}
     monkeypatch.setattr(recipe, "_held_out", lambda: held_out)

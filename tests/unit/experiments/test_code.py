@@ -1,4 +1,4 @@
-"""What counts as changed code, and what does not."""
+"""Which edits count as changed code."""
 
 import ast
 import shutil
@@ -76,7 +76,7 @@ def test_what_is_no_python_counts_by_its_bytes(tmp_path: Path) -> None:
 
 @pytest.fixture
 def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of this program's source, which the digests are taken of."""
+    """A copy of this program's source, for the digests."""
     for package in ("model", "experiments"):
         shutil.copytree(code.ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setattr(code, "ROOT", tmp_path)

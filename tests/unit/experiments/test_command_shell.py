@@ -1,4 +1,4 @@
-"""A command as a process: it does not outlive the one that ran it, and is asked to end like it."""
+"""A command as a process: it does not outlive its parent, and requests to end reach it."""
 
 import contextlib
 import os
@@ -32,7 +32,7 @@ def wait_for(path: Path) -> list[int]:
 
 
 def alive_after_a_while(pids: list[int]) -> list[psutil.Process]:
-    """A process that was killed may stand in the system's list for a moment, and leave it at any."""
+    """A killed process may remain in the system's list for a moment."""
     processes = []
     for pid in pids:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -41,7 +41,7 @@ def alive_after_a_while(pids: list[int]) -> list[psutil.Process]:
 
 
 def test_killed_with_the_process_that_ran_it(tmp_path: Path) -> None:
-    """Also what the shell has started: a trainer that prints nothing would never notice."""
+    """Processes started by the shell end too: a trainer that prints nothing would not notice otherwise."""
     command = f"sleep 300 & echo $$ $! > {tmp_path / 'pids'}; wait"
     runner = subprocess.Popen([sys.executable, "-c", RUNNER, command])
     pids = wait_for(tmp_path / "pids")
@@ -51,7 +51,7 @@ def test_killed_with_the_process_that_ran_it(tmp_path: Path) -> None:
 
 
 class Asked:
-    """A context that asks the command to end once it has begun."""
+    """A context that requests the command's end once it has begun."""
 
     def __init__(self, begun: Path) -> None:
         self._begun = begun
@@ -61,7 +61,7 @@ class Asked:
 
 
 def test_the_whole_command_is_asked_to_end(tmp_path: Path) -> None:
-    """SIGTERM reaches the trainer, and not only the shell around it."""
+    """SIGTERM reaches the trainer, not only its shell."""
     trainer = f"import time; open({str(tmp_path / 'begun')!r}, 'w').close(); time.sleep(300)"
     command = f'"{sys.executable}" -c "{trainer}"; exit 3'
     with pytest.raises(Preempted):
@@ -98,7 +98,7 @@ def test_what_a_command_has_started_ends_with_the_process_that_ran_it(tmp_path: 
 
 
 def test_what_a_command_has_started_is_asked_to_end_with_it(tmp_path: Path) -> None:
-    """Though it has left the session and holds the output: a run that is stopped does not wait for it."""
+    """A process that has left the session and holds the output does not delay the end of a stopped run."""
     command = f"setsid sleep 300 & echo $! > {tmp_path / 'begun'}; sleep 300"
     began = time.monotonic()
     with pytest.raises(Preempted):

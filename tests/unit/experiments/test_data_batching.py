@@ -1,4 +1,4 @@
-"""The batch plan is a pure function of (seed, step), keeps its caps and loses no pair; arrays are what they say."""
+"""The batch plan is a pure function of (seed, step), keeps its limits and loses no pair; its arrays are right."""
 
 from pathlib import Path
 
@@ -53,7 +53,7 @@ def test_the_plan_is_a_function_of_seed_and_epoch() -> None:
 
 
 def test_the_plan_is_the_same_everywhere() -> None:
-    """Pinned on purpose: another order of batches is another run, and run_id does not know how it was made."""
+    """Fixed on purpose: another order of batches is another training, which run_id would not show."""
     plan = BatchPlan([3, 1, 2, 3, 5, 2, 4, 4], [2, 2, 2, 4, 5, 1, 4, 3], 10, seed=1)
     assert [[sorted(batch.tolist()) for batch in plan.epoch(epoch)] for epoch in (0, 1)] == PINNED
 

@@ -1,4 +1,4 @@
-"""Which files are which, what names a corpus, and what is said of corpora that cannot be used."""
+"""The files of a corpus, its identity, and messages for unusable corpora."""
 
 import gzip
 import subprocess

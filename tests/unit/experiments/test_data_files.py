@@ -1,4 +1,4 @@
-"""Lines, fingerprints, and what is said of files that cannot be used."""
+"""Lines, fingerprints, and messages for unusable files."""
 
 import gzip
 import os

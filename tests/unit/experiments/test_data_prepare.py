@@ -1,4 +1,4 @@
-"""The encoded corpus: what is kept, what is counted, and that it is whole or not there."""
+"""The encoded corpus: its pairs and counts; it is whole or does not exist."""
 
 import shutil
 import threading
@@ -133,7 +133,7 @@ def test_a_second_call_reads_and_writes_nothing(folder: Path, tmp_path: Path, mo
 def test_a_file_edited_after_it_was_hashed_is_not_encoded_under_its_old_name(
     folder: Path, tmp_path: Path, name: str, held_pairs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One character is other, and the file's size the same: before its first reading, or (streamed) between two."""
+    """One character is changed and the file's size is not: before the first reading, or between two (when streamed)."""
     monkeypatch.setattr(prepare_module, "HELD_PAIRS", held_pairs)
     check, old = Corpus.check, (folder / name).read_text()
     edited = old.replace("n", "m", 1)

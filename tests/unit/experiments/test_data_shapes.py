@@ -1,4 +1,4 @@
-"""Few shapes: every micro-batch of every epoch has one, and they pad little."""
+"""A few shapes: every micro-batch of every epoch has one of them, with little padding."""
 
 import numpy as np
 import pytest

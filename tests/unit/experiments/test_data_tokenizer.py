@@ -1,4 +1,4 @@
-"""Pieces: trained on given text alone, the same every time, and back to the text."""
+"""Pieces: trained on the given text only, always the same, and convertible back to text."""
 
 import itertools
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Defaults are code: frozen, since runs are named by what differs from them, and part of what makes results stale."""
+"""Defaults are frozen, because run_ids contain the differences from them, and count as code."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The device: precision settled, mistakes named, randomness a function of seed and step."""
+"""The device: resolved precision, messages for mistakes, randomness as a function of seed and step."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""EVALB's own sample, to the digits that it prints. The sample is not ours to ship: EVALB_SAMPLE names its folder."""
+"""EVALB's own sample, to the printed digits. It is not part of this project: EVALB_SAMPLE names its folder."""
 
 import os
 from pathlib import Path

@@ -26,7 +26,7 @@ def small_model(positions: str = "sinusoidal") -> Network:
 
 
 def test_equals_a_hand_computation() -> None:
-    """Two pairs under a model that says 1/2 for one piece and 1/22 for each of the eleven others."""
+    """Two pairs under a model that gives 1/2 to one piece and 1/22 to each of the eleven others."""
     model = small_model()
     logits = torch.zeros(12)
     logits[5] = math.log(11)

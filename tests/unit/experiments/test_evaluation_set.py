@@ -1,4 +1,4 @@
-"""The parts of an evaluation of sentences: each is what its own module computes, and reads what it says it reads."""
+"""The parts of an evaluation: each equals the result of its module, and reads only its declared inputs."""
 
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""From sources to hypotheses: order, empty and over-long lines, stopping."""
+"""From sources to hypotheses: order, empty and too long lines, stopping."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Events: what is written is read, what is damaged is passed over and counted, nothing else is lost."""
+"""Events: written events are read, damaged lines are skipped and counted, nothing else is lost."""
 
 import json
 import os

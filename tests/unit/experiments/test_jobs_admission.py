@@ -1,4 +1,4 @@
-"""Which runs main memory admits: predictions against what is free now, ours and others' memory told apart."""
+"""Which runs main memory admits: predictions against free memory, with our and other programs' use separated."""
 
 import subprocess
 import sys

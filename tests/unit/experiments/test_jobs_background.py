@@ -1,4 +1,4 @@
-"""The tracking thread: latest word per run, ends at once, errors never reach the runs."""
+"""The tracking thread: the latest state per run, a quick end, errors that never reach the runs."""
 
 import subprocess
 import sys

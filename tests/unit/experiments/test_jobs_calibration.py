@@ -1,4 +1,4 @@
-"""Predictions from measurements: the fit, what counts as measured, and memory from a configuration."""
+"""Predictions from measurements: the fit, the usable measurements, and memory from a configuration."""
 
 import pytest
 import torch

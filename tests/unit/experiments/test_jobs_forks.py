@@ -1,4 +1,4 @@
-"""What the fork server is started with."""
+"""The memory allocator of children."""
 
 import ctypes.util
 

@@ -1,4 +1,4 @@
-"""Leases of several slots: memory, a device alone, several devices; GPUs of others; how wide a run should be."""
+"""Leases of several slots: memory, a whole device, several devices; GPUs in use by others; devices per run."""
 
 import sqlite3
 from dataclasses import replace

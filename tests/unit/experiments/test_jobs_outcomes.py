@@ -1,4 +1,4 @@
-"""What becomes of a job when an attempt ends: each class of failure, and that nothing is retried for ever."""
+"""The state of a job after an attempt: each class of failure; nothing is retried without end."""
 
 import signal
 
@@ -64,7 +64,7 @@ def test_attempts_that_reach_one_step_more_each_are_capped_like_those_that_reach
 
 
 def test_one_step_of_a_long_attempt_is_progress():
-    """It may be an epoch, and the cluster's time limit an hour."""
+    """One step may be an epoch, and the cluster's time limit an hour."""
     stalled = Claimed(JOB, 1, {}, 4, MAX_STALLS - 1)
     lasted = [event("started", t=0.0), event("checkpoint", step=5, t=LONG_S)]
     assert after(lasted, 3, claimed=stalled).stalls == 0
@@ -185,7 +185,7 @@ def test_a_record_follows_the_story():
 
 
 def test_out_of_memory_in_an_evaluation_asks_for_a_device_at_once():
-    """A smaller micro-batch is of no use there."""
+    """A smaller micro-batch does not help an evaluation."""
     ran_out = event("failed", cls="out_of_memory", message="no room")
     for events, expected in (([event("trained", step=100), ran_out], WANTED), ([ran_out], ["e" * 16])):
         ending = after(events, 1, missing=["e" * 16], expected=expected)

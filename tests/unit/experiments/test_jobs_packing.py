@@ -1,10 +1,11 @@
-"""Whether runs share a device, and how busy one run keeps it."""
+"""Whether runs should share a device, and the utilisation by one run."""
 
 import pytest
 
 from experiments.jobs.attempts.probe import Measured, _measured
 from experiments.jobs.devices.device_sharing import counts, gain, most_worth, shares, worth_sharing
 from experiments.jobs.devices.slots import Slot
+from experiments.store.results import TrainingResult
 
 
 @pytest.mark.parametrize(
@@ -40,7 +41,8 @@ def test_the_first_point_warms_up_and_is_left_out():
 
     events = [point(10, 100.0, 1.0), point(15, 101.0, 30.0), point(20, 102.0, 50.0)]
     events.append({"kind": "probed", "matrix_flops": 4e9})
-    found = _measured(events, {"peak_memory_bytes": 7, "flops_per_token": 5, "precision": "bf16", "device": "d"})
+    result = TrainingResult(peak_memory_bytes=7, flops_per_token=5, precision="bf16", device="d")
+    found = _measured(events, result)
     assert found == Measured(0.2, 80.0, 40.0, 0.1, 5, 4e9, 7, "bf16", "d")
 
 

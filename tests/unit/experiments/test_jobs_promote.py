@@ -1,4 +1,4 @@
-"""Results become valid by renames that can be repeated: whole or not at all, first evaluation, newest training."""
+"""Results become valid by repeatable renames, whole or not at all: the first evaluation, the newest training."""
 
 import pytest
 import torch
@@ -39,7 +39,7 @@ def test_what_is_whole_is_taken_over_and_doing_it_again_changes_nothing(store):
     assert missing(store, job(E1)) == ["training", E1]
     assert promote(store, RUN, number).parts == ["training", E1]
     assert missing(store, job(E1)) == []
-    assert store.result(RUN)["attempt"] == number
+    assert store.result(RUN).attempt == number
     assert (store.evaluation_folder(RUN, E1) / "output.txt").read_text() == "ein Satz\n"
     assert promote(store, RUN, number).parts == []
     assert missing(store, job(E1, E2)) == [E2]
@@ -52,7 +52,7 @@ def test_a_disk_without_hard_links_is_written_anew(store, monkeypatch):
     monkeypatch.setattr("pathlib.Path.hardlink_to", refuse)
     attempt(store)
     assert promote(store, RUN, 1).parts == ["training"]
-    assert store.result(RUN)["attempt"] == 1
+    assert store.result(RUN).attempt == 1
 
 
 def test_half_written_is_not_taken(store):
@@ -61,7 +61,7 @@ def test_half_written_is_not_taken(store):
     assert promote(store, RUN, number).parts == ["training"]
     (store.attempt_folder(RUN, attempt(store)) / "result.json").write_text("")
     assert promote(store, RUN, number + 1).parts == []
-    assert store.result(RUN)["attempt"] == number
+    assert store.result(RUN).attempt == number
 
 
 def test_dying_between_the_two_renames_is_made_good(store):
@@ -74,14 +74,14 @@ def test_dying_between_the_two_renames_is_made_good(store):
 def test_the_first_evaluation_counts(store):
     promote(store, RUN, attempt(store, E1, bleu=30.0))
     assert promote(store, RUN, attempt(store, E1, trained=False, bleu=99.0)).parts == []
-    assert store.evaluation(RUN, E1)["metrics"] == {"bleu": 30.0}
+    assert store.evaluation(RUN, E1).metrics == {"bleu": 30.0}
 
 
 def test_evaluations_alone_are_of_the_weights_there_are(store):
     promote(store, RUN, attempt(store))
     later = attempt(store, E1, trained=False)
     assert promote(store, RUN, later).parts == [E1]
-    assert (store.evaluation(RUN, E1)["attempt"], store.evaluation(RUN, E1)["weights_attempt"]) == (later, 1)
+    assert (store.evaluation(RUN, E1).attempt, store.evaluation(RUN, E1).weights_attempt) == (later, 1)
 
 
 def test_evaluations_without_weights_are_left(store):
@@ -92,7 +92,7 @@ def test_an_attempt_that_comes_too_late_changes_nothing(store):
     late, won = attempt(store, E1, E2, bleu=1.0), attempt(store, E1, bleu=30.0)
     promote(store, RUN, won)
     assert promote(store, RUN, late).parts == []
-    assert store.result(RUN)["attempt"] == won
+    assert store.result(RUN).attempt == won
     assert missing(store, job(E2)) == [E2]
 
 
@@ -102,7 +102,7 @@ def test_training_anew_takes_the_old_scores_out_of_the_tables_and_keeps_them(sto
     assert missing(store, job(E1, rerun_after=old)) == ["training", E1]
     new = attempt(store, E1, bleu=31.0, code="c2")
     assert promote(store, RUN, new).parts == ["training", E1]
-    assert store.evaluation(RUN, E1)["metrics"] == {"bleu": 31.0}
+    assert store.evaluation(RUN, E1).metrics == {"bleu": 31.0}
     assert (store.attempt_folder(RUN, old) / "evaluations" / E1 / "output.txt").exists()
     assert promote(store, RUN, old).parts == []
     assert missing(store, job(E1, rerun_after=old)) == []
@@ -118,7 +118,7 @@ def test_a_finished_attempt_is_found_though_the_queue_is_lost(store):
 
 @pytest.mark.parametrize("equal", [True, False])
 def test_scores_are_those_of_a_training_that_came_to_the_same_weights(store, equal):
-    """Trained again, to keep more: equal weights have the scores they had, others replace weights and scores."""
+    """A run trained again for more checkpoints: equal weights keep their scores, others replace weights and scores."""
     for value in (1.0, 1.0 if equal else 2.0):
         number = attempt(store)
         save_final(store.attempt_folder(RUN, number), {"w": torch.full((3,), value)}, {"step": 5})
@@ -126,7 +126,7 @@ def test_scores_are_those_of_a_training_that_came_to_the_same_weights(store, equ
             scored = {"eval_id": E1, "set": "dev", "settings": {"beam": 4}, "inputs": {"set": "d"}}
             write_json(folder_of(store, E1) / "result.json", {**scored, "metrics": {"bleu": 30.0}})
         taken = promote(store, RUN, number)
-    assert store.result(RUN)["attempt"] == 2 and taken.parts == ["training"]
+    assert store.result(RUN).attempt == 2 and taken.parts == ["training"]
     assert taken.replaced == ([] if equal else [scored])
     assert missing(store, job(E1)) == ([] if equal else [E1])
     assert (store.evaluation(RUN, E1) is not None) == equal

@@ -1,4 +1,4 @@
-"""The queue: nothing is claimed twice, wishes are joined, and SQLite's errors are said in words."""
+"""The queue: nothing is claimed twice, requests are merged, SQLite's errors become messages."""
 
 import multiprocessing
 import os
@@ -36,7 +36,7 @@ def ledger(tmp_path):
 
 @pytest.mark.parametrize("ended", [None, State.FAILED, State.FINISHED, State.CANCELLED])
 def test_what_a_training_must_keep_is_the_union_of_all_who_asked_for_it(ledger, ended):
-    """Also of those who asked before it ended: trained anew, it still serves them."""
+    """Requests from before its end are kept too: trained again, the run still serves them."""
     ledger.enqueue([make(1, keeps=(Keep(SPACED, 10, 2), Keep(BEST, 5, 1, 1)))])
     if ended:
         ledger.end_waiting([make(1).run_id], ended)
@@ -281,7 +281,7 @@ class TestBadFiles:
 
 
 def test_a_queue_that_another_process_makes_at_the_same_moment_is_used(tmp_path, monkeypatch):
-    """Each is made beside: nobody sees a half-made one, and the journal of one in use is never changed."""
+    """The database is created under another name, so nobody sees it incomplete; a used one keeps its journal mode."""
     path, make_it = tmp_path / "queue.db", database._make
 
     def later(path):

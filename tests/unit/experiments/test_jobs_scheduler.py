@@ -1,4 +1,4 @@
-"""Placement as a pure function: leases are never doubled, no slot idles that could work, longest first pays."""
+"""Placement as a pure function: no slot is leased twice, no usable slot idles, the longest job goes first."""
 
 import heapq
 
@@ -22,7 +22,7 @@ BOTH = [Slot("cpu:there", "cpu"), Slot("cuda:there", "cuda")]
 
 
 def pairs(waiting, free, slots):
-    """Of jobs that take one slot each."""
+    """For jobs that take one slot each."""
     return [(job, *lease) for job, lease in place(waiting, free, slots)]
 
 

@@ -1,4 +1,4 @@
-"""A queue's own commands run only for who has queued them: keys, signatures, and a coordinator that holds the rest."""
+"""Commands in a queue run only for the user who queued them: keys, signatures, and held commands."""
 
 import os
 import sqlite3
@@ -32,7 +32,7 @@ def make(number, task, **more):
 
 @pytest.fixture
 def as_user(tmp_path, monkeypatch):
-    """Become a user with a key of one's own."""
+    """Become another user with an own key."""
 
     def become(name):
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / name))
@@ -147,7 +147,7 @@ def test_the_key_is_private_and_one_for_processes_that_start_at_once(as_user, tm
 
 
 def test_who_comes_second_takes_the_first_ones_key(as_user, tmp_path):
-    """Also who has looked before it was there."""
+    """Also a process that looked before the first key existed."""
     path = tmp_path / "queue.key"
     first = trust._make(path)
     assert trust._make(path) == first and len(first) == 32

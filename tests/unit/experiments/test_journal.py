@@ -1,4 +1,4 @@
-"""Which journal SQLite files get: by the mount they lie on."""
+"""The journal mode of SQLite files by the kind of their disk."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""The checkpoints that a training keeps: evaluations of all studies that share the run find what they need."""
+"""The checkpoints that a training keeps: enough for evaluations of all studies that share the run."""
 
 from itertools import product
 
@@ -80,7 +80,7 @@ def test_a_configuration_asks_for_what_it_evaluates(choice, needed):
 
 
 class TestGoingOn:
-    """A training that was begun with smaller demands goes on only where it can still meet those of now."""
+    """A training that began with smaller demands resumes only if it can still meet the present ones."""
 
     def begin(self, folder, stop_at, **given):
         train(folder, settings(**{"checkpoint_steps": 2, "keep_checkpoints": 1, **given}), stop_at=stop_at)

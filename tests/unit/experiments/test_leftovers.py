@@ -1,4 +1,4 @@
-"""Leftovers of killed processes are swept, and nothing else is."""
+"""Only leftovers of killed processes are removed."""
 
 import os
 import signal
@@ -43,7 +43,7 @@ def store(tmp_path: Path) -> Store:
 
 
 def leave(store: Store, run_id: str) -> set[Path]:
-    """What a process leaves that is killed while it writes all of these."""
+    """The leftovers of a process that is killed while it writes all of these."""
     before = set(store.root.rglob("*"))
     process = subprocess.run([sys.executable, "-c", KILLED, store.root, store.run_folder(run_id)])
     assert process.returncode == -signal.SIGKILL

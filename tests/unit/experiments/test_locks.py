@@ -1,4 +1,4 @@
-"""One coordinator at a time, whatever its state folder; asking who it is disturbs nobody."""
+"""One coordinator at a time, whatever its state folder; looking up its identity disturbs nothing."""
 
 import errno
 import fcntl

@@ -1,4 +1,4 @@
-"""Names that MLflow would refuse are mapped, and the map can be undone."""
+"""Names that MLflow refuses are mapped, and the mapping is reversible."""
 
 import pytest
 from hypothesis import example, given, settings

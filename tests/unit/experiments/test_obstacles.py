@@ -1,4 +1,4 @@
-"""What is refused before anything is trained: no more and no less than what preparing and training would refuse."""
+"""Refusals before training: exactly what preparing and training would refuse."""
 
 import json
 from collections.abc import Callable
@@ -77,7 +77,7 @@ def test_what_cannot_be_is_said(found: Callable[..., list[UserError]], settings:
 def test_pairs_and_positions_are_refused_at_the_very_piece(
     folder: Path, tmp_path: Path, vocab_size: int, found: Callable[..., list[UserError]]
 ) -> None:
-    """The longest sentence, from the encoded corpus, just fits; a piece less does not. Prepared before or not."""
+    """The longest sentence of the encoded corpus just fits, and one piece less does not; prepared before or not."""
     made = prepare(
         resolve(config(folder).data),
         config(folder, data__vocab_size=vocab_size).data,
@@ -109,7 +109,7 @@ def test_a_long_line_of_an_evaluated_set_needs_positions_too(
 
 
 def test_bounds_from_the_text_hold(folder: Path, tmp_path: Path) -> None:
-    """Where the text settles it, the corpus is encoded as it says, and no sentence is longer."""
+    """If the text's bounds suffice, the corpus can be encoded and no sentence is longer."""
     settled = 0
     for vocab_size, max_pieces in product((65, 70, 100, 300, 450), (20, 40, 256)):
         data = config(folder, data__vocab_size=vocab_size, data__max_pieces=max_pieces).data

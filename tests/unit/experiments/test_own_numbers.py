@@ -1,4 +1,4 @@
-"""What a user's trainer tells: its names take no place of the event's own, and bad numbers are refused in words."""
+"""Metrics reported by a user's trainer: their names replace no field of an event, and bad numbers give a message."""
 
 import json
 import math

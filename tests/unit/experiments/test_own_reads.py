@@ -1,4 +1,4 @@
-"""The data files of a user's trainer (`reads=`): a run is what their content was when it was planned, or it fails."""
+"""The data files of a user's trainer (`reads=`): a run fails if their content differs from the plan's."""
 
 import json
 from collections.abc import Callable
@@ -36,7 +36,7 @@ def TASK(settings, context):
 
 @dataclass
 class Planned:
-    """An attempt that is about to start; `end` runs it and gives its exit code and the message of its failure."""
+    """An attempt before its start; `end` runs it and returns its exit code and the failure's message."""
 
     data: Path
     spec: Path

@@ -1,4 +1,4 @@
-"""The parsing task without training: identities, sizes, what is scored and kept."""
+"""The parsing task without training: identities, sizes, scores and files."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Which process is meant: what the clock says does not matter, and an id that comes again is another process."""
+"""The identity of a process does not depend on the clock, and a reused process id is another process."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Which code trained: the user's repository for the user's files, this program's for its own; versions by import."""
+"""The recorded code: the user's repository for the user's files, this program's for its own; versions by import."""
 
 import platform
 import subprocess

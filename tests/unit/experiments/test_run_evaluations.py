@@ -1,4 +1,4 @@
-"""The child's evaluations: one that cannot be made keeps no other from being made."""
+"""The child's evaluations: a failed one does not stop the others."""
 
 import json
 from pathlib import Path
@@ -54,7 +54,7 @@ def TASK(settings, context):
 
 
 def _attempt(folder: Path, module: str, trainer: str) -> tuple[Path, list[dict[str, Any]]]:
-    """An attempt at a run of that trainer, with all its evaluations: its folder, whose spec is written, and these."""
+    """An attempt at a run of that trainer: its folder with the spec, and its evaluations."""
     (folder / f"{module}.py").write_text(trainer)
     name = f"{module}:TASK"
     task, store = load_task(name, str(folder)), Store.open(folder / "store")
@@ -98,7 +98,7 @@ def test_code_that_is_edited_while_it_trains_is_recorded_as_it_was_at_the_start(
 
 
 class Failing(OwnTask):
-    """A task of which no evaluation can be made."""
+    """A task whose evaluations all fail."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(dict, TaskConfig)  # type: ignore[arg-type]

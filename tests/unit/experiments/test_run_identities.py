@@ -1,4 +1,4 @@
-"""The child refuses settings that are not those of the identity it was given, before it trains or decodes."""
+"""The child refuses settings that do not fit the given identity, before it trains or decodes."""
 
 import pytest
 
@@ -16,7 +16,7 @@ DECODING = {"beam_size": 4, "length_penalty": 0.6}
 
 @pytest.fixture
 def attempt(tmp_path):
-    """Starts the child on a spec with `changes`; returns what its events say at the end."""
+    """Starts the child on a spec with `changes`; returns its last event."""
     store = Store.open(tmp_path / "store")
     config = RunConfig()
     run_id = run_identity(config, INPUTS)

@@ -67,6 +67,6 @@ def test_a_record_in_the_place_of_another_is_damage(tmp_path):
         store.run_folder(run_id).mkdir()
     write_json(store.run_folder(one) / "result.json", {"run_id": one, "attempt": 1})
     (store.run_folder(other) / "result.json").write_bytes((store.run_folder(one) / "result.json").read_bytes())
-    assert store.result(one) == {"run_id": one, "attempt": 1}
+    assert store.result(one).content == {"run_id": one, "attempt": 1}
     with pytest.raises(Damaged, match=f"of another run_id: {one}"):
         store.result(other)

@@ -1,4 +1,4 @@
-"""Trials of a row: answers are a function of the file, a budget is spent once, better settings are found."""
+"""Trials of a row: they follow from the file, a budget is used once, better settings are found."""
 
 import math
 
@@ -44,7 +44,7 @@ def test_trials_are_in_range_and_of_the_right_types(store):
 
 @pytest.mark.parametrize("sampler", ["tpe", "random"])
 def test_a_restart_changes_no_trial(store, tmp_path, sampler):
-    """Asked by one process or by ten, the trials are the same: the sampler's state is the file."""
+    """One process or ten get the same trials, because the file is the sampler's state."""
     whole = run(store, 10, sampler=sampler).trials
     other = Store.open(tmp_path / "other")
     for number in (3, 4, 9, 10):

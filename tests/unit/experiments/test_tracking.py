@@ -172,7 +172,7 @@ def test_not_a_number_and_many_metrics(home, tracker):
 
 @pytest.mark.parametrize("queued", [None, E1, E2], ids=["of an earlier version", "first", "second"])
 def test_the_plain_names_are_of_the_decoding_that_was_queued_first(tmp_path, queued):
-    """Without a record of it, of the one that was made first."""
+    """Without a record of it (an earlier version), of the decoding that was made first."""
     store = Store.open(tmp_path / "store")
     attempt(store, 8, ())
     result(store, 8, (E2, "dev", {"bleu": 31.0}), (E1, "dev", {"bleu": 30.0}), (E3, "mscoco", {"bleu": 25.0}))
@@ -203,7 +203,7 @@ def test_the_database_is_in_wal_mode_and_holds_no_path(home, tracker):
 
 @pytest.mark.parametrize("size", [1, 100_000, 300_000])
 def test_tables_half_made_by_a_killed_process_are_in_nobodys_way(tmp_path, size):
-    """MLflow's migrations, begun and killed, can not be gone on with: "table … already exists", for ever."""
+    """MLflow's interrupted migrations cannot be continued: they would always fail with "table … already exists"."""
     own = Store.open(tmp_path / "store")
     code = (
         "import pathlib as p, sys; from experiments.tracking.database import make_database as m; m(p.Path(sys.argv[1]))"
@@ -229,7 +229,7 @@ def test_the_browser_is_served_on_this_machine_only(home):
 
 
 def test_rebuilt_from_the_events_of_a_moved_store(home, tracker, tmp_path):
-    """What is written in one go at the end is what was written in pieces."""
+    """Writing once at the end gives the same as writing in pieces."""
     moved = Store.open(shutil.copytree(home.root, tmp_path / "moved"))
     rebuild(moved, [run(1), run(3, "FAILED", error="it broke")])
     anew = Tracker(moved)

@@ -1,4 +1,4 @@
-"""Nothing is lost on the way to MLflow, and a database that grew equals one that is rebuilt."""
+"""Nothing is lost on the way to MLflow, and an incrementally written database equals a rebuilt one."""
 
 import random
 import sqlite3
@@ -58,7 +58,7 @@ def finish(store, number, events, *evaluations):
 
 
 def dump(store):
-    """All that MLflow knows, by run_id of ours: what is random or of the moment is left out."""
+    """The content of MLflow by our run_id, without random values and times."""
     database = sqlite3.connect(store.mlflow_db)
     ids = dict(database.execute("SELECT run_uuid, value FROM tags WHERE key IN ('run_id', 'heading')"))
     live = {uuid for (uuid,) in database.execute("SELECT run_uuid FROM runs WHERE lifecycle_stage='active'")}
@@ -88,7 +88,7 @@ def dump(store):
 
 
 def test_a_database_that_grew_equals_one_that_is_rebuilt(tmp_path):
-    """Killed, resumed, begun anew, failed, decoded again, taken into a second study: told in any pieces."""
+    """Killed, resumed, restarted, failed, decoded again, shared with a second study: written in any pieces."""
     store, chance = Store.open(tmp_path / "store"), random.Random(3)
     trackers = [Tracker(store)]
 
@@ -139,7 +139,7 @@ def test_a_database_that_grew_equals_one_that_is_rebuilt(tmp_path):
 
 
 def test_whatever_write_fails_nothing_is_lost_or_doubled(tmp_path, monkeypatch):
-    """Every call on MLflow may fail before or after it has written; sync is repeated until it returns."""
+    """Every call of MLflow may fail before or after its write; sync is repeated until it succeeds."""
     store, chance = Store.open(tmp_path / "store"), random.Random(5)
     events = begin(store, 1)
     points(events, range(2500))

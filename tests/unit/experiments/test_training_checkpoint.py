@@ -1,4 +1,4 @@
-"""Checkpoints: whole or not there, recognised when damaged, the right ones kept."""
+"""Checkpoints: whole or absent, damage is detected, the right ones are kept."""
 
 import errno
 import json

@@ -1,4 +1,4 @@
-"""Freed memory is given back where the process grows, and nowhere else."""
+"""Freed memory is returned to the system only while the process grows."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ from experiments.training.heap import EVERY, GROWTH, Heap
 
 
 def looks(sizes):
-    """Steps at which memory was given back, where the process holds `sizes` at the looks."""
+    """Steps at which memory is returned, if the process has these `sizes` when it looks."""
     trims, held = [], iter(sizes)
     heap = Heap(lambda: next(held), lambda: trims.append(step))
     for step in range(1, EVERY * len(sizes) + 1):

@@ -1,4 +1,4 @@
-"""Micro-batches computed side by side: the same gradients, exact from step to step, errors that are not lost."""
+"""Micro-batches computed in parallel: the same gradients, reproducible steps, no lost errors."""
 
 import threading
 

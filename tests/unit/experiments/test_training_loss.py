@@ -89,7 +89,7 @@ def test_many_groups_of_chunks_add_up():
 
 @pytest.mark.parametrize(("dtype", "off"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
 def test_a_large_vocabulary_is_no_other_kernel(dtype, off):
-    """The softmax is written over its logits; torch's kernel goes through a row of this length in blocks."""
+    """The softmax overwrites its logits; torch's kernel processes a row of this length in blocks."""
     hidden, weight, target, pieces = _case(tokens=40, pieces=36_990, rows=36_992, dtype=torch.float32, scale=2.0)
     expected = torch.autograd.grad(reference_loss(hidden, weight, target, pieces, 0.1)[0], (hidden, weight))
     with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):

@@ -1,4 +1,4 @@
-"""Deterministic and compiled training: the same numbers, and a clear word where a mode is not to be had."""
+"""Deterministic and compiled training: the same numbers, and a clear message if a mode is not available."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""The optimizer against Adam's equations, its knobs, its state."""
+"""The optimizer against Adam's equations, its settings, its state."""
 
 import pytest
 import torch
@@ -70,3 +70,26 @@ def test_a_restored_state_goes_on_bit_for_bit():
     _steps(first, fresh, 4, 6)
     assert torch.equal(first.weight, straight.weight)
     assert torch.equal(first.bias, straight.bias)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda parameters: torch.optim.SGD(parameters, momentum=0.9),
+        lambda parameters: torch.optim.RMSprop(parameters, momentum=0.5),
+        torch.optim.Adagrad,
+        torch.optim.Adamax,
+        torch.optim.Adafactor,
+    ],
+)
+def test_the_state_of_any_optimizer_is_kept_by_name(make):
+    straight, first = _model(), _model()
+    _steps(straight, make(straight.parameters()), 1, 6)
+    optimizer = make(first.parameters())
+    _steps(first, optimizer, 1, 3)
+    tensors = {name: value.clone() for name, value in optimizer_tensors(first, optimizer).items()}
+    assert tensors
+    fresh = make(first.parameters())
+    restore_optimizer(first, fresh, tensors, 3)
+    _steps(first, fresh, 4, 6)
+    assert torch.equal(first.weight, straight.weight) and torch.equal(first.bias, straight.bias)

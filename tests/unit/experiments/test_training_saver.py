@@ -1,4 +1,4 @@
-"""Checkpoints beside the training: what is saved is the state of that step, and nothing that goes wrong is lost."""
+"""Checkpoints saved during training have the state of their step, and no error is lost."""
 
 import errno
 import threading

@@ -1,4 +1,4 @@
-"""The schedule against the paper's formula, written the other way: a line, then a root."""
+"""The schedule against the paper's formula in another form: a line, then a root."""
 
 import pytest
 

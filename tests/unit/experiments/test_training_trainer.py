@@ -1,4 +1,4 @@
-"""The training loop: the curve of a plain loop, resumes without a trace, micro-batches, bad ends."""
+"""The training loop: the curve of a plain loop, exact resumes, micro-batches, failures."""
 
 import math
 from itertools import pairwise

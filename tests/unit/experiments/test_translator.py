@@ -1,4 +1,4 @@
-"""A trained model as a translator: order, windows, empty and over-long lines, export and load, attention maps."""
+"""A trained model as a translator: order, windows, empty and too long lines, export and load, attention maps."""
 
 import json
 from collections.abc import Iterator

@@ -132,7 +132,7 @@ def test_generated_recipes_have_names_of_their_own() -> None:
 
 
 def test_the_generated_recipe_keeps_its_name_and_its_trees() -> None:
-    """Stores hold runs by this name. Where other trees are meant to come out, RECIPE_VERSION counts up with it."""
+    """Stores contain runs with this identity. If other trees are intended, increase RECIPE_VERSION too."""
     assert (recipe_digest(2000, 0), recipe_digest(100, 5)) == ("db419c4f0b7be4a0", "354dc7b53da8c227")
     made = [to_text(tree) for part in ("dev", "test") for tree in generate(part)]
     made += [to_text(tree) for part in ("train", "extra") for tree in generate(part, 200)]

@@ -1,4 +1,4 @@
-"""A tree as symbols and back, and trees out of what is no tree."""
+"""A tree as symbols and back, and trees from malformed symbols."""
 
 import pytest
 from hypothesis import given

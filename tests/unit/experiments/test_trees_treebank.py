@@ -1,4 +1,4 @@
-"""Penn Treebank format: what is read, what is cleaned away, and where a file is wrong."""
+"""Penn Treebank format: reading, cleaning, and messages for wrong files."""
 
 import gzip
 from pathlib import Path

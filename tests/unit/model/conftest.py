@@ -29,7 +29,7 @@ def small_config() -> Callable[..., ModelConfig]:
 
 @pytest.fixture
 def small_model(small_config: Callable[..., ModelConfig]) -> Callable[..., Network]:
-    """A network in eval mode whose biases and norms are drawn too, so that none of them can be forgotten unseen."""
+    """A network in eval mode with random biases and norms, so that a forgotten one changes the output."""
 
     def build(**changes: Any) -> Network:
         torch.manual_seed(7)

@@ -1,4 +1,4 @@
-"""Step by step with caches equals all at once, for every kind of layer and for beams of any ancestry."""
+"""Decoding step by step with caches equals a full pass, for every kind of layer and any ancestry of beams."""
 
 import itertools
 
@@ -46,7 +46,7 @@ def test_greedy_steps_equal_one_pass(small_model, kernel, quick, changes, masked
 
 
 class Beams:
-    """Each beam's pieces and the slots they were read from, kept the plain way: by copying."""
+    """Each beam's pieces and their slots, kept by copying."""
 
     def __init__(self, batch: int, size: int) -> None:
         self.pieces = [[[] for _ in range(size)] for _ in range(batch)]

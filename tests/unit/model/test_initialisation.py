@@ -1,4 +1,4 @@
-"""build_model: how weights start, which are one, and that they survive a file."""
+"""build_model: initial weights, tied weights, saving and loading."""
 
 import copy
 import math
@@ -118,7 +118,7 @@ def test_weights_survive_a_file(small_model, small_config, tmp_path, changes):
 
 @pytest.mark.parametrize("training", [False, True])
 def test_forward_is_one_graph(small_model, training):
-    """No branch on data: dynamo traces the whole of it, or raises."""
+    """The network does not branch on data: dynamo traces all of it, or raises."""
     model = small_model(num_layers=1, dropout=0.1 * training).train(training)
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     source, target = torch.randint(20, (2, 5)), torch.randint(20, (2, 4))

@@ -1,4 +1,4 @@
-"""What may not be attended to has no influence at all, and company in a batch has none either."""
+"""Masked positions have no influence, nor have the other sentences of a batch."""
 
 import pytest
 import torch

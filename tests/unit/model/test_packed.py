@@ -1,4 +1,4 @@
-"""Matrices laid out once give what F.linear gives, and follow the weights they were made of."""
+"""Repacked matrices give the results of F.linear, and follow changes of their weights."""
 
 import pytest
 import torch

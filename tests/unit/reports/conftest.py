@@ -1,4 +1,4 @@
-"""A store that is a dict, and plans made by hand from the real classes."""
+"""A store in a dict, and plans made directly from the real classes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -10,6 +10,7 @@ from ablations.plan.plan import Plan, PlannedEvaluation, PlannedRun
 from ablations.plan.resolve import PlannedRow
 from ablations.study.study import Study
 from experiments.config import RunConfig
+from experiments.store.results import EvaluationResult, TrainingResult
 from experiments.tasks.base import EvaluationSpec
 from experiments.tasks.columns import Column
 from experiments.tasks.translation import BLEU, PERPLEXITY
@@ -30,16 +31,18 @@ class FakeStore:
     results: dict[str, dict[str, Any]] = field(default_factory=dict)
     evaluations: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
 
-    def result(self, run_id: str) -> dict[str, Any] | None:
-        return self.results.get(run_id)
+    def result(self, run_id: str) -> TrainingResult | None:
+        found = self.results.get(run_id)
+        return None if found is None else TrainingResult.read(found)
 
-    def evaluation(self, run_id: str, eval_id: str) -> dict[str, Any] | None:
-        return self.evaluations.get((run_id, eval_id))
+    def evaluation(self, run_id: str, eval_id: str) -> EvaluationResult | None:
+        found = self.evaluations.get((run_id, eval_id))
+        return None if found is None else EvaluationResult.read(found)
 
 
 @dataclass
 class Bench:
-    """Rows added one by one; `table` builds what they and their results give."""
+    """Collects rows and their results; `table` builds the table."""
 
     store: FakeStore = field(default_factory=FakeStore)
     rows: list[PlannedRow] = field(default_factory=list)
@@ -63,7 +66,7 @@ class Bench:
         selected: bool = True,
         **variation: Any,
     ) -> "Bench":
-        """`results`: (perplexity, bleu) per seed, None where there is none; `record`, `scored` go over the facts."""
+        """`results`: (perplexity, bleu) per seed, or None; `record` and `scored` replace facts."""
         changes = changes or {}
         results = results if results is not None else [(5.0, 25.0)]
         states = states or ["missing" if result is None else "finished" for result in results]
@@ -136,5 +139,5 @@ def new_bench() -> Callable[[], Bench]:
 
 @pytest.fixture(scope="session")
 def small(tmp_path_factory: pytest.TempPathFactory) -> dict[str, real.Made]:
-    """A finished table of each kind of task, written by children. Not to be changed: there is `copied`."""
+    """A finished table of each kind of task, written by children. Tests change only a copy (`copied`)."""
     return real.make_all(tmp_path_factory.mktemp("real"))

@@ -1,4 +1,4 @@
-"""Small stores that children have written: translation, parsing, a function and a command of the user's."""
+"""Small stores written by real children: translation, parsing, a user's function and command."""
 
 import itertools
 import shutil
@@ -116,7 +116,7 @@ class Made:
         return self
 
     def copied(self, folder: Path) -> "Made":
-        """Study, code and store in another folder: to be changed."""
+        """A copy of study, code and store in another folder, to be changed."""
         shutil.copytree(self.study.parent, folder)
         shutil.copytree(self.store, folder / "store")
         return Made(folder / self.study.name, folder / "store")
@@ -130,11 +130,11 @@ class Made:
     def record(self, row: str) -> Mapping[str, Any]:
         found = self.rows()[row].outcomes[0].record
         assert found is not None
-        return found
+        return found.content
 
 
 def train(store: Path) -> None:
-    """Work the queue off."""
+    """Work on the queue until it is empty."""
     work(Store.open(store), parse_slots("cpu:2"), load_task)
 
 
@@ -166,7 +166,7 @@ def make_all(folder: Path) -> dict[str, Made]:
 
 
 def _parallel() -> dict[str, str]:
-    """Files of a corpus of whose dev set three pairs are in train too."""
+    """Files of a corpus in which three pairs of dev are also in train."""
     sides = {name: [*itertools.islice(generate(name, 120), 120)] for name in ("train", "dev", "test")}
     sides["dev"] = [*sides["dev"][:17], *sides["train"][:3]]
     sides["test"] = sides["test"][:10]

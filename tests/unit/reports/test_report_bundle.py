@@ -1,4 +1,4 @@
-"""Bundles of others are not trusted: nothing is written elsewhere, nothing altered is read."""
+"""Bundles from elsewhere are not trusted: nothing is written outside the folder, nothing altered is read."""
 
 import gzip
 import hashlib
@@ -132,7 +132,7 @@ def test_more_than_the_disk_holds_is_said_before(tmp_path, monkeypatch):
 
 
 def test_an_extended_header_of_any_length_is_not_read(tmp_path):
-    """tarfile reads such a header into memory as a whole; of zeros a gigabyte packs into a megabyte."""
+    """tarfile reads such a header into memory as a whole, and a gigabyte of zeros is a packed megabyte."""
     path = tmp_path / "b.tar.gz"
     with gzip.open(path, "wb", compresslevel=9) as out:
         first = tarfile.TarInfo("bundle.json")
@@ -208,9 +208,9 @@ def test_identities_decide_what_is_the_same(tmp_path):
     assert {key: (item.how, item.evaluations) for key, item in taken.items()} == {
         same: ("had", 1), other: ("other", 0), new: ("taken", 1),
     }  # fmt: skip
-    assert mine.result(other)["loss"] == 1.0
-    assert mine.result(new)["attempt"] == 2
-    assert mine.evaluation(new, "a" * 16)["weights_attempt"] == 2
+    assert mine.result(other).content["loss"] == 1.0
+    assert mine.result(new).attempt == 2
+    assert mine.evaluation(new, "a" * 16).weights_attempt == 2
     assert (mine.attempt_folder(new, 2) / "final" / "model.safetensors").is_file()
     assert [item.how for item in import_runs(theirs, mine, [new])] == ["had"]
 
@@ -246,7 +246,7 @@ def test_a_folder_that_leads_out_is_not_followed_and_one_inside_is(tmp_path):
 
 
 def test_columns_of_any_version_are_compared_as_their_maker_compared_them():
-    """Up to version 2 a bundle did not say it: perplexity and BLEU were known by name, of any task."""
+    """Up to version 2 a bundle did not contain it: perplexity and BLEU were recognised by name in every task."""
     now = [column_to_json(column) for column in TASK.columns]
     before = [{k: v for k, v in each.items() if k not in ("logarithmic", "per_piece")} for each in now]
     assert columns_of(now, "translation", 3) == columns_of(before, "translation", 2) == TASK.columns

@@ -58,7 +58,7 @@ def test_the_detectable_difference_is_detected_that_often():
 
 
 def test_under_no_effect_claims_stay_within_five_percent():
-    """1,000 tables of 19 rows and base, three seeds each, all drawn alike: Table 3 with nothing to find."""
+    """1,000 tables of 19 rows and base with three seeds each from one distribution: Table 3 without any effect."""
     rng = np.random.default_rng(8)
     limit = Family(3, (3,) * 19, 1.0, 40).critical()
     claims = 0

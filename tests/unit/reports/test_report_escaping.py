@@ -1,4 +1,4 @@
-"""Whatever a name, a label or a title holds, every format prints it as text."""
+"""Every format prints any name, label or title as text."""
 
 import csv
 import io
@@ -25,7 +25,7 @@ ANY_TEXT = st.text(st.characters(), max_size=60) | st.sampled_from(NASTY)
 
 
 def hostile_table(new_bench, text):
-    """`text` wherever a table carries somebody's words."""
+    """A table with `text` in place of every foreign text."""
     table = new_bench().row("base", sets=("dev", "test")).row("B", {"model.d_k": 16}, group="G").table()
     rows = (table.rows[0], replace(table.rows[1], key=text, group=text[:5], label=text))
     columns = tuple(replace(c, header=text) for c in table.columns)

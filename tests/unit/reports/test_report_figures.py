@@ -1,4 +1,4 @@
-"""Figures: names are drawn as text, whatever they hold; the same numbers give the same bytes."""
+"""Figures: any name is drawn as text; the same numbers give the same bytes."""
 
 import re
 import xml.etree.ElementTree as ElementTree

@@ -1,4 +1,4 @@
-"""What the formats for readers print: gaps, digits, groups; and the layout of Markdown and LaTeX."""
+"""The formats for readers: gaps, digits, groups, and the layout of Markdown and LaTeX."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""A metric of a user's own, declared once with its task: tests, comparison, figures and notes know it from there."""
+"""A user's own metric, declared once with its task: tests, comparison, figures and notes use the declaration."""
 
 import json
 import math
@@ -9,6 +9,7 @@ import pytest
 
 from experiments.errors import UserError
 from experiments.store.layout import Store
+from experiments.store.results import EvaluationResult
 from experiments.tasks.columns import Column, Counts
 from experiments.tasks.translation import BLEU, PERPLEXITY, TASK
 from reports.figures.curves import read
@@ -112,7 +113,7 @@ def test_a_score_that_its_counts_do_not_give_is_left_out(speech: Made, tmp_path:
     assert [row.measures["wer_test"].mean is None for row in table.rows] == [False, False, False, True]
     for row, outcome in zip(table.rows[:3], collect(made.chosen().plan, Store.open(made.store)), strict=False):
         folder = Store.open(made.store).evaluation_folder(outcome.run.run_id, outcome.scored["test"].eval_id)
-        assert recomputed(table.columns[0], folder, {}) == pytest.approx(row.measures["wer_test"].mean)
+        assert recomputed(table.columns[0], folder, EvaluationResult()) == pytest.approx(row.measures["wer_test"].mean)
 
 
 def test_it_is_compared_over_sentences(speech: Made) -> None:
@@ -132,7 +133,7 @@ def test_it_is_compared_over_sentences(speech: Made) -> None:
 def test_published_hours_have_hours_beside_them(speech: Made) -> None:
     table = speech.table()
     for row in table.rows:
-        seconds = row.outcomes[0].record["train_s"]
+        seconds = row.outcomes[0].record.train_s
         assert record(row, table)["train_hours"] == pytest.approx(seconds / 3600)
     assert said(table, "Training hours: of all attempts together")
     assert record(table.rows[0], table)["paper"] == {
@@ -157,7 +158,7 @@ def test_it_has_figures(speech: Made) -> None:
 
 
 def test_a_study_prints_a_metric_of_its_task_as_the_task_compares_it() -> None:
-    """[[metric]] says a head and a set; that perplexity is logarithmic, the task knows."""
+    """[[metric]] gives a head and a set; the task knows that perplexity is logarithmic."""
     asked = Column("p", "test", "perplexity", "P", "lower", 1), Column("b", "dev", "chrf", "chrF", "higher", 1)
     ppl, chrf = TASK.with_columns(asked).columns
     assert (ppl.header, ppl.logarithmic, ppl.per_piece) == ("P", True, True) and chrf == asked[1]
@@ -176,4 +177,4 @@ def test_real_numbers_per_sentence_are_summed_as_they_are(tmp_path: Path) -> Non
     np.save(tmp_path / "scores.npy", np.stack([scores, np.ones(50)], axis=1))
     counts = Counts(("score", "one"), lambda sums: sums[..., 0] / sums[..., 1], "scores.npy")
     column = Column("comet", "dev", "comet", "COMET", "higher", 3, counts=counts)
-    assert math.isclose(recomputed(column, tmp_path, {"sentences": 50}), scores.mean())
+    assert math.isclose(recomputed(column, tmp_path, EvaluationResult(sentences=50)), scores.mean())

@@ -1,4 +1,4 @@
-"""The HTML page: whatever names hold, it is text; nothing runs, nothing is fetched; numbers are all there."""
+"""The HTML page: any name is text; nothing runs or is fetched; all numbers are present."""
 
 import json
 from dataclasses import replace
@@ -17,7 +17,7 @@ VOID = {"meta"}
 
 
 class Page(HTMLParser):
-    """Elements with their attributes, text outside of scripts and styles; complains of what is not closed."""
+    """Elements with their attributes, text outside of scripts and styles; reports unclosed elements."""
 
     def __init__(self, text):
         super().__init__()

@@ -54,7 +54,7 @@ def test_p_values_are_those_of_sacrebleu(seed):
 
 
 def test_equal_translations_are_no_evidence():
-    """sacrebleu gives these its smallest p: no swap gives a larger difference than none."""
+    """sacrebleu gives its smallest p here: no swap gives a larger difference than no swap at all."""
     rng = np.random.default_rng(3)
     references = sentences(rng, 40)
     base = counts(translated(rng, references, 0.3), references)
@@ -86,7 +86,7 @@ def test_intervals_hold_the_difference_and_shrink():
 
 
 def test_under_no_effect_claims_stay_within_five_percent():
-    """1,000 tables of base against base: both systems' translations of a sentence are drawn alike."""
+    """1,000 tables of base against base: both systems' translations of a sentence have the same distribution."""
     rng = np.random.default_rng(6)
     references = sentences(rng, 60)
     pool = np.stack([counts(translated(rng, references, 0.4), references) for _ in range(40)])

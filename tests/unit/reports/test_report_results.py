@@ -1,4 +1,4 @@
-"""Outcomes and frames: looked up by identity, missing never a number."""
+"""Outcomes and frames: look-ups by identity; a missing value is never a number."""
 
 import json
 import math
@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from reports.results.facts import BuiltinTrained, Earlier
+from experiments.store.results import Earlier, TrainingResult
 from reports.results.frames import frames
 from reports.results.results import collect
 
@@ -36,7 +36,7 @@ def test_frames_of_nothing_keep_their_columns(bench):
     assert {"row", "set", "metric", "value"} <= set(found.evaluations.columns)
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), None, "5.0", True])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), None])
 def test_what_is_no_finite_number_is_not_measured(bench, value):
     bench.row("base", scored={"metrics": {"perplexity": value, "bleu": 25.0}})
     outcome = collect(bench.plan(), bench.store)[0]
@@ -44,6 +44,14 @@ def test_what_is_no_finite_number_is_not_measured(bench, value):
     assert outcome.measured("dev", "bleu") == 25.0
     assert outcome.measured("dev", "unheard of") is None
     assert outcome.measured("test", "bleu") is None
+
+
+@pytest.mark.parametrize("value", ["5.0", True, []])
+def test_scores_one_of_which_is_no_number_are_left_out_with_the_reason(bench, value):
+    bench.row("base", scored={"metrics": {"perplexity": value, "bleu": 25.0}})
+    outcome = collect(bench.plan(), bench.store)[0]
+    assert outcome.measured("dev", "bleu") is None
+    assert "is damaged (metrics.perplexity: " in outcome.harm["dev"]
 
 
 def test_a_score_without_its_training_is_not_measured(bench):
@@ -59,14 +67,15 @@ def test_reports_start_without_torch_mlflow_or_pandas():
 
 
 def test_facts_of_another_type_are_left_out_and_the_others_kept(small):
-    """Of what a child writes, each fact may be spoilt in a bundle of somebody else's."""
+    """Each fact that a child writes may be damaged in a bundle from elsewhere."""
     record = small["translation"].record("base")
-    whole = BuiltinTrained.read(record)
-    assert whole.data.train.kept == 120 and whole.versions["torch"] and whole == BuiltinTrained.model_validate(record)
+    whole = TrainingResult.read(record)
+    assert whole.data.train.kept == 120 and whole.versions["torch"]
+    assert whole.model_dump() == TrainingResult.model_validate(record).model_dump()
     for wrong in (True, -1, [], {"a": 1}, "x", None, math.nan):
-        spoilt = BuiltinTrained.read({**record, "step": wrong, "data": {**record["data"], "train": wrong}})
+        spoilt = TrainingResult.read({**record, "step": wrong, "data": {**record["data"], "train": wrong}})
         assert spoilt.step is None and spoilt.data.train.kept is None
         assert (spoilt.data.corpus, spoilt.versions) == (whole.data.corpus, whole.versions)
-    assert BuiltinTrained.read({**record, "step": 3, "earlier_attempts": [7, {"seconds": 2.0}]}).earlier_attempts == [
+    assert TrainingResult.read({**record, "step": 3, "earlier_attempts": [7, {"seconds": 2.0}]}).earlier_attempts == [
         Earlier(seconds=2.0)
     ]

@@ -1,4 +1,4 @@
-"""Which changes a table marks, by which test, and what it says of that."""
+"""The changes that a table marks, the test, and the notes on it."""
 
 import math
 
@@ -26,7 +26,7 @@ def with_counts(table, counts, mode):
 
 
 def counts_of(quality, size=200, seed=1):
-    """Sentences of ten words, of which a share `quality` and its n-grams are right."""
+    """Sentences of ten words, of which a share `quality` (with its n-grams) is correct."""
     rng = np.random.default_rng(seed)
     correct = np.stack([rng.binomial(10 - order, quality / (order + 1), size) for order in range(4)], axis=1)
     return np.concatenate([np.full((size, 2), 10), correct, np.tile([10, 9, 8, 7], (size, 1))], axis=1)
@@ -93,7 +93,7 @@ def test_sentences_mark_and_disclaim(bench):
 
 
 def test_several_seeds_are_pooled_by_sentence(bench):
-    """A sentence is swapped with all its translations at once, so more seeds are not more sentences."""
+    """A sentence is swapped with all its translations, so more seeds are not more sentences."""
     bench.row("base", results=BASE).row("B", {"model.d_k": 16}, results=ALIKE)
     one, other = counts_of(0.8), counts_of(0.75, seed=2)
     repeated = {f"base#{n}": one for n in (1, 2, 3)} | {f"B#{n}": other for n in (1, 2, 3)}

@@ -1,4 +1,4 @@
-"""No setting that differs from the paper's is left out of the notes and the set-up paragraph, whatever is added."""
+"""The notes and the set-up paragraph name every setting that differs from the paper's, including new settings."""
 
 from pathlib import Path
 from typing import Any, get_args, get_origin
@@ -29,7 +29,7 @@ def fields(kind: type[BaseModel], prefix: str = "") -> dict[str, Any]:
 
 
 def another(kind: Any, value: Any) -> Any:
-    """Another value of a setting's type; None: it can have no other."""
+    """Another value of a setting's type; None if there is no other."""
     if isinstance(value, str) and "attention" in value:
         return value.replace("N *", "2 *")
     if value is None and int in get_args(kind):
@@ -73,7 +73,7 @@ def said(task: str, base: dict[str, Any], tmp_path: Path) -> list[str]:
 
 
 class Inputless:
-    """A task whose files need not be there: names of files are settings too."""
+    """A task whose files need not exist: names of files are settings too."""
 
     def __init__(self, task: Any) -> None:
         self._task = task

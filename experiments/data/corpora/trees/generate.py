@@ -1,7 +1,7 @@
 """The built-in trees: a stream cut to a training set, fixed dev and test sets, and the output of "another parser".
 
-The paper's second row trains on some 17 million sentences that other parsers parsed, with their mistakes. Here the
-grammar's own trees stand in for those, with mistakes put in by chance.
+The paper's second row trains on some 17 million sentences that other parsers parsed, with their mistakes. Here these
+are trees of the grammar with random mistakes.
 """
 
 from collections.abc import Iterator
@@ -12,9 +12,9 @@ from experiments.data.corpora.trees import grammar
 from experiments.data.corpora.trees.tree import Bracket, Tree
 from experiments.identity import digest
 
-# Counts up when other trees come out: a test holds what comes out against its hash.
+# Increase it when the trees change: a test compares their hash.
 RECIPE_VERSION = 1
-# The files that made version 1, hashed. They name its runs for good: how those files are written today does not.
+# Hashes of the files that made version 1. They are part of its runs' identity for ever; the present files are not.
 _SOURCES = [
     "6ea71a4909576dc5c655a3c141a925fed274d7b9b7f44f6af4e9c77b5072e1b5",
     "054f09193649c4ad8cb870c6066b374da1c448d444411ef1e882e4d4d12e16ee",

@@ -46,7 +46,7 @@ def _noun(dice: Dice, letters: str, plural: bool) -> tuple[str, str]:
 
 
 def _plain(dice: Dice, letters: str) -> tuple[str, bool]:
-    """What stands in a simple noun phrase, and whether it is plural."""
+    """The content of a simple noun phrase, and whether it is plural."""
     if "h" in letters and dice.chance(25):
         return f"(NNP {dice.pick(_NAMES)})", False
     plural = dice.chance(25)

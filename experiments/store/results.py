@@ -1,0 +1,271 @@
+"""The records of a training and of an evaluation (result.json): types, and their one reader and writer.
+
+A child writes them, the coordinator adds the attempt's number, reports read them. Stores outlive versions, other tasks
+record less, and a bundle of somebody else's may hold anything. So every field may be missing, others may be there, and
+a value of another type than expected is left out, or is damage if something is decided by it (`decisive`).
+The file is long because it is one list: every field of a record, once. Imports no torch.
+"""
+
+import functools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
+
+from experiments.errors import Damaged
+from experiments.store.sealed import read_named, write_json
+
+FILE = "result.json"
+LARGEST = (1 << 63) - 1
+MOST_ATTEMPTS = 10**9
+Count = Annotated[int, Field(ge=0, le=LARGEST)]
+Attempt = Annotated[int, Field(ge=0, lt=MOST_ATTEMPTS)]
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Word = Annotated[str, Field(max_length=10_000)]
+Words = dict[Word, Word]
+
+
+class Facts(BaseModel):
+    """A part of a record; every field may be missing."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="allow", defer_build=True)
+
+
+class Record(Facts):
+    """A whole record."""
+
+    decisive: ClassVar[frozenset[str]] = frozenset()  # fields by which the program decides
+    of_builtin: ClassVar[frozenset[str]] = frozenset()  # fields that a user's trainer may use for anything
+
+    _content: dict[str, Any] | None = PrivateAttr(None)
+
+    @classmethod
+    def load(cls, file: Path, **names: str) -> Self | None:
+        """Read a record; None if the file is missing. `names`: as in `read_named`. Raises Damaged."""
+        found = read_named(file, **names)
+        return None if found is None else cls.read(found, str(file))
+
+    @classmethod
+    def read(cls, content: Mapping[str, Any], place: str = "a record") -> Self:
+        """The record with this content. Raises Damaged, naming the place, for a wrong type that cannot be left out."""
+        value: Any = content
+        for _ in range(len(cls.model_fields)):  # what is left out may lay bare another finding, never many
+            try:
+                record = cls.model_validate(value)
+            except ValidationError as error:
+                found = error.errors(include_url=False, include_context=False, include_input=False)
+                for wrong in found:
+                    if wrong["loc"][0] in cls.decisive:
+                        where = ".".join(map(str, wrong["loc"]))
+                        raise Damaged(
+                            f"{place} is damaged ({where}: {wrong['msg']}). Restore it from a backup, or delete it to "
+                            "redo this part."
+                        ) from None
+                for wrong in reversed(found):  # from behind: places in lists stay true
+                    value = _without(value, wrong["loc"])
+            else:
+                break
+        else:
+            record = cls()
+        record._content = dict(content)
+        return record
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """All that the file holds, or will hold: also fields without a name here, and those left out."""
+        return self.model_dump(exclude_unset=True) if self._content is None else self._content
+
+    def check(self, built_in: bool) -> None:
+        """Raises ValueError (pydantic's) for any value of a wrong type; `built_in`: also of facts of built-in tasks."""
+        free = frozenset() if built_in else self.of_builtin
+        self.model_validate({name: value for name, value in self.content.items() if name not in free})
+
+    def write(self, file: Path, **changes: Any) -> None:
+        """Write the whole content durably and sealed, with changed fields."""
+        write_json(file, {**self.content, **changes})
+
+
+def _without(value: Any, place: Sequence[Any]) -> Any:
+    """A copy of nested objects and lists without what lies at a place, or at the innermost part of it that is there."""
+    first, rest = place[0], place[1:]
+    if isinstance(value, Mapping):
+        inner = value.get(first)
+        if rest and isinstance(inner, Mapping | list):
+            return {**value, first: _without(inner, rest)}
+        return {name: item for name, item in value.items() if name != first}
+    if isinstance(value, list) and isinstance(first, int):
+        inner = [_without(value[first], rest)] if rest and isinstance(value[first], Mapping | list) else []
+        return [*value[:first], *inner, *value[first + 1 :]]
+    return value
+
+
+class Revision(Facts):
+    """A commit of the repository that the code lies in; of this program, with its version."""
+
+    repository: Word | None = None
+    version: Word | None = None
+    commit: Word | None = None
+    dirty: bool | None = None
+
+
+class Earlier(Facts):
+    """An attempt that ended before the one that finished."""
+
+    attempt: Attempt = 0
+    seconds: Amount = 0.0
+    ended: Word = ""  # a FailureClass, "stopped" or "killed"
+
+
+class Sides(Facts):
+    """A word for each side of a corpus: its languages."""
+
+    source: Word | None = None
+    target: Word | None = None
+
+
+class Sizes(Facts):
+    """The pieces of each side's vocabulary, as trained."""
+
+    source: Count | None = None
+    target: Count | None = None
+
+
+class Side(Facts):
+    """One side of the training set."""
+
+    unknown_rate: Amount | None = None  # of its pieces
+
+
+class Encoded(Facts):
+    """The training set as encoded, in pairs."""
+
+    kept: Count | None = None
+    dropped_empty: Count = 0
+    dropped_long: Count = 0
+    source: Side = Field(default_factory=functools.cache(Side))
+    target: Side = Field(default_factory=functools.cache(Side))
+
+
+class Tokenizer(Facts):
+    """The tokenizer that a training used."""
+
+    sha256: Words = Field(default_factory=dict)  # of its files
+
+
+class Data(Facts):
+    """What a built-in training was trained on."""
+
+    corpus: Sides = Field(default_factory=functools.cache(Sides))
+    tokenizer: Tokenizer = Field(default_factory=functools.cache(Tokenizer))
+    vocab_size: Sizes = Field(default_factory=functools.cache(Sizes))
+    train: Encoded = Field(default_factory=functools.cache(Encoded))
+
+
+class TrainingResult(Record):
+    """The record of a finished training. Times in seconds."""
+
+    decisive: ClassVar[frozenset[str]] = frozenset({"run_id", "attempt", "task", "config", "inputs", "code_digest"})
+    of_builtin: ClassVar[frozenset[str]] = frozenset(
+        {
+            "data", "precision", "num_params", "flops", "flops_per_token", "target_tokens", "resumed_from", "seconds",
+            "pinned", "peak_memory_bytes", "example_files",
+        }
+    )  # fmt: skip
+
+    run_id: Word = ""
+    attempt: Attempt = 0  # 0: it says none
+    task: Word = ""
+    config: dict[str, Any] | None = None  # complete and nested
+    inputs: Words | None = None  # digests of the training inputs
+    pinned: dict[str, Any] = Field(default_factory=dict)  # resolved by the first attempt, so that a resume is exact
+    step: Count | None = None
+    wall_s: Amount | None = None  # of the last attempt
+    train_s: Amount | None = None  # of all attempts together; not in older stores
+    earlier_attempts: list[Earlier] = Field(default_factory=list)
+    continues: dict[str, Any] | None = None  # the shorter run that this one went on from
+    devices: Annotated[int, Field(ge=1, le=1_000_000)] | None = None  # that trained together; older stores: one
+    device_share: Annotated[float, Field(gt=0, le=1)] | None = None  # of each device; older stores: all of it
+    device: Word | None = None
+    device_kind: Word | None = None
+    threads: Count | None = None
+    host: Word | None = None
+    platform: Word | None = None
+    command: Word | None = None
+    code_digest: Word | None = None
+    revision: Revision = Field(default_factory=functools.cache(Revision))
+    tool: Revision | None = None  # this program's, where the code is a user's; not in older stores
+    versions: Words = Field(default_factory=dict)
+    peak_memory_bytes: Count | None = None
+    example_files: dict[Word, dict[str, Any]] = Field(default_factory=dict)  # by name: bytes, sha256
+
+    data: Data = Field(default_factory=functools.cache(Data))
+    precision: Word | None = None
+    num_params: Count | None = None
+    flops: Amount | None = None
+    flops_per_token: Amount | None = None  # with target_tokens: older stores, which have no `flops`
+    target_tokens: Count | None = None
+    resumed_from: Count | None = None
+    seconds: Amount | None = None  # of the steps of the last attempt
+
+
+class Part(Facts):
+    """One part of an evaluation (likelihood, decode, score)."""
+
+    id: Word = ""  # an eval_id over the settings that this part reads
+    code_digest: Word | None = None
+    wall_s: Amount = 0.0
+    versions: Words = Field(default_factory=dict)
+    facts: dict[str, Any] = Field(default_factory=dict)
+    files: list[Word] = Field(default_factory=list)  # names of those that it wrote
+
+
+class Seen(Facts):
+    """Exact pairs of a set that the training set holds too."""
+
+    pair: Count | None = None
+
+
+class SetFacts(Facts):
+    """What is known of the scored set as data."""
+
+    seen_in_train: Seen = Field(default_factory=functools.cache(Seen))
+
+
+class EvaluationResult(Record):
+    """The record of an evaluation."""
+
+    decisive: ClassVar[frozenset[str]] = frozenset(
+        {
+            "run_id", "eval_id", "set", "settings", "inputs", "metrics", "files", "parts", "code_digest", "attempt",
+            "weights_attempt", "renews",
+        }
+    )  # fmt: skip
+    of_builtin: ClassVar[frozenset[str]] = frozenset({"set_facts"})
+
+    run_id: Word = ""
+    eval_id: Word = ""
+    set: Word | None = None
+    settings: dict[str, Any] | None = None
+    inputs: Words | None = None
+    attempt: Attempt = 0  # that made it; 0 until it is moved into place
+    weights_attempt: Attempt | None = None  # that trained the weights
+    renews: Attempt | None = None  # the attempt whose evaluation it replaces
+    metrics: dict[Word, Annotated[float, Field(allow_inf_nan=True)] | None] = Field(default_factory=dict)
+    files: dict[Word, dict[str, Any]] = Field(default_factory=dict)  # beside the record, by name: bytes, sha256
+    parts: dict[Word, Part] = Field(default_factory=dict)
+    wall_s: Amount | None = None
+    signature: Words = Field(default_factory=dict)  # by metric, of those that have one
+    sentences: Count | None = None
+    code_digest: Word | None = None  # of evaluations that were one part
+    device: Word | None = None
+    device_kind: Word | None = None
+    precision: Word | None = None
+    versions: Words = Field(default_factory=dict)
+    set_facts: SetFacts = Field(default_factory=functools.cache(SetFacts))
+
+    @property
+    def code(self) -> dict[str, str]:
+        """Digests of the code that made it, by part; "" for an evaluation of older stores, which was one."""
+        digests = {"": self.code_digest, **{name: part.code_digest for name, part in self.parts.items()}}
+        return {name: digest for name, digest in digests.items() if digest}
