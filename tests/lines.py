@@ -23,7 +23,7 @@ OPTIONS: dict[str, list[str]] = {
         "", "", "(num_heads=4)", "(kv_heads=1, bias=false)", "(compatibility=additive, qk_norm=true)",
         "(num_heads=6, kv_heads=3, compatibility=bilinear, attention_gate=true)",
     ],
-    "feed_forward": ["", "", "(d_ff=5)", "(bias=false)"],
+    "feed_forward": ["", "", "(d_ff=5)", "(bias=false)", "(activation=gelu)", "(activation=bilinear)"],
     "rnn": ["", "(bidirectional=true)", "(bias=false)"],
     "gru": ["", "(bidirectional=true)", "(bias=false)"],
     "lstm": ["", "(bidirectional=true)", "(bias=false)"],
@@ -32,7 +32,7 @@ OPTIONS: dict[str, list[str]] = {
         "(kernel=5, separable=true, gated=true, dilation=2)", "(kernel=2, dilation=3, bias=false)",
     ],
     "average": ["", "(gated=false)", "(feed_forward=false)", "(feed_forward=false, gated=false)", "(d_ff=5)"],
-    "experts": ["", "(count=1)", "(count=3, active=2, d_ff=5)", "(count=2, active=2)"],
+    "experts": ["", "(count=1)", "(count=3, active=2, d_ff=5)", "(count=2, active=2, activation=swiglu)"],
 }
 # fmt: on
 # Values of settings of the whole network, besides the paper's.
@@ -47,6 +47,7 @@ SETTINGS: dict[str, list[Any]] = {
     "qk_norm": [True],
     "attention_gate": [True],
     "bias": [False],
+    "activation": ["gelu", "swish", "relu2", "glu", "bilinear", "reglu", "geglu", "swiglu"],
     "norm": ["pre", "sandwich", "none"],
     "norm_kind": ["rms", "scale"],
     "residual": [False],

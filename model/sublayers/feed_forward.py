@@ -4,17 +4,23 @@ from torch import Tensor, nn
 
 from model.config import ModelConfig
 from model.kinds.kind import Kind
+from model.parts.activations import GATED, PLAIN
 from model.parts.dropout import Dropout
 from model.sublayers.contract import Given, Now, State, Sublayer
 
 
 class FeedForward(Sublayer):
-    """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2 (equation 2), the same at each position."""
+    """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2 (equation 2), the same at each position.
+
+    Other activations than ReLU: parts/activations.py; the gated ones multiply by x V + c before W_2.
+    """
 
     def __init__(self, config: ModelConfig, options: Kind) -> None:
         super().__init__()
         self.inner = nn.Linear(config.d_model, config.d_ff, bias=config.bias)
         self.outer = nn.Linear(config.d_ff, config.d_model, bias=config.bias)
+        self.activation = GATED.get(config.activation) or PLAIN[config.activation]
+        self.value = nn.Linear(config.d_model, config.d_ff, bias=config.bias) if config.activation in GATED else None
         self.dropout = Dropout(config.activation_dropout)
 
     def forward(self, x_BTD: Tensor, given: Given) -> Tensor:
@@ -26,6 +32,8 @@ class FeedForward(Sublayer):
         return self._apply_to(x_RD)
 
     def _apply_to(self, x_D: Tensor) -> Tensor:
-        inner_F = self.inner(x_D).relu_()
+        inner_F = self.activation(self.inner(x_D))
+        if self.value is not None:
+            inner_F = inner_F * self.value(x_D)
         output_D: Tensor = self.outer(self.dropout(inner_F))
         return output_D

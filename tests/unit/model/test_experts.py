@@ -17,16 +17,18 @@ CONFIG = ModelConfig(d_model=D, d_ff=12)
 GIVEN = Given(True)
 
 
-def built(**options: int) -> Experts:
-    return Experts(CONFIG, experts.Experts(**options)).double()
+def built(config: ModelConfig = CONFIG, **options: int) -> Experts:
+    return Experts(config, experts.Experts(**options)).double()
 
 
-def test_one_expert_equals_feed_forward():
-    ours, network = built(count=1), FeedForward(CONFIG, FeedForwardKind()).double()
+@pytest.mark.parametrize("activation", ["relu", "swish", "swiglu"])
+def test_one_expert_equals_feed_forward(activation):
+    config = CONFIG.model_copy(update={"activation": activation})
+    ours, network = built(config, count=1), FeedForward(config, FeedForwardKind()).double()
     network.load_state_dict(ours.experts[0].state_dict())
     x_BTD = torch.randn(B, T, D, dtype=torch.float64)
     torch.testing.assert_close(ours(x_BTD, GIVEN), network(x_BTD, GIVEN), atol=0, rtol=0)
-    cost, one = (kind.cost(CONFIG, T, T, "encoder") for kind in (experts.Experts(count=1), FeedForwardKind()))
+    cost, one = (kind.cost(config, T, T, "encoder") for kind in (experts.Experts(count=1), FeedForwardKind()))
     assert cost.params == cost.active == one.params + D
 
 
@@ -42,17 +44,19 @@ def test_each_position_is_the_weighted_sum_of_its_likeliest_experts(count, activ
         torch.testing.assert_close(found_D, expected_D, atol=1e-12, rtol=0)
 
 
+@pytest.mark.parametrize("activation, matrices", [("relu", 2), ("geglu", 3)])
 @pytest.mark.parametrize("count, active", [(4, 1), (4, 2)])
-def test_operations_and_active_weights(count, active):
-    ours, x_BTD = built(count=count, active=active), torch.randn(B, T, D, dtype=torch.float64)
+def test_operations_and_active_weights(count, active, activation, matrices):
+    config = CONFIG.model_copy(update={"activation": activation})
+    ours, x_BTD = built(config, count=count, active=active), torch.randn(B, T, D, dtype=torch.float64)
     with FlopCounterMode(display=False) as counted:
         ours(x_BTD, GIVEN)
-    cost = experts.Experts(count=count, active=active).cost(CONFIG, T, T, "encoder")
+    cost = experts.Experts(count=count, active=active).cost(config, T, T, "encoder")
     assert counted.get_total_flops() == B * cost.flops
     of_one = sum(parameter.numel() for parameter in ours.experts[0].parameters())
     assert cost.params == sum(parameter.numel() for parameter in ours.parameters())
     assert cost.params - cost.active == (count - active) * of_one
-    assert cost.flops == 2 * T * (active * 2 * D * 12 + count * D)
+    assert cost.flops == 2 * T * (active * matrices * D * 12 + count * D)
 
 
 def test_more_active_experts_than_there_are():

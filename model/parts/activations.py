@@ -1,0 +1,31 @@
+"""Activations of the feed-forward network. Shapes: F d_ff.
+
+relu is the paper's (equation 2); gelu is x·Φ(x) (Hendrycks 2016, arXiv 1606.08415); swish x·σ(x) (Ramachandran 2017,
+arXiv 1710.05941); relu2 max(0, x)² (So 2021, arXiv 2109.08668). The gated forms are g(x W) ⊗ x V with a third matrix V
+(Shazeer 2020, arXiv 2002.05202, equations 4 to 6).
+"""
+
+from collections.abc import Callable
+
+import torch.nn.functional as F
+from torch import Tensor
+
+Activation = Callable[[Tensor], Tensor]
+
+
+def _relu2(x_F: Tensor) -> Tensor:
+    return x_F.relu().square()
+
+
+def _identity(x_F: Tensor) -> Tensor:
+    return x_F
+
+
+PLAIN: dict[str, Activation] = {"relu": Tensor.relu_, "gelu": F.gelu, "swish": F.silu, "relu2": _relu2}
+GATED: dict[str, Activation] = {
+    "glu": Tensor.sigmoid,
+    "bilinear": _identity,
+    "reglu": Tensor.relu_,
+    "geglu": F.gelu,
+    "swiglu": F.silu,
+}

@@ -1,0 +1,75 @@
+"""The feed-forward network with every activation, against formulas of scalars (Shazeer 2020, equations 1 to 6)."""
+
+import math
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from model.config import ModelConfig
+from model.cost import activation_bytes, forward_flops, num_params
+from model.factory import build_model
+from model.kinds.kind import Kind
+from model.parts.activations import GATED, PLAIN
+from model.sublayers.contract import Given
+from model.sublayers.feed_forward import FeedForward
+
+
+def relu(x):
+    return max(0.0, x)
+
+
+def sigmoid(x):
+    return 1 / (1 + math.exp(-x))
+
+
+def gelu(x):
+    return x * 0.5 * (1 + math.erf(x / math.sqrt(2)))
+
+
+FORMULAS = {
+    "relu": relu,
+    "gelu": gelu,
+    "swish": lambda x: x * sigmoid(x),
+    "relu2": lambda x: relu(x) ** 2,
+    "glu": sigmoid,
+    "bilinear": lambda x: x,
+    "reglu": relu,
+    "geglu": gelu,
+    "swiglu": lambda x: x * sigmoid(x),
+}
+
+
+@pytest.mark.parametrize("name", [*PLAIN, *GATED])
+@torch.no_grad()
+def test_activations_are_their_formulas(small_config, name):
+    torch.manual_seed(0)
+    built = FeedForward(small_config(activation=name), Kind()).double()
+    x_D = torch.randn(8, dtype=torch.float64)
+    inner = [FORMULAS[name](float(z)) for z in built.inner.weight @ x_D + built.inner.bias]
+    if name in GATED:
+        inner = [a * float(v) for a, v in zip(inner, built.value.weight @ x_D + built.value.bias, strict=True)]
+    expected = built.outer.weight @ torch.tensor(inner, dtype=torch.float64) + built.outer.bias
+    torch.testing.assert_close(built(x_D[None, None], Given(False))[0, 0], expected)
+
+
+@pytest.mark.parametrize("name", [*PLAIN, *GATED])
+def test_counts_against_torch(name):
+    config = ModelConfig(num_layers=1, d_model=32, d_ff=256, num_heads=1, d_k=8, d_v=8, activation=name)
+    model = build_model(config, 64)
+    model.set_attention_kernel("plain")
+    assert num_params(config, 64) == sum(p.numel() for p in model.parameters())
+    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    saved: dict[int, torch.Tensor] = {}
+
+    def pack(x: torch.Tensor) -> torch.Tensor:
+        if x.untyped_storage().data_ptr() not in weights:
+            saved.setdefault(x.untyped_storage().data_ptr(), x)
+        return x
+
+    source, target = torch.randint(64, (40, 11)), torch.randint(64, (40, 9))
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x), FlopCounterMode(display=False) as counter:
+        model(source, None, target)
+    assert counter.get_total_flops() + 2 * 40 * 9 * 32 * 64 == 40 * forward_flops(config, 64, 11, 9)
+    measured = sum(x.untyped_storage().nbytes() for x in saved.values())
+    assert activation_bytes(config, 40, 11, 9) == pytest.approx(measured, rel=0.03)
