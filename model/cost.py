@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from model import architecture
 from model.config import ModelConfig
-from model.kinds.kind import Cost, Length
+from model.kinds.kind import Cost, Length, Side
 
 TRAINING = 3  # cost of forward + backward, in forward passes: the backward pass costs two
 STREAM_BYTES = 4  # the residual stream stays in fp32, also under autocast
@@ -34,14 +34,19 @@ def num_params(config: ModelConfig, vocab_size: int, source_vocab_size: int | No
     positions = config.max_length * config.d_model if config.positions == "learned" else 0
     total = _embeddings(config, vocab_size, source_vocab_size or vocab_size)
     for side in architecture.SIDES:
-        own = dict(zip(architecture.groups(config, side), architecture.layers(config, side), strict=True))
-        parts = [part for layer in own.values() for part in layer]
+        parts = _own(config, side)
         total += sum(part.options.cost(part.config, 1, 1, side).params + around for part in parts) + ends + positions
         shared: dict[str, int] = {}
         for part in parts:
             shared |= part.options.shared(part.config)
         total += sum(shared.values())
     return total
+
+
+def _own(config: ModelConfig, side: Side) -> list[architecture.Sublayer]:
+    """The sub-layers with weights of their own: those of layers that share weights come once."""
+    own = dict(zip(architecture.groups(config, side), architecture.layers(config, side), strict=True))
+    return [part for layer in own.values() for part in layer]
 
 
 _NORM = {"layer": 2, "rms": 1, "scale": 0}  # vectors of d_model; ScaleNorm has one number
@@ -57,8 +62,13 @@ def _embeddings(config: ModelConfig, target: int, source: int) -> int:
 
 
 def active_params(config: ModelConfig, vocab_size: int, source_vocab_size: int | None = None) -> int:
-    """Weights that take part in the computation of one token: `num_params` without the experts that it does not use."""
-    idle = sum(cost.params - cost.active for _, _, cost in _costs(config, 1, 1) if cost.active is not None)
+    """Weights that take part in the computation of one token: `num_params` without the experts that it does not use.
+
+    Where layers share their experts, a token is taken to use the same ones in each.
+    """
+    parts = [(part, side) for side in architecture.SIDES for part in _own(config, side)]
+    costs = [part.options.cost(part.config, 1, 1, side) for part, side in parts]
+    idle = sum(cost.params - cost.active for cost in costs if cost.active is not None)
     return num_params(config, vocab_size, source_vocab_size) - idle
 
 

@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from model.config import ModelConfig
-from model.cost import num_params
+from model.cost import active_params, num_params
 from model.factory import build_model
 from model.protocol import Network
+from model.sublayers.experts import Experts
 from tests.lines import random_config
 from tests.unit.model.test_cached_decoding import Beams
 
@@ -98,4 +99,10 @@ def test_the_count_equals_the_module(seed: int) -> None:
     config: ModelConfig = random_config(seed)
     rows = 64  # the vocabulary needs no padding rows
     built = build_model(config, rows, device="meta")
-    assert num_params(config, rows) == sum(parameter.numel() for parameter in built.parameters())
+    total = sum(parameter.numel() for parameter in built.parameters())
+    assert num_params(config, rows) == total
+    for part in built.modules():
+        if isinstance(part, Experts):
+            one = sum(parameter.numel() for parameter in part.experts[0].parameters())
+            total -= (len(part.experts) - part.active) * one
+    assert active_params(config, rows) == total
