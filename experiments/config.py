@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, Field, field_validator, model_validator
 
-from model import architecture
+from model import architecture, cost
 from model.config import ModelConfig
 from model.section import Section
 
@@ -160,6 +160,10 @@ class TaskConfig(Section):
         """Those of the named settings on which nothing depends in this configuration → what would read them."""
         return {}
 
+    def described(self) -> list[str]:
+        """What settings stand for, a line each, where their text is short for more."""
+        return []
+
 
 class RunConfig(TaskConfig):
     """One training of one variation with one seed, and its evaluation."""
@@ -173,6 +177,13 @@ class RunConfig(TaskConfig):
     data: DataConfig = DataConfig()
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+
+    def described(self) -> list[str]:
+        """The layers of an encoder or a decoder that is not the paper's, and what a token leaves out of experts."""
+        sides = [side for side in architecture.SIDES if getattr(self.model, side) != getattr(ModelConfig(), side)]
+        lines = [f"{side}: {'; '.join(architecture.expanded(self.model, side)) or 'none'}" for side in sides]
+        idle = cost.num_params(self.model, 1) - cost.active_params(self.model, 1)  # whatever the vocabulary
+        return [*lines, f"experts: of the parameters a token leaves {idle / 1e6:.2f}M unused"] if idle else lines
 
     def unread(self, names: Iterable[str]) -> dict[str, str]:
         """Settings of the model that no part of its network reads."""

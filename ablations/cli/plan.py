@@ -72,11 +72,16 @@ def _as_json(
 
 def _print(planned: Plan, store: Path, predicted: Forecast) -> None:
     width = max(len(run.row) for run in planned.runs)
+    described: set[str] = set()  # rows, once for all seeds
     typer.echo(f"{planned.study.title} — profile {planned.profile}, store {store}")
     for run in planned.runs:
         changes = ", ".join(f"{name.rpartition('.')[2]}={value}" for name, value in run.overrides.items())
         size = _size(run, predicted)
         typer.echo(f"  {run.row:<{width}}  seed {run.seed}  {run.run_id}  {run.state:<8}{size}  {changes}".rstrip())
+        if run.row not in described:
+            described.add(run.row)
+            for line in run.config.described():
+                typer.echo(f"  {'':<{width}}  {line}")
     states = [run.state for run in planned.runs]
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
     trainings = {run.run_id: run.cost for run in planned.runs}  # rows may share a training and differ in decoding

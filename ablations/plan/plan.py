@@ -182,6 +182,7 @@ def plan_as_json(plan: Plan) -> list[dict[str, Any]]:
             "num_params": run.num_params,
             "cost": run.cost,
             "overrides": dict(run.overrides),
+            "described": run.config.described(),
             "paper": {key: run.paper.get(key) for key in plan.paper_keys},
             "state": run.state,
             "stale": list(run.stale),
