@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_args,
 from pydantic import TypeAdapter, ValidationError
 
 from model.kinds.attention import CrossAttention, SelfAttention
+from model.kinds.attentional_lstm import AttentionalLSTM
 from model.kinds.average import Average
 from model.kinds.convolution import Convolution
 from model.kinds.experts import Experts
 from model.kinds.feed_forward import FeedForward
 from model.kinds.kind import Kind, Side
+from model.kinds.memory import LastState, SamePosition
 from model.kinds.recurrent import GRU, LSTM, RNN
 from model.line import LineError, Named, Repeated, Value, parse
 
@@ -30,7 +32,11 @@ KINDS: dict[str, type[Kind]] = {
     "convolution": Convolution,
     "average": Average,
     "experts": Experts,
+    "last_state": LastState,
+    "same_position": SamePosition,
+    "attentional_lstm": AttentionalLSTM,
 }
+AROUND = ("dropout", "norm", "norm_kind", "residual", "residual_scale")  # of any sub-layer: what surrounds it
 MOST = 10_000  # sub-layers of a line
 IN_ATTENTION = ("relative", "bias", "alibi", "rotary")  # positions that add nothing to the embeddings
 SIDES: tuple[Side, ...] = ("encoder", "decoder")
@@ -101,8 +107,8 @@ def _sublayer(named: Named, text: str, config: "ModelConfig", side: Side) -> Sub
     own = {name: value for name, value in named.options.items() if name in kind.model_fields}
     replaced = {name: value for name, value in named.options.items() if name not in own}
     for name in replaced:
-        if name not in kind.reads:
-            known = [*kind.model_fields, *kind.reads]
+        if name not in (*kind.reads, *AROUND):
+            known = [*kind.model_fields, *kind.reads, *AROUND]
             raise LineError(text, named.column, f"{named.name} has no option {name}; {_or(name, known)}")
     try:
         values = {name: _checked(type(config), name, value) for name, value in replaced.items()}
@@ -213,13 +219,19 @@ def deepnorm(config: "ModelConfig", side: Side) -> tuple[float, float]:
 
     For N layers of the encoder and M of the decoder. Its α and β of an encoder-decoder; of a decoder alone.
     """
-    encoder, decoder = (len(layers(config, one)) for one in SIDES)
+    encoder, decoder = (_depth(config, one) for one in SIDES)
     if not encoder:
         return (2 * decoder) ** 0.25, (8 * decoder) ** -0.25
     if side == "decoder":
         return (3 * decoder) ** 0.25, (12 * decoder) ** -0.25
     depth = (encoder**4 * decoder) ** (1 / 16)
     return 0.81 * depth, 0.87 / depth
+
+
+def _depth(config: "ModelConfig", side: Side) -> int:
+    """The number of layers; the settings may be those of one sub-layer, with its brackets."""
+    count = getattr(config, f"{side}_layers") or config.num_layers
+    return sum(1 for _ in _groups(parse(getattr(config, side)), count))
 
 
 def groups(config: "ModelConfig", side: Side) -> tuple[int, ...]:
@@ -233,7 +245,7 @@ def groups(config: "ModelConfig", side: Side) -> tuple[int, ...]:
 _ALWAYS = frozenset({
     "encoder", "decoder", "d_model", "dropout", "positions", "max_length", "norm", "norm_kind", "shared_vocabulary",
     "residual", "residual_scale", "embedding_norm", "embedding_scale", "embedding_size", "fixnorm", "tying",
-    "layer_groups", "layer_drop",
+    "layer_groups", "layer_drop", "memory_embeddings",
 })  # fmt: skip
 
 

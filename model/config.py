@@ -67,7 +67,7 @@ class ModelConfig(Section):
     norm_kind: Literal["layer", "rms", "scale"] = Field("layer", description="LayerNorm, RMSNorm or ScaleNorm")
     fixnorm: bool = Field(False, description="embeddings of length 1, in the look-up and in the softmax")
     residual: bool = Field(True, description="residual connections around the sub-layers")
-    residual_scale: float | Literal["deepnorm", "rezero"] = Field(
+    residual_scale: float | Literal["deepnorm", "rezero", "fast_forward"] = Field(
         1.0, description="factor on the residual sum, or how the two terms are weighted"
     )
     embedding_norm: bool = Field(False, description="a norm on embedding + position")
@@ -82,6 +82,8 @@ class ModelConfig(Section):
         None, ge=1, description="layers of a stack share weights within so many groups; 1: all; each its own if unset"
     )
     layer_drop: float = Field(0.0, ge=0, lt=1, description="probability that a layer is left out of a training step")
+
+    memory_embeddings: bool = Field(False, description="the decoder reads the encoder's output plus its input")
 
     @property
     def longest(self) -> int | None:

@@ -29,13 +29,13 @@ def num_params(config: ModelConfig, vocab_size: int, source_vocab_size: int | No
     source_vocab_size: pieces of the source; ignored where the vocabulary is shared.
     """
     norm = _NORM[config.norm_kind] * config.d_model or 1
-    around = _NORMS[config.norm] * norm + (config.residual_scale == "rezero")
     ends = norm * (config.embedding_norm + (config.norm in ("pre", "sandwich")))
     positions = config.max_length * config.d_model if config.positions == "learned" else 0
     total = _embeddings(config, vocab_size, source_vocab_size or vocab_size)
     for side in architecture.SIDES:
         parts = _own(config, side)
-        total += sum(part.options.cost(part.config, 1, 1, side).params + around for part in parts) + ends + positions
+        own = (part.options.cost(part.config, 1, 1, side).params + _around(part.config) for part in parts)
+        total += sum(own) + ends + positions
         shared: dict[str, int] = {}
         for part in parts:
             shared |= part.options.shared(part.config)
@@ -51,6 +51,18 @@ def _own(config: ModelConfig, side: Side) -> list[architecture.Sublayer]:
 
 _NORM = {"layer": 2, "rms": 1, "scale": 0}  # vectors of d_model; ScaleNorm has one number
 _NORMS = {"post": 1, "pre": 1, "sandwich": 2, "none": 0}  # norms of a sub-layer
+
+
+def _around(config: ModelConfig) -> int:
+    """Trained weights around a sub-layer: its norms and its residual connection."""
+    norm = _NORM[config.norm_kind] * config.d_model or 1
+    gate = config.residual and config.residual_scale == "rezero"
+    return _NORMS[config.norm] * norm + gate + _joining(config)
+
+
+def _joining(config: ModelConfig) -> int:
+    """Products of a fast-forward connection for one position."""
+    return 2 * config.d_model**2 if config.residual and config.residual_scale == "fast_forward" else 0
 
 
 def _embeddings(config: ModelConfig, target: int, source: int) -> int:
@@ -74,7 +86,10 @@ def active_params(config: ModelConfig, vocab_size: int, source_vocab_size: int |
 
 def forward_flops(config: ModelConfig, vocab_size: int, source_length: Length, target_length: Length) -> Length:
     """Operations of one forward pass over a pair of S source and T target pieces, logits (2·T·d_model·V) included."""
-    layers = sum(cost.flops for _, _, cost in _costs(config, source_length, target_length))
+    layers = sum(
+        cost.flops + 2 * length * _joining(part.config)
+        for part, length, cost in _costs(config, source_length, target_length)
+    )
     width = config.embedding_size or config.d_model
     # of both sides to the width of the layers, and of the target back
     factors = (source_length + 2 * target_length) * width * config.d_model if config.embedding_size else 0
@@ -109,6 +124,7 @@ def activation_bytes(
         # A sub-layer keeps its input and the dropout mask as narrow values. It keeps the input of LayerNorm, with mean
         # and deviation, in the stream's width.
         narrow += kept + 2 * config.d_model * length
+        narrow += 2 * config.d_model * length if _joining(part.config) else 0  # the two that it joins, side by side
         wide += (config.d_model + 2) * length
     pieces = source_length + target_length
     below = pieces * (config.d_model * (STREAM_BYTES + value_bytes) + 8)  # embeddings, with 64-bit piece ids

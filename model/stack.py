@@ -74,6 +74,8 @@ class Stack(nn.Module):
         self.layer_drop = config.layer_drop
         self.embedding_norm: nn.Module = make_norm(config) if config.embedding_norm else nn.Identity()
         self.final_norm: nn.Module = make_norm(config) if config.norm in ("pre", "sandwich") else nn.Identity()
+        # The input takes part in what the decoder reads (Gehring 2017, arXiv 1705.03122, equation 2).
+        self.adds_input = side == "encoder" and config.memory_embeddings
         self.beta = architecture.deepnorm(config, side)[1] if config.residual_scale == "deepnorm" else 1.0
 
     def __iter__(self) -> Iterator[Layer]:
@@ -85,13 +87,13 @@ class Stack(nn.Module):
 
     def forward(self, x_BTD: Tensor, given: Given) -> Tensor:
         """Embedded pieces (B, T, D) → (B, T, D): the memory of an encoder, the hidden states of a decoder."""
-        x_BTD = self.dropout(self.embedding_norm(self.positions(x_BTD)))
+        x_BTD = input_BTD = self.dropout(self.embedding_norm(self.positions(x_BTD)))
         for layer in self:
             # LayerDrop (Fan 2019, arXiv 1909.11556): whole layers are left out of a training step.
             if not (self.training and self.layer_drop and drawn(self.layer_drop)):
                 x_BTD = layer(x_BTD, given)
         output_BTD: Tensor = self.final_norm(x_BTD)
-        return output_BTD
+        return output_BTD + input_BTD if self.adds_input else output_BTD
 
     def shrink(self) -> None:
         """Multiply first weights by DeepNorm's β."""

@@ -24,15 +24,18 @@ OPTIONS: dict[str, list[str]] = {
         "(num_heads=6, kv_heads=3, compatibility=bilinear, attention_gate=true)",
     ],
     "feed_forward": ["", "", "(d_ff=5)", "(bias=false)", "(activation=gelu)", "(activation=bilinear)"],
-    "rnn": ["", "(bidirectional=true)", "(bias=false)"],
-    "gru": ["", "(bidirectional=true)", "(bias=false)"],
-    "lstm": ["", "(bidirectional=true)", "(bias=false)"],
+    "rnn": ["", "(bidirectional=true)", "(bias=false)", "(residual=false)"],
+    "gru": ["", "(bidirectional=true)", "(bias=false)", "(backward=true)"],
+    "lstm": ["", "(bidirectional=true)", "(bias=false)", "(backward=true)", "(norm=none)"],
     "convolution": [
         "", "(kernel=1)", "(kernel=2)", "(kernel=5, gated=true)", "(dilation=3)", "(separable=true)",
         "(kernel=5, separable=true, gated=true, dilation=2)", "(kernel=2, dilation=3, bias=false)",
     ],
     "average": ["", "(gated=false)", "(feed_forward=false)", "(feed_forward=false, gated=false)", "(d_ff=5)"],
     "experts": ["", "(count=1)", "(count=3, active=2, d_ff=5)", "(count=2, active=2, activation=swiglu)"],
+    "last_state": ["", "(backward=true)", "(norm=none)"],
+    "same_position": ["(norm=post)", "(residual_scale=fast_forward, norm=none)"],
+    "attentional_lstm": ["", "(compatibility=dot)", "(compatibility=bilinear)", "(compatibility=additive, bias=false)"],
 }
 # fmt: on
 # Values of settings of the whole network, besides the paper's.
@@ -51,7 +54,8 @@ SETTINGS: dict[str, list[Any]] = {
     "norm": ["pre", "sandwich", "none"],
     "norm_kind": ["rms", "scale"],
     "residual": [False],
-    "residual_scale": [0.5**0.5, "deepnorm", "rezero"],
+    "residual_scale": [0.5**0.5, "deepnorm", "rezero", "fast_forward"],
+    "memory_embeddings": [True],
     "embedding_norm": [True],
     "embedding_scale": [1.0],
     "embedding_size": [6],

@@ -258,7 +258,7 @@ def _check_finite(weights: Mapping[str, Tensor], step: int) -> None:
 
 
 def _attention_kernel(model: Network, device: Device) -> str:
-    chosen = next(module.kernel for module in model.modules() if isinstance(module, Attention))
+    chosen = next((module.kernel for module in model.modules() if isinstance(module, Attention)), "none")
     return BEST_KERNEL.get(device.torch_device.type, "plain") if chosen == "auto" else chosen
 
 

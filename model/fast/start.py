@@ -23,6 +23,7 @@ _LAYER = ("self_attention", "cross_attention", "feed_forward")
 _KNOWN = frozenset({
     "encoder", "decoder", "encoder_layers", "decoder_layers", "num_layers", "d_model", "d_ff", "num_heads", "d_k",
     "d_v", "dropout", "attention_dropout", "activation_dropout", "max_length", "shared_vocabulary",
+    "memory_embeddings",
 })  # fmt: skip
 _VALUES = {"norm": ("post", "pre"), "positions": ("sinusoidal", "learned", "none"), "tying": ("all", "decoder")}
 

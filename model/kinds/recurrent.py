@@ -23,10 +23,15 @@ class Recurrent(Kind):
 
     bidirectional: bool = False  # also from the end to the beginning, with weights of its own; the two are added
 
+    backward: bool = False  # from the end to the beginning alone
+
     def check(self, config: "ModelConfig", side: Side) -> None:
         """A decoder must not read its future."""
-        if self.bidirectional and side == "decoder":
-            raise ValueError("bidirectional=true would read the target's future: only an encoder can have it")
+        for name in ("bidirectional", "backward"):
+            if getattr(self, name) and side == "decoder":
+                raise ValueError(f"{name}=true would read the target's future: only an encoder can have it")
+        if self.bidirectional and self.backward:
+            raise ValueError("bidirectional=true reads in both directions, backward=true in one: take one of them")
 
     def sequential(self, length: int) -> int:
         """One step for each position, in both directions at once."""
@@ -36,7 +41,7 @@ class Recurrent(Kind):
         """One step for each position from the input to the output."""
         import numpy as np
 
-        read = (distances >= 0) | self.bidirectional
+        read = (distances <= 0 if self.backward else distances >= 0) | self.bidirectional
         return np.where(read, np.abs(distances) + 1.0, np.inf)
 
     def cost(self, config: "ModelConfig", length: Length, memory: Length, side: Side) -> Cost:
@@ -44,7 +49,8 @@ class Recurrent(Kind):
         directions = 2 if self.bidirectional else 1
         matrices = directions * 2 * self.gates * config.d_model**2
         biases = directions * 2 * self.gates * config.d_model if config.bias else 0
-        kept = directions * self.states + (directions - 1)  # the second direction's input is a copy
+        # the input of the second direction is a copy
+        kept = directions * self.states + (self.bidirectional or self.backward)
         return Cost(matrices + biases, 2 * length * matrices, kept * length * config.d_model)
 
 

@@ -18,7 +18,8 @@ class Residual(nn.Module):
 
     A sub-layer is called as sublayer(x, given), or as sublayer.step(x, state, now). `residual_scale`: a factor on the
     sum, as ConvS2S's √0.5 (Gehring 2017, arXiv 1705.03122, section 3.5); "deepnorm": α·x + f(x); "rezero": x + a·f(x)
-    with a trained a, 0 at first (Bachlechner 2020, arXiv 2003.04887).
+    with a trained a, 0 at first (Bachlechner 2020, arXiv 2003.04887); "fast_forward": W [x; f(x)] (Zhou 2016, arXiv
+    1606.04199, section 3.1, where f's first product takes the place of x).
     """
 
     def __init__(self, config: ModelConfig, side: Side) -> None:
@@ -29,8 +30,10 @@ class Residual(nn.Module):
         self.residual, self.factor = config.residual, config.residual_scale
         if self.factor == "deepnorm":
             self.alpha, _ = deepnorm(config, side)
-        if self.factor == "rezero":
+        if self.factor == "rezero" and self.residual:
             self.gate = nn.Parameter(torch.zeros(()))
+        if self.factor == "fast_forward" and self.residual:
+            self.join = nn.Linear(2 * config.d_model, config.d_model, bias=False)
 
     def add(self, x: Tensor, output: Tensor) -> Tensor:
         """The sum of a sub-layer's input and its output."""
@@ -43,6 +46,9 @@ class Residual(nn.Module):
             return x * self.alpha + output
         if self.factor == "rezero":
             return x + self.gate * output
+        if self.factor == "fast_forward":
+            joined: Tensor = self.join(torch.cat([x, output], -1))
+            return joined
         scaled: Tensor = (x + output) * self.factor
         return scaled
 

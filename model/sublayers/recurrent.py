@@ -34,6 +34,7 @@ class Recurrent(Sublayer):
         super().__init__()
         fused, self.cell = CELLS[options.cell]
         width = config.d_model
+        self.reads_backward = options.backward
         self.ahead = fused(width, width, bias=config.bias, batch_first=True)
         self.back = fused(width, width, bias=config.bias, batch_first=True) if options.bidirectional else None
         self.kept = ("h", "c") if options.cell == "LSTM" else ("h",)
@@ -46,6 +47,8 @@ class Recurrent(Sublayer):
 
     def forward(self, x_BTD: Tensor, given: Given) -> Tensor:
         """(B, T, D) → (B, T, D). Padding comes after the pieces, so it has no influence on them."""
+        if self.reads_backward:
+            return _reversed(self.ahead(_reversed(x_BTD, given.keep_BT))[0], given.keep_BT)
         ahead_BTD: Tensor = self.ahead(x_BTD)[0]
         if self.back is None:
             return ahead_BTD

@@ -15,6 +15,7 @@ from experiments.evaluation.in_batches import evaluating
 from experiments.evaluation.trained.translator import Translator
 from model.protocol import Network
 from model.sublayers.attention import CrossAttention, SelfAttention
+from model.sublayers.attentional_lstm import AttentionalLSTM
 
 KINDS = ("encoder", "decoder", "cross")
 
@@ -47,7 +48,7 @@ def recording(model: Network) -> Iterator[dict[str, list[Tensor]]]:
     hooks = [
         module.register_forward_pre_hook(_record(found))
         for module in model.modules()
-        if isinstance(module, SelfAttention | CrossAttention)
+        if isinstance(module, SelfAttention | CrossAttention | AttentionalLSTM)
     ]
     try:
         yield found
@@ -58,9 +59,9 @@ def recording(model: Network) -> Iterator[dict[str, list[Tensor]]]:
 
 def _record(found: dict[str, list[Tensor]]) -> Any:
     def hook(module: nn.Module, arguments: tuple[Any, ...]) -> None:
-        assert isinstance(module, SelfAttention | CrossAttention)
+        assert isinstance(module, SelfAttention | CrossAttention | AttentionalLSTM)
         x_BTD, given = arguments
-        kind = "cross" if isinstance(module, CrossAttention) else "decoder" if given.causal else "encoder"
+        kind = "cross" if not isinstance(module, SelfAttention) else "decoder" if given.causal else "encoder"
         found[kind].append(module.weights(x_BTD, given)[0].cpu())  # of the one sentence
 
     return hook

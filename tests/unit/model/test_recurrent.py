@@ -69,13 +69,14 @@ def test_operations_equal_those_of_cells_one_after_the_other(kind):
 
 
 @pytest.mark.parametrize("name", ["rnn", "gru", "lstm"])
-def test_a_decoder_cannot_be_bidirectional(name):
-    with pytest.raises(ValueError, match=r"model.decoder = .*column 1: bidirectional=true .* only an encoder"):
-        ModelConfig(decoder=f"{name}(bidirectional=true), cross_attention")
+@pytest.mark.parametrize("option", ["bidirectional", "backward"])
+def test_a_decoder_reads_forward_alone(name, option):
+    with pytest.raises(ValueError, match=rf"model.decoder = .*column 1: {option}=true .* only an encoder"):
+        ModelConfig(decoder=f"{name}({option}=true), cross_attention")
 
 
 def test_an_option_that_it_lacks_is_named():
-    with pytest.raises(ValueError, match="lstm has no option d_ff; nearest: bias, bidirectional"):
+    with pytest.raises(ValueError, match="lstm has no option d_ff; nearest: backward, bias, bidirectional"):
         ModelConfig(encoder="lstm(d_ff=3)")
 
 
