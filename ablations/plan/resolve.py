@@ -18,6 +18,7 @@ from experiments.config import TaskConfig, defaults, difference, flatten
 from experiments.errors import UserError
 from experiments.identity import digest
 from experiments.tasks.base import Task
+from experiments.tasks.columns import START
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,8 @@ def _check_words(context: _Context) -> None:
     study, known = context.study, setting_names(context.task.config_type)
     given = context.task.config_type.setting_roles.given_elsewhere
     check_names(study.base, known, f"{study.origin}, [base]", given)
-    check_names(study.columns, known, f"{study.origin}, [columns]", given)
+    measured = [f"{START}{name}" for name in context.task.at_start]
+    check_names(study.columns, [*known, *measured], f"{study.origin}, [columns]", given)
     for name, profile in study.profiles.items():
         check_names(profile.set, known, f'{study.origin}, profile "{name}"', given)
     check_ratios(context.profile, known, f'{study.origin}, profile "{context.profile_name}"')

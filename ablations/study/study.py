@@ -99,7 +99,9 @@ class Study(Section):
     variations: tuple[Variation, ...] = Field((), alias="variation", strict=False)
     metrics: tuple[Metric, ...] = Field((), alias="metric", strict=False, description="the task's own if none")
     columns: Annotated[dict[str, Text], BeforeValidator(dotted)] = Field(
-        {}, description="settings printed as columns, with their heads; all that rows set if unset"
+        {},
+        description="settings printed as columns, with their heads; all that rows set if unset; start.…: what runs "
+        "measure before their first update",
     )
     tune: Tune | None = Field(None, description="how `ablations tune` searches the best settings of every row")
     cited: tuple[Cited, ...] = Field((), strict=False, description="published results of other systems")

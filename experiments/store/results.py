@@ -169,7 +169,7 @@ class TrainingResult(Record):
     of_builtin: ClassVar[frozenset[str]] = frozenset(
         {
             "data", "precision", "num_params", "flops", "flops_per_token", "target_tokens", "resumed_from", "seconds",
-            "pinned", "peak_memory_bytes", "example_files",
+            "start",            "pinned", "peak_memory_bytes", "example_files",
         }
     )  # fmt: skip
 
@@ -207,6 +207,7 @@ class TrainingResult(Record):
     target_tokens: Count | None = None
     resumed_from: Count | None = None
     seconds: Amount | None = None  # of the steps of the last attempt
+    start: dict[Word, Amount | None] = Field(default_factory=dict)  # before the first update; not in older stores
 
 
 class Part(Facts):

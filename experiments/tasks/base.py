@@ -76,6 +76,7 @@ class Task(ABC):
     # configurations that agree in these. None: all settings except the seed.
     inputs_read: tuple[str, ...] | None = None
     prepare_reads: tuple[str, ...] | None = None
+    at_start: tuple[str, ...] = ()  # what a training measures before its first update, in "start" of its facts
     folder: Path | None = None  # the study's folder; None for a built-in one
 
     def with_columns(self, columns: Sequence[Column]) -> Self:

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ class Curve:
         self._emit, self._add_up = emit, add_up
         self._waiting: list[tuple[int, Tensor, Tensor, int]] = []
         self.last: dict[str, float] = {}
+        self._once: dict[str, float] = {}
         self.restart_clock()
 
     def restart_clock(self) -> None:
@@ -37,6 +38,10 @@ class Curve:
         self._source_tokens += source
         self._target_tokens += target
         self._positions += positions
+
+    def tell(self, metrics: Mapping[str, float]) -> None:
+        """Add numbers to the next point alone."""
+        self._once.update(metrics)
 
     def due(self, step: int) -> bool:
         """Whether a point is due: every EVERY_STEPS steps, and after EVERY_S without one."""
@@ -62,6 +67,7 @@ class Curve:
             "source_tokens_per_s": round(self._source_tokens / seconds, 1),
             "padding": round(1 - (self._target_tokens + self._source_tokens) / max(1, self._positions), 4),
         }
-        self._emit("metrics", step=step, metrics={"learning_rate": learning_rate, **self.last, **speeds})
+        self._emit("metrics", step=step, metrics={"learning_rate": learning_rate, **self.last, **speeds, **self._once})
         self._waiting.clear()
+        self._once.clear()
         self.restart_clock()

@@ -17,6 +17,7 @@ from experiments.data.batches.batch import Batch
 from experiments.device import Device, mix
 from experiments.errors import Diverged
 from experiments.store.keeps import BEST, SPACED, Keep, keeps_of, union
+from experiments.training.at_start import at_start
 from experiments.training.checkpoints import checkpoint, retention
 from experiments.training.checkpoints.retention import meta_of
 from experiments.training.checkpoints.saver import Saver
@@ -76,6 +77,7 @@ class Training:
         emit("pinned", **{key: self.facts[key] for key in PINNED})
         self._saved_at = time.monotonic()
         self._score: float | None = None  # dev perplexity at `step`, if it was measured
+        self._start: dict[str, float] = {}  # what was measured before the first update
         self._best_steps: dict[str, int] = {}  # spacing of measurements → step of the lowest so far
         self._started = time.perf_counter()
 
@@ -106,6 +108,7 @@ class Training:
             checkpoint.link_checkpoints(found, attempts, self.folder)
         self.step, self.target_tokens = found.step, found.meta["target_tokens"]
         self._best_steps = dict(found.meta.get("best_steps") or {})
+        self._start = dict(found.meta.get("start") or {})  # not in older checkpoints
         self.facts["resumed_from"] = found.step
         changed = {
             key: [found.meta.get(key), self._meta[key]] for key in EXACT if found.meta.get(key) != self._meta[key]
@@ -136,6 +139,12 @@ class Training:
         loss, nll = torch.stack(sums).sum(0) if len(sums) > 1 else sums[0]
         self.curve.add(step, loss, nll, target=target, source=source, positions=positions)
         self.step, self.target_tokens, self._score = step, self.target_tokens + target, None
+
+    def look_at_start(self, batch: Batch[Tensor]) -> None:
+        """Measure the network between its first gradients and its first update; changes neither it nor any draw."""
+        with eagerly(self.settings.compile):
+            self._start = at_start(self.model, batch, self.device)
+        self.curve.tell({f"start_{name}": value for name, value in self._start.items()})
 
     def backward(self, batches: Sequence[Batch[Tensor]], tokens: int) -> list[Tensor]:
         """Add the gradients of Σ loss / tokens; returns (Σ loss, Σ nll) of each micro-batch."""
@@ -199,6 +208,7 @@ class Training:
         self._saved_at = time.monotonic()
         step = self.step
         meta = {**self._meta, "target_tokens": self.target_tokens, "best_steps": dict(self._best_steps)}
+        meta["start"] = dict(self._start)
         if self._score is not None:
             meta["dev_perplexity"] = self._score
         moments = optimizer_tensors(self.model, self.optimizer)
@@ -242,6 +252,7 @@ class Training:
         return {
             **self.facts,
             **self.curve.last,
+            "start": self._start,
             "step": self.step,
             "target_tokens": self.target_tokens,
             "seconds": round(seconds, 3),

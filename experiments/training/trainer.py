@@ -75,6 +75,8 @@ def train(
             rate = learning_rate(step, d_model, settings.warmup_steps, settings.learning_rate_scale)
             set_learning_rate(run.optimizer, rate)
             run.accumulate_gradients(step, ready)
+            if step == 1 and group.leads:
+                run.look_at_start(ready[0])
             clip(model, settings.clip_norm)
             run.optimizer.step()
             run.optimizer.zero_grad(set_to_none=True)

@@ -108,6 +108,7 @@ class Table:
     test_notes: tuple[str, ...] = ()
     asked: str = ""  # the words after `ablations report` that select this table
     tuned: tuple[str, ...] = ()  # settings that tuning found, row by row
+    start: Mapping[str, str] = field(default_factory=dict)  # what is printed of runs' starts, with heads
     sustained_flops: Mapping[str, float] = field(default_factory=dict)  # the study's, by a part of a device's name
 
     def compared(self, column: Column) -> list[Row]:

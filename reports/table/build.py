@@ -6,7 +6,7 @@ from typing import Any
 
 from ablations.plan.plan import Plan
 from ablations.study.study import Study
-from experiments.tasks.columns import Column
+from experiments.tasks.columns import START, Column
 from reports.results import comparable
 from reports.results.results import Outcome, collect, counts_in
 from reports.results.sound import Results
@@ -36,7 +36,10 @@ def build_table(plan: Plan, store: Results, columns: Sequence[Column], tests: st
         plan.study.sustained_flops,
         tuple(dict.fromkeys(name for v in plan.study.variations for name in v.tuned)),
     )
-    table = Table(plan.study.name, plan.study.title, heads, resolved, rows, base, tuned=tuned, sustained_flops=rates)
+    start = {name.removeprefix(START): head for name, head in plan.study.columns.items() if name.startswith(START)}
+    table = Table(
+        plan.study.name, plan.study.title, heads, resolved, rows, base, tuned=tuned, start=start, sustained_flops=rates
+    )
     table = significance.with_tests(table, tests, counts_in(store), shares_in(store))
     table = replace(table, cited=cited(plan.study, resolved))
     return replace(table, footnotes=notes.footnotes(table, plan), warnings=warnings.warnings(table))

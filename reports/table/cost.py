@@ -1,4 +1,5 @@
-"""The columns that no evaluation measures: parameters, operations and hours of training, beside the published ones.
+"""The columns that no evaluation measures: parameters, operations and hours of training, beside the published ones;
+and what runs measure before their first update, where a study's [columns] ask for it.
 
 Operations are given both ways: arithmetic counted from the tokens, and the paper's estimate from the time.
 
@@ -122,10 +123,32 @@ COSTS = (
 )  # fmt: skip
 
 
+def _at_start(metric: str, head: str, about: str) -> Cost:
+    def value(row: Row, _: Table) -> float | None:
+        return _mean(row, lambda outcome: outcome.record.start.get(metric) if outcome.record else None)
+
+    return Cost(f"start_{metric}", head, "", f"start_{metric}", value, always=True, about=about)
+
+
+_ABOUT = {
+    "entropy": (
+        "Entropy: of the softmax of attention before the first update, in nats; the mean over layers, heads and pieces "
+        "of the first sentences trained on."
+    ),
+    "gradient": "Gradient norm: of all parameters at the first step, before clipping.",
+}
+
+
+def _starts(table: Table) -> Iterator[Cost]:
+    abouts = dict(_ABOUT)  # each once
+    for metric, head in table.start.items():
+        yield _at_start(metric, head, abouts.pop(metric.partition("_")[0], ""))
+
+
 def shown(table: Table) -> list[Cost]:
     """The costs that the table prints: all that its rows have published numbers of, and those that always are."""
     published = {name for row in table.rows for name, value in row.paper.items() if value is not None}
-    return [cost for cost in COSTS if cost.always or cost.key in published]
+    return [*_starts(table), *(cost for cost in COSTS if cost.always or cost.key in published)]
 
 
 def cost_notes(table: Table) -> Iterator[str]:

@@ -3,21 +3,15 @@
 Shapes: B sentences (1 here), H heads, T queries, M memory positions, D d_model.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from experiments.data.encoding.tokenizer import BOS_ID, EOS_ID
 from experiments.evaluation.in_batches import evaluating
 from experiments.evaluation.trained.translator import Translator
-from model.protocol import Network
-from model.sublayers.attention import CrossAttention, SelfAttention
-from model.sublayers.attentional_lstm import AttentionalLSTM
-
-KINDS = ("encoder", "decoder", "cross")
+from model.sublayers.weights import KINDS, watching
 
 
 def attention_maps(translator: Translator, source: str, target: str | None = None) -> dict[str, Any]:
@@ -30,7 +24,12 @@ def attention_maps(translator: Translator, source: str, target: str | None = Non
     source_ids = [*translator.source_tokenizer.encode(source), EOS_ID]
     target_ids = translator.target_tokenizer.encode(text)
     device = translator.device.torch_device
-    with evaluating(translator.model), recording(translator.model) as found:
+    found: dict[str, list[Tensor]] = {kind: [] for kind in KINDS}
+
+    def see(kind: str, weights_BHTM: Tensor) -> None:
+        found[kind].append(weights_BHTM[0].cpu())  # of the one sentence
+
+    with evaluating(translator.model), watching(translator.model, see):
         memory_BSD = translator.model.encode(torch.tensor([source_ids], device=device))
         translator.model.decode(torch.tensor([[BOS_ID, *target_ids]], device=device), memory_BSD)
     return {
@@ -39,29 +38,3 @@ def attention_maps(translator: Translator, source: str, target: str | None = Non
         "translation": text,
         "maps": {kind: [weights.tolist() for weights in found[kind]] for kind in KINDS},
     }
-
-
-@contextmanager
-def recording(model: Network) -> Iterator[dict[str, list[Tensor]]]:
-    """Record the weights of every attention in this context: kind → one (H, T, M) per layer."""
-    found: dict[str, list[Tensor]] = {kind: [] for kind in KINDS}
-    hooks = [
-        module.register_forward_pre_hook(_record(found))
-        for module in model.modules()
-        if isinstance(module, SelfAttention | CrossAttention | AttentionalLSTM)
-    ]
-    try:
-        yield found
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
-def _record(found: dict[str, list[Tensor]]) -> Any:
-    def hook(module: nn.Module, arguments: tuple[Any, ...]) -> None:
-        assert isinstance(module, SelfAttention | CrossAttention | AttentionalLSTM)
-        x_BTD, given = arguments
-        kind = "cross" if not isinstance(module, SelfAttention) else "decoder" if given.causal else "encoder"
-        found[kind].append(module.weights(x_BTD, given)[0].cpu())  # of the one sentence
-
-    return hook

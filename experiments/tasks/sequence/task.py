@@ -47,6 +47,7 @@ class SequenceTask(Task):
     part_settings: Mapping[str, tuple[str, ...]] = {LIKELIHOOD: _OF_WEIGHTS, DECODE: (*_OF_WEIGHTS, *_OF_SEARCH)}
     outputs_file = "translations.txt"  # in an evaluation's folder: what was decoded, a line each
     inputs_read: tuple[str, ...] | None = ("data.",)
+    at_start: tuple[str, ...] = ("entropy_encoder", "entropy_decoder", "entropy_cross", "gradient_norm")
     prepare_reads: tuple[str, ...] | None = ("data.", "model.shared_vocabulary", "training.tokens_per_batch")
 
     @abstractmethod

@@ -14,6 +14,7 @@ from experiments.config import RunConfig
 from experiments.errors import UserError
 from experiments.tasks.base import EvaluationSpec, Task
 from experiments.tasks.columns import Column
+from experiments.tasks.sequence.task import SequenceTask
 
 HEAD = 'name = "mine"\ntitle = "A study of mine"\n'
 
@@ -23,6 +24,7 @@ class FakeTask(Task):
 
     name = "translation"
     inputs_read = ("data.",)
+    at_start = SequenceTask.at_start
     columns = (
         Column("ppl", "dev", "perplexity", "PPL", "lower", 2, "perplexity"),
         Column("bleu", "dev", "bleu", "BLEU", "higher", 1, "bleu"),
