@@ -37,10 +37,16 @@ def test_what_is_added_depends_on_the_position_alone(kind):
     assert torch.equal(positions(x), x) == (kind in ("none", *IN_ATTENTION))
 
 
-def test_sinusoids_go_on_beyond_the_table(small_model):
-    short, long = small_model(max_length=4), small_model(max_length=16)
+@pytest.mark.parametrize("kind", [kind for kind in POSITIONAL if kind != "learned"])
+@torch.inference_mode()
+def test_all_but_learned_positions_go_on_beyond_max_length(small_model, kind):
+    short, long = (small_model(positions=kind, max_length=length) for length in (4, 16))
     source = torch.randint(20, (2, 9))
     assert torch.equal(short(source, None, source), long(source, None, source))
+    memory = short.encode(source)
+    state = short.start_decoding(memory, None, 1, 9)
+    steps = torch.cat([short.decode_step(source[:, t : t + 1], state) for t in range(9)], dim=1)
+    torch.testing.assert_close(steps, short.decode(source, memory), atol=1e-10, rtol=0)
 
 
 def test_learned_positions_are_scaled_like_words(small_model):
