@@ -169,7 +169,7 @@ class TrainingResult(Record):
     of_builtin: ClassVar[frozenset[str]] = frozenset(
         {
             "data", "precision", "num_params", "flops", "flops_per_token", "target_tokens", "resumed_from", "seconds",
-            "start",            "pinned", "peak_memory_bytes", "example_files",
+            "start", "pinned", "peak_memory_bytes", "example_files",
         }
     )  # fmt: skip
 
