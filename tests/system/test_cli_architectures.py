@@ -12,6 +12,9 @@ MISTAKES = [
     ("encoder", "N * (self_atention, feed_forward)", ["column 6", "self_atention", "nearest: self_attention"]),
     ("decoder", "N * (cross_attention(num_head=2))", ["column 6", "num_head;", "num_heads"]),
     ("encoder", "N * (self_attention(num_heads=word))", ["num_heads=word", "integer"]),
+    ("encoder", "N * (self_attention(kv_heads=3))", ["column 6", "kv_heads = 3 does not divide", "1, 2, 4, 8"]),
+    ("decoder", "N * (self_attention(window=0), cross_attention)", ["column 6", "window=0", "equal to 1"]),
+    ("encoder", "N * (feed_forward(activation=silu))", ["column 6", "activation=silu", "'swish'"]),
     ("encoder", "N * (self_attention, cross_attention)", ["column 22", "cross_attention", "only in the decoder"]),
     ("decoder", "N * (self_attention, feed_forward)", ["no way to the source", "cross_attention"]),
     ("decoder", "", ["model.decoder is empty"]),
@@ -44,3 +47,19 @@ def test_a_knob_that_nobody_reads(cli: Cli, tmp_path: Path) -> None:
     )
     message = cli("plan", study, "--store", tmp_path / "store", code=2).stderr
     assert 'row "y"' in message and "model.position_clip" in message and message.count("\n") == 1
+
+
+SETTINGS = [
+    (["model.kv_heads=3"], "kv_heads = 3 does not divide num_heads = 8"),
+    (["model.positions=rotary", "model.rotary_share=0.2"], "12.8 is not an even number"),
+    (["model.compatibility=cosine"], "'scaled_dot', 'dot', 'additive' or 'bilinear'"),
+    (["model.position_clip=2"], "a network with model.positions = relative reads it"),
+]
+
+
+@pytest.mark.parametrize(("settings", "said"), SETTINGS, ids=[settings[0] for settings, _ in SETTINGS])
+def test_settings_of_attention(cli: Cli, tmp_path: Path, settings: list[str], said: str) -> None:
+    sets = [word for setting in settings for word in ("--set", setting)]
+    chosen = ("table3", "--profile", "paper", "--rows", "base", "--store", tmp_path / "store")
+    message = cli("plan", *chosen, *sets, code=2).stderr
+    assert said in message and message.count("\n") == 1, message
