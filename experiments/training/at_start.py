@@ -44,7 +44,7 @@ def entropies(model: Network, batch: Batch[Tensor], device: Device) -> dict[str,
     found: dict[str, list[Tensor]] = defaultdict(list)
 
     def see(kind: str, weights_BHTM: Tensor) -> None:
-        entropy_BHT = torch.special.entr(weights_BHTM).sum(-1)
+        entropy_BHT = torch.special.entr(weights_BHTM.float()).sum(-1)
         found[kind].append(entropy_BHT.transpose(0, 1)[:, real[kind]].mean())
 
     model.eval()

@@ -10,7 +10,7 @@ from model.sublayers.attention import CrossAttention, SelfAttention
 from model.sublayers.attentional_lstm import AttentionalLSTM
 
 KINDS = ("encoder", "decoder", "cross")
-See = Callable[[str, Tensor], None]  # gets a kind, and weights (B, H, T, M) in at least fp32
+See = Callable[[str, Tensor], None]  # gets a kind, and weights (B, H, T, M)
 
 
 @contextmanager
