@@ -59,7 +59,7 @@ def _in_a_process(count: int) -> dict[str, Any]:
 def _measure(count: int) -> dict[str, Any]:
     import torch
 
-    from experiments.config import DeviceSpec
+    from experiments.config import DataConfig, DeviceSpec
     from experiments.data.builtin.generate import generate
     from experiments.data.encoding.tokenizer import Tokenizer, train_tokenizer
     from experiments.device import Device
@@ -71,7 +71,7 @@ def _measure(count: int) -> dict[str, Any]:
     lines = [source for source, _ in islice(generate("train", SEEN), SEEN)]
     torch.manual_seed(1)
     with tempfile.TemporaryDirectory() as folder:
-        train_tokenizer(lines, 500, Path(folder, "tokenizer.model"), "the lines")
+        train_tokenizer(lines, DataConfig(vocab_size=500), Path(folder, "tokenizer.model"), "the lines")
         tokenizer = Tokenizer.load(Path(folder, "tokenizer.model"))
     model = build_model(ModelConfig(num_layers=1, d_model=16, d_ff=32, num_heads=2, d_k=8, d_v=8), 500).eval()
     device = Device.open(DeviceSpec("cpu", 1), "fp32")

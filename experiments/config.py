@@ -35,11 +35,21 @@ class DataConfig(Section):
     train: Names = Field((), description="names of the training files without the language, joined")
     dev: Names = Field((), description="the same for the development set")
     test: Names = Field((), description="names of the test sets; every test* file if unset")
-    vocab_size: int = Field(37000, ge=16, description="pieces of the BPE vocabulary, special symbols included")
+    vocab_size: int = Field(
+        37000, ge=16, description="pieces of the vocabulary, special symbols included; char and byte do not read it"
+    )
     max_pieces: int = Field(
         256, ge=2, description="training pairs with a longer side (EOS counted) are dropped and counted"
     )
     builtin_pairs: int = Field(20000, ge=1, description="training pairs that the built-in corpus generates")
+    units: Literal["bpe", "unigram", "word", "char", "byte"] = Field(
+        "bpe", description="pieces: learnt by BPE or as a unigram model, whole words, characters, bytes of UTF-8"
+    )
+
+    @property
+    def sized_by_text(self) -> bool:
+        """Whether every unit of the training text is a piece, so that `vocab_size` is not read."""
+        return self.units in ("char", "byte")
 
     @field_validator("corpus")
     @classmethod
@@ -186,12 +196,19 @@ class RunConfig(TaskConfig):
         return [*lines, f"experts: of the parameters a token leaves {idle / 1e6:.2f}M unused"] if idle else lines
 
     def unread(self, names: Iterable[str]) -> dict[str, str]:
-        """Settings of the model that no part of its network reads."""
+        """Settings of the model that no part of its network reads; the size of a vocabulary that the text decides."""
+        names = list(names)
+        unread = {}
+        if "data.vocab_size" in names and self.data.sized_by_text:
+            unread["data.vocab_size"] = (
+                f"every {self.data.units} of the training text is a piece here (data.units = {self.data.units}); bpe, "
+                "unigram and word read it"
+            )
         asked = [name.removeprefix("model.") for name in names if name.startswith("model.")]
         if not asked:
-            return {}
+            return unread
         found = architecture.settings_read(self.model)
-        return {
+        return unread | {
             f"model.{name}": f'model.encoder = "{self.model.encoder}" and model.decoder = "{self.model.decoder}" do '
             f"not read it; {architecture.readers(self.model, name)}"
             for name in asked

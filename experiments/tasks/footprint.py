@@ -9,6 +9,8 @@ from model import cost as count
 from model.config import ModelConfig
 
 TYPICAL_LENGTH = 28  # pieces of a sentence if no corpus was measured
+# The same by `data.units`: of newstest2013, English and German together.
+TYPICAL_LENGTHS = {"bpe": TYPICAL_LENGTH, "unigram": TYPICAL_LENGTH, "word": 18, "char": 118, "byte": 119}
 MICRO_BATCH_TOKENS = {"cpu": 4096, "cuda": 32768}  # padded positions per side of one forward and backward pass
 SMALLEST_TOKENS = 64  # micro-batches are halved to about this when memory runs out
 # Tokens whose logits, or gradients of logits, exist at once (experiments/training/loss.py): two chunks that wait for
@@ -38,16 +40,17 @@ def memory_bytes(
     kind: str,
     precision: str = "fp32",
     heap: str = "glibc",
+    length: int = TYPICAL_LENGTH,
 ) -> float:
     """Predicted peak memory of a training on a "cpu" or a "cuda" device; on a GPU for fp32, and bf16 needs less.
 
     state·params + activations of a micro-batch + logits of waiting chunks + the process itself.
-    On a processor the heap is larger than its live part, and bf16 products have kernels.
+    On a processor the heap is larger than its live part, and bf16 products have kernels. length: pieces of a sentence.
     """
     params = count.num_params(config, *vocab_sizes)
     tokens = min(tokens_per_batch, MICRO_BATCH_TOKENS[kind])
-    sentences = max(1, round(tokens / TYPICAL_LENGTH))
-    bytes_of = functools.partial(count.activation_bytes, config, sentences, TYPICAL_LENGTH, TYPICAL_LENGTH)
+    sentences = max(1, round(tokens / length))
+    bytes_of = functools.partial(count.activation_bytes, config, sentences, length, length)
     logits = min(tokens, LOGIT_TOKENS[kind]) * vocab_sizes[0]
     if kind == "cuda":
         return STATE_BYTES[kind] * params + bytes_of() + logits * WEIGHT_BYTES + PROCESS_BYTES[kind]

@@ -106,6 +106,8 @@ class Longest:
     def _bounds(self) -> Lengths | None:
         """Bounds from the text; None if it may not give `data.vocab_size` pieces, or no pair may be left."""
         size, most = self._data.vocab_size, self._data.max_pieces
+        if self._data.units in ("unigram", "word") and not self._data.sized_by_text:
+            return None  # which strings repeat, and how many words are unknown, only the tokenizer counts
         words: tuple[set[str], set[str]] = (set(), set())
         signs: tuple[set[str], set[str]] = (set(), set())
         longest, fits = 0, False
@@ -114,21 +116,25 @@ class Longest:
                 signs[side].update(text)
                 if len(words[side]) < size:
                     words[side].update(filter(_one_piece, text.split(" ")))
-            length = _most_pieces(*pair)
+            length = self._most_pieces(*pair)
             longest = max(longest, min(length, most))
             fits = fits or (length <= most and all(text.strip() for text in pair))
         if self._shared:
             words, signs = (words[0] | words[1],) * 2, (signs[0] | signs[1],) * 2
-        for side in (0,) if self._shared or self._symbols else (0, 1):
+        for side in () if self._data.sized_by_text else (0,) if self._shared or self._symbols else (0, 1):
             fits = fits and len(words[side]) >= size > len(signs[side]) + 5  # special symbols, the space
-        sets = (max((_most_pieces(*p) for p in self._corpus.read_pairs(name)), default=0) for name in self._digests)
+        sets = (
+            max((self._most_pieces(*p) for p in self._corpus.read_pairs(name)), default=0) for name in self._digests
+        )
         return Lengths(longest, dict(zip(self._digests, sets, strict=True))) if fits else None
+
+    def _most_pieces(self, *texts: str) -> int:
+        """A sign for the space before the text, a piece for each character or byte, and EOS."""
+        if self._data.units == "byte":
+            return max(len(text.encode("utf-8", "replace")) for text in texts) + 2
+        return max(map(len, texts)) + 2
 
 
 def _one_piece(word: str) -> bool:
     """Letters of one script (those with upper and lower case are not mixed within words)."""
     return len(word) <= WORD and word.isalpha() and word.lower() != word.upper()
-
-
-def _most_pieces(*texts: str) -> int:
-    return max(map(len, texts)) + 2  # a sign for the space before the text, and EOS

@@ -54,7 +54,7 @@ def of_corpus(config: RunConfig, corpus: PairCorpus, root: Path, target_symbols:
     root: folder of prepared corpora.
     """
     data, tokens, model = config.data, config.training.tokens_per_batch, config.model
-    if data.corpus == "builtin" and data.vocab_size > BUILTIN_PIECES:
+    if data.corpus == "builtin" and not data.sized_by_text and data.vocab_size > BUILTIN_PIECES:
         yield NeedsCorpus(
             f"data.vocab_size = {data.vocab_size} is more than the built-in corpus allows, whatever its size (fewer "
             f"than {BUILTIN_PIECES} pieces). {_NAME_A_CORPUS}"

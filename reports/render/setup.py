@@ -16,7 +16,8 @@ HOUR = 3600.0
 _MODEL = ("model.num_layers", "model.d_model", "model.d_ff", "model.num_heads", "model.d_k", "model.d_v")
 _STEPS = ("training.train_steps", "training.warmup_steps", "training.tokens_per_batch")
 _ADAM = ("training.adam_beta1", "training.adam_beta2", "training.adam_epsilon")
-_SAID = (*_MODEL, *_STEPS, *_ADAM, "model.dropout", "training.label_smoothing", "data.vocab_size")
+_DATA = ("data.vocab_size", "data.units")
+_SAID = (*_MODEL, *_STEPS, *_ADAM, *_DATA, "model.dropout", "training.label_smoothing")
 
 
 def paragraph(table: Table) -> str:
@@ -53,11 +54,7 @@ def _transformer(base: Outcome) -> Iterator[str]:
     )
     pairs = base.record.data.train.kept if base.record else None
     size = "" if pairs is None else f"{number(pairs, 'pair')} of "
-    vocabulary = number(settings["data.vocab_size"], "piece")
-    yield (
-        f"It is trained on {size}the corpus {corpus_name(base)}, encoded with a BPE vocabulary of {vocabulary} trained "
-        "on it."
-    )
+    yield f"It is trained on {size}the corpus {corpus_name(base)}, {_encoded(base)}."
     steps, warmup, tokens = (settings[name] for name in _STEPS)
     beta1, beta2, epsilon = (show(name, settings[name]) for name in _ADAM)
     yield (
@@ -65,6 +62,14 @@ def _transformer(base: Outcome) -> Iterator[str]:
         f"inverse-square-root schedule and {number(warmup, 'step')} of warm-up, batches of at most "
         f"{number(tokens, 'token')} a side, and label smoothing {smoothing}."
     )
+
+
+def _encoded(base: Outcome) -> str:
+    size, units = base.setting("data.vocab_size"), base.setting("data.units")
+    learnt = {"bpe": "a BPE vocabulary", "unigram": "a unigram vocabulary", "word": "a vocabulary of whole words"}
+    if units in learnt:
+        return f"encoded with {learnt[units]} of {number(size, 'piece')} trained on it"
+    return "encoded as bytes of UTF-8" if units == "byte" else "encoded as characters"
 
 
 def _decoding(base: Outcome) -> str:

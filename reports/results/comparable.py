@@ -24,9 +24,13 @@ def basis(outcome: Outcome, column: Column) -> tuple[Any, ...]:
 
 
 def tokenizer(outcome: Outcome) -> tuple[str, int | None]:
-    """The digests of the tokenizers that the run trained with ("" if it recorded none), and the requested size."""
+    """The digests of the tokenizers that the run trained with ("" if it recorded none), and the requested size.
+
+    None: the run read no size, because its text decides it.
+    """
     sums = outcome.record.data.tokenizer.sha256 if outcome.record else {}
-    return " ".join(sorted({digest[:10] for digest in sums.values()})), outcome.setting("data.vocab_size")
+    size = None if outcome.setting("data.units") in ("char", "byte") else outcome.setting("data.vocab_size")
+    return " ".join(sorted({digest[:10] for digest in sums.values()})), size
 
 
 def _bases(rows: Iterable[Row], column: Column) -> set[str]:

@@ -19,6 +19,7 @@ def training(table: Table) -> Iterator[str]:
     if corpus_name(outcome):
         parts = [*_corpus(facts), _vocabulary(facts, settings), *_unknown(facts)]
         yield _sentence(f"Corpus: {corpus_name(outcome)}, ", parts)
+        yield from _other_units(table, outcome)
     elif outcome.run.inputs:
         yield f"Data: {', '.join(f'{name} ({digest[:8]})' for name, digest in outcome.run.inputs.items())}."
     parts = [
@@ -48,8 +49,23 @@ def _corpus(facts: Data) -> Iterator[str]:
     if facts.corpus.source and facts.corpus.target:
         yield f"{facts.corpus.source}–{facts.corpus.target}"
     yield number(facts.train.kept, "training pair") if facts.train.kept is not None else ""
+    yield _left_out(facts)
+
+
+def _left_out(facts: Data) -> str:
     dropped = facts.train.dropped_empty + facts.train.dropped_long
-    yield f"{dropped:,} left out (empty or too long)" if dropped else ""
+    return f"{dropped:,} left out (empty or too long)" if dropped else ""
+
+
+def _other_units(table: Table, base: Outcome) -> Iterator[str]:
+    """What is left out and unknown in rows with other units than base's: characters or words, for instance."""
+    for row in table.rows:
+        outcome = next((o for o in row.outcomes if o.record is not None), None)
+        units = outcome.setting("data.units") if outcome else None
+        if outcome and outcome.record and units not in (None, base.setting("data.units")):
+            facts = outcome.record.data
+            parts = [_vocabulary(facts, {}), _left_out(facts), *_unknown(facts)]
+            yield _sentence(f"Units of {row.key}: {units}, ", parts)
 
 
 def _vocabulary(facts: Data, settings: Mapping[str, Any]) -> str:

@@ -49,6 +49,12 @@ def translation(tmp_path: Path) -> Case:
     )  # fmt: skip
 
 
+def characters(tmp_path: Path) -> Case:
+    made = translation(tmp_path)
+    del made.settings["data.vocab_size"]  # 37,000, which characters do not read
+    return Case(made.task, {**made.settings, "data.units": "char", "model.shared_vocabulary": False})
+
+
 def parsing(tmp_path: Path) -> Case:
     return Case(
         load_task("parsing"),
@@ -125,7 +131,7 @@ def example(tmp_path: Path) -> Case:
     return Case(task_of(study), study.profiles["short"].set)
 
 
-CASES: list[Callable[[Path], Case]] = [translation, parsing, own, command, example]
+CASES: list[Callable[[Path], Case]] = [translation, characters, parsing, own, command, example]
 
 
 class Bench:

@@ -6,7 +6,7 @@ SentencePiece's own threads; no process is started.
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
@@ -31,6 +31,8 @@ from experiments.store.sealed import describe_file, write_json
 HELD_PAIRS = (
     200_000  # training sets up to this size are read once and kept in memory (about 60 MB); larger ones are streamed
 )
+
+MOST_UNKNOWN = 0.5  # share of a side's words
 
 Progress = Callable[[str, int, int], None]  # what is being done, done, total
 Item = TypeVar("Item")
@@ -105,6 +107,8 @@ class _Work:
                 f"{encoder.dropped_long:,} a side of more than data.max_pieces = {self.data.max_pieces} pieces. "
                 "Check the files, or raise data.max_pieces."
             )
+        facts_of_train = encoder.facts()
+        _check_words(self.data, SIDES[: 1 if self.target_symbols else 2], facts_of_train, self.corpus.name)
         seconds = max(time.monotonic() - trained, 1e-9)
         facts = {
             "digest": name,
@@ -120,7 +124,7 @@ class _Work:
                 "seconds": round(trained - started, 3),
             },
             "max_pieces": self.data.max_pieces,
-            "train": encoder.facts(),
+            "train": facts_of_train,
             "encoding": {
                 "seconds": round(seconds, 3),
                 "pairs_per_s": round(encoder.pairs / seconds, 1),
@@ -163,8 +167,7 @@ class _Work:
             )
             what = "the training text" if self.shared else f"the {SIDES[columns[0]]} side of the training text"
             symbols = self.target_symbols if columns == (1,) else 0
-            size = symbols or self.data.vocab_size
-            train_tokenizer(lines, size, folder / model, f"{what} of {self.corpus.name}", symbols=bool(symbols))
+            train_tokenizer(lines, self.data, folder / model, f"{what} of {self.corpus.name}", symbols=symbols)
         return sampled
 
     def _train_pairs(self, doing: str) -> Iterator[Pair]:
@@ -173,6 +176,17 @@ class _Work:
             self._held = list(self.corpus.read_pairs("train"))
         pairs = self._held if self._held is not None else self.corpus.read_pairs("train")
         return _reported(pairs, doing, total, self.progress)
+
+
+def _check_words(data: DataConfig, sides: Sequence[str], facts: Mapping[str, Any], corpus: str) -> None:
+    """Raises UserError if most words of a side are unknown: the vocabulary is too small, or spaces part no words."""
+    for side in sides if data.units == "word" else ():
+        if (rate := facts[side]["unknown_rate"]) > MOST_UNKNOWN:
+            raise UserError(
+                f"data.units = word cannot hold the {side} side of {corpus}: with data.vocab_size = {data.vocab_size}, "
+                f"{rate:.0%} of its words would be unknown. Words are what stands between spaces. Raise "
+                "data.vocab_size, or set data.units to byte, char, bpe or unigram, which hold any word."
+            )
 
 
 def _described(folder: Path, prefix: str = "") -> dict[str, dict[str, Any]]:

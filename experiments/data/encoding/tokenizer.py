@@ -1,8 +1,8 @@
-"""Text to pieces and back: a SentencePiece BPE with our own settings, trained on the training set only.
+"""Text to pieces and back: SentencePiece with our own settings, trained on the training set only; or bytes (utf8.py).
 
 Normalisation is the identity and spaces are kept: `decode(encode(text))` is the text, character by character.
-Exceptions by SentencePiece's design: "▁" (U+2581, its sign for a space) becomes a space, and characters that are not
-in the training set become " ⁇ "; U+0000, U+001F and "▅" (U+2585) are never learnt.
+Exceptions by SentencePiece's design: "▁" (U+2581, its sign for a space) becomes a space, and what is no piece, such as
+a character that is not in the training set, becomes " ⁇ "; U+0000, U+001F and "▅" (U+2585) are never learnt.
 Imports no torch, and sentencepiece only when a model is trained or loaded.
 """
 
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from experiments.config import DataConfig
+from experiments.data.encoding import utf8
 from experiments.errors import UserError
 from experiments.store.durable import write_bytes
 
@@ -37,6 +38,13 @@ _SETTINGS: dict[str, Any] = {
     "eos_id": EOS_ID,
     "unk_id": UNK_ID,
 }
+# For each of `data.units`. A character needs no sign for a space before the line.
+_UNITS: dict[str, dict[str, Any]] = {
+    "bpe": {},
+    "unigram": {"model_type": "unigram"},
+    "word": {"model_type": "word"},
+    "char": {"model_type": "char", "add_dummy_prefix": False},
+}
 # For lines of symbols, such as a tree's: every word is a piece, up to the size; rarer ones are unknown.
 _SYMBOLS: dict[str, Any] = {"model_type": "word", "hard_vocab_limit": False}
 _ERRORS_ONLY = 2  # SentencePiece's minloglevel: hides its progress from the terminal
@@ -48,8 +56,15 @@ class VocabularyTooLarge(UserError):  # noqa: N818 - what is wrong
 
 def tokenizer_settings(data: DataConfig, shared: bool, target_symbols: int = 0) -> dict[str, Any]:
     """Everything besides the training text that determines the pieces; part of identities."""
-    settings = {**_SETTINGS, "vocab_size": data.vocab_size, "shared": shared, "sample_pairs": SAMPLE_PAIRS}
+    settings: dict[str, Any] = {"units": "byte", "shared": shared}
+    if data.units != "byte":
+        settings = {**_SETTINGS, **_learnt(data), "shared": shared, "sample_pairs": SAMPLE_PAIRS}
     return {**settings, "target": {**_SYMBOLS, "vocab_size": target_symbols}} if target_symbols else settings
+
+
+def _learnt(data: DataConfig) -> dict[str, Any]:
+    size = {"use_all_vocab": True} if data.sized_by_text else {"vocab_size": data.vocab_size}
+    return {**_UNITS[data.units], **size}
 
 
 def in_sample(index: int, pairs: int) -> bool:
@@ -57,25 +72,29 @@ def in_sample(index: int, pairs: int) -> bool:
     return pairs <= SAMPLE_PAIRS or (index + 1) * SAMPLE_PAIRS // pairs > index * SAMPLE_PAIRS // pairs
 
 
-def train_tokenizer(lines: Iterable[str], vocab_size: int, path: Path, what: str, *, symbols: bool = False) -> None:
+def train_tokenizer(lines: Iterable[str], data: DataConfig, path: Path, what: str, *, symbols: int = 0) -> None:
     """Train on `lines` and write the model to `path`; the same lines give the same bytes.
 
-    symbols: words are the pieces, at most `vocab_size` of them. what: the text's name, for messages. Raises UserError
-    if the text does not allow `vocab_size` pieces.
+    symbols: words are the pieces, at most so many; 0: as `data` says. what: the text's name, for messages. Raises
+    UserError if the text does not allow `data.vocab_size` pieces.
     """
     import sentencepiece
 
+    if data.units == "byte" and not symbols:
+        write_bytes(path, utf8.FILE)
+        return
+    chosen = {**_SYMBOLS, "vocab_size": symbols} if symbols else _learnt(data)
     model = io.BytesIO()
     raised: list[BaseException] = []  # errors of `lines`: SentencePiece would turn them into RuntimeError
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=_watched(lines, raised), model_writer=model, vocab_size=vocab_size,
-            minloglevel=_ERRORS_ONLY, **_SETTINGS | (_SYMBOLS if symbols else {}),
+            sentence_iterator=_watched(lines, raised), model_writer=model, minloglevel=_ERRORS_ONLY,
+            **_SETTINGS | chosen,
         )  # fmt: skip
     except RuntimeError as error:
         if raised:
             raise raised[0] from None
-        raise _explained(str(error), vocab_size, what) from error
+        raise _explained(str(error), data, what) from error
     write_bytes(path, model.getvalue())
 
 
@@ -87,10 +106,19 @@ def _watched(lines: Iterable[str], raised: list[BaseException]) -> Iterator[str]
         raise
 
 
-def _explained(message: str, vocab_size: int, what: str) -> Exception:
+# What the largest vocabulary holds, for each of `data.units` that has a largest.
+_MOST = {
+    "bpe": "merging every pair of pieces gives",
+    "unigram": "all strings that repeat, with the characters, give",
+    "word": "its words and the four special symbols are",
+}
+
+
+def _explained(message: str, data: DataConfig, what: str) -> Exception:
+    vocab_size = data.vocab_size
     if found := re.search(r"Vocabulary size too high .*<= (\d+)", message):
         return VocabularyTooLarge(
-            f"data.vocab_size = {vocab_size} is more than {what} allows: merging every pair of pieces gives "
+            f"data.vocab_size = {vocab_size} is more than {what} allows: {_MOST[data.units]} "
             f"{found[1]}. Set data.vocab_size to {found[1]} or less, or take more text."
         )
     if found := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
@@ -107,10 +135,7 @@ class Tokenizer:
     """A trained model. Pieces are ids in [0, vocab_size); `encode` adds neither BOS nor EOS."""
 
     def __init__(self, model: bytes) -> None:
-        import sentencepiece
-
-        self._model = sentencepiece.SentencePieceProcessor()
-        self._model.LoadFromSerializedProto(model)
+        self._model: Any = utf8.Utf8() if model == utf8.FILE else _learnt_model(model)
         self.sha256 = hashlib.sha256(model).hexdigest()
 
     @classmethod
@@ -147,3 +172,11 @@ class Tokenizer:
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """The pieces' own text, with "▁" for a space: for figures."""
         return [str(self._model.IdToPiece(int(piece))) for piece in ids]
+
+
+def _learnt_model(model: bytes) -> Any:
+    import sentencepiece
+
+    processor = sentencepiece.SentencePieceProcessor()
+    processor.LoadFromSerializedProto(model)
+    return processor

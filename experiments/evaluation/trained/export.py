@@ -2,7 +2,7 @@
 
 config.json                     the run's configuration, its identity, and its code version
 final/model.safetensors         weights; meta.json beside them has their hash
-final/tokenizer.model           or source.model and target.model: SentencePiece
+final/tokenizer.model           or source.model and target.model: SentencePiece, or the name of bytes
 README.md                       how to use it
 """
 
@@ -14,7 +14,7 @@ from experiments.config import DeviceSpec, RunConfig
 from experiments.data.encoding.encoded import model_names
 from experiments.device import Device
 from experiments.errors import UserError, explain_os_errors
-from experiments.evaluation.trained.trained import load_model, load_tokenizers, spacing
+from experiments.evaluation.trained.trained import load_model, load_tokenizers, model_sizes, spacing
 from experiments.evaluation.trained.translator import FORMAT
 from experiments.store.sealed import write_json
 from experiments.training.checkpoints import checkpoint
@@ -34,8 +34,8 @@ and in Python:
     translator = Translator.load("{name}")
     print(translator.translate(["A sentence."]))
 
-`final/model.safetensors` holds the weights (fp32), `config.json` every setting, `{tokenizers}` the SentencePiece
-vocabulary. Run {run_id}, seed {seed}, commit {commit}.
+`final/model.safetensors` holds the weights (fp32), `config.json` every setting, `{tokenizers}` the vocabulary
+({units}). Run {run_id}, seed {seed}, commit {commit}.
 """
 
 
@@ -67,9 +67,10 @@ def export(
         text = _README.format(
             title=folder.name,
             name=folder.name,
-            params=num_params(config.model, config.data.vocab_size) / 1e6,
+            params=num_params(config.model, *model_sizes(config, attempt)) / 1e6,
             steps=config.training.train_steps,
             choice=choice,
+            units="bytes of UTF-8" if config.data.units == "byte" else f"SentencePiece, {config.data.units}",
             tokenizers=", ".join(f"final/{name}" for name in tokenizers),
             run_id=run_id,
             seed=config.seed,

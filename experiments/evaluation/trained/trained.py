@@ -25,8 +25,8 @@ def load_model(
     """The network with the weights of an attempt chosen by `choice` (last, best, average:K).
 
     every: spacing of the checkpoints for an average, or of the measurements for the best (0: all). vocab_sizes: target
-    and source, if not both are data.vocab_size. Raises UserError if weights are damaged, if there are too few
-    checkpoints for the average, or if none was measured for the best.
+    and source, if they are neither data.vocab_size nor the sizes of the tokenizers. Raises UserError if weights are
+    damaged, if there are too few checkpoints for the average, or if none was measured for the best.
     """
     kind, _, number = choice.partition(":")
     if kind == "average":
@@ -42,10 +42,18 @@ def load_model(
         tensors = checkpoint.load_weights(found)
     else:
         tensors = checkpoint.load_weights(attempt / "final")
-    sizes = vocab_sizes or (config.data.vocab_size, None)
+    sizes = vocab_sizes or model_sizes(config, attempt)
     model = build_model(config.model, *sizes, device=device.torch_device)
     checkpoint.restore_model(model, tensors)
     return model
+
+
+def model_sizes(config: RunConfig, attempt: Path) -> tuple[int, int]:
+    """Pieces of target and source of a finished translation."""
+    if not config.data.sized_by_text:
+        return config.data.vocab_size, config.data.vocab_size
+    source, target = load_tokenizers(config, attempt)
+    return target.vocab_size, source.vocab_size
 
 
 def spacing(config: RunConfig, choice: str) -> int:

@@ -18,9 +18,9 @@ from experiments.errors import UserError
 from experiments.store.keeps import Keep, keeps_of
 from experiments.tasks import footprint, obstacles
 from experiments.tasks.base import Context, EvaluationSpec, Progress, Task
-from experiments.tasks.footprint import TYPICAL_LENGTH
 from experiments.tasks.sequence.lines import read_lines
 from experiments.tasks.sequence.spacing import spacing_of
+from experiments.tasks.vocabulary import sizes_by_text
 from experiments.training.checkpoints import retention
 from model import cost as count
 
@@ -87,27 +87,43 @@ class SequenceTask(Task):
         ]
 
     def vocab_sizes(self, config: RunConfig) -> tuple[int, int]:
-        """Sizes of target and source, as `build_model` and `cost.num_params` take them."""
-        return self.target_symbols(config) or config.data.vocab_size, config.data.vocab_size
+        """Sizes of target and source, as `build_model` and `cost.num_params` take them. Raises errors of the corpus."""
+        source, target = (config.data.vocab_size,) * 2
+        if config.data.sized_by_text:
+            source, target = sizes_by_text(self.corpus(config), config.data, config.model.shared_vocabulary)
+        return self.target_symbols(config) or target, source
+
+    def _sizes_in(self, encoded: "EncodedCorpus", config: RunConfig) -> tuple[int, int]:
+        """`vocab_sizes` where the corpus is prepared: a child needs no corpus."""
+        if not config.data.sized_by_text:
+            return self.vocab_sizes(config)
+        pieces = encoded.facts["vocab_size"]
+        return self.target_symbols(config) or pieces["target"], pieces["source"]
+
+    def typical_length(self, config: RunConfig) -> int:
+        """Pieces of a sentence, before a corpus is measured."""
+        return footprint.TYPICAL_LENGTHS[config.data.units]
 
     def num_params(self, config: RunConfig) -> int:
         return count.num_params(config.model, *self.vocab_sizes(config))
 
     def cost(self, config: RunConfig) -> float:
         vocab_size, _ = self.vocab_sizes(config)
-        per_token = count.flops_per_token(config.model, vocab_size, TYPICAL_LENGTH, TYPICAL_LENGTH)
+        length = self.typical_length(config)
+        per_token = count.flops_per_token(config.model, vocab_size, length, length)
         return per_token * config.training.tokens_per_batch * config.training.train_steps
 
     def memory_bytes(self, config: RunConfig, kind: str) -> float:
         precision, heap = footprint.precision_here(config.training.precision), footprint.heap_here()
-        tokens = config.training.tokens_per_batch
-        return footprint.memory_bytes(config.model, self.vocab_sizes(config), tokens, kind, precision, heap)
+        tokens, length = config.training.tokens_per_batch, self.typical_length(config)
+        return footprint.memory_bytes(config.model, self.vocab_sizes(config), tokens, kind, precision, heap, length)
 
     def least_memory_bytes(self, config: RunConfig, kind: str) -> float:
         """On a processor running out of memory is not reported, so the micro-batch stays as it is."""
         if kind == "cpu":
             return self.memory_bytes(config, kind)
-        return footprint.memory_bytes(config.model, self.vocab_sizes(config), footprint.SMALLEST_TOKENS, kind)
+        tokens, length = footprint.SMALLEST_TOKENS, self.typical_length(config)
+        return footprint.memory_bytes(config.model, self.vocab_sizes(config), tokens, kind, length=length)
 
     def disk_bytes(self, config: RunConfig) -> float:
         kept = config.training
@@ -140,7 +156,8 @@ class SequenceTask(Task):
         from experiments.tasks.sequence.training import train_pairs
 
         encoded = encoded_of(config, context, self.target_symbols(config))
-        return train_pairs(config, context, encoded, self.vocab_sizes(config), (*self.keeps(config), *context.keeps))
+        sizes = self._sizes_in(encoded, config)
+        return train_pairs(config, context, encoded, sizes, (*self.keeps(config), *context.keeps))
 
     def evaluate_part(
         self, part: str, config: RunConfig, evaluation: EvaluationSpec, weights: Path, folder: Path, context: Context
@@ -148,7 +165,8 @@ class SequenceTask(Task):
         """Likelihood reads the weights; decoding writes `outputs_file`; scoring reads that file, and no weights."""
         from experiments.tasks.sequence.encoded import encoded_of
 
-        text = encoded_of(config, context, self.target_symbols(config)).set(evaluation.set, evaluation.inputs["set"])
+        encoded = encoded_of(config, context, self.target_symbols(config))
+        text = encoded.set(evaluation.set, evaluation.inputs["set"])
         outputs = folder / self.outputs_file
         if part == SCORE:
             from experiments.evaluation.trained.trained import load_tokenizers
@@ -159,7 +177,7 @@ class SequenceTask(Task):
 
         from experiments.tasks.sequence.trained import open_trained
 
-        trained = open_trained(config, evaluation, weights, context.device, self.vocab_sizes(config))
+        trained = open_trained(config, evaluation, weights, context.device, self._sizes_in(encoded, config))
         if part == DECODE:
             from experiments.tasks.sequence.decoding import decode
 

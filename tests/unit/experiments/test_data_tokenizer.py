@@ -15,19 +15,25 @@ from experiments.data.encoding.tokenizer import (
     PAD_ID,
     UNK_ID,
     Tokenizer,
+    VocabularyTooLarge,
     in_sample,
     tokenizer_settings,
     train_tokenizer,
 )
 from experiments.errors import UserError
+from experiments.identity import digest
 
 LINES = ["the cat sat on the mat", "der Hund saß auf der Matte", "the dog sat", "die Katze saß", "e\u0301 é ﬁ Å"]
+
+
+def sized(pieces: int, units: str = "bpe") -> DataConfig:
+    return DataConfig().model_copy(update={"vocab_size": pieces, "units": units})  # also fewer than a study may ask for
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     path = tmp_path_factory.mktemp("tokenizer") / "t.model"
-    train_tokenizer(LINES, 60, path, "the text")
+    train_tokenizer(LINES, sized(60), path, "the text")
     return Tokenizer.load(path)
 
 
@@ -65,21 +71,76 @@ def test_any_training_text_comes_back(tmp_path_factory: pytest.TempPathFactory, 
     path = tmp_path_factory.mktemp("any") / "t.model"
     lines = [*(line.rstrip("\r") for line in lines), "ab ab"]  # SentencePiece takes a last "\r" for a line's end
     size = len({*"".join(lines), " "}) + 4  # every character, the sign for a space, four special symbols
-    train_tokenizer(lines, size + 1, path, "the text")  # and "ab"
+    train_tokenizer(lines, sized(size + 1), path, "the text")  # and "ab"
     tokenizer = Tokenizer.load(path)
     for line in lines:
         assert tokenizer.decode(tokenizer.encode(line)) == line
 
 
+@settings(max_examples=25, deadline=None)
+@given(st.lists(TEXT, min_size=1, max_size=5), st.sampled_from(["unigram", "word", "char", "byte"]))
+def test_any_text_comes_back_in_every_unit(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[str], units: str
+) -> None:
+    """Bytes hold every text; the others what they were trained on, where the vocabulary is large enough."""
+    path = tmp_path_factory.mktemp("any") / "t.model"
+    lines = [*(line.rstrip("\r") for line in lines), "ab ab"]
+    trained_on = ["x"] if units == "byte" else lines
+    try:
+        train_tokenizer(trained_on, sized(8000, units), path, "the text")
+    except VocabularyTooLarge as error:  # says the size that holds every word, or every string that repeats
+        assert units in ("unigram", "word")
+        largest = int(str(error).split("data.vocab_size to ")[1].split()[0])
+        train_tokenizer(trained_on, sized(largest, units), path, "the text")
+    tokenizer = Tokenizer.load(path)
+    for line in lines:
+        assert tokenizer.decode(tokenizer.encode(line)) == line
+        assert units != "byte" or len(tokenizer.encode(line)) == len(line.encode())
+        assert units != "char" or len(tokenizer.encode(line)) == len(line)
+
+
+@pytest.mark.parametrize("line", ["▁▅ \x00\x1f", "漢字 é e\u0301", "</s> <pad>", " ⁇ "])
+def test_bytes_hold_what_sentencepiece_keeps_for_itself(tmp_path: Path, line: str) -> None:
+    train_tokenizer([], sized(16, "byte"), tmp_path / "t.model", "no text at all")
+    tokenizer = Tokenizer.load(tmp_path / "t.model")
+    pieces = tokenizer.encode(line)
+    assert tokenizer.decode([BOS_ID, *pieces, EOS_ID, PAD_ID]) == line
+    assert tokenizer.vocab_size == 260 and not set(pieces) & {PAD_ID, BOS_ID, EOS_ID, UNK_ID}
+    assert len(tokenizer.vocabulary) == len(set(tokenizer.pieces(range(260)))) == 260
+
+
+def test_a_broken_character_is_shown_as_one_and_the_rest_as_it_is(tmp_path: Path) -> None:
+    train_tokenizer([], sized(16, "byte"), tmp_path / "t.model", "no text at all")
+    tokenizer = Tokenizer.load(tmp_path / "t.model")
+    first, second = tokenizer.encode("é")
+    a = tokenizer.encode("a")[0]
+    assert tokenizer.decode([a, first, a]) == "a\ufffda" and tokenizer.decode([a, first, second]) == "aé"
+    assert tokenizer.decode([a, UNK_ID, a, 260, 10_000]) == "a ⁇ a ⁇  ⁇ "
+
+
+@pytest.mark.parametrize("units", ["char", "byte"])
+def test_where_the_text_decides_the_size_a_requested_one_changes_nothing(tmp_path: Path, units: str) -> None:
+    for size in (16, 37000):
+        train_tokenizer(LINES, sized(size, units), tmp_path / f"{size}.model", "the text")
+    small, large = (Tokenizer.load(tmp_path / f"{size}.model") for size in (16, 37000))
+    assert small.sha256 == large.sha256
+    assert tokenizer_settings(sized(16, units), True) == tokenizer_settings(sized(37000, units), True)
+
+
+def test_the_settings_of_bpe_are_what_they_were_before_there_were_units() -> None:
+    """They name the encoded corpora of every store."""
+    assert digest(tokenizer_settings(DataConfig(vocab_size=100), True)) == "a8fb1ebb05060f49"
+
+
 def test_the_same_text_gives_the_same_model(tmp_path: Path, trained: Tokenizer) -> None:
-    train_tokenizer(iter(LINES), 60, tmp_path / "again.model", "the text")
-    train_tokenizer([*LINES, "the cat"], 60, tmp_path / "other.model", "the text")
+    train_tokenizer(iter(LINES), sized(60), tmp_path / "again.model", "the text")
+    train_tokenizer([*LINES, "the cat"], sized(60), tmp_path / "other.model", "the text")
     assert Tokenizer.load(tmp_path / "again.model").sha256 == trained.sha256
     assert Tokenizer.load(tmp_path / "other.model").sha256 != trained.sha256
 
 
 def test_long_lines_are_learnt_from_too(tmp_path: Path) -> None:
-    train_tokenizer(["ab " * 3000 + "ß", "ab"], 10, tmp_path / "t.model", "the text")
+    train_tokenizer(["ab " * 3000 + "ß", "ab"], sized(10), tmp_path / "t.model", "the text")
     assert UNK_ID not in Tokenizer.load(tmp_path / "t.model").encode("ß")
 
 
@@ -88,24 +149,24 @@ def test_too_many_pieces_are_refused_with_the_largest_number_that_works(tmp_path
     with pytest.raises(
         UserError, match=r"data\.vocab_size = 8000 is more than the text of x allows.* gives \d+\."
     ) as e:
-        train_tokenizer(LINES, 8000, path, "the text of x")
+        train_tokenizer(LINES, sized(8000), path, "the text of x")
     assert not path.exists()
     largest = int(str(e.value).split("data.vocab_size to ")[1].split()[0])
-    train_tokenizer(LINES, largest, path, "the text of x")
+    train_tokenizer(LINES, sized(largest), path, "the text of x")
     assert Tokenizer.load(path).vocab_size == largest
 
 
 def test_too_few_pieces_are_refused_with_the_number_of_characters(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"too few for the text: .* alone are \d+ pieces") as e:
-        train_tokenizer(LINES, 16, tmp_path / "t.model", "the text")
+        train_tokenizer(LINES, sized(16), tmp_path / "t.model", "the text")
     least = int(str(e.value).split("more than ")[1].rstrip("."))
-    train_tokenizer(LINES, least + 1, tmp_path / "t.model", "the text")
+    train_tokenizer(LINES, sized(least + 1), tmp_path / "t.model", "the text")
     with pytest.raises(UserError, match="the text holds no text"):
-        train_tokenizer(["", ""], 16, tmp_path / "t.model", "the text")
+        train_tokenizer(["", ""], sized(16), tmp_path / "t.model", "the text")
 
 
 def test_training_says_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    train_tokenizer(LINES, 60, tmp_path / "t.model", "the text")
+    train_tokenizer(LINES, sized(60), tmp_path / "t.model", "the text")
     Tokenizer.load(tmp_path / "t.model").encode("the cat")
     assert capfd.readouterr() == ("", "")
 

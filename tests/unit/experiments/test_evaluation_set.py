@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 import torch
 
+from experiments.config import DataConfig
 from experiments.data.encoding.encoded import EncodedSet
 from experiments.data.encoding.tokenizer import Tokenizer, train_tokenizer
 from experiments.device import Device
@@ -26,7 +27,7 @@ LINES = ["der Hund läuft schnell", "", "eine Katze schläft", "der Hund schläf
 
 
 def test_likelihood_and_decoding_are_what_their_modules_compute(tmp_path: Path) -> None:
-    train_tokenizer(LINES * 3, 40, tmp_path / "bpe", "the text")
+    train_tokenizer(LINES * 3, DataConfig(vocab_size=40), tmp_path / "bpe", "the text")
     tokenizer = Tokenizer.load(tmp_path / "bpe")
     torch.manual_seed(0)
     config = ModelConfig(num_layers=1, d_model=8, d_ff=16, num_heads=2, d_k=4, d_v=4)

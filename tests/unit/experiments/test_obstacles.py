@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ablations.study.overrides import nested
-from experiments.config import RunConfig, TrainingConfig
+from experiments.config import DataConfig, RunConfig, TrainingConfig
 from experiments.data.builtin.generate import generate
 from experiments.data.corpora.parallel import resolve
 from experiments.data.encoding.prepare import prepare
@@ -128,7 +128,7 @@ def test_bounds_from_the_text_hold(folder: Path, tmp_path: Path) -> None:
 def test_the_built_in_corpus_allows_fewer_pieces_than_is_said(tmp_path: Path, side: int) -> None:
     lines = [pair[side] for pair in generate("train", 3000)]
     with pytest.raises(VocabularyTooLarge):
-        train_tokenizer(lines, obstacles.BUILTIN_PIECES, tmp_path / "model", "the text")
+        train_tokenizer(lines, DataConfig(vocab_size=obstacles.BUILTIN_PIECES), tmp_path / "model", "the text")
 
 
 def test_a_vocabulary_beyond_the_built_in_corpus_needs_another(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from experiments.config import DeviceSpec, RunConfig
+from experiments.config import DataConfig, DeviceSpec, RunConfig
 from experiments.data.encoding.tokenizer import Tokenizer, train_tokenizer
 from experiments.device import Device
 from experiments.errors import UserError
@@ -38,7 +38,7 @@ def attempt(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with torch.no_grad():
         model.target_embedding.weight *= 3
     save_final(folder, model_tensors(model), {})
-    train_tokenizer(LINES * 3, 40, folder / "final" / "tokenizer.model", "the text")
+    train_tokenizer(LINES * 3, DataConfig(vocab_size=40), folder / "final" / "tokenizer.model", "the text")
     return folder
 
 

@@ -1,0 +1,53 @@
+"""The sizes of vocabularies that the text decides, without a prepared corpus. Imports no torch.
+
+They count what SentencePiece takes as pieces: the tests compare the two.
+"""
+
+from collections.abc import Iterator
+
+from experiments.config import DataConfig
+from experiments.data.corpora.pair_corpus import PairCorpus
+from experiments.data.encoding import utf8
+from experiments.data.encoding.tokenizer import in_sample
+from experiments.identity import digest
+from experiments.store.user_cache import UserCache
+
+# What SentencePiece keeps for itself: these are never pieces; a line with "▅" is not learnt from; "▁" is a space.
+_NEVER = set("\x00\x1f")
+_SKIPPED = "▅"
+_known: dict[str, tuple[int, int]] = {}  # in this process
+
+
+def sizes_by_text(corpus: PairCorpus, data: DataConfig, shared: bool) -> tuple[int, int]:
+    """Pieces of source and target, the special symbols counted. Reads the training text once; its digest names it."""
+    if data.units == "byte":
+        return utf8.SIZE, utf8.SIZE
+    key = digest([corpus.training_digest(), data.units, shared])
+    if key not in _known:
+        _known[key] = _remembered(key, corpus, data, shared)
+    return _known[key]
+
+
+def _remembered(key: str, corpus: PairCorpus, data: DataConfig, shared: bool) -> tuple[int, int]:
+    with UserCache("vocabularies-1") as cache:
+        match cache.get(key):
+            case [int(source), int(target)]:
+                return source, target
+        found = _count(corpus, data, shared)
+        cache.put(key, list(found))
+    return found
+
+
+def _count(corpus: PairCorpus, data: DataConfig, shared: bool) -> tuple[int, int]:
+    units: tuple[set[str], set[str]] = (set(), set())
+    for pair in _sampled(corpus):
+        for found, text in zip(units, pair, strict=True):
+            if _SKIPPED not in text:
+                found.update(text.split(" ") if data.units == "word" else text.replace("▁", " "))
+    source, target = (units[0] | units[1],) * 2 if shared else units
+    return len(source - _NEVER) + utf8.SPECIAL, len(target - _NEVER) + utf8.SPECIAL
+
+
+def _sampled(corpus: PairCorpus) -> Iterator[tuple[str, str]]:
+    pairs = corpus.check()["train"]
+    return (pair for index, pair in enumerate(corpus.read_pairs("train")) if in_sample(index, pairs))
