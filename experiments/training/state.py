@@ -151,7 +151,7 @@ class Training:
         share = tokens / self.group.size  # DDP takes the mean over ranks
 
         def loss_of(batch: Batch[Tensor]) -> tuple[Tensor, Tensor]:
-            with self.device.autocast():
+            with self.device.autocast(threads=bool(self._lanes)):
                 loss, nll = self._wrapped(*self._objective.inputs(batch, self.device))
             return loss / share, torch.stack((loss.detach(), nll))
 
