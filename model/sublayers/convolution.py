@@ -64,7 +64,8 @@ class Convolution(Sublayer):
     def step(self, x_RD: Tensor, state: State, now: Now) -> Tensor:
         """(R, D) → (R, D)."""
         inputs_RrD = torch.cat([state.of_parents("inputs", now), x_RD.unsqueeze(1)], 1)
-        state.put({"inputs": inputs_RrD[:, 1:].unflatten(0, (-1, now.beam_size))})
+        rows, _, width = inputs_RrD.shape
+        state.put({"inputs": inputs_RrD[:, 1:].view(rows // now.beam_size, now.beam_size, self.reach, width)})
         taps_RkD = inputs_RrD[:, :: self.dilation]
         if self.depthwise is not None:
             return self._output(torch.einsum("rkd,dk->rd", taps_RkD, self.depthwise.weight[:, 0]))
