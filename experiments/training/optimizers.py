@@ -44,23 +44,29 @@ def clip(model: nn.Module, norm: float) -> None:
         nn.utils.clip_grad_norm_(model.parameters(), norm)
 
 
-def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The state by name: "exp_avg/<parameter>", …. Without the number of updates, which the trainer counts."""
+def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> dict[str, Tensor]:
+    """The state after `step` updates by name: "exp_avg/<parameter>", ….
+
+    "step/<parameter>", the number of its updates, only where it is not `step`: a parameter without a gradient (a layer
+    that layer_drop left out) is not updated.
+    """
     return {
         f"{kind}/{name}": value
         for name, parameter in model.named_parameters()
         for kind, value in optimizer.state.get(parameter, {}).items()
-        if kind != "step" and isinstance(value, Tensor)
+        if isinstance(value, Tensor) and not (kind == "step" and value.item() == step)
     }
 
 
 def restore_optimizer(
     model: nn.Module, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], step: int
 ) -> None:
-    """Restore the state after `step` updates; tensors of other parameters are ignored."""
+    """Restore the state of `optimizer_tensors`; tensors of other parameters are ignored."""
     parameters = dict(model.named_parameters())
     for key, value in tensors.items():
         kind, _, name = key.partition("/")
         if (parameter := parameters.get(name)) is not None:
-            count = torch.tensor(float(step), dtype=torch.float32, device=parameter.device)
-            optimizer.state[parameter] |= {"step": count, kind: value.to(parameter.device, copy=True)}
+            state = optimizer.state[parameter]
+            if "step" not in state:
+                state["step"] = torch.tensor(float(step), dtype=torch.float32, device=parameter.device)
+            state[kind] = value.to(parameter.device, copy=True)

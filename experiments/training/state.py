@@ -211,7 +211,7 @@ class Training:
         meta["start"] = dict(self._start)
         if self._score is not None:
             meta["dev_perplexity"] = self._score
-        moments = optimizer_tensors(self.model, self.optimizer)
+        moments = optimizer_tensors(self.model, self.optimizer, step)
         tensors = checkpoint.model_tensors(self.model) | {MOMENTS + name: t for name, t in moments.items()}
         self._saver.start(tensors, lambda copies: self._write(step, copies, meta))
 

@@ -63,7 +63,7 @@ def test_a_restored_state_goes_on_bit_for_bit():
     _steps(straight, make_optimizer(straight, TrainingConfig()), 1, 6)
     optimizer = make_optimizer(first, TrainingConfig())
     _steps(first, optimizer, 1, 3)
-    tensors = {k: v.clone() for k, v in optimizer_tensors(first, optimizer).items()}
+    tensors = {k: v.clone() for k, v in optimizer_tensors(first, optimizer, 3).items()}
     assert set(tensors) == {f"{m}/{n}" for m in ("exp_avg", "exp_avg_sq") for n in ("weight", "bias")}
     fresh = make_optimizer(first, TrainingConfig())
     restore_optimizer(first, fresh, tensors, 3)
@@ -87,7 +87,7 @@ def test_the_state_of_any_optimizer_is_kept_by_name(make):
     _steps(straight, make(straight.parameters()), 1, 6)
     optimizer = make(first.parameters())
     _steps(first, optimizer, 1, 3)
-    tensors = {name: value.clone() for name, value in optimizer_tensors(first, optimizer).items()}
+    tensors = {name: value.clone() for name, value in optimizer_tensors(first, optimizer, 3).items()}
     assert tensors
     fresh = make(first.parameters())
     restore_optimizer(first, fresh, tensors, 3)
