@@ -62,8 +62,9 @@ def unread(training: "TrainingConfig") -> Iterator[tuple[str, str]]:
         for name in dict.fromkeys(name for facts in table.values() for name in facts.reads):
             readers = [other for other, facts in table.items() if name in facts.reads]
             if choice not in readers:
-                verb = "reads" if len(readers) == 1 else "read"
-                yield name, f"training.{setting} = {choice} does not read it; {' and '.join(readers)} {verb} it"
+                *first, last = readers
+                words = f"{', '.join(first)} and {last} read it" if first else f"{last} reads it"
+                yield name, f"training.{setting} = {choice} does not read it; {words}"
 
 
 def momentum(training: "TrainingConfig") -> float:
@@ -77,8 +78,8 @@ def nesterov(training: "TrainingConfig") -> bool:
     return OPTIMIZERS[training.optimizer].nesterov if training.nesterov is None else training.nesterov
 
 
-def state_per_weight(training: "TrainingConfig", hidden: float) -> float:
-    """Numbers that an optimizer keeps per weight. hidden: the share of weights in matrices of the layers."""
+def state_per_weight(training: "TrainingConfig", hidden: float = 0.0) -> float:
+    """Numbers that an optimizer keeps per weight. hidden: the share of weights in matrices of the layers, for muon."""
     if training.optimizer == "adafactor":
         return 0.0  # one per row and one per column: less than a hundredth
     if training.optimizer == "sgd":
