@@ -12,7 +12,7 @@ class Lion(Optimizer):
     """c = β1·m + (1 − β1)·g;  θ ← θ − η·(sign(c) + λ·θ);  m ← β2·m + (1 − β2)·g.
 
     One number of state per weight (m, "exp_avg"). Every weight moves by η, so rates are 3 to 10 times smaller than
-    Adam's (section 5). η and λ: "lr" and "weight_decay" of each group.
+    Adam's. η and λ: "lr" and "weight_decay" of each group.
     """
 
     def __init__(self, params: Iterable[dict[str, Any]], betas: tuple[float, float]) -> None:

@@ -76,7 +76,7 @@ def _sgd(groups: Groups, settings: TrainingConfig) -> Optimizer:
 
 
 def _adafactor(groups: Groups, settings: TrainingConfig) -> Optimizer:
-    """Shazeer and Stern 2018, arXiv 1804.04235, algorithms 4 and 5, as torch has it.
+    """Shazeer and Stern 2018, arXiv 1804.04235, as torch has it.
 
     The rate is the largest relative step: a step has the size min(rate, 1/√step) · max(10⁻³, RMS(θ)). The paper's
     largest is 0.01.
@@ -92,7 +92,7 @@ def _muon(groups: Groups, settings: TrainingConfig) -> Optimizer:
     """Jordan 2024, https://kellerjordan.github.io/posts/muon/: momentum, made orthogonal by five Newton–Schulz steps.
 
     An update is scaled by 0.2 · √(longer side), so that one learning rate serves Muon and Adam: Liu 2025,
-    arXiv 2502.16982, section 2.2.
+    arXiv 2502.16982.
     """
     return torch.optim.Muon(
         groups, lr=0.0, momentum=momentum(settings), nesterov=nesterov(settings), adjust_lr_fn="match_rms_adamw"

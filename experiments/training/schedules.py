@@ -41,7 +41,7 @@ def _one(step: int, settings: TrainingConfig) -> float:
 
 
 def _cosine(step: int, settings: TrainingConfig) -> float:
-    """m + (1 − m) · (1 + cos πp) / 2: Loshchilov and Hutter 2017, arXiv 1608.03983, equation (5), without restarts."""
+    """m + (1 − m) · (1 + cos πp) / 2: Loshchilov and Hutter 2017, arXiv 1608.03983, without restarts."""
     done = _progress(step, settings.warmup_steps, settings)
     return settings.min_lr_ratio + (1 - settings.min_lr_ratio) * (1 + math.cos(math.pi * done)) / 2
 
@@ -53,7 +53,7 @@ def _linear(step: int, settings: TrainingConfig) -> float:
 def _warmup_stable_decay(step: int, settings: TrainingConfig) -> float:
     """1 up to step stable_ratio · train_steps, then down in a line.
 
-    Hu 2024 (MiniCPM), arXiv 2404.06395, section 4.2, leaves the form of the decay open; it decays in the last tenth.
+    Hu 2024 (MiniCPM), arXiv 2404.06395: any falling decay, in the last tenth of the training.
     """
     stable = max(settings.warmup_steps, settings.stable_ratio * settings.train_steps)
     return 1 - (1 - settings.min_lr_ratio) * _progress(step, stable, settings)

@@ -133,7 +133,7 @@ def test_adafactor_is_shazeer_and_sterns():
     def rms(x):
         return x.square().mean().sqrt()
 
-    def rule(weight, gradient, state, step, rate, decay):  # algorithm 4, for vectors 5; d = 1, ε2 = 10⁻³
+    def rule(weight, gradient, state, step, rate, decay):  # the paper's, with d = 1 and ε2 = 10⁻³
         weight, old = weight - rate * decay * weight, weight
         kept = 1 - step**-0.8
         square = gradient**2
