@@ -25,7 +25,7 @@ own = {
     "cnn": ["-cnn_kernel_width", "3"],
     "transformer": [
         *("-heads", str(sizes["num_heads"]), "-transformer_ff", str(sizes["d_ff"])),
-        *("-max_relative_positions", str(job["settings"]["position_clip"]), "-add_qkvbias", "-add_ffnbias"),
+        *("-max_relative_positions", str(job["settings"].get("position_clip", 0)), "-add_qkvbias", "-add_ffnbias"),
     ],
 }[kind]
 parser = ArgumentParser()
