@@ -236,10 +236,8 @@ class RunConfig(TaskConfig):
         training = {f"training.{name}": why for name, why in optimization.unread(self.training)}
         unread = {name: training[name] for name in names if name in training}
         if "data.vocab_size" in names and self.data.sized_by_text:
-            unread["data.vocab_size"] = (
-                f"every {self.data.units} of the training text is a piece here (data.units = {self.data.units}); bpe, "
-                "unigram and word read it"
-            )
+            every = {"word": "word", "char": "character", "byte": "byte"}[self.data.units]
+            unread["data.vocab_size"] = f"every {every} is a piece here (data.units = {self.data.units})"
         asked = [name.removeprefix("model.") for name in names if name.startswith("model.")]
         if not asked:
             return unread

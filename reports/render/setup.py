@@ -68,6 +68,8 @@ def _transformer(base: Outcome) -> Iterator[str]:
 def _encoded(base: Outcome) -> str:
     size, units = base.setting("data.vocab_size"), base.setting("data.units")
     learnt = {"bpe": "a BPE vocabulary", "unigram": "a unigram vocabulary", "word": "a vocabulary of whole words"}
+    if base.setting("data.sized_by_text") and units == "word":
+        return "each of whose words is a piece"
     if units in learnt:
         return f"encoded with {learnt[units]} of {number(size, 'piece')} trained on it"
     return "encoded as bytes of UTF-8" if units == "byte" else "encoded as characters"

@@ -100,7 +100,7 @@ class SequenceTask(Task):
         pieces = encoded.facts["vocab_size"]
         return self.target_symbols(config) or pieces["target"], pieces["source"]
 
-    def typical_length(self, config: RunConfig) -> int:
+    def typical_length(self, config: Any) -> int:
         """Pieces of a sentence, before a corpus is measured."""
         return footprint.TYPICAL_LENGTHS[config.data.units]
 
