@@ -20,6 +20,14 @@ JOEYNMT_NEEDS = (
     *("numpy", "pyyaml", "packaging", "sacrebleu", "importlib_metadata", "tensorboard", "setuptools<81"),
     *("matplotlib", "sentencepiece", "subword-nmt", "sacremoses", "datasets", "pandas", "tqdm"),
 )
+OPENNMT_NEEDS = (
+    *("numpy", "pyyaml", "configargparse", "sentencepiece", "six", "sacrebleu", "pyonmttok", "tensorboard"),
+    *("flask", "waitress", "fasttext-wheel", "rapidfuzz", "spacy", "pyahocorasick"),
+)
+FAIRSEQ_NEEDS = (
+    *("numpy", "cython", "setuptools", "wheel", "sacrebleu", "regex", "bitarray", "cffi", "tqdm", "tensorboardX"),
+    *("hydra-core", "omegaconf", "scikit-learn"),
+)
 # Sockeye requires an older torch, and the others much that training does not use: the packages needed are listed here.
 RECIPES: dict[str, tuple[tuple[str, ...], ...]] = {
     "ct2": (("ctranslate2==4.8.5", "numpy"),),
@@ -27,6 +35,9 @@ RECIPES: dict[str, tuple[tuple[str, ...], ...]] = {
     "sockeye": ((TORCH, *SOCKEYE_NEEDS), ("--no-deps", "sockeye==3.1.34")),
     "eole": ((TORCH, *EOLE_NEEDS), ("--no-deps", "eole==0.6.4")),
     "joeynmt": ((TORCH, *JOEYNMT_NEEDS), ("--no-deps", "joeynmt==2.3.0")),
+    "opennmt": ((TORCH, *OPENNMT_NEEDS), ("--no-deps", "OpenNMT-py==3.5.1")),
+    # fairseq 0.12.2 for Python 3.11; it builds its extensions against the torch of its environment
+    "fairseq": ((TORCH, *FAIRSEQ_NEEDS), ("--no-deps", "--no-build-isolation", "fairseq-fixed==0.12.3.1")),
 }
 
 

@@ -6,7 +6,8 @@ Every engine does the same updates: the same batches of pairs (lengths log-norma
 sizes, dropout 0.1 and smoothing 0.1, gradients, Adam. Rounds of these steps are interleaved: the engines take
 turns, and the median counts. Peers run in environments made by `python -m benchmarks.setup_peers DIR`; missing ones
 are named. The speed of a matrix product is measured too, which no trainer exceeds: `limit_share` is the share of it
-that ours reaches, by model.cost's operations.
+that ours reaches, by model.cost's operations. Lanes of other layers (`--layers`) measure the same for networks of
+LSTMs, of convolutions and with relative positions, against the toolkits that have them.
 
 `two runs` are two of our runs with one thread each at the same time, as the scheduler places runs on a processor,
 against the fastest peer with all threads. `worst` is the smallest ratio / floor; below 1 the command exits with 1.
@@ -25,16 +26,35 @@ from model.config import ModelConfig
 from model.cost import flops_per_token
 
 OURS = "train_ours.py"
-PEERS = {  # name → environment ("": the one this runs in), script
-    "torch.nn": ("", "train_torch.py"),
-    "marian": ("hf", "train_marian.py"),
-    "sockeye": ("sockeye", "train_sockeye.py"),
-    "eole": ("eole", "train_eole.py"),
-    "joeynmt": ("joeynmt", "train_joeynmt.py"),
+PEERS = {  # name → environment ("": the one this runs in), script, lanes ("": the Transformer)
+    "torch.nn": ("", "train_torch.py", ("",)),
+    "marian": ("hf", "train_marian.py", ("",)),
+    "sockeye": ("sockeye", "train_sockeye.py", ("",)),
+    "eole": ("eole", "train_eole.py", ("",)),
+    "joeynmt": ("joeynmt", "train_joeynmt.py", ("",)),
+    "opennmt": ("opennmt", "train_opennmt.py", ("lstm", "convolution", "relative")),
+    "fairseq": ("fairseq", "train_fairseq.py", ("lstm", "convolution")),
 }
+LAYERS: dict[str, dict[str, Any]] = {  # what a lane's network has other than the Transformer, as the peers have it
+    "": {},
+    "lstm": {
+        "encoder": "N * lstm",
+        "decoder": "N * lstm, cross_attention(num_heads=1, d_k=128, d_v=128)",
+        "positions": "none",
+    },
+    "convolution": {
+        "encoder": "N * convolution(gated=true)",
+        "decoder": "N * (convolution(gated=true), cross_attention(num_heads=1, d_k=128, d_v=128))",
+        "positions": "learned",
+        "max_length": 256,
+    },
+    "relative": {"positions": "relative", "position_clip": 16},
+}
+LAYER_FLOOR = 1.2
 FLOORS = {("tiny", "fp32"): 1.3, ("tiny", "bf16"): 1.7, ("base", "fp32"): 1.1, ("base", "bf16"): 1.3}
 TWO_RUNS_FLOOR = 1.8
 # size, target tokens of a batch, mean length, batches of a round, rounds
+LAYER_CASE = ("tiny", 4096, 14, 1, 3)
 QUICK = (("tiny", 4096, 14, 3, 3),)
 FULL = (
     ("tiny", 4096, 14, 6, 5),
@@ -53,22 +73,35 @@ def main() -> int:
         for precision in ("fp32", "bf16"):
             if size in options.sizes.split(",") and precision in options.precisions.split(","):
                 results += _case(size, precision, _batches(size, tokens, mean, batches), mean, rounds, options)
+    size, tokens, mean, batches, rounds = LAYER_CASE
+    for layer in filter(None, options.layers.split(",")):
+        for precision in options.precisions.split(","):
+            results += _case(size, precision, _batches(size, tokens, mean, batches), mean, rounds, options, layer)
     return conclude(results, options)
 
 
 def _case(
-    size: str, precision: str, batches: list[Any], mean: int, rounds: int, options: argparse.Namespace
+    size: str,
+    precision: str,
+    batches: list[Any],
+    mean: int,
+    rounds: int,
+    options: argparse.Namespace,
+    layer: str = "",
 ) -> list[dict[str, Any]]:
-    """One result; for tiny in bf16 a second one, of two runs at the same time."""
+    """One result; for the Transformer's tiny in bf16 another one, of two runs at the same time."""
     job = {
-        "model": MODELS[size], "precision": precision, "batches": batches,
+        "model": MODELS[size], "layer": layer, "settings": LAYERS[layer], "precision": precision, "batches": batches,
         "dropout": 0.1, "smoothing": 0.1,
     }  # fmt: skip
-    wanted = [name for name in PEERS if name in options.only.split(",") or not options.only]
+    only = options.only.split(",") if options.only else PEERS
+    wanted = {
+        name: (place, script) for name, (place, script, lanes) in PEERS.items() if layer in lanes and name in only
+    }
     engines = {"ours": Engine("", OURS, job, options.threads, options)}
-    engines |= {name: Engine(*PEERS[name], job, options.threads, options) for name in wanted}
+    engines |= {name: Engine(*peer, job, options.threads, options) for name, peer in wanted.items()}
     engines["matrix product"] = Engine("", "matrix_product.py", job, options.threads, options)
-    two_runs = size == "tiny" and precision == "bf16"
+    two_runs = size == "tiny" and precision == "bf16" and not layer
     pair = [Engine("", OURS, job, 1, options) for _ in range(2 if two_runs else 0)]
     interleave([*([engine] for engine in engines.values()), pair], rounds)
     found = {name: engine.close() for name, engine in engines.items()}
@@ -76,10 +109,11 @@ def _case(
     ours, peers = found.pop("ours"), found
     tokens = sum(len(target) + 1 for batch in batches for _, target in batch)
     result = {
-        "size": size, "precision": precision, "target_tokens": tokens // len(batches), "mean_length": mean,
+        "size": size, "layer": layer, "precision": precision,
+        "target_tokens": tokens // len(batches), "mean_length": mean,
         "matrix_product_gflops": limit.get("per_s") and round(limit["per_s"] / 1e9, 1),
-        "limit_share": _limit_share(ours, limit, size, batches),
-        **_compared(ours, peers, FLOORS[size, precision]),
+        "limit_share": _limit_share(ours, limit, size, batches, layer),
+        **_compared(ours, peers, LAYER_FLOOR if layer else FLOORS[size, precision]),
     }  # fmt: skip
     results = [result]
     if pair:
@@ -87,7 +121,7 @@ def _case(
         both = {**halves[0], "runs": [half.get("per_s") for half in halves]}
         if all(both["runs"]):
             both["per_s"] = round(sum(both["runs"]), 1)
-        same = {key: result[key] for key in ("size", "precision", "target_tokens", "mean_length")}
+        same = {key: result[key] for key in ("size", "layer", "precision", "target_tokens", "mean_length")}
         results.append({**same, "two_runs": True, **_compared(both, peers, TWO_RUNS_FLOOR)})
     if not options.json:
         for each in results:
@@ -102,13 +136,15 @@ def _compared(ours: dict[str, Any], peers: dict[str, Any], floor: float) -> dict
     return {"ours": ours, "peers": peers, "fastest_peer": fastest, "ratio": ratio, "floor": floor}
 
 
-def _limit_share(ours: dict[str, Any], limit: dict[str, Any], size: str, batches: list[Any]) -> float | None:
+def _limit_share(
+    ours: dict[str, Any], limit: dict[str, Any], size: str, batches: list[Any], layer: str
+) -> float | None:
     if "per_s" not in ours or "per_s" not in limit:
         return None
     pairs = [pair for batch in batches for pair in batch]
     source, target = (sum(len(pair[side]) + 1 for pair in pairs) / len(pairs) for side in (0, 1))
     sizes = {name: value for name, value in MODELS[size].items() if name != "vocab_size"}
-    work = flops_per_token(ModelConfig(**sizes), MODELS[size]["vocab_size"], source, target)
+    work = flops_per_token(ModelConfig(**sizes, **LAYERS[layer]), MODELS[size]["vocab_size"], source, target)
     return round(ours["per_s"] * work / limit["per_s"], 3)
 
 
@@ -135,9 +171,10 @@ def _batches(size: str, tokens: int, mean: int, count: int) -> list[list[tuple[l
 def _print(result: dict[str, Any]) -> None:
     speeds = {"ours": result["ours"], **result["peers"]}
     shown = ", ".join(f"{name} {speed.get('per_s', '–')}" for name, speed in speeds.items())
+    network = " ".join(filter(None, (result["size"], result["layer"])))
     what = "two runs of one thread" if result.get("two_runs") else f"{result['limit_share']} of the matrix product"
     print(
-        f"{time.strftime('%H:%M:%S')} {result['size']}, {result['target_tokens']} tokens, length "
+        f"{time.strftime('%H:%M:%S')} {network}, {result['target_tokens']} tokens, length "
         f"{result['mean_length']}, {result['precision']} ({what}): {shown} target tokens/s; against "
         f"{result['fastest_peer']}: {result['ratio']} (floor {result['floor']})",
         flush=True,
@@ -145,9 +182,10 @@ def _print(result: dict[str, Any]) -> None:
 
 
 def _options() -> argparse.Namespace:
-    made = parser(__doc__, "tiny alone, about two minutes", "TRAINING_PEERS")
+    made = parser(__doc__, "tiny alone, about five minutes", "TRAINING_PEERS")
     made.add_argument("--only", default="", help="peers to measure, by name; all of them if unset")
     made.add_argument("--precisions", default="fp32,bf16")
+    made.add_argument("--layers", default=",".join(filter(None, LAYERS)), help="lanes of other layers; empty: none")
     return made.parse_args()
 
 

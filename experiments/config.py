@@ -5,7 +5,7 @@ More than 200 lines: every setting is described in one place.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -13,6 +13,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, Field, field_validator, model_validator
 
+from experiments import optimization
+from experiments.optimization import OptimizerName, ScheduleName
 from model import architecture, cost
 from model.config import ModelConfig
 from model.section import Section
@@ -66,16 +68,36 @@ class TrainingConfig(Section):
 
     train_steps: int = Field(100_000, ge=0, description="optimizer updates; 0 leaves the model as initialised")
     warmup_steps: int = Field(4000, ge=1, description="steps of linear warm-up (section 5.3)")
+    schedule: ScheduleName = Field(
+        "inverse_sqrt", description="course of the learning rate after its warm-up; the paper's is inverse_sqrt"
+    )
+    learning_rate: float | None = Field(
+        None, gt=0, description="highest rate; unset: learning_rate_scale / sqrt(d_model * warmup_steps), the paper's"
+    )
     learning_rate_scale: float = Field(1.0, gt=0, description="factor on the paper's schedule; 1 in the paper")
+    min_lr_ratio: float = Field(
+        0.0, ge=0, le=1, description="rate of the last step over the highest (cosine, linear, warmup_stable_decay)"
+    )
+    stable_ratio: float = Field(
+        0.9, ge=0, le=1, description="share of train_steps before the decay begins (warmup_stable_decay)"
+    )
+    plateau_patience: int = Field(
+        2, ge=0, description="measurements on dev in a row without a lower perplexity; one more halves the rate"
+    )
     tokens_per_batch: int = Field(
         25000, ge=1, description="most source pieces and most target pieces of a step, without padding"
     )
     label_smoothing: float = Field(0.1, ge=0, lt=1, description="epsilon_ls (section 5.4)")
+    optimizer: OptimizerName = Field("adam", description="rule that turns gradients into updates")
     adam_beta1: float = Field(0.9, ge=0, lt=1)
     adam_beta2: float = Field(0.98, ge=0, lt=1)
     adam_epsilon: float = Field(1e-9, gt=0)
+    momentum: float | None = Field(None, ge=0, lt=1, description="of sgd and muon; unset: 0.9 and 0.95")
+    nesterov: bool | None = Field(None, description="Nesterov's momentum; unset: false for sgd, true for muon")
+    lion_beta1: float = Field(0.9, ge=0, lt=1)
+    lion_beta2: float = Field(0.99, ge=0, lt=1)
     clip_norm: float = Field(0.0, ge=0, description="gradient norm is clipped to this; 0: never, as in the paper")
-    weight_decay: float = Field(0.0, ge=0, description="decoupled weight decay; 0 in the paper")
+    weight_decay: float = Field(0.0, ge=0, description="decay of matrices, decoupled except for sgd; 0 in the paper")
     precision: PrecisionChoice = Field(
         "auto", description="arithmetic of the forward and backward pass; auto: bf16 if the device supports it"
     )
@@ -91,7 +113,7 @@ class TrainingConfig(Section):
     )
     keep_checkpoints: int = Field(2, ge=1, description="checkpoints kept while running; averaging uses these")
     keep_optimizer: bool = Field(
-        True, description="keep Adam's moments in the checkpoints after the end, so that more train_steps can continue"
+        True, description="keep the optimizer's state after the end, so that more train_steps can continue"
     )
     eval_steps: int = Field(0, ge=0, description="dev perplexity every so many steps; 0: only in evaluation")
 
@@ -166,6 +188,10 @@ class TaskConfig(Section):
     task: str = ""
     seed: int = Field(1, ge=0)
 
+    def roles(self) -> SettingRoles:
+        """The roles in this configuration: that of one setting may depend on another."""
+        return self.setting_roles
+
     def unread(self, names: Iterable[str]) -> dict[str, str]:
         """Those of the named settings on which nothing depends in this configuration → what would read them."""
         return {}
@@ -195,15 +221,23 @@ class RunConfig(TaskConfig):
         idle = cost.num_params(self.model, 1) - cost.active_params(self.model, 1)  # whatever the vocabulary
         return [*lines, f"experts: of the parameters a token leaves {idle / 1e6:.2f}M unused"] if idle else lines
 
+    def roles(self) -> SettingRoles:
+        """A schedule may depend on the length of the training, or on the measurements on dev during it."""
+        roles, schedule = self.setting_roles, optimization.SCHEDULES[self.training.schedule]
+        if not schedule.continues:
+            roles = replace(roles, not_in_lineage=())
+        if self.training.schedule == "plateau":
+            roles = replace(roles, not_in_run_id=tuple(n for n in roles.not_in_run_id if n != "training.eval_steps"))
+        return roles
+
     def unread(self, names: Iterable[str]) -> dict[str, str]:
-        """Settings of the model that no part of its network reads; the size of a vocabulary that the text decides."""
+        """Settings on which neither the data nor the network nor the training depends."""
         names = list(names)
-        unread = {}
+        training = {f"training.{name}": why for name, why in optimization.unread(self.training)}
+        unread = {name: training[name] for name in names if name in training}
         if "data.vocab_size" in names and self.data.sized_by_text:
-            unread["data.vocab_size"] = (
-                f"every {self.data.units} of the training text is a piece here (data.units = {self.data.units}); bpe, "
-                "unigram and word read it"
-            )
+            every = {"word": "word", "char": "character", "byte": "byte"}[self.data.units]
+            unread["data.vocab_size"] = f"every {every} is a piece here (data.units = {self.data.units})"
         asked = [name.removeprefix("model.") for name in names if name.startswith("model.")]
         if not asked:
             return unread
@@ -214,6 +248,18 @@ class RunConfig(TaskConfig):
             for name in asked
             if name not in found
         }
+
+    @model_validator(mode="after")
+    def _optimizes(self) -> Self:
+        training = self.training
+        if training.schedule == "plateau" and training.eval_steps == 0:
+            raise ValueError(
+                "training.schedule = plateau follows the perplexity on dev, but training.eval_steps = 0 measures none: "
+                "set it to the steps between measurements"
+            )
+        if training.optimizer == "sgd" and training.nesterov and not optimization.momentum(training):
+            raise ValueError("training.nesterov needs a momentum, but training.momentum = 0: set one of them otherwise")
+        return self
 
     @model_validator(mode="after")
     def _compiles(self) -> Self:

@@ -30,15 +30,15 @@ def eval_identity(run_id: str, settings: Mapping[str, Any], inputs: Mapping[str,
 
 
 def lineage(config: TaskConfig, inputs: Mapping[str, str]) -> str:
-    """Equal for runs that differ only in train_steps: the longer one may continue the shorter one."""
+    """Equal for runs that differ only in train_steps, where the schedule lets the longer continue the shorter."""
     payload = _training_payload(config, inputs)
-    payload["settings"] = _without(payload["settings"], config.setting_roles.not_in_lineage)
+    payload["settings"] = _without(payload["settings"], config.roles().not_in_lineage)
     return digest(payload)
 
 
 def identity_settings(config: TaskConfig) -> dict[str, Any]:
     """The settings, by dotted name, that are part of a run's identity."""
-    return _without(dict(flatten(config)), ("task", "seed", *config.setting_roles.not_in_run_id))
+    return _without(dict(flatten(config)), ("task", "seed", *config.roles().not_in_run_id))
 
 
 def digest(payload: Any) -> str:
@@ -48,7 +48,7 @@ def digest(payload: Any) -> str:
 
 
 def _training_payload(config: TaskConfig, inputs: Mapping[str, str]) -> dict[str, Any]:
-    roles = config.setting_roles
+    roles = config.roles()
     settings = difference(config, defaults(type(config))) if roles.frozen_defaults else dict(flatten(config))
     settings = _without(settings, ("task", "seed", *roles.not_in_run_id))
     return {"task": config.task, "seed": config.seed, "settings": settings, "inputs": dict(inputs)}

@@ -44,8 +44,8 @@ class Stepwise:
 
     def decode_step(self, tokens_BK: Tensor, visible_BKTK: Tensor | None) -> Tensor:
         """Hidden states (B, K, D) after reading one more piece per beam (Network.decode_step)."""
-        bias, parents_BK = self._past(visible_BKTK)
-        now = Now(self.step, self.beam_size, parents_BK, bias, self.given)
+        bias, parents_R = self._past(visible_BKTK)
+        now = Now(self.step, self.beam_size, parents_R, bias, self.given)
         x_RD = self.decoder.embedding_norm(self.ends.embed(tokens_BK.flatten()) + self.positions_TD[self.step])
         for layer, states in zip(self.decoder, self.layers, strict=True):
             x_RD = layer.step(x_RD, states, now)
@@ -63,8 +63,11 @@ class Stepwise:
         if visible_BKTK is None:
             return None, None
         bias = blocking_bias(visible_BKTK.flatten(2), self.positions_TD.dtype).unsqueeze(1)
-        parents = visible_BKTK[:, :, self.step - 1].to(torch.uint8).argmax(-1) if self.step else None
-        return bias, parents
+        if not self.step:
+            return bias, None
+        parents_BK = visible_BKTK[:, :, self.step - 1].to(torch.uint8).argmax(-1)
+        first_B1 = torch.arange(0, parents_BK.numel(), self.beam_size, device=parents_BK.device).unsqueeze(1)
+        return bias, (parents_BK + first_B1).flatten()
 
 
 def check_ancestors(visible_BKTK: Tensor | None, sentences: int, beam_size: int, step: int) -> None:

@@ -1,21 +1,28 @@
 """`ablations attention`: attention weights of a sentence, as a figure and as numbers."""
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from ablations.cli import options
 from ablations.service import choose_run
 from ablations.service.selected import Selectors
+from ablations.study.messages import number
 from experiments.errors import UserError, explain_os_errors
 from experiments.identity import digest
 from experiments.store.layout import Store
 from experiments.store.sealed import write_json
 from reports.figures.attention import draw_attention
 
-KINDS = ("encoder", "decoder", "cross")
+NAMES = {
+    "encoder": "self_attention in its encoder",
+    "decoder": "self_attention in its decoder",
+    "cross": "cross_attention",
+}
+KINDS = tuple(NAMES)
 
 
 def attention(
@@ -24,7 +31,10 @@ def attention(
     *,
     target: Annotated[str | None, typer.Option(metavar="TEXT", help="A translation; the model's own if unset.")] = None,
     kind: Annotated[str, typer.Option(metavar="|".join(KINDS), help="Which attention.")] = "cross",
-    layer: Annotated[int | None, typer.Option(metavar="N", min=1, help="Layer, from 1; the last if unset.")] = None,
+    layer: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Of the layers with this attention, from 1; the last if unset."),
+    ] = None,
     head: Annotated[int | None, typer.Option(metavar="N", min=1, help="Head, from 1; all if unset.")] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a copy of the figure: .png, .pdf or .svg.")
@@ -46,19 +56,20 @@ def attention(
 
     translator = Translator.of_run(found.config, found.attempt, choose_run.device_spec("cpu:1"), "fp32", checkpoint)
     maps = attention_maps(translator, sentence, target)
-    number = _within("--layer", layer or found.config.model.num_layers, found.config.model.num_layers)
-    heads = range(found.config.model.num_heads)
+    layers = _of_kind(maps["maps"], kind)
+    place = _within("--layer", layer or len(layers), len(layers), f" layers of {kind} attention")
+    heads = range(len(layers[place - 1]))
     if head is not None:
         heads = range(_within("--head", head, len(heads)) - 1, head)
     home = opened.run_folder(found.run_id) / "attention"
     name = f"{digest({'source': sentence, 'target': maps['translation'], 'checkpoint': checkpoint})[:8]}"
-    figure = home / f"{name}-{kind}-{number}{f'-{head}' if head else ''}.png"
+    figure = home / f"{name}-{kind}-{place}{f'-{head}' if head else ''}.png"
     with explain_os_errors(f"write {home}"):
         home.mkdir(exist_ok=True)
         write_json(home / f"{name}.json", {"run_id": found.run_id, "sentence": sentence, **maps}, sealed=False)
-        draw_attention(maps, kind, number - 1, heads, figure)
+        draw_attention(maps, kind, place - 1, heads, figure)
         if out is not None:
-            draw_attention(maps, kind, number - 1, heads, out)
+            draw_attention(maps, kind, place - 1, heads, out)
     tracked = _track(opened, found.run_id, [figure, home / f"{name}.json"])
     if as_json:
         typer.echo(json.dumps({"sentence": sentence, **maps}, ensure_ascii=False))
@@ -67,10 +78,20 @@ def attention(
         typer.echo("also in MLflow, under the run's artifacts" if tracked else "the run is not in MLflow", err=True)
 
 
-def _within(option: str, number: int, most: int) -> int:
-    if number > most:
-        raise UserError(f"{option} {number}: the model has {most}, numbered from 1.")
-    return number
+def _of_kind(maps: Mapping[str, Sequence[Any]], kind: str) -> Sequence[Any]:
+    """The layers that have this kind of attention. Raises UserError for a network without any."""
+    if not maps[kind]:
+        there = ", ".join(f"--kind {name} ({number(len(layers), 'layer')})" for name, layers in maps.items() if layers)
+        raise UserError(f"--kind {kind}: this network has no {NAMES[kind]}. It has: {there or 'no attention at all'}.")
+    return maps[kind]
+
+
+def _within(option: str, found: int, most: int, what: str = "") -> int:
+    if found > most:
+        raise UserError(
+            f"{option} {found}: the model has {' '.join(filter(None, (str(most), what)))}, numbered from 1."
+        )
+    return found
 
 
 def _track(store: Store, run_id: str, files: list[Path]) -> bool:

@@ -127,7 +127,7 @@ def _evaluation(
 def _shorter(store: Store, run: PlannedRun) -> list[str]:
     """Runs of the same schedule with fewer steps, longest first: this run may continue from their checkpoints."""
     mine, steps = lineage(run.config, run.inputs), total_steps(run.config)
-    if steps is None or not type(run.config).setting_roles.not_in_lineage:
+    if steps is None or not run.config.roles().not_in_lineage:
         return []
     found = []
     for path in store.runs.glob("*/config.json"):

@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -35,6 +36,9 @@ def plain(error: Mapping[str, Any]) -> str:
     context = error.get("ctx") or {}
     if error["type"] == "value_error":
         return str(context["error"])
+    if error["type"] == "literal_error" and isinstance(error["input"], str):
+        near = nearest(error["input"], re.findall(r"'([^']+)'", context["expected"]))
+        return f"it must be {context['expected']}{f' (nearest: {near[0]})' if near else ''}"
     wording = _PLAIN.get(error["type"])
     return wording.format(**context) if wording else str(error["msg"])
 

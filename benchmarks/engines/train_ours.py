@@ -22,7 +22,7 @@ device = Device.open(DeviceSpec("cpu", job["threads"]), job["precision"])
 seed_everything(1)
 sizes = dict(job["model"])
 vocabulary = sizes.pop("vocab_size")
-model = build_model(ModelConfig(**sizes, dropout=job["dropout"]), vocabulary)
+model = build_model(ModelConfig(**sizes, dropout=job["dropout"], **job["settings"]), vocabulary)
 never = 10**9
 rounds = serve.training_rounds(job, model.parameters(), f"torch {torch.__version__}")
 settings = TrainingConfig(

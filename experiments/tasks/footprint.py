@@ -4,6 +4,8 @@ import contextlib
 import functools
 from pathlib import Path
 
+from experiments import optimization
+from experiments.config import TrainingConfig
 from experiments.processes.allocator import allocates_by_tcmalloc
 from model import cost as count
 from model.config import ModelConfig
@@ -17,8 +19,6 @@ SMALLEST_TOKENS = 64  # micro-batches are halved to about this when memory runs 
 # one product; on a GPU also the present chunk and the output of its logsumexp.
 LOGIT_TOKENS = {"cpu": 2 * 512, "cuda": 4 * 8192}
 PROCESS_BYTES = {"cpu": 295e6, "cuda": 700e6}  # torch itself in main memory; on a GPU a CUDA context and its kernels
-# Per parameter: itself, its gradient, Adam's two moments in fp32; in main memory also the copy being saved.
-STATE_BYTES = {"cpu": 28, "cuda": 16}
 # experiments/training/parallel/lanes.py: each lane holds logits, gradients and bf16 weights.
 LANES = 2
 LARGEST_IN_LANES = 2**24  # parameters
@@ -29,8 +29,22 @@ HEAP = {("glibc", "fp32"): 1.8, ("glibc", "bf16"): 4.3, ("tcmalloc", "fp32"): 1.
 # oneDNN keeps kernels for so many bf16 products: another shape is another product, and batches rarely share a shape.
 KERNELS = 1024
 KERNEL_BYTES = {"glibc": 0.5e6, "tcmalloc": 0.35e6}
-SAVED_BYTES = 12  # of a parameter in a checkpoint: itself and the moments
 WEIGHT_BYTES, NARROW_BYTES = 4, 2
+
+
+def state_numbers(config: ModelConfig, vocab_sizes: tuple[int, int], training: TrainingConfig) -> float:
+    """Numbers that the optimizer keeps per parameter: 2 for Adam."""
+    if training.optimizer != "muon":
+        return optimization.state_per_weight(training)
+    # Muon keeps one for matrices of the layers; vectors are few
+    total = count.num_params(config, *vocab_sizes)
+    layers = count.num_params(config, 1, 1)
+    return optimization.state_per_weight(training, layers / total)
+
+
+def _state_bytes(kind: str, state: float) -> float:
+    """Per parameter: itself, its gradient and the optimizer's state in fp32; in main memory also the copy to save."""
+    return WEIGHT_BYTES * (2 + state + (1 + state if kind == "cpu" else 0))
 
 
 def memory_bytes(
@@ -41,11 +55,13 @@ def memory_bytes(
     precision: str = "fp32",
     heap: str = "glibc",
     length: int = TYPICAL_LENGTH,
+    state: float = 2,
 ) -> float:
     """Predicted peak memory of a training on a "cpu" or a "cuda" device; on a GPU for fp32, and bf16 needs less.
 
     state·params + activations of a micro-batch + logits of waiting chunks + the process itself.
     On a processor the heap is larger than its live part, and bf16 products have kernels. length: pieces of a sentence.
+    state: numbers that the optimizer keeps per parameter (`state_numbers`).
     """
     params = count.num_params(config, *vocab_sizes)
     tokens = min(tokens_per_batch, MICRO_BATCH_TOKENS[kind])
@@ -53,10 +69,10 @@ def memory_bytes(
     bytes_of = functools.partial(count.activation_bytes, config, sentences, length, length)
     logits = min(tokens, LOGIT_TOKENS[kind]) * vocab_sizes[0]
     if kind == "cuda":
-        return STATE_BYTES[kind] * params + bytes_of() + logits * WEIGHT_BYTES + PROCESS_BYTES[kind]
+        return _state_bytes(kind, state) * params + bytes_of() + logits * WEIGHT_BYTES + PROCESS_BYTES[kind]
     lanes = LANES if params <= LARGEST_IN_LANES else 1
     narrow = precision == "bf16"
-    each = STATE_BYTES[kind] + WEIGHT_BYTES * (lanes - 1) + NARROW_BYTES * lanes * narrow
+    each = _state_bytes(kind, state) + WEIGHT_BYTES * (lanes - 1) + NARROW_BYTES * lanes * narrow
     value_bytes = NARROW_BYTES if narrow else WEIGHT_BYTES
     held = HEAP[heap, precision] * bytes_of(value_bytes=value_bytes) + KERNELS * KERNEL_BYTES[heap] * narrow
     return each * params + held + logits * lanes * value_bytes + PROCESS_BYTES[kind]
@@ -81,7 +97,7 @@ def heap_here() -> str:
     return "tcmalloc" if allocates_by_tcmalloc() else "glibc"
 
 
-def disk_bytes(num_params: int, keep_checkpoints: int, keep_optimizer: bool = True) -> float:
+def disk_bytes(num_params: int, keep_checkpoints: int, keep_optimizer: bool = True, state: float = 2) -> float:
     """Disk space of a finished training: weights, and its checkpoints until `ablations prune`."""
-    each = SAVED_BYTES if keep_optimizer else WEIGHT_BYTES
+    each = WEIGHT_BYTES * (1 + state * keep_optimizer)
     return float(num_params * (WEIGHT_BYTES + each * keep_checkpoints))

@@ -19,6 +19,7 @@ from experiments.tasks.own.sources import sources, sources_of
 BUILTIN = {
     "translation": "experiments.tasks.translation:TASK",
     "parsing": "experiments.tasks.parsing:TASK",
+    "algorithmic": "experiments.tasks.algorithmic:TASK",
     "command": "experiments.tasks.own.command:TASK",
 }
 

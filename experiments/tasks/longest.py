@@ -1,6 +1,6 @@
 """The longest sentences of a corpus in pieces, without a prepared corpus. Imports no torch.
 
-Text bounds its pieces: a piece has at least one character, and a vocabulary can contain at least every short word. If
+Text bounds its pieces: a piece has at least one character or byte, and a BPE can contain at least every short word. If
 these bounds are not enough, a corpus of up to LOOKED_AT pairs is prepared in a temporary folder, which is exact and
 takes seconds. For a larger one `prepare` itself decides, before anything is queued.
 """

@@ -55,8 +55,8 @@ class Curve:
         for (step, *_), (loss, _) in zip(self._waiting, sums, strict=True):
             if not math.isfinite(loss):
                 raise Diverged(
-                    f"the loss of step {step} is {loss}: training diverged. Use a lower training.learning_rate_scale, "
-                    "a longer training.warmup_steps, or training.clip_norm."
+                    f"the loss of step {step} is {loss}: training diverged. Use a lower training.learning_rate_scale "
+                    "or training.learning_rate, a longer training.warmup_steps, or training.clip_norm."
                 )
         seconds = time.perf_counter() - self._since
         step, _, _, tokens = self._waiting[-1]

@@ -3,17 +3,22 @@
 Shapes: B batch, S source, T target, N real target tokens, D d_model, W vocabulary.
 """
 
+import torch
 from torch import Tensor, nn
 
 from experiments.data.batches.batch import Batch
 from experiments.data.encoding.tokenizer import PAD_ID
 from experiments.device import Device
 from experiments.training.loss import smoothed_loss
+from model.parts.auxiliary import collecting
 from model.protocol import Network
 
 
 class Objective(nn.Module):
-    """(Σ loss, Σ nll) over a micro-batch's real target tokens, in one forward call, so that DDP can wrap it."""
+    """(Σ loss, Σ nll) over a micro-batch's real target tokens, in one forward call, so that DDP can wrap it.
+
+    Losses of sub-layers (model/parts/auxiliary.py) are added to the loss of every token.
+    """
 
     def __init__(self, model: Network, smoothing: float, *, masked: bool) -> None:
         super().__init__()
@@ -23,9 +28,11 @@ class Objective(nn.Module):
     def forward(
         self, source_BS: Tensor, mask_BS: Tensor | None, target_input_BT: Tensor, real_N: Tensor, output_N: Tensor
     ) -> tuple[Tensor, Tensor]:
-        hidden_BTD = self.model(source_BS, mask_BS, target_input_BT)
+        with collecting() as auxiliary:
+            hidden_BTD = self.model(source_BS, mask_BS, target_input_BT)
         hidden_ND = hidden_BTD.flatten(0, 1).index_select(0, real_N)
-        return smoothed_loss(hidden_ND, self.model.output_weight, output_N, self.model.vocab_size, self.smoothing)
+        loss, nll = smoothed_loss(hidden_ND, self.model.output_weight, output_N, self.model.vocab_size, self.smoothing)
+        return (loss + len(real_N) * torch.stack(auxiliary).sum() if auxiliary else loss), nll
 
     def inputs(self, batch: Batch[Tensor], device: Device) -> tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor]:
         """The arguments of `forward`, on the device."""

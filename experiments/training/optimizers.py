@@ -1,29 +1,67 @@
-"""Adam as in section 5.3, its settings, and its state as named tensors.
+"""The optimizers: torch's where it has one, and their state as named tensors.
 
-The paper has neither weight decay nor clipping; both are off by default.
+The paper has Adam (section 5.3) with neither weight decay nor clipping; both are off by default.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from experiments.config import TrainingConfig
+from experiments.optimization import OptimizerName, momentum, nesterov
+from experiments.training.lion import Lion
+from model.protocol import Network
 
 
-def make_optimizer(model: nn.Module, settings: TrainingConfig) -> torch.optim.Adam:
-    """Adam over all parameters; the learning rate is set before every step (`set_learning_rate`).
+def make_optimizers(model: Network, settings: TrainingConfig) -> dict[str, Optimizer]:
+    """The optimizers of a training by name, each of its own parameters; of all but muon a single one.
 
-    Weight decay is decoupled (Loshchilov and Hutter 2019) and excludes vectors: biases and norms.
-    `fused` updates each parameter and its two moments in one pass.
+    Muon is for matrices of the layers (`hidden_matrices`); the rest is updated by Adam, as its author does. The
+    learning rate is set before every step (`set_learning_rate`). Weight decay excludes vectors: biases and norms.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
-    groups = [
+    if settings.optimizer != "muon":
+        name, make = MAKERS[settings.optimizer]
+        return {name: make(_groups(parameters, settings), settings)}
+    hidden = {id(p): p for p in hidden_matrices(model) if p.requires_grad}
+    rest = [p for p in parameters if id(p) not in hidden]
+    found: dict[str, Optimizer] = {}
+    if hidden:
+        found["muon"] = _muon(_groups(list(hidden.values()), settings), settings)
+    if rest:
+        found["adam-fused"] = _adam(_groups(rest, settings), settings)
+    return found
+
+
+def hidden_matrices(model: Network) -> Iterator[nn.Parameter]:
+    """The matrices of the layers' products; not embeddings, tables of positions and vectors per head."""
+    for layer in model.layers():
+        for module in layer.modules():
+            if isinstance(module, nn.Linear | nn.RNNBase):
+                yield from (p for p in module.parameters(recurse=False) if p.ndim == 2)
+
+
+def _groups(parameters: Sequence[nn.Parameter], settings: TrainingConfig) -> list[dict[str, Any]]:
+    groups: list[dict[str, Any]] = [
         {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": settings.weight_decay},
         {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
     ]
+    return [group for group in groups if group["params"]]
+
+
+Groups = list[dict[str, Any]]
+
+
+def _adam(groups: Groups, settings: TrainingConfig) -> Optimizer:
+    """Kingma and Ba 2015, algorithm 1, with decoupled weight decay: with that it is AdamW.
+
+    `fused` updates each parameter and its two moments in one pass.
+    """
     return torch.optim.Adam(
-        [group for group in groups if group["params"]],
+        groups,
         lr=0.0,
         betas=(settings.adam_beta1, settings.adam_beta2),
         eps=settings.adam_epsilon,
@@ -32,10 +70,66 @@ def make_optimizer(model: nn.Module, settings: TrainingConfig) -> torch.optim.Ad
     )
 
 
-def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Set the learning rate of all parameter groups."""
-    for group in optimizer.param_groups:
-        group["lr"] = rate
+def _sgd(groups: Groups, settings: TrainingConfig) -> Optimizer:
+    """B ← μB + g, θ ← θ − ηB, or with Nesterov's momentum θ ← θ − η(g + μB). Weight decay is part of the gradient."""
+    return torch.optim.SGD(groups, lr=0.0, momentum=momentum(settings), nesterov=nesterov(settings), fused=True)
+
+
+def _adafactor(groups: Groups, settings: TrainingConfig) -> Optimizer:
+    """Shazeer and Stern 2018, arXiv 1804.04235, as torch has it.
+
+    The rate is the largest relative step: a step has the size min(rate, 1/√step) · max(10⁻³, RMS(θ)). The paper's
+    largest is 0.01.
+    """
+    return torch.optim.Adafactor(groups, lr=0.0)
+
+
+def _lion(groups: Groups, settings: TrainingConfig) -> Optimizer:
+    return Lion(groups, betas=(settings.lion_beta1, settings.lion_beta2))
+
+
+def _muon(groups: Groups, settings: TrainingConfig) -> Optimizer:
+    """Jordan 2024, https://kellerjordan.github.io/posts/muon/: momentum, made orthogonal by five Newton–Schulz steps.
+
+    An update is scaled by 0.2 · √(longer side), so that one learning rate serves Muon and Adam: Liu 2025,
+    arXiv 2502.16982.
+    """
+    return torch.optim.Muon(
+        groups, lr=0.0, momentum=momentum(settings), nesterov=nesterov(settings), adjust_lr_fn="match_rms_adamw"
+    )
+
+
+# Setting → the name in records, and how it is made. Muon: see make_optimizers.
+MAKERS: dict[OptimizerName, tuple[str, Callable[[Groups, TrainingConfig], Optimizer]]] = {
+    "adam": ("adam-fused", _adam),
+    "adamw": ("adamw-fused", _adam),
+    "sgd": ("sgd-fused", _sgd),
+    "adafactor": ("adafactor", _adafactor),
+    "lion": ("lion", _lion),
+}
+
+
+UNCOUNTED = (torch.optim.SGD, torch.optim.Muon, Lion)  # optimizers that do not count their updates
+
+
+def set_learning_rate(optimizers: Mapping[str, Optimizer], rate: float) -> None:
+    """Set the learning rate of all parameters."""
+    for optimizer in optimizers.values():
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+
+
+def update(optimizers: Mapping[str, Optimizer]) -> None:
+    """Update the weights by their gradients, and discard these."""
+    for optimizer in optimizers.values():
+        optimizer.step()
+    discard_gradients(optimizers)
+
+
+def discard_gradients(optimizers: Mapping[str, Optimizer]) -> None:
+    """Free the gradients."""
+    for optimizer in optimizers.values():
+        optimizer.zero_grad(set_to_none=True)
 
 
 def clip(model: nn.Module, norm: float) -> None:
@@ -44,23 +138,40 @@ def clip(model: nn.Module, norm: float) -> None:
         nn.utils.clip_grad_norm_(model.parameters(), norm)
 
 
-def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The state by name: "exp_avg/<parameter>", …. Without the number of updates, which the trainer counts."""
+def updated_by(optimizers: Mapping[str, Optimizer]) -> dict[str, int]:
+    """The number of weights that each optimizer updates."""
     return {
-        f"{kind}/{name}": value
-        for name, parameter in model.named_parameters()
-        for kind, value in optimizer.state.get(parameter, {}).items()
-        if kind != "step" and isinstance(value, Tensor)
+        name: sum(p.numel() for group in optimizer.param_groups for p in group["params"])
+        for name, optimizer in optimizers.items()
     }
 
 
-def restore_optimizer(
-    model: nn.Module, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], step: int
+def optimizer_tensors(model: nn.Module, optimizers: Mapping[str, Optimizer], step: int) -> dict[str, Tensor]:
+    """The state after `step` updates by name: "exp_avg/<parameter>", ….
+
+    "step/<parameter>", the number of its updates, only where it is not `step`: a parameter without a gradient (a layer
+    that layer_drop left out) is not updated.
+    """
+    return {
+        f"{kind}/{name}": value
+        for name, parameter in model.named_parameters()
+        for optimizer in optimizers.values()
+        for kind, value in optimizer.state.get(parameter, {}).items()
+        if isinstance(value, Tensor) and not (kind == "step" and value.item() == step)
+    }
+
+
+def restore_optimizers(
+    model: nn.Module, optimizers: Mapping[str, Optimizer], tensors: Mapping[str, Tensor], step: int
 ) -> None:
-    """Restore the state after `step` updates; tensors of other parameters are ignored."""
+    """Restore the state of `optimizer_tensors`; tensors of other parameters are ignored."""
     parameters = dict(model.named_parameters())
+    owners = {id(p): o for o in optimizers.values() for group in o.param_groups for p in group["params"]}
     for key, value in tensors.items():
         kind, _, name = key.partition("/")
         if (parameter := parameters.get(name)) is not None:
-            count = torch.tensor(float(step), dtype=torch.float32, device=parameter.device)
-            optimizer.state[parameter] |= {"step": count, kind: value.to(parameter.device, copy=True)}
+            owner = owners[id(parameter)]
+            state = owner.state[parameter]
+            if "step" not in state and not isinstance(owner, UNCOUNTED):
+                state["step"] = torch.tensor(float(step), dtype=torch.float32, device=parameter.device)
+            state[kind] = value.to(parameter.device, copy=True)

@@ -1,14 +1,94 @@
-"""The learning rate: equation (3) of section 5.3. A pure function of the step."""
+"""The learning rate as a pure function of the step, and the state of the one schedule that is not: plateau."""
 
 import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+from experiments.config import TrainingConfig
+from experiments.optimization import ScheduleName
 
 
 def learning_rate(step: int, d_model: int, warmup_steps: int, scale: float = 1.0) -> float:
-    """scale · d_model^-0.5 · min(step^-0.5, step · warmup_steps^-1.5); steps count from 1.
+    """Equation (3) of section 5.3: scale · d_model^-0.5 · min(step^-0.5, step · warmup_steps^-1.5).
 
-    Rises linearly for `warmup_steps` steps, then falls with the inverse square root of the step. Raises ValueError for
-    a step below 1.
+    Steps count from 1. Rises linearly for `warmup_steps` steps, then falls with the inverse square root of the step.
+    Raises ValueError for a step below 1.
     """
     if step < 1:
         raise ValueError(f"steps count from 1, not {step}")
     return scale * min(1 / math.sqrt(step), step / math.pow(warmup_steps, 1.5)) / math.sqrt(d_model)
+
+
+def make_schedule(settings: TrainingConfig, d_model: int) -> Callable[[int], float]:
+    """Step, counted from 1 → learning rate; of plateau without its halvings.
+
+    All schedules rise linearly to their highest rate for `warmup_steps` steps: η · step / warmup_steps. It is η =
+    settings.learning_rate, or that of equation (3), so that schedules compare at equal highest rates.
+    """
+    warmup, peak, share = settings.warmup_steps, settings.learning_rate, SHARES[settings.schedule]
+    if peak is None and settings.schedule == "inverse_sqrt":
+        return lambda step: learning_rate(step, d_model, warmup, settings.learning_rate_scale)
+    highest = learning_rate(warmup, d_model, warmup, settings.learning_rate_scale) if peak is None else peak
+    return lambda step: highest * (step / warmup if step <= warmup else share(step, settings))
+
+
+def _inverse_sqrt(step: int, settings: TrainingConfig) -> float:
+    return math.sqrt(settings.warmup_steps / step)
+
+
+def _one(step: int, settings: TrainingConfig) -> float:
+    return 1.0
+
+
+def _cosine(step: int, settings: TrainingConfig) -> float:
+    """m + (1 − m) · (1 + cos πp) / 2: Loshchilov and Hutter 2017, arXiv 1608.03983, without restarts."""
+    done = _progress(step, settings.warmup_steps, settings)
+    return settings.min_lr_ratio + (1 - settings.min_lr_ratio) * (1 + math.cos(math.pi * done)) / 2
+
+
+def _linear(step: int, settings: TrainingConfig) -> float:
+    return 1 - (1 - settings.min_lr_ratio) * _progress(step, settings.warmup_steps, settings)
+
+
+def _warmup_stable_decay(step: int, settings: TrainingConfig) -> float:
+    """1 up to step stable_ratio · train_steps, then down in a line.
+
+    Hu 2024 (MiniCPM), arXiv 2404.06395: any falling decay, in the last tenth of the training.
+    """
+    stable = max(settings.warmup_steps, settings.stable_ratio * settings.train_steps)
+    return 1 - (1 - settings.min_lr_ratio) * _progress(step, stable, settings)
+
+
+def _progress(step: int, begin: float, settings: TrainingConfig) -> float:
+    """From 0 at step `begin` to 1 at the last step."""
+    return (step - begin) / (settings.train_steps - begin) if step > begin else 0.0
+
+
+# After the warm-up: the rate over the highest.
+SHARES: dict[ScheduleName, Callable[[int, TrainingConfig], float]] = {
+    "inverse_sqrt": _inverse_sqrt,
+    "constant": _one,
+    "cosine": _cosine,
+    "linear": _linear,
+    "warmup_stable_decay": _warmup_stable_decay,
+    "plateau": _one,
+}
+
+
+class Plateau(NamedTuple):
+    """How often the rate was halved because the perplexity on dev stopped falling; saved with every checkpoint.
+
+    As torch.optim.lr_scheduler.ReduceLROnPlateau(factor=0.5, threshold=0).
+    """
+
+    best: float | None = None  # lowest perplexity so far
+    waited: int = 0  # measurements since then, or since the last halving
+    halvings: int = 0
+
+    def after(self, perplexity: float, patience: int) -> "Plateau":
+        """The state after one more measurement; one that is not finite is no improvement."""
+        if math.isfinite(perplexity) and (self.best is None or perplexity < self.best):
+            return Plateau(perplexity, 0, self.halvings)
+        if self.waited < patience:
+            return self._replace(waited=self.waited + 1)
+        return Plateau(self.best, 0, self.halvings + 1)

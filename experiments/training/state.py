@@ -24,16 +24,23 @@ from experiments.training.checkpoints.saver import Saver
 from experiments.training.compiled import compile_layers, eagerly
 from experiments.training.curve import Curve
 from experiments.training.objective import Objective
-from experiments.training.optimizers import make_optimizer, optimizer_tensors, restore_optimizer
+from experiments.training.optimizers import (
+    discard_gradients,
+    make_optimizers,
+    optimizer_tensors,
+    restore_optimizers,
+    updated_by,
+)
 from experiments.training.parallel.group import Group
 from experiments.training.parallel.lanes import Lanes
+from experiments.training.schedules import Plateau
 from model.protocol import Network
 from model.sublayers.attention import BEST_KERNEL, Attention
 
 PINNED = ("threads", "precision", "attention_kernel")  # settings that later attempts keep
 # Besides configuration and code, the exact bits of results depend on these; a resume reports which of them changed.
 EXACT = (*PINNED, "device", "devices", "lanes", "deterministic", "compiled", "optimizer", "versions")
-MOMENTS = "optimizer/"  # prefix of optimizer tensors stored beside weights
+STATE = "optimizer/"  # prefix of optimizer tensors stored beside weights
 
 
 class Training:
@@ -54,7 +61,8 @@ class Training:
         self.model, self.settings, self.device, self.folder, self._emit = model, settings, device, folder, emit
         self._keeps = union(keeps_of(settings), keeps)
         self.group = group = group or Group()
-        self.optimizer = make_optimizer(model, settings)
+        self.optimizers = make_optimizers(model, settings)
+        self.plateau = Plateau()
         self.curve = Curve(emit, group.add_up)
         self.step = self.target_tokens = 0
         model.train()
@@ -70,7 +78,8 @@ class Training:
             "lanes": lanes,
             "attention_kernel": _attention_kernel(model, device),
             "compiled": settings.compile,
-            "optimizer": "adam-fused",
+            "optimizer": "+".join(self.optimizers),
+            "updated_by": updated_by(self.optimizers),
             "resumed_from": None,
         }
         self._meta = {**meta, **{key: self.facts[key] for key in EXACT}, "keeps": [list(keep) for keep in self._keeps]}
@@ -102,13 +111,14 @@ class Training:
         if found is None:
             return
         checkpoint.restore_model(self.model, found.weights())
-        if moments := found.optimizer():
-            restore_optimizer(self.model, self.optimizer, moments, found.step)
+        if state := found.optimizer():
+            restore_optimizers(self.model, self.optimizers, state, found.step)
         if self.group.leads:
             checkpoint.link_checkpoints(found, attempts, self.folder)
         self.step, self.target_tokens = found.step, found.meta["target_tokens"]
         self._best_steps = dict(found.meta.get("best_steps") or {})
         self._start = dict(found.meta.get("start") or {})  # not in older checkpoints
+        self.plateau = Plateau(*found.meta.get("plateau", ()))
         self.facts["resumed_from"] = found.step
         changed = {
             key: [found.meta.get(key), self._meta[key]] for key in EXACT if found.meta.get(key) != self._meta[key]
@@ -121,7 +131,7 @@ class Training:
         roundings: an attempt resumed at step 500 must not have its first pass there.
         """
         self.backward(batches, 1)
-        self.optimizer.zero_grad(set_to_none=True)
+        discard_gradients(self.optimizers)
 
     def accumulate_gradients(self, step: int, batches: Sequence[Batch[Tensor]]) -> None:
         """Compute gradients of the mean loss over all real target tokens of a step, micro-batch by micro-batch.
@@ -151,7 +161,7 @@ class Training:
         share = tokens / self.group.size  # DDP takes the mean over ranks
 
         def loss_of(batch: Batch[Tensor]) -> tuple[Tensor, Tensor]:
-            with self.device.autocast():
+            with self.device.autocast(threads=bool(self._lanes)):
                 loss, nll = self._wrapped(*self._objective.inputs(batch, self.device))
             return loss / share, torch.stack((loss.detach(), nll))
 
@@ -194,6 +204,12 @@ class Training:
         self._best_steps |= {str(every): self.step for every in better}
         return bool(better)
 
+    def follow_plateau(self) -> None:
+        """Halve the rate if dev has not improved for long: on all ranks alike, by rank 0's measurement."""
+        if self.settings.schedule == "plateau" and self.step % self.settings.eval_steps == 0:
+            perplexity = self.group.of_rank_0(math.nan if self._score is None else self._score)
+            self.plateau = self.plateau.after(perplexity, self.settings.plateau_patience)
+
     @property
     def long_unsaved(self) -> bool:
         """Whether `checkpoint_minutes` have passed since the last checkpoint."""
@@ -211,16 +227,18 @@ class Training:
         meta["start"] = dict(self._start)
         if self._score is not None:
             meta["dev_perplexity"] = self._score
-        moments = optimizer_tensors(self.model, self.optimizer)
-        tensors = checkpoint.model_tensors(self.model) | {MOMENTS + name: t for name, t in moments.items()}
+        if self.settings.schedule == "plateau":
+            meta["plateau"] = list(self.plateau)
+        state = optimizer_tensors(self.model, self.optimizers, step)
+        tensors = checkpoint.model_tensors(self.model) | {STATE + name: t for name, t in state.items()}
         self._saver.start(tensors, lambda copies: self._write(step, copies, meta))
 
     def _write(self, step: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Write a checkpoint, in the saver's thread."""
-        weights = {name: tensor for name, tensor in tensors.items() if not name.startswith(MOMENTS)}
-        moments = {name.removeprefix(MOMENTS): t for name, t in tensors.items() if name.startswith(MOMENTS)}
-        _check_finite(weights, step)
-        path = checkpoint.save(self.folder, step, weights, moments, meta)
+        weights = {name: tensor for name, tensor in tensors.items() if not name.startswith(STATE)}
+        state = {name.removeprefix(STATE): t for name, t in tensors.items() if name.startswith(STATE)}
+        _check_finite({**weights, **state}, step)  # Lion's signs would hide a moment that is no number
+        path = checkpoint.save(self.folder, step, weights, state, meta)
         self._emit("checkpoint", step=step, path=str(path.relative_to(self.folder)))
         retention.prune(self.folder, self._keeps)
 

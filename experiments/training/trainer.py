@@ -19,9 +19,9 @@ from experiments.errors import Preempted
 from experiments.store.keeps import Keep
 from experiments.training.compiled import naming_recompiles
 from experiments.training.heap import Heap
-from experiments.training.optimizers import clip, set_learning_rate
+from experiments.training.optimizers import clip, set_learning_rate, update
 from experiments.training.parallel.group import Group
-from experiments.training.schedules import learning_rate
+from experiments.training.schedules import make_schedule
 from experiments.training.state import Training
 from model.protocol import Network
 
@@ -67,19 +67,18 @@ def train(
         run.resume(earlier)
         steps = range(run.step + 1, settings.train_steps + 1)
         ahead = stack.enter_context(contextlib.closing(prefetch((step, batches(step)) for step in steps)))
-        heap = Heap()
+        schedule, heap = make_schedule(settings, d_model), Heap()
         for step, ready in ahead:
             if group.size > 1 and step == steps[0]:
                 run.rehearse(ready)
             run.seed(step, seed)
-            rate = learning_rate(step, d_model, settings.warmup_steps, settings.learning_rate_scale)
-            set_learning_rate(run.optimizer, rate)
+            rate = schedule(step) * 0.5**run.plateau.halvings
+            set_learning_rate(run.optimizers, rate)
             run.accumulate_gradients(step, ready)
             if step == 1 and group.leads:
                 run.look_at_start(ready[0])
             clip(model, settings.clip_norm)
-            run.optimizer.step()
-            run.optimizer.zero_grad(set_to_none=True)
+            update(run.optimizers)
             heap.look(step)
 
             run.check()
@@ -91,6 +90,8 @@ def train(
                 run.curve.flush(rate)
             if evaluate and score and group.leads:
                 save |= run.score(evaluate)
+            if score:
+                run.follow_plateau()
             if save and group.leads:
                 run.save()
             if stop and not last:

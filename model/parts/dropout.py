@@ -53,6 +53,13 @@ def drawn(rate: float) -> bool:
     return torch.rand((), generator=getattr(_thread, "generator", None)).item() < rate
 
 
+def normal_like(x: Tensor) -> Tensor:
+    """Draws from N(0, 1) in x's shape and type, on a processor from this thread's generator."""
+    if not x.is_cpu:
+        return torch.randn_like(x)
+    return torch.randn(x.shape, dtype=x.dtype, generator=getattr(_thread, "generator", None))
+
+
 def _kept(x: Tensor, dropped: int) -> Tensor:
     """1 where an element is kept, else 0, in x's shape and type: P(0) = dropped / LEVELS."""
     generator = getattr(_thread, "generator", None)

@@ -69,7 +69,7 @@ class AttentionalLSTM(Sublayer):
 
     def step(self, x_RD: Tensor, state: State, now: Now) -> Tensor:
         """(R, D) → (R, D)."""
-        past = tuple(state.of_parents(name, now).flatten(0, 1) for name in ("output", "h", "c"))
+        past = tuple(state.of_parents(name, now) for name in ("output", "h", "c"))
         h_RD, c_RD = self._cell(self.input(x_RD), past)
         h_BKD, c_BKD = (x.view(-1, now.beam_size, x.shape[-1]) for x in (h_RD, c_RD))
         found_BKD, _ = self._attend(h_BKD, state["keys"], state["memory"], now.given.memory_bias_B11M)

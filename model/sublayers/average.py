@@ -39,7 +39,7 @@ class Average(Sublayer):
 
     def step(self, x_RD: Tensor, state: State, now: Now) -> Tensor:
         """(R, D) → (R, D); the state is the sum of the inputs so far, (B, K, D)."""
-        sum_RD = x_RD + state.of_parents("sum", now).flatten(0, 1) if now.time else x_RD
+        sum_RD = x_RD + state.of_parents("sum", now) if now.time else x_RD
         state.put({"sum": sum_RD.view(-1, now.beam_size, sum_RD.shape[-1])})
         g_RD = sum_RD / (now.time + 1)
         if self.feed_forward is not None:

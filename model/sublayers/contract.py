@@ -50,7 +50,7 @@ class Now(NamedTuple):
 
     time: int
     beam_size: int
-    parents_BK: Tensor | None  # the slot at time − 1 that each beam continues; None: its own (one beam, or time 0)
+    parents_R: Tensor | None  # the row at time − 1 that each beam continues; None: its own (one beam, or time 0)
     bias_B1KM: Tensor | None  # over the (time, beam) slots so far, M = (time + 1)·K; None: all are its own past
     given: Given  # of the search's sentences
 
@@ -72,12 +72,9 @@ class State:
         self.tensors = {name: tensor.index_select(0, sentences) for name, tensor in self.tensors.items()}
 
     def of_parents(self, name: str, now: Now) -> Tensor:
-        """A tensor (B, K, …) as each beam's parent left it."""
-        tensor_BK = self.tensors[name]
-        if now.parents_BK is None:
-            return tensor_BK
-        sentence_B1 = torch.arange(tensor_BK.shape[0], device=tensor_BK.device).unsqueeze(1)
-        return tensor_BK[sentence_B1, now.parents_BK]
+        """A tensor (B, K, …) as each beam's parent left it, by rows: (R, …)."""
+        tensor_R = self.tensors[name].flatten(0, 1)
+        return tensor_R if now.parents_R is None else tensor_R.index_select(0, now.parents_R)
 
 
 class Sublayer(nn.Module):

@@ -40,21 +40,20 @@ class Convolution(Sublayer):
 
     def forward(self, x_BTD: Tensor, given: Given) -> Tensor:
         """(B, T, D) → (B, T, D)."""
+        positions = x_BTD.shape[1]
         if given.keep_BT is not None:
             x_BTD = x_BTD.masked_fill(~given.keep_BT.unsqueeze(-1), 0)
         before = self.reach if given.causal else self.reach // 2
-        return self._convolve(F.pad(x_BTD, (0, 0, before, self.reach - before)))
-
-    def _convolve(self, x_BTD: Tensor) -> Tensor:
-        """(B, reach + T, D) → (B, T, D)."""
-        positions = x_BTD.shape[1] - self.reach
+        x_BTD = F.pad(x_BTD, (0, 0, before, self.reach - before))
         if self.depthwise is not None:
-            windows_BTC = self.depthwise(x_BTD.transpose(1, 2)).transpose(1, 2)
-        else:
-            starts = range(0, self.reach + 1, self.dilation)
-            windows_BTC = torch.cat([x_BTD[:, start : start + positions] for start in starts], -1)
-        output_BTD: Tensor = self.window(windows_BTC)
-        return F.glu(output_BTD) if self.gated else output_BTD
+            return self._output(self.depthwise(x_BTD.transpose(1, 2)).transpose(1, 2))
+        starts = range(0, self.reach + 1, self.dilation)
+        return self._output(torch.cat([x_BTD[:, start : start + positions] for start in starts], -1))
+
+    def _output(self, windows_C: Tensor) -> Tensor:
+        """(…, C) → (…, D)."""
+        output_D: Tensor = self.window(windows_C)
+        return F.glu(output_D) if self.gated else output_D
 
     def start(self, given: Given, room: Room) -> State:
         """The inputs that later windows reach back to, (B, K, reach, D): zeros before the first position."""
@@ -64,7 +63,10 @@ class Convolution(Sublayer):
 
     def step(self, x_RD: Tensor, state: State, now: Now) -> Tensor:
         """(R, D) → (R, D)."""
-        past_BKrD = state.of_parents("inputs", now)
-        inputs_RrD = torch.cat([past_BKrD.flatten(0, 1), x_RD.unsqueeze(1)], 1)
-        state.put({"inputs": inputs_RrD[:, 1:].reshape(past_BKrD.shape)})
-        return self._convolve(inputs_RrD)[:, 0]
+        inputs_RrD = torch.cat([state.of_parents("inputs", now), x_RD.unsqueeze(1)], 1)
+        rows, _, width = inputs_RrD.shape
+        state.put({"inputs": inputs_RrD[:, 1:].view(rows // now.beam_size, now.beam_size, self.reach, width)})
+        taps_RkD = inputs_RrD[:, :: self.dilation]
+        if self.depthwise is not None:
+            return self._output(torch.einsum("rkd,dk->rd", taps_RkD, self.depthwise.weight[:, 0]))
+        return self._output(taps_RkD.flatten(1))

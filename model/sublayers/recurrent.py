@@ -13,13 +13,15 @@ from torch import Tensor, nn
 
 from model.config import ModelConfig
 from model.kinds import recurrent as kinds
+from model.parts.autocast import without_autocast
 from model.sublayers.contract import Given, Now, Room, State, Sublayer
 
 Cell = Callable[..., Tensor | tuple[Tensor, Tensor]]
-CELLS: dict[str, tuple[Callable[..., nn.RNNBase], Cell]] = {  # whole sequences, and one step
-    "RNN": (nn.RNN, torch.rnn_tanh_cell),
-    "GRU": (nn.GRU, torch.gru_cell),
-    "LSTM": (nn.LSTM, torch.lstm_cell),
+Whole = Callable[..., tuple[Tensor, ...]]
+CELLS: dict[str, tuple[Callable[..., nn.RNNBase], Whole, Cell]] = {  # module, whole sequences, one step
+    "RNN": (nn.RNN, torch.rnn_tanh, torch.rnn_tanh_cell),
+    "GRU": (nn.GRU, torch.gru, torch.gru_cell),
+    "LSTM": (nn.LSTM, torch.lstm, torch.lstm_cell),
 }
 
 
@@ -32,7 +34,7 @@ class Recurrent(Sublayer):
 
     def __init__(self, config: ModelConfig, options: kinds.Recurrent) -> None:
         super().__init__()
-        fused, self.cell = CELLS[options.cell]
+        fused, self.whole, self.cell = CELLS[options.cell]
         width = config.d_model
         self.reads_backward = options.backward
         self.ahead = fused(width, width, bias=config.bias, batch_first=True)
@@ -48,12 +50,25 @@ class Recurrent(Sublayer):
     def forward(self, x_BTD: Tensor, given: Given) -> Tensor:
         """(B, T, D) → (B, T, D). Padding comes after the pieces, so it has no influence on them."""
         if self.reads_backward:
-            return _reversed(self.ahead(_reversed(x_BTD, given.keep_BT))[0], given.keep_BT)
-        ahead_BTD: Tensor = self.ahead(x_BTD)[0]
+            return _reversed(self._run(self.ahead, _reversed(x_BTD, given.keep_BT)), given.keep_BT)
+        ahead_BTD = self._run(self.ahead, x_BTD)
         if self.back is None:
             return ahead_BTD
-        back_BTD = self.back(_reversed(x_BTD, given.keep_BT))[0]
+        back_BTD = self._run(self.back, _reversed(x_BTD, given.keep_BT))
         return ahead_BTD + _reversed(back_BTD, given.keep_BT)
+
+    def _run(self, network: nn.RNNBase, x_BTD: Tensor) -> Tensor:
+        if not (x_BTD.is_cpu and torch.is_autocast_enabled("cpu")):
+            output_BTD: Tensor = network(x_BTD)[0]
+            return output_BTD
+        # On a processor autocast casts the weights of rnn and gru at each position, unless they are narrow already.
+        narrow = torch.get_autocast_dtype("cpu")
+        weights = [weight.to(narrow) for weight in network.all_weights[0]]
+        with without_autocast(x_BTD.device):
+            zeros_1BD = x_BTD.new_zeros(1, x_BTD.shape[0], x_BTD.shape[2], dtype=narrow)
+            start = (zeros_1BD, zeros_1BD) if len(self.kept) > 1 else zeros_1BD
+            options = (network.bias, 1, 0.0, self.training, False, True)  # one layer and direction, batch first
+            return self.whole(x_BTD.to(narrow), start, weights, *options)[0]
 
     def start(self, given: Given, room: Room) -> State:
         """h, and c of an LSTM: zeros (B, K, D)."""
@@ -62,7 +77,7 @@ class Recurrent(Sublayer):
 
     def step(self, x_RD: Tensor, state: State, now: Now) -> Tensor:
         """(R, D) → (R, D)."""
-        past = tuple(state.of_parents(name, now).flatten(0, 1) for name in self.kept)
+        past = tuple(state.of_parents(name, now) for name in self.kept)
         found = self.cell(x_RD, past if len(past) > 1 else past[0], *self.ahead.all_weights[0])
         new = found if isinstance(found, tuple) else (found,)
         state.put({n: new_RD.view(-1, now.beam_size, x_RD.shape[-1]) for n, new_RD in zip(self.kept, new, strict=True)})

@@ -1,9 +1,11 @@
 """The paper's paragraph on the experimental setup and the reproducibility checklist, from what the runs recorded."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from ablations.study.messages import number
 from experiments.config import flatten
+from experiments.optimization import OPTIMIZERS, SCHEDULES, OptimizerName
 from reports.results.results import Outcome
 from reports.results.table import Table
 from reports.table.cost import training_seconds
@@ -56,10 +58,9 @@ def _transformer(base: Outcome) -> Iterator[str]:
     size = "" if pairs is None else f"{number(pairs, 'pair')} of "
     yield f"It is trained on {size}the corpus {corpus_name(base)}, {_encoded(base)}."
     steps, warmup, tokens = (settings[name] for name in _STEPS)
-    beta1, beta2, epsilon = (show(name, settings[name]) for name in _ADAM)
     yield (
-        f"Training takes {number(steps, 'step')} of Adam (β1 {beta1}, β2 {beta2}, ε {epsilon}) with the "
-        f"inverse-square-root schedule and {number(warmup, 'step')} of warm-up, batches of at most "
+        f"Training takes {number(steps, 'step')} of {_optimizer(settings)} with "
+        f"{SCHEDULES[settings['training.schedule']].words} and {number(warmup, 'step')} of warm-up, batches of at most "
         f"{number(tokens, 'token')} a side, and label smoothing {smoothing}."
     )
 
@@ -67,9 +68,30 @@ def _transformer(base: Outcome) -> Iterator[str]:
 def _encoded(base: Outcome) -> str:
     size, units = base.setting("data.vocab_size"), base.setting("data.units")
     learnt = {"bpe": "a BPE vocabulary", "unigram": "a unigram vocabulary", "word": "a vocabulary of whole words"}
+    if base.setting("data.sized_by_text") and units == "word":
+        return "each of whose words is a piece"
     if units in learnt:
         return f"encoded with {learnt[units]} of {number(size, 'piece')} trained on it"
     return "encoded as bytes of UTF-8" if units == "byte" else "encoded as characters"
+
+
+def _optimizer(settings: Mapping[str, Any]) -> str:
+    chosen: OptimizerName = settings["training.optimizer"]
+    beta1, beta2, epsilon = (show(name, settings[name]) for name in _ADAM)
+    adam = f"(β1 {beta1}, β2 {beta2}, ε {epsilon})"
+    first, second = (show("", settings[f"training.lion_beta{number}"]) for number in (1, 2))
+    usual, given = OPTIMIZERS[chosen], settings["training.momentum"]
+    its = show("", usual.momentum if given is None else given)
+    looks = usual.nesterov if settings["training.nesterov"] is None else settings["training.nesterov"]
+    momentum = f"{'Nesterov momentum' if looks else 'momentum'} {its}"
+    return {
+        "adam": f"Adam {adam}",
+        "adamw": f"AdamW {adam}",
+        "sgd": f"SGD ({momentum})",
+        "adafactor": "Adafactor",
+        "lion": f"Lion (β1 {first}, β2 {second})",
+        "muon": f"Muon ({momentum}) for matrices of the layers and Adam {adam} for the rest",
+    }[chosen]
 
 
 def _decoding(base: Outcome) -> str:

@@ -29,7 +29,7 @@ def tokenizer(outcome: Outcome) -> tuple[str, int | None]:
     None: the run read no size, because its text decides it.
     """
     sums = outcome.record.data.tokenizer.sha256 if outcome.record else {}
-    size = None if outcome.setting("data.units") in ("char", "byte") else outcome.setting("data.vocab_size")
+    size = None if outcome.setting("data.sized_by_text") else outcome.setting("data.vocab_size")
     return " ".join(sorted({digest[:10] for digest in sums.values()})), size
 
 

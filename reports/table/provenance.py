@@ -40,7 +40,9 @@ def typical(table: Table) -> Outcome:
 
 def corpus_name(outcome: Outcome) -> str:
     """The corpus's name, without path, and its digest: "multi30k (1f2e3d4c)"; "" for a task without a corpus."""
-    corpus = str(outcome.setting("data.corpus") or "").rstrip("/").rpartition("/")[2]
+    corpus = (
+        str(outcome.setting("data.algorithm") or outcome.setting("data.corpus") or "").rstrip("/").rpartition("/")[2]
+    )
     digest = " ".join(value[:8] for value in outcome.run.inputs.values())
     return f"{corpus} ({digest})" if corpus and digest else corpus
 

@@ -67,6 +67,18 @@ def parsing(tmp_path: Path) -> Case:
     )  # fmt: skip
 
 
+def algorithmic(tmp_path: Path) -> Case:
+    return Case(
+        load_task("algorithmic"),
+        {
+            "model.num_layers": 1, "model.d_model": 8, "model.d_ff": 16, "model.num_heads": 2, "model.d_k": 4,
+            "model.d_v": 4, "data.algorithm": "dyck", "data.builtin_pairs": 300, "data.set_pairs": 20,
+            "training.train_steps": 6, "training.tokens_per_batch": 400, "training.checkpoint_steps": 2,
+            "training.precision": "fp32",
+        },
+    )  # fmt: skip
+
+
 OWN = """
 import random
 from dataclasses import dataclass
@@ -131,7 +143,7 @@ def example(tmp_path: Path) -> Case:
     return Case(task_of(study), study.profiles["short"].set)
 
 
-CASES: list[Callable[[Path], Case]] = [translation, characters, parsing, own, command, example]
+CASES: list[Callable[[Path], Case]] = [translation, characters, parsing, algorithmic, own, command, example]
 
 
 class Bench:

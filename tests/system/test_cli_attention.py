@@ -3,7 +3,11 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from .conftest import Cli
+
+pytestmark = pytest.mark.slow
 
 SMALL = (
     "training.train_steps=2", "data.builtin_pairs=300", "data.vocab_size=200", "evaluation.beam_size=1",

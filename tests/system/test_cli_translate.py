@@ -120,6 +120,23 @@ def test_attention_is_drawn_and_kept_as_an_artifact(cli: Cli, store: tuple[Path,
     assert "numbered from 1" in cli("attention", "The dog.", *named, "--layer", "9", code=2).stderr
 
 
+def test_a_recurrent_row_draws_the_attention_that_it_has_and_names_what_it_lacks(cli: Cli, tmp_path: Path) -> None:
+    lines = 'encoder = "gru(bidirectional=true)", decoder = "gru, cross_attention(num_heads=1), gru", '
+    study = tmp_path / "recurrent.toml"
+    study.write_text(SHARED.partition('\n[[variation]]\nkey = "greedy"')[0].replace("model = {", f"model = {{{lines}"))
+    named = ("--study", study, "--row", "base", "--store", tmp_path / "runs")
+    cli("run", study, "--store", tmp_path / "runs", "--devices", "cpu:1")
+    found = as_json(cli("attention", "The dog sleeps.", *named, "--json", "--target", "der Hund"))
+    assert {kind: [len(layer) for layer in layers] for kind, layers in found["maps"].items()} == {
+        "encoder": [], "decoder": [], "cross": [1],
+    }  # fmt: skip
+    lacking = cli("attention", "The dog.", *named, "--kind", "encoder", code=2).stderr
+    assert "no self_attention in its encoder. It has: --kind cross (1 layer)" in lacking
+    assert "numbered from 1" in cli("attention", "The dog.", *named, "--layer", "2", code=2).stderr
+    cli("export", tmp_path / "model", *named)
+    assert cli("translate", study, "--model", tmp_path / "model", "--devices", "cpu:1").stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

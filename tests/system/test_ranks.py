@@ -92,19 +92,30 @@ def test_two_processes_train_as_one(store: Store) -> None:
             torch.testing.assert_close(two[name], tensor, rtol=1e-3, atol=1e-4)
 
 
-def test_three_ranks_killed_and_resumed_equal_three_undisturbed(store: Store) -> None:
-    straight = _start(store, "straight", 3)
-    _finished(store, "straight", straight)
-    killed = _start(store, "killed", 3)
-    _wait_for("checkpoint", store, "killed", killed)
+OTHERS = {"optimizer": "muon", "schedule": "plateau", "learning_rate": 0.5, "eval_steps": 4, "plateau_patience": 0}
+
+
+@pytest.mark.parametrize("choices", [{}, OTHERS], ids=["adam", "muon"])
+def test_three_ranks_killed_and_resumed_equal_three_undisturbed(store: Store, choices: dict[str, Any]) -> None:
+    changes = {"training": {**SETTINGS["training"], **choices}}
+    straight, broken, resumed = (f"{word}{len(choices)}" for word in ("straight", "killed", "resumed"))
+    whole = _finished(store, straight, _start(store, straight, 3, **changes))
+    killed = _start(store, broken, 3, **changes)
+    _wait_for("checkpoint", store, broken, killed)
     os.killpg(killed.pid, signal.SIGKILL)
     killed.wait()
-    assert not (_folder(store, "killed") / "final").exists(), "it was killed on the way"
-    events = _finished(store, "resumed", _start(store, "resumed", 3, earlier="killed"))
+    assert not (_folder(store, broken) / "final").exists(), "it was killed on the way"
+    events = _finished(store, resumed, _start(store, resumed, 3, earlier=broken, **changes))
     assert [e["step"] > 0 for e in events if e["kind"] == "resumed"] == [True]
     for file in ("model.safetensors", "optimizer.safetensors"):
         path = f"checkpoints/step-00000024/{file}"
-        assert (_folder(store, "resumed") / path).read_bytes() == (_folder(store, "straight") / path).read_bytes()
+        assert (_folder(store, resumed) / path).read_bytes() == (_folder(store, straight) / path).read_bytes()
+    if choices:
+        dev = [e["metrics"]["dev_perplexity"] for e in whole if "dev_perplexity" in e.get("metrics", {})]
+        lowest = [min(dev[: number + 1]) for number in range(len(dev))]
+        worse = sum(one >= best for one, best in zip(dev[1:-1], lowest[:-2], strict=True))
+        rates = {e["step"]: e["metrics"]["learning_rate"] for e in whole if "loss" in e.get("metrics", {})}
+        assert worse and rates[24] == 0.5 * 0.5**worse
 
 
 def test_a_rank_that_is_killed_ends_the_run_likewise(store: Store) -> None:

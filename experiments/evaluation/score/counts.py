@@ -1,4 +1,4 @@
-"""Corpus scores of many sums of counts at once: BLEU in sacrebleu's arithmetic, F1 of brackets. Imports no torch.
+"""Corpus scores of many sums of counts at once: BLEU in sacrebleu's arithmetic, F1, exact shares. Imports no torch.
 
 An evaluation keeps one row of counts per sentence; sums over any sentences give their corpus score. So a report
 recomputes a recorded score, and resamples sentences for tests.
@@ -17,6 +17,7 @@ BLEU_COUNTS = (
     "sys_len", "ref_len", *(f"correct_{n}" for n in range(1, ORDERS + 1)), *(f"total_{n}" for n in range(1, ORDERS + 1))
 )  # fmt: skip
 BRACKET_COUNTS = ("matched", "gold", "parsed")
+EXACT_COUNTS = ("exact", "sequences", "right", "pieces")
 _NO_SCORE = -9999999999.0  # sacrebleu's logarithm of a precision of zero
 
 
@@ -60,3 +61,20 @@ def f1(sums: NDArray[Any]) -> NDArray[np.float64]:
     matched, gold, parsed = np.moveaxis(sums.astype(np.float64), -1, 0)
     score: NDArray[np.float64] = 200 * matched / np.maximum(gold + parsed, 1.0)
     return score
+
+
+def exact(sums: NDArray[Any]) -> NDArray[np.float64]:
+    """`sums` (… × 4, EXACT_COUNTS) → share of exact sequences (…), 0 to 100."""
+    return _share(sums[..., 0], sums[..., 1])
+
+
+def pieces(sums: NDArray[Any]) -> NDArray[np.float64]:
+    """`sums` (… × 4, EXACT_COUNTS) → share of pieces at their place (…), 0 to 100."""
+    return _share(sums[..., 2], sums[..., 3])
+
+
+def _share(part: NDArray[Any], whole: NDArray[Any]) -> NDArray[np.float64]:
+    import numpy as np
+
+    shares: NDArray[np.float64] = 100.0 * part / np.maximum(whole, 1)
+    return shares

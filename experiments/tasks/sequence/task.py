@@ -100,7 +100,7 @@ class SequenceTask(Task):
         pieces = encoded.facts["vocab_size"]
         return self.target_symbols(config) or pieces["target"], pieces["source"]
 
-    def typical_length(self, config: RunConfig) -> int:
+    def typical_length(self, config: Any) -> int:
         """Pieces of a sentence, before a corpus is measured."""
         return footprint.TYPICAL_LENGTHS[config.data.units]
 
@@ -115,19 +115,25 @@ class SequenceTask(Task):
 
     def memory_bytes(self, config: RunConfig, kind: str) -> float:
         precision, heap = footprint.precision_here(config.training.precision), footprint.heap_here()
-        tokens, length = config.training.tokens_per_batch, self.typical_length(config)
-        return footprint.memory_bytes(config.model, self.vocab_sizes(config), tokens, kind, precision, heap, length)
+        sizes, tokens = self.vocab_sizes(config), config.training.tokens_per_batch
+        length, state = self.typical_length(config), self._state(config)
+        return footprint.memory_bytes(config.model, sizes, tokens, kind, precision, heap, length, state)
 
     def least_memory_bytes(self, config: RunConfig, kind: str) -> float:
         """On a processor running out of memory is not reported, so the micro-batch stays as it is."""
         if kind == "cpu":
             return self.memory_bytes(config, kind)
-        tokens, length = footprint.SMALLEST_TOKENS, self.typical_length(config)
-        return footprint.memory_bytes(config.model, self.vocab_sizes(config), tokens, kind, length=length)
+        sizes, tokens = self.vocab_sizes(config), footprint.SMALLEST_TOKENS
+        length, state = self.typical_length(config), self._state(config)
+        return footprint.memory_bytes(config.model, sizes, tokens, kind, length=length, state=state)
 
     def disk_bytes(self, config: RunConfig) -> float:
         kept = config.training
-        return footprint.disk_bytes(self.num_params(config), kept.keep_checkpoints, kept.keep_optimizer)
+        sizes = self.num_params(config), kept.keep_checkpoints
+        return footprint.disk_bytes(*sizes, kept.keep_optimizer, self._state(config))
+
+    def _state(self, config: RunConfig) -> float:
+        return footprint.state_numbers(config.model, self.vocab_sizes(config), config.training)
 
     def obstacles(self, config: RunConfig, store: Path) -> list[UserError]:
         corpus, symbols = self.corpus(config), self.target_symbols(config)

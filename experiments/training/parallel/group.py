@@ -62,3 +62,11 @@ class Group:
         said = torch.tensor(flags, dtype=torch.uint8)
         dist.broadcast(said, 0, group=self.control)
         return [bool(flag) for flag in said.tolist()]
+
+    def of_rank_0(self, value: float) -> float:
+        """Rank 0's value."""
+        if self.size == 1:
+            return value
+        said = torch.tensor(value, dtype=torch.float64)
+        dist.broadcast(said, 0, group=self.control)
+        return float(said)

@@ -2,6 +2,8 @@
 
 import pytest
 
+from experiments.optimization import OPTIMIZERS, SCHEDULES
+
 BASE = '[[variation]]\nkey = "base"\n'
 NO_FEED_FORWARD = (
     'model.encoder = "N * self_attention"\nmodel.decoder = "N * (self_attention, cross_attention)"\nmodel.d_ff = 100\n'
@@ -51,3 +53,38 @@ def test_an_option_of_the_command_line_needs_one_row_that_reads_it(own_study, ro
     study = own_study(BASE + '[[variation]]\nkey = "x"\nset = {model.num_heads = 4}\n')
     assert "--set" in mistake(rows_of, study, sets=["model.rotary_share=0.5"])
     assert set(rows_of(study, sets=["model.encoder_layers=2"])) == {"base", "x"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "unread", "words"),
+    [
+        ("training.momentum = 0.5", "training.momentum", "training.optimizer = adam does not read it; sgd and muon"),
+        ("training.optimizer = 'lion', training.adam_beta1 = 0.8", "training.adam_beta1", "adam, adamw and muon read"),
+        ("training.optimizer = 'muon', training.lion_beta1 = 0.8", "training.lion_beta1", "lion reads it"),
+        ("training.min_lr_ratio = 0.1", "training.min_lr_ratio", "training.schedule = inverse_sqrt does not read it"),
+        ("training.schedule = 'cosine', training.stable_ratio = 0.5", "training.stable_ratio", "warmup_stable_decay"),
+        ("training.schedule = 'linear', training.plateau_patience = 1", "training.plateau_patience", "plateau reads"),
+        ("training.learning_rate = 0.1, training.learning_rate_scale = 2", "training.learning_rate_scale", "is set"),
+    ],
+)
+def test_what_the_optimizer_or_the_schedule_does_not_read_is_refused(
+    own_study, rows_of, mistake, settings, unread, words
+):
+    message = mistake(rows_of, own_study(BASE + f'[[variation]]\nkey = "x"\nset = {{{settings}}}\n'))
+    assert f"it sets {unread}, but" in message and words in message, message
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_option_of_an_optimizer_is_read_with_it(own_study, rows_of, name):
+    options = {"nesterov": "true", "momentum": "0.5"}
+    its = ", ".join(f"training.{option} = {options.get(option, '0.25')}" for option in OPTIMIZERS[name].reads)
+    study = own_study(BASE + f"[[variation]]\nkey = \"x\"\nset = {{training.optimizer = '{name}', {its}}}\n")
+    assert set(rows_of(study)) == {"base", "x"}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_every_option_of_a_schedule_is_read_with_it(own_study, rows_of, name):
+    options = {"plateau_patience": "3"}
+    its = "".join(f", training.{option} = {options.get(option, '0.25')}" for option in SCHEDULES[name].reads)
+    chosen = f"training.schedule = '{name}', training.eval_steps = 5, training.learning_rate = 0.1{its}"
+    assert set(rows_of(own_study(BASE + f'[[variation]]\nkey = "x"\nset = {{{chosen}}}\n'))) == {"base", "x"}

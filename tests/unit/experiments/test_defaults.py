@@ -7,11 +7,12 @@ import pytest
 from experiments.config import RunConfig, defaults
 from experiments.identity import digest
 from experiments.store import code
+from experiments.tasks.algorithmic_config import AlgorithmicConfig
 from experiments.tasks.load import load_task
 from experiments.tasks.parsing_config import ParsingConfig
 
 # A new setting with a default of its own changes these: write the new digest here. A changed default must not.
-PINNED = {RunConfig: "a0a88f0c25c490a3", ParsingConfig: "15975dc091ae64b0"}
+PINNED = {RunConfig: "33229528985d102d", ParsingConfig: "f5c0470b71919127"}
 
 
 @pytest.mark.parametrize("kind", PINNED)
@@ -19,7 +20,7 @@ def test_every_default_is_what_it_was(kind):
     assert digest(dict(defaults(kind))) == PINNED[kind]
 
 
-@pytest.mark.parametrize("name", ["translation", "parsing"])
+@pytest.mark.parametrize("name", ["translation", "parsing", "algorithmic"])
 @pytest.mark.parametrize("module", ["experiments.config", "model.config"])
 def test_a_default_that_is_edited_makes_results_stale(monkeypatch, name, module):
     roots = load_task(name).training_code
@@ -36,3 +37,8 @@ def test_a_default_that_is_edited_makes_results_stale(monkeypatch, name, module)
     assert default in read(edited)
     monkeypatch.setattr(Path, "read_bytes", edit)
     assert code.code_digest(roots) != before
+
+
+def test_the_defaults_of_an_algorithmic_corpus_are_what_they_were():
+    own = {name: value for name, value in defaults(AlgorithmicConfig).items() if name.startswith("data.")}
+    assert digest(own) == "04ba14c4736f26f7"

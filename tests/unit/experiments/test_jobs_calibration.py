@@ -5,17 +5,21 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from experiments.config import TrainingConfig
 from experiments.device import resolve_precision
 from experiments.jobs.attempts.calibration import Point, Speed, keep, kept, of_results
 from experiments.jobs.engines.remote import environment
+from experiments.optimization import OPTIMIZERS
 from experiments.store.layout import Store
 from experiments.store.sealed import write_json
 from experiments.tasks import footprint
 from experiments.tasks.footprint import LOGIT_TOKENS, disk_bytes, memory_bytes
 from experiments.training import loss
+from experiments.training.optimizers import make_optimizers, optimizer_tensors, update
 from experiments.training.parallel import lanes
 from model import cost as count
 from model.config import ModelConfig
+from model.factory import build_model
 
 COSTS = st.floats(1e8, 1e12)
 
@@ -81,6 +85,23 @@ class TestFootprint:
         large = memory_bytes(self.BASE, (10_016, 10_016), 28, kind)
         rows = 10_000 * self.BASE.d_model * each + 28 * 10_000 * 4  # of the embedding; logits of one sentence
         assert large - small == pytest.approx(rows)
+
+    @pytest.mark.parametrize("optimizer", OPTIMIZERS)
+    def test_an_optimizers_state_is_what_it_keeps(self, optimizer):
+        sizes = self.BASE.model_copy(update={"num_layers": 2, "d_model": 64, "d_ff": 256, "d_k": 8, "d_v": 8})
+        settings, vocab = TrainingConfig(optimizer=optimizer), 512
+        model = build_model(sizes, vocab)
+        optimizers = make_optimizers(model, settings)
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        update(optimizers)
+        kept = sum(t.numel() for t in optimizer_tensors(model, optimizers, 1).values())
+        params = count.num_params(sizes, vocab)
+        found = footprint.state_numbers(sizes, (vocab, vocab), settings)
+        assert found == pytest.approx(kept / params, abs=0.05)
+        plain, its = (memory_bytes(sizes, (vocab, vocab), 28, "cpu", state=state) for state in (2, found))
+        assert plain - its == pytest.approx(2 * 4 * (2 - found) * params)  # itself, and the copy to be saved
+        assert disk_bytes(params, 3, state=found) == pytest.approx(4 * params * (1 + 3 * (1 + found)))
 
     def test_logits_are_those_of_the_losss_chunks(self):
         assert LOGIT_TOKENS == {

@@ -11,6 +11,7 @@ from experiments.training import curve
 from experiments.training.parallel.group import Group
 from experiments.training.parallel.lanes import LARGEST, Lanes, lanes_for
 from model.parts.dropout import dropout
+from tests.lines import random_config
 from tests.small_training import SIZES, losses, pairs, run
 
 PLAIN = SIZES.model_copy(update={"dropout": 0.0})
@@ -48,6 +49,17 @@ def test_with_dropout_lanes_repeat_every_bit_and_a_resume_too(tmp_path):
     for expected, *others in zip(*(model.parameters() for model in (straight, again, resumed)), strict=True):
         assert all(torch.equal(other, expected) for other in others)
     assert len(set(losses(events).values())) == 12
+
+
+@pytest.mark.parametrize(("seed", "lanes"), [*((seed, 2) for seed in range(10)), *((seed, 1) for seed in range(4))])
+def test_in_any_architecture_a_resume_repeats_every_bit(tmp_path, seed, lanes):
+    options = {"sizes": random_config(seed, dropout=0.1), "batches": parts, "precision": ("fp32", "bf16")[seed % 2]}
+    straight, _, _ = run(tmp_path / "1", lanes=lanes, **options)
+    run(tmp_path / "2", lanes=lanes, stop_at=5, **options)
+    resumed, facts, _ = run(tmp_path / "3", lanes=lanes, earlier=[tmp_path / "2"], **options)
+    assert facts["resumed_from"] == 5
+    for (name, expected), found in zip(straight.named_parameters(), resumed.parameters(), strict=True):
+        assert torch.equal(found, expected), name
 
 
 def test_lanes_draw_other_bits_than_each_other_and_the_same_ones_again():

@@ -72,6 +72,17 @@ def test_a_training_stopped_three_times_equals_an_undisturbed_one_bit_for_bit(tm
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
+def test_a_resume_knows_how_often_each_layer_was_updated(tmp_path):
+    sizes = SIZES.model_copy(update={"num_layers": 3, "layer_drop": 0.5})
+    _, _, events = run(tmp_path / "straight", sizes=sizes)
+    run(tmp_path / "1", sizes=sizes, stop_at=5)
+    kept = checkpoint.Checkpoint.open(tmp_path / "1/checkpoints/step-00000005").optimizer()
+    fewer = {int(count) for name, count in kept.items() if name.startswith("step/")}
+    assert fewer and max(fewer) < 5
+    _, _, seen = run(tmp_path / "2", sizes=sizes, earlier=[tmp_path / "1"])
+    assert losses(seen) == {step: loss for step, loss in losses(events).items() if step > 5}
+
+
 def test_a_longer_run_goes_on_from_a_shorter_one(tmp_path):
     def settings(steps):
         return TrainingConfig(train_steps=steps, warmup_steps=10, checkpoint_steps=5)

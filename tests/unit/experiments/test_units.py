@@ -11,6 +11,8 @@ from experiments.data.encoding.encoded import EncodedCorpus
 from experiments.data.encoding.prepare import prepare
 from experiments.errors import UserError
 from experiments.identity import run_identity
+from experiments.tasks.parsing import TASK as PARSING
+from experiments.tasks.parsing_config import ParsingConfig
 from experiments.tasks.translation import TASK
 from experiments.tasks.vocabulary import sizes_by_text
 from model.factory import build_model
@@ -78,7 +80,7 @@ def test_a_size_that_is_not_read_makes_no_other_corpus_and_is_refused_in_a_row(
     assert prepared(small, tmp_path).digest == prepared(large, tmp_path).digest
     assert TASK.vocab_sizes(small) == TASK.vocab_sizes(large)
     (why,) = small.unread(["data.vocab_size", "data.units"]).values()
-    assert f"every {units} of the training text is a piece" in why
+    assert f"is a piece here (data.units = {units})" in why
     assert not config(folder, "bpe").unread(["data.vocab_size"])
 
 
@@ -113,3 +115,14 @@ def test_counting_is_remembered_and_another_text_counted_anew(folder: Path) -> N
         german.write("ein Wort\n")
     again = sizes_by_text(TASK.corpus(settings), settings.data, True)
     assert again == (first[0] + 1, first[1] + 1)
+
+
+@pytest.mark.parametrize("units", ["unigram", "word", "char", "byte"])
+def test_of_trees_the_sentences_have_units_and_the_symbols_stay_symbols(tmp_path: Path, units: str) -> None:
+    data = {"vocab_size": 120, "target_vocab_size": 64, "builtin_pairs": 300, "units": units}
+    settings = ParsingConfig.from_mapping({"data": data})
+    facts = PARSING.prepare(settings, tmp_path, lambda *_: None)
+    target, source = PARSING.vocab_sizes(settings)
+    assert source == facts["vocab_size"]["source"] and target == 64 >= facts["vocab_size"]["target"]
+    assert facts["train"]["target"]["unknown"] == 0
+    assert not PARSING.obstacles(settings, tmp_path / "elsewhere")

@@ -21,7 +21,7 @@ def network(seed: int, **settings: object) -> Network:
     model = build_model(random_config(seed, **settings), 20).double().eval()
     with torch.no_grad():
         for parameter in model.parameters():
-            if parameter.dim() < 2:
+            if parameter.dim() < 2 or not parameter.any():
                 parameter.add_(torch.randn_like(parameter), alpha=0.3)
     return model
 

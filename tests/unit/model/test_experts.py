@@ -7,6 +7,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from model.config import ModelConfig
 from model.kinds import average, experts
 from model.kinds.feed_forward import FeedForward as FeedForwardKind
+from model.parts import auxiliary
 from model.sublayers.average import Average
 from model.sublayers.contract import Given
 from model.sublayers.experts import Experts
@@ -86,3 +87,80 @@ def test_the_average_is_the_mean_of_each_prefix(feed_forward, gated):
 def test_the_average_is_for_decoders():
     with pytest.raises(ValueError, match="average cannot be in the encoder, only in the decoder"):
         ModelConfig(encoder="average")
+
+
+def noisy(**options: object) -> Experts:
+    """In float64, with drawn matrices."""
+    ours = built(**{"count": 5, "active": 2, "gate": "noisy_top_k", **options})
+    for parameter in (ours.router.weight, ours.noise.weight):
+        torch.nn.init.normal_(parameter)
+    return ours
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_noisy_gates_add_up_to_one_over_the_chosen(training):
+    ours = noisy().train(training)
+    weights_NA, chosen_NA = ours.gates(torch.randn(50, D, dtype=torch.float64))
+    torch.testing.assert_close(weights_NA.sum(1), torch.ones(50, dtype=torch.float64))
+    assert bool((weights_NA > 0).all()) and all(len(set(row)) == 2 for row in chosen_NA.tolist())
+
+
+def test_noise_is_drawn_in_training_alone():
+    ours, x_ND = noisy(), torch.randn(50, D, dtype=torch.float64)
+    assert not torch.equal(ours.gates(x_ND)[0], ours.gates(x_ND)[0])
+    ours.eval()
+    torch.testing.assert_close(ours.gates(x_ND)[0], ours.gates(x_ND)[0], atol=0, rtol=0)
+
+
+def test_the_losses_equal_their_formulas():
+    """The load's chances against their frequency under fresh noise of one expert (equation 8)."""
+    ours, x_ND = noisy(importance=0.3, load=0.7), torch.randn(6, D, dtype=torch.float64)
+    with auxiliary.collecting() as found, torch.random.fork_rng():
+        torch.manual_seed(5)
+        weights_NA, chosen_NA = ours.gates(x_ND)
+    clean_NE, scale_NE = ours.router(x_ND), torch.nn.functional.softplus(ours.noise(x_ND))
+    torch.manual_seed(5)
+    noisy_NE = clean_NE + torch.randn(clean_NE.shape, dtype=torch.float64) * scale_NE
+    chances_NE = torch.empty(6, 5, dtype=torch.float64)
+    for n in range(6):
+        for e in range(5):
+            others = sorted((noisy_NE[n, o].item() for o in range(5) if o != e), reverse=True)
+            normal = torch.distributions.Normal(clean_NE[n, e], scale_NE[n, e])
+            chances_NE[n, e] = 1 - normal.cdf(torch.tensor(others[1], dtype=torch.float64))
+    gates_NE = torch.zeros(6, 5, dtype=torch.float64).scatter(1, chosen_NA, weights_NA)
+    for weight, sums_E, loss in zip((0.7, 0.3), (chances_NE.sum(0), gates_NE.sum(0)), found, strict=True):
+        expected = weight * sums_E.var(correction=0) / sums_E.mean() ** 2
+        torch.testing.assert_close(loss, expected, atol=1e-8, rtol=1e-8)
+
+
+def test_the_load_loss_balances_a_router_that_starts_skewed():
+    torch.manual_seed(0)
+    ours = noisy(count=4, active=1, load=1.0, importance=1.0).train()
+    x_ND = torch.randn(400, D, dtype=torch.float64)
+    x_ND[:, 0] = 1.0
+    with torch.no_grad():
+        ours.router.weight[0, 0] += 5  # every position prefers the first expert
+
+    def largest_share() -> float:
+        return torch.bincount(ours.gates(x_ND)[1][:, 0], minlength=4).max().item() / 400
+
+    before, adam = largest_share(), torch.optim.Adam(ours.parameters(), lr=0.05)
+    for _ in range(60):
+        with auxiliary.collecting() as losses:
+            ours(x_ND[None], GIVEN)
+        adam.zero_grad()
+        torch.stack(losses).sum().backward()
+        adam.step()
+    assert before > 0.7 and largest_share() < 0.4
+
+
+def test_a_full_expert_adds_nothing_in_training():
+    ours, x_BTD = built(count=1, capacity=0.5), torch.randn(2, 4, D, dtype=torch.float64)
+    limited_BTD, whole_BTD = ours.train()(x_BTD, GIVEN), ours.eval()(x_BTD, GIVEN)
+    torch.testing.assert_close(limited_BTD.flatten(0, 1)[:4], whole_BTD.flatten(0, 1)[:4], atol=0, rtol=0)
+    assert not limited_BTD.flatten(0, 1)[4:].any()
+
+
+def test_the_load_needs_noise():
+    with pytest.raises(ValueError, match=r"load=0.1 needs the noise of gate=noisy_top_k"):
+        ModelConfig(encoder="experts(load=0.1)")

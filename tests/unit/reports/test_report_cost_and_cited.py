@@ -72,3 +72,20 @@ def test_published_changes_over_other_sentences_are_not_printed(bench: Bench) ->
 
 def test_every_cost_that_may_be_published_has_a_column():
     assert tuple(dict.fromkeys(cost.key for cost in COSTS)) == PUBLISHED_COSTS
+
+
+def test_what_runs_measured_before_training_is_printed_where_the_study_asks(bench: Bench) -> None:
+    """The mean over seeds; blank where a seed has none: an older record, or a network without such attention."""
+    bench.study["columns"] = {"start.entropy_cross": "entropy", "start.gradient_norm": "norm"}
+    two = [(5.0, 25.0), (5.0, 25.0)]
+    bench.row("base", results=two, record={"start": {"entropy_cross": 0.123456, "gradient_norm": 2.5}})
+    bench.row("lstm", {"model.d_k": 8}, results=two, record={"start": {"gradient_norm": 3.0}})
+    table = bench.row("older", {"model.d_k": 9}, results=two).table()
+    shown = {head.top: number for number, head in enumerate(lay_out(table).heads)}
+    lines = [[line.cells[shown[head]].text for head in ("entropy", "norm")] for line in lay_out(table).lines]
+    assert lines == [["0.123", "2.50"], ["", "3.00"], ["", ""]]
+    assert record(table.rows[0], table)["start_entropy_cross"] == pytest.approx(0.123456)
+    assert record(table.rows[1], table)["start_entropy_cross"] is None
+    text = render(table)
+    assert text.count("- Entropy: ") == text.count("- Gradient norm: ") == 1
+    assert verify(text, table, "markdown").same and not verify(text.replace("0.123", "0.124"), table, "markdown").same

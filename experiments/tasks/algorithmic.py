@@ -1,0 +1,65 @@
+"""Algorithms as sequence to sequence: generated inputs, one right output each; exact sequences and exact pieces."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from experiments.data.corpora.algorithmic.corpus import AlgorithmicCorpus, resolve
+from experiments.data.corpora.algorithmic.settings import bounds
+from experiments.evaluation.score.counts import EXACT_COUNTS, exact, pieces
+from experiments.tasks.algorithmic_config import AlgorithmicConfig
+from experiments.tasks.base import EvaluationSpec
+from experiments.tasks.columns import Column, Counts
+from experiments.tasks.sequence.task import SCORE, SequenceTask
+
+if TYPE_CHECKING:
+    from experiments.evaluation.score.result import SetScores
+
+EXACT = Column(
+    "exact", "dev", "exact", "exact % (dev)", "higher", 1,
+    counts=Counts(EXACT_COUNTS, exact, "statistics.npy"),
+    about="exact %: outputs that are right from the first to the last piece. pieces %: pieces at their place, of the "
+    "longer of output and reference.",
+)  # fmt: skip
+PIECES = Column(
+    "pieces", "dev", "pieces", "pieces % (dev)", "higher", 1, counts=Counts(EXACT_COUNTS, pieces, "statistics.npy")
+)
+
+
+class Algorithmic(SequenceTask):
+    name = "algorithmic"
+    config_type = AlgorithmicConfig
+    columns = (
+        EXACT,
+        replace(EXACT, key="exact_*", set="*", header="exact % (*)", about=""),
+        PIECES,
+        replace(PIECES, key="pieces_*", set="*", header="pieces % (*)"),
+    )
+    training_code = (*SequenceTask.training_code, "experiments.data.corpora.algorithmic.corpus")
+    evaluation_code: Mapping[str, tuple[str, ...]] = {
+        **SequenceTask.evaluation_code,
+        SCORE: ("experiments.evaluation.score.exact",),
+    }
+    outputs_file = "outputs.txt"
+
+    def corpus(self, config: AlgorithmicConfig) -> AlgorithmicCorpus:
+        return resolve(config.data)
+
+    def typical_length(self, config: AlgorithmicConfig) -> int:
+        return sum(bounds(config.data.train_lengths)) // 2 + 1
+
+    def score(
+        self, config: AlgorithmicConfig, evaluation: EvaluationSpec, sources: Sequence[str], outputs: Sequence[str],
+        references: Sequence[str], labels: Sequence[str], folder: Path,
+    ) -> "SetScores":  # fmt: skip
+        import numpy as np
+
+        from experiments.evaluation.score.exact import score_exact
+
+        scores = score_exact(outputs, references)
+        np.save(folder / "statistics.npy", scores.statistics, allow_pickle=False)
+        return scores
+
+
+TASK = Algorithmic()
