@@ -24,7 +24,7 @@ test: setup
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-slow: setup
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow -n 2 --dist loadfile
 
 # the system's Chromium and TeX Live (.ci/packages installs them); without them the tests say so and are skipped
 test-extras: setup

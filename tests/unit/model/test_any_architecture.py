@@ -9,9 +9,10 @@ from model.factory import build_model
 from model.protocol import Network
 from model.sublayers.experts import Experts
 from tests.lines import random_config
+from tests.slow import mostly_slow
 from tests.unit.model.test_cached_decoding import Beams
 
-SEEDS = range(100)
+SEEDS = mostly_slow(range(100), 25)
 B, S, T, K = 3, 6, 7, 3
 
 

@@ -16,6 +16,7 @@ from model.paths import path_length, sequential_operations, shortest_paths
 from model.sublayers.contract import Given
 from model.sublayers.recurrent import Recurrent
 from tests.lines import random_config
+from tests.slow import mostly_slow
 
 T = 9
 
@@ -47,7 +48,7 @@ def dependences(config: ModelConfig, side: Side, length: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("side", ["encoder", "decoder"])
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", mostly_slow(range(30), 10))
 def test_a_path_is_finite_where_the_jacobian_is_not_zero(seed: int, side: Side) -> None:
     config = random_config(seed)
     if not architecture.layers(config, side):
@@ -93,7 +94,7 @@ def test_sequential_operations_add_up() -> None:
     assert sequential_operations(config, "decoder", 70) == 2 * 70 + 1 + 1
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", mostly_slow(range(200), 40))
 @torch.inference_mode()
 def test_arithmetic_equals_what_torch_counts(seed: int) -> None:
     config = random_config(seed)
