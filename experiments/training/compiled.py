@@ -11,6 +11,7 @@ import torch
 
 from experiments.data.batches.shapes import MOST_SHAPES
 from experiments.errors import UserError
+from model import architecture
 from model.protocol import Network
 
 GRAPHS = 2 * MOST_SHAPES  # graphs of one kind of layer: too large micro-batches are cut, and strides may differ
@@ -20,7 +21,10 @@ def compile_layers(model: Network, backend: str = "inductor") -> None:
     """Compile every layer for training. Weights and their names stay the same."""
     import torch._dynamo.config as dynamo
 
-    dynamo.recompile_limit = GRAPHS
+    # All layers run the code of one class, and torch counts the graphs of a piece of code, not of a kind of layer.
+    kinds = {(side, layer) for side in architecture.SIDES for layer in architecture.layers(model.config, side)}
+    limit = GRAPHS * len(kinds)
+    dynamo.recompile_limit, dynamo.accumulated_recompile_limit = limit, max(limit, dynamo.accumulated_recompile_limit)
     dynamo.fail_on_recompile_limit_hit = True
     for layer in model.layers():
         layer.compile(dynamic=False, fullgraph=True, backend=backend)
@@ -43,7 +47,7 @@ def naming_recompiles() -> Iterator[None]:
         if type(error).__name__ != "FailOnRecompileLimitHit":
             raise
         raise UserError(
-            f"training.compile is set, but one kind of layer got more than {GRAPHS} input shapes, which would be "
+            f"training.compile is set, but a kind of layer got more than {GRAPHS} input shapes, which would be "
             "compiled again and again. Set training.compile to false, or change training.tokens_per_batch. "
             "No checkpoint was changed."
         ) from error
