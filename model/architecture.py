@@ -62,7 +62,7 @@ def layers(config: "ModelConfig", side: Side) -> tuple[Layer, ...]:
 @cache
 def _layers(config: "ModelConfig", side: Side) -> tuple[Layer, ...]:
     text = getattr(config, side)
-    count = getattr(config, f"{side}_layers") or config.num_layers
+    count = _count(config, side)
     built: dict[int, Sublayer] = {}  # by column: repetitions share one
 
     def sublayer(named: Named) -> Sublayer:
@@ -75,6 +75,12 @@ def _layers(config: "ModelConfig", side: Side) -> tuple[Layer, ...]:
         raise LineError(text, 1, f"{_total(items, count):,} sub-layers: there can be at most {MOST:,}")
     groups = _groups(items, count)
     return tuple(tuple(sublayer(named) for named in _flat(group, count)) for group in groups)
+
+
+def _count(config: "ModelConfig", side: Side) -> int:
+    """N of the side's line."""
+    count: int = getattr(config, f"{side}_layers") or config.num_layers
+    return count
 
 
 def _total(items: Iterable[Repeated], count: int) -> int:
@@ -203,7 +209,7 @@ def _value(value: Value) -> str:
 
 def expanded(config: "ModelConfig", side: Side) -> list[str]:
     """One text per run of equal layers: "6 × self_attention, feed_forward"."""
-    count = getattr(config, f"{side}_layers") or config.num_layers
+    count = _count(config, side)
     told: list[tuple[str, int]] = []
     for group in _groups(parse(getattr(config, side)), count):
         text = ", ".join(_item(Repeated(1, named)) for named in _flat(group, count))
@@ -230,8 +236,7 @@ def deepnorm(config: "ModelConfig", side: Side) -> tuple[float, float]:
 
 def _depth(config: "ModelConfig", side: Side) -> int:
     """The number of layers; the settings may be those of one sub-layer, with its brackets."""
-    count = getattr(config, f"{side}_layers") or config.num_layers
-    return sum(1 for _ in _groups(parse(getattr(config, side)), count))
+    return sum(1 for _ in _groups(parse(getattr(config, side)), _count(config, side)))
 
 
 def groups(config: "ModelConfig", side: Side) -> tuple[int, ...]:

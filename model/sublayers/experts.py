@@ -83,10 +83,11 @@ class Experts(Sublayer):
         shares = torch.bincount(chosen_NA.flatten(), minlength=len(self.experts)).tolist()
         each_ND = x_ND.unsqueeze(1).expand(-1, self.active, -1).flatten(0, 1).index_select(0, order)
         limit = self._limit(len(order))
-        parts = [
-            F.pad(expert(part[:limit], given), (0, 0, 0, max(0, len(part) - limit)))
-            for expert, part in zip(self.experts, torch.split(each_ND, shares), strict=True)
-        ]
+        parts = []
+        for expert, part_ND in zip(self.experts, torch.split(each_ND, shares), strict=True):
+            found_ND = expert(part_ND[:limit], given)
+            beyond = len(part_ND) - len(found_ND)
+            parts.append(F.pad(found_ND, (0, 0, 0, beyond)) if beyond else found_ND)  # a pad of nothing copies
         output_NAD = torch.cat(parts).index_select(0, order.argsort()).view(*chosen_NA.shape, -1)
         mixed_ND: Tensor = (output_NAD * weights_NA.unsqueeze(-1)).sum(1)
         return mixed_ND

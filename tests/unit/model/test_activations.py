@@ -13,6 +13,7 @@ from model.kinds.kind import Kind
 from model.parts.activations import GATED, PLAIN
 from model.sublayers.contract import Given
 from model.sublayers.feed_forward import FeedForward
+from tests.kept import keeping
 
 
 def relu(x):
@@ -59,17 +60,8 @@ def test_counts_against_torch(name):
     model = build_model(config, 64)
     model.set_attention_kernel("plain")
     assert num_params(config, 64) == sum(p.numel() for p in model.parameters())
-    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
-    saved: dict[int, torch.Tensor] = {}
-
-    def pack(x: torch.Tensor) -> torch.Tensor:
-        if x.untyped_storage().data_ptr() not in weights:
-            saved.setdefault(x.untyped_storage().data_ptr(), x)
-        return x
-
     source, target = torch.randint(64, (40, 11)), torch.randint(64, (40, 9))
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x), FlopCounterMode(display=False) as counter:
+    with keeping(model) as kept, FlopCounterMode(display=False) as counter:
         model(source, None, target)
     assert counter.get_total_flops() + 2 * 40 * 9 * 32 * 64 == 40 * forward_flops(config, 64, 11, 9)
-    measured = sum(x.untyped_storage().nbytes() for x in saved.values())
-    assert activation_bytes(config, 40, 11, 9) == pytest.approx(measured, rel=0.03)
+    assert activation_bytes(config, 40, 11, 9) == pytest.approx(kept.nbytes, rel=0.03)

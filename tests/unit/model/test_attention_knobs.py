@@ -14,6 +14,7 @@ from model.kinds.kind import Kind
 from model.parts.compatibility import COMPATIBILITY
 from model.sublayers.attention import CrossAttention, SelfAttention
 from model.sublayers.contract import Given
+from tests.kept import keeping
 from tests.slow import mostly_slow
 from tests.unit.model.test_attention import equation_1
 
@@ -170,21 +171,12 @@ def test_counts_against_torchs_counter_and_autograd(changes):
     model = build_model(config, 64)
     assert num_params(config, 64) == sum(p.numel() for p in model.parameters())
     model.set_attention_kernel("plain")
-    weights = {p.untyped_storage().data_ptr() for p in (*model.parameters(), *model.buffers())}
-    saved: dict[int, torch.Tensor] = {}
-
-    def pack(x: torch.Tensor) -> torch.Tensor:
-        if x.untyped_storage().data_ptr() not in weights:
-            saved.setdefault(x.untyped_storage().data_ptr(), x)
-        return x
-
     B, S, T = 60, 21, 17
     source, target = torch.randint(64, (B, S)), torch.randint(64, (B, T))
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x), FlopCounterMode(display=False) as counter:
+    with keeping(model) as kept, FlopCounterMode(display=False) as counter:
         hidden = model(source, None, target)
     assert counter.get_total_flops() + 2 * B * T * 32 * 64 == B * forward_flops(config, 64, S, T)
-    measured = sum(x.untyped_storage().nbytes() for x in saved.values())
-    assert activation_bytes(config, B, S, T) == pytest.approx(measured, rel=0.03)
+    assert activation_bytes(config, B, S, T) == pytest.approx(kept.nbytes, rel=0.03)
     assert hidden.isfinite().all()
 
 

@@ -7,6 +7,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from model.config import ModelConfig
 from model.cost import activation_bytes, flops_per_token, forward_flops, num_params
 from model.factory import build_model
+from tests.kept import keeping
 
 VOCAB_SIZE = 40960  # of tensor2tensor's wmt_ende_bpe32k
 BIG = {"d_model": 1024, "d_ff": 4096, "num_heads": 16, "dropout": 0.3}
@@ -86,20 +87,11 @@ def test_activations_against_what_autograd_saves(kernel, lengths, bf16):
     config = ModelConfig(num_layers=2, d_model=32, d_ff=64, num_heads=4, d_k=8, d_v=8)
     model = build_model(config, 100)
     model.set_attention_kernel(kernel)
-    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
-    saved: dict[int, torch.Tensor] = {}
-
-    def pack(x: torch.Tensor) -> torch.Tensor:
-        if x.untyped_storage().data_ptr() not in weights:
-            saved.setdefault(x.untyped_storage().data_ptr(), x)
-        return x
-
     source, target = (torch.randint(100, (200, length)) for length in lengths)
     with (
-        torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x),
+        keeping(model) as kept,
         torch.autocast("cpu", torch.bfloat16, enabled=bf16),
     ):
         model(source, None, target)
-    measured = sum(x.untyped_storage().nbytes() for x in saved.values())
     predicted = activation_bytes(config, 200, *lengths, value_bytes=2 if bf16 else 4, fused_attention=kernel == "sdpa")
-    assert predicted == pytest.approx(measured, rel=0.1)
+    assert predicted == pytest.approx(kept.nbytes, rel=0.1)
