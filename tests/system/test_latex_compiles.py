@@ -4,13 +4,13 @@ import shutil
 import subprocess
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from ablations.plan.plan import Plan, RunState, plan_study
 from ablations.study.selectors import selection
 from ablations.study.study import load_study
+from experiments.store.results import EvaluationResult, TrainingResult
 from experiments.tasks.load import load_task
 from reports.render.formats import render
 from reports.results.table import Table
@@ -49,15 +49,18 @@ class Published:
 
     plan: Plan
 
-    def result(self, run_id: str) -> dict[str, Any]:
+    def result(self, run_id: str) -> TrainingResult:
         run = next(run for run in self.plan.runs if run.run_id == run_id)
-        return {"num_params": run.num_params, "device": "a P100", "device_kind": "cuda", "precision": "fp32"}
+        return TrainingResult.read(
+            {"num_params": run.num_params, "device": "a P100", "device_kind": "cuda", "precision": "fp32"}
+        )
 
-    def evaluation(self, run_id: str, eval_id: str) -> dict[str, Any]:
+    def evaluation(self, run_id: str, eval_id: str) -> EvaluationResult:
         run = next(run for run in self.plan.runs if run.run_id == run_id)
         off = run.seed - 2
         metrics = {"perplexity": run.paper["perplexity"] + 0.02 * off, "bleu": run.paper["bleu"] + 0.1 * off}
-        return {"metrics": metrics, "signature": {"bleu": "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"}}
+        signature = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
+        return EvaluationResult.read({"metrics": metrics, "signature": {"bleu": signature}})
 
 
 def table3(title: str = "", note: str = "A note.", seeds: int = 3) -> Table:
