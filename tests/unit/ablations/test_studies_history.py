@@ -1,0 +1,75 @@
+"""The study `history`: from recurrence to attention alone, at equal parameters and steps in its miniatures."""
+
+import pytest
+
+from ablations.study.study import load_study
+from experiments.tasks.translation import TASK
+from model import architecture
+from model.cost import num_params
+
+CHARACTERS = {"demo": 66, "small": 150}  # pieces of ByteNet's vocabulary: the generated corpus, about those of a text
+
+
+def vocab_size(row, profile):
+    return CHARACTERS[profile] if row.config.data.units == "char" else row.config.data.vocab_size
+
+
+@pytest.mark.parametrize("profile", ["demo", "small"])
+def test_parameters_are_equal_within_five_percent_and_steps_equal(profile, rows_of):
+    rows = rows_of(load_study("history"), profile=profile)
+    counts = {key: num_params(row.config.model, vocab_size(row, profile)) for key, row in rows.items()}
+    assert all(abs(count / counts["transformer"] - 1) <= 0.05 for count in counts.values()), counts
+    same = {(row.config.training.train_steps, row.config.training.learning_rate) for row in rows.values()}
+    assert len(same) == 1
+
+
+def test_characters_of_the_generated_corpus_are_as_many_as_the_sizes_were_chosen_for(rows_of):
+    row = rows_of(load_study("history"), profile="demo", rows="bytenet")["bytenet"]
+    assert TASK.vocab_sizes(row.config) == (CHARACTERS["demo"],) * 2
+
+
+@pytest.mark.parametrize("profile", ["demo", "small", "paper"])
+def test_each_step_has_the_layers_that_it_is_named_after(profile, rows_of):
+    rows = rows_of(load_study("history"), profile=profile)
+    kinds = {key: [_parts(row.config.model, side) for side in architecture.SIDES] for key, row in rows.items()}
+    for key in ("rnn", "gru", "lstm"):
+        assert kinds[key] == [{key}, {key, "last_state"}], key
+    assert kinds["lstm-reversed"] == kinds["lstm"]
+    for key in ("lstm-attention", "gnmt", "deep-att"):
+        assert kinds[key] == [{"lstm"}, {"lstm", "cross_attention"}], key
+    for name in ("dot", "general", "concat"):
+        assert kinds[f"luong-{name}"] == [{"lstm"}, {"lstm", "attentional_lstm"}], name
+    assert kinds["convs2s"] == [{"convolution"}, {"convolution", "cross_attention"}]
+    assert kinds["bytenet"] == [{"convolution", "feed_forward"}, {"same_position", "convolution", "feed_forward"}]
+    assert kinds["moe"] == [{"lstm", "experts"}, {"lstm", "cross_attention", "experts"}]
+    assert rows["transformer"].variation.is_base
+    dilations = {
+        part.options.dilation
+        for side in architecture.SIDES
+        for layer in architecture.layers(rows["bytenet"].config.model, side)
+        for part in layer
+        if part.kind == "convolution"
+    }
+    assert dilations == {1, 2, 4, 8, 16}
+
+
+def _parts(model, side):
+    return {part.kind for layer in architecture.layers(model, side) for part in layer}
+
+
+def test_the_papers_depths(rows_of):
+    rows = rows_of(load_study("history"), profile="paper")
+    depths = {
+        key: [
+            sum(part.kind in ("lstm", "attentional_lstm", "convolution") for part in _all(row.config.model, side))
+            for side in architecture.SIDES
+        ]
+        for key, row in rows.items()
+    }
+    assert depths["lstm"] == depths["luong-dot"] == [4, 4]
+    assert (depths["gnmt"], depths["deep-att"]) == ([8, 8], [9, 7])
+    assert (depths["convs2s"], depths["bytenet"], depths["moe"]) == ([15, 15], [30, 30], [2, 2])
+
+
+def _all(model, side):
+    return [part for layer in architecture.layers(model, side) for part in layer]
