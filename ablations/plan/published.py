@@ -20,6 +20,17 @@ def published_names(study: Study, task: Task) -> list[str]:
     return [name for name in paper_keys(task) if name in given or name not in COSTS]
 
 
+def check_claims(study: Study, task: Task) -> None:
+    """Raises UserError for a claim about a number that no column prints."""
+    names = paper_keys(task)
+    for claim in study.claims:
+        if claim.number not in names:
+            raise UserError(
+                f'{study.origin}, claim "{claim.text}": no column of the task {study.task} prints a {claim.number!r}. '
+                f"Nearest: {', '.join(nearest(claim.number, names) or names)}."
+            )
+
+
 def check_published(row: Variation, study: Study, task: Task) -> None:
     """Raises UserError for a published number of a row that no column prints."""
     names = paper_keys(task)

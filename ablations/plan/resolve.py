@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ablations.plan.published import check_published
+from ablations.plan.published import check_claims, check_published
 from ablations.study.messages import show
 from ablations.study.overrides import Setting, build, check_names, setting_names
 from ablations.study.scale import check_ratios, scaled
@@ -88,6 +88,7 @@ def _check_words(context: _Context) -> None:
     study, known = context.study, setting_names(context.task.config_type)
     given = context.task.config_type.setting_roles.given_elsewhere
     check_names(study.base, known, f"{study.origin}, [base]", given)
+    check_claims(study, context.task)
     measured = [f"{START}{name}" for name in context.task.at_start]
     check_names(study.columns, [*known, *measured], f"{study.origin}, [columns]", given)
     for name, profile in study.profiles.items():

@@ -8,7 +8,9 @@ from pydantic import BeforeValidator, Field, FiniteFloat, model_validator
 
 from ablations.study.messages import suggestion
 from ablations.study.overrides import Overrides, dotted
-from ablations.study.parts import Count, Key, Metric, Settings, Text, Tune
+from ablations.study.parts import Count, Group, Key, Metric, Settings, Text, Tune
+from ablations.study.printed import check_claim, check_pivot
+from ablations.study.published import Cited, Claim
 from ablations.study.study_file import builtin_names, read_study
 from experiments.errors import UserError
 from model.section import Section
@@ -37,7 +39,7 @@ class Variation(Section):
     """A row: base plus `set` (in the paper's sizes; profiles scale and replace it) plus `fixed` (in every profile)."""
 
     key: Key
-    group: Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?$", max_length=64)] = ""
+    group: Group = ""
     label: Text = Field("", description="printed instead of the settings: a description in words")
     set: Settings = Field({})
     fixed: Settings = Field({})
@@ -76,15 +78,6 @@ class Variation(Section):
         return self
 
 
-class Cited(Section):
-    """A published result of another system, printed as a row of the table. It is never run."""
-
-    label: Text
-    group: Text = Field("", description="such as the training data used; results of one group stand together")
-    values: dict[str, FiniteFloat] = Field(description="by the names of `paper`: perplexity, bleu, params, …")
-    note: Text = ""
-
-
 class Study(Section):
     """A table. Attribute names are plural where the file has one entry each: [profile.x], [[variation]]."""
 
@@ -105,6 +98,14 @@ class Study(Section):
     )
     tune: Tune | None = Field(None, description="how `ablations tune` searches the best settings of every row")
     cited: tuple[Cited, ...] = Field((), strict=False, description="published results of other systems")
+    claims: tuple[Claim, ...] = Field(
+        (), alias="claim", strict=False, description="what the paper says of its numbers, checked under the table"
+    )
+    pivot: dict[Group, Text] = Field(
+        {},
+        description="group → head: rows with the same label print as one line, these groups as columns, each with "
+        "changes from its own first row",
+    )
     sustained_flops: dict[str, FiniteFloat] = Field(
         {}, description="operations per second that a device sustains, by part of its name; for costs by time"
     )
@@ -148,6 +149,10 @@ class Study(Section):
                 if name not in self.profiles:
                     near = suggestion(name, self.profiles, "profiles").rstrip(".")
                     raise ValueError(f'row "{row.key}", by_profile.{name}: there is no such profile. {near}')
+        if self.pivot:
+            check_pivot(self.pivot, self.variations, self.cited)
+        for claim in self.claims:
+            check_claim(claim, self.variations, self.cited)
         return self
 
     @property

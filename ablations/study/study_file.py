@@ -172,8 +172,8 @@ def _place(location: tuple[int | str, ...], table: Mapping[str, Any]) -> str:
         row = table["variation"][location[1]]
         key = row.get("key") if isinstance(row, Mapping) else None
         words[:2] = [f'row "{key}"' if isinstance(key, str) else f"[[variation]] number {location[1] + 1}"]
-    elif len(location) >= 2 and location[0] == "metric" and isinstance(location[1], int):
-        words[:2] = [f"[[metric]] number {location[1] + 1}"]
+    elif len(location) >= 2 and location[0] in ("metric", "claim", "cited") and isinstance(location[1], int):
+        words[:2] = [f"[[{location[0]}]] number {location[1] + 1}"]
     elif len(location) >= 2 and location[0] == "profile":
         words[:2] = [f'profile "{location[1]}"']
     return f"{', '.join(words)}: " if words else ""

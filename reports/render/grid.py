@@ -3,10 +3,11 @@
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from experiments.tasks.columns import Column
+from reports.render.cells import Cell, Grid, Head, Line
 from reports.render.numbers import decimals, fixed, gap, group_name, plain, power, signed
+from reports.render.pivot import pivoted
 from reports.results.comparable import change_digits
 from reports.results.table import Measure, Row, Table
 from reports.table.cited import in_order
@@ -15,41 +16,6 @@ from reports.table.settings import show
 
 STALE = "†"
 MARK = "*"  # of a tested difference
-
-
-@dataclass(frozen=True)
-class Head:
-    """A column's head. `top` may span several columns (a metric); `sub` tells those apart."""
-
-    key: str  # a setting's dotted name, or "metric.role"
-    top: str
-    sub: str = ""
-    kind: str = "value"  # group, row, setting, label, value
-
-    @property
-    def spanned_by(self) -> str:
-        """The metric that `top` names: equal for the columns that it spans."""
-        return self.key.rpartition(".")[0]
-
-
-@dataclass(frozen=True)
-class Cell:
-    text: str = ""
-    emphasis: bool = False
-    mark: str = ""  # printed raised, after the text
-
-
-@dataclass(frozen=True)
-class Line:
-    row: Row
-    opens_group: bool
-    cells: tuple[Cell, ...]  # one per head
-
-
-@dataclass(frozen=True)
-class Grid:
-    heads: tuple[Head, ...]
-    lines: tuple[Line, ...]
 
 
 Layout = list[tuple[Head, Callable[[Row], Cell]]]
@@ -69,28 +35,24 @@ def lay_out(table: Table) -> Grid:
         layout += _metric(column, table)
     layout += _costs(table)
     layout.append((Head("n", "n"), _seeds))
+    layout = [(head, _of_any_row(head, make, table)) for head, make in layout]
+    if table.pivot:
+        return pivoted(table, rows, layout)
     opens = [number == 0 or row.group != rows[number - 1].group for number, row in enumerate(rows)]
-    lines = tuple(_line(row, first, layout, table) for row, first in zip(rows, opens, strict=True))
+    lines = tuple(_line(row, first, layout) for row, first in zip(rows, opens, strict=True))
     return Grid(tuple(head for head, _ in layout), lines)
 
 
-def settings_of(grid: Grid, line: Line) -> list[Cell]:
-    """The cells of a line that show settings."""
-    return [cell for head, cell in zip(grid.heads, line.cells, strict=True) if head.kind == "setting"]
+def _of_any_row(head: Head, make: Callable[[Row], Cell], table: Table) -> Callable[[Row], Cell]:
+    """Cells of rows that were run by `make`, of cited ones from the published numbers."""
+    return lambda row: make(row) if row.outcomes else _published(head, row, table)
 
 
-def labels_span(grid: Grid) -> bool:
-    """A label may stand across the settings, as in the paper: wherever there is one, they are blank."""
-    labelled = [settings_of(grid, line) for line in grid.lines if line.row.label]
-    return bool(labelled and labelled[0]) and not any(cell.text for cells in labelled for cell in cells)
-
-
-def _line(row: Row, opens_group: bool, layout: Layout, table: Table) -> Line:
-    published = not row.outcomes
-    cells = [_published(head, row, table) if published else make(row) for head, make in layout]
+def _line(row: Row, opens_group: bool, layout: Layout) -> Line:
+    cells = [make(row) for _, make in layout]
     if layout[0][0].kind == "group":
         cells[0] = _group(row) if opens_group else Cell()
-    return Line(row, opens_group, tuple(cells))
+    return Line((row,), opens_group, tuple(cells))
 
 
 def _published(head: Head, row: Row, table: Table) -> Cell:

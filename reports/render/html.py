@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape as escape_html
 
 from ablations.study.messages import number
+from reports.render.cells import Cell, Grid, Head, Line, labels_span
 from reports.render.checklist import checklist
-from reports.render.grid import Cell, Grid, Head, Line, labels_span, lay_out
+from reports.render.grid import lay_out
 from reports.render.html_sections import escape, failures_section, figures_section, runs_section
 from reports.render.latex import MADE_BY
 from reports.render.numbers import fixed
@@ -96,7 +97,7 @@ def _cells(table: Table, grid: Grid, line: Line, spans: bool) -> Iterator[str]:
             label = Cell(line.row.label)
             yield f'<td class="words{_long(label)}" colspan="{len(cells)}">{escape(label.text)}</td>'
         elif not (kind == "label" and spans):
-            yield from (_cell(table, head, cell, line) for head, cell in cells)
+            yield from (_cell(table, head, cell, line) for head, cell in cells if cell.span)
 
 
 def _heads(shown: Sequence[Head]) -> Iterator[str]:
@@ -124,12 +125,12 @@ def _cell(table: Table, head: Head, cell: Cell, line: Line) -> str:
         return f'<th scope="row" class="name{_long(cell)}">{text}</th>'
     if head.kind in ("group", "label"):
         return f'<td class="left{_long(cell)}">{text}</td>'
-    column, _, role = head.key.rpartition(".")
-    measure = line.row.measures.get(column) if head.kind == "value" else None
-    if measure is None or not text or role not in ("ours", "change"):
-        return f"<td>{text}</td>"
+    row = line.row_under(head)
+    measure = row.measures.get(head.metric) if row and head.kind == "value" else None
+    if row is None or measure is None or not text or head.role not in ("ours", "change"):
+        return f'<td colspan="{cell.span}">{text}</td>' if cell.span > 1 else f"<td>{text}</td>"
     kinds = ["cell", *(["best"] if cell.emphasis else []), *(["gap"] if measure.missing else [])]
-    tip = escape_html("\n".join(map(plain, _detail(table, line.row, measure, head))), quote=True)
+    tip = escape_html("\n".join(map(plain, _detail(table, row, measure, head))), quote=True)
     return f'<td class="{" ".join(kinds)}" tabindex="0">{text}<span class="tip" role="tooltip">{tip}</span></td>'
 
 
@@ -140,7 +141,7 @@ def _long(cell: Cell) -> str:
 
 def _detail(table: Table, row: Row, measure: Measure, head: Head) -> Iterator[str]:
     """The details of a cell: its seeds, its interval, its test, its runs."""
-    column = next(column for column in table.columns if column.key == head.spanned_by)
+    column = next(column for column in table.columns if column.key == head.metric)
     yield f"{row.key} · {column.header}"
     values = iter(measure.values)
     for outcome in row.outcomes:
@@ -148,7 +149,7 @@ def _detail(table: Table, row: Row, measure: Measure, head: Head) -> Iterator[st
         shown = fixed(next(values), column.digits + 2) if value is not None else f"– ({outcome.run.state})"
         yield f"seed {outcome.run.seed}: {shown}   run {outcome.run.run_id}"
     if measure.change is not None:
-        yield f"change from {table.base}: {fixed(measure.change, 3, signed=True)}"
+        yield f"change from {table.base_of(row)}: {fixed(measure.change, 3, signed=True)}"
     if measure.test is not None:
         low, high = (fixed(bound, 3, signed=True) for bound in (measure.test.low, measure.test.high))
         yield f"95% interval {low} … {high}, p = {measure.test.p:.2g} corrected, between {table.test}"

@@ -4,8 +4,10 @@ the settings that it stands for. It is a `table` environment; the document needs
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 
-from reports.render.grid import Cell, Grid, Head, Line, labels_span, lay_out, settings_of
+from reports.render.cells import Cell, Grid, Head, Line, labels_span, settings_of
+from reports.render.grid import lay_out
 from reports.render.latex_text import escape, foreign
 from reports.render.numbers import group_name
 from reports.render.text import plain
@@ -55,12 +57,19 @@ def render(table: Table) -> str:
 
 
 def _as_in_the_paper(grid: Grid) -> Grid:
-    """One name column: (A), or the key of a row without a group; the label where there are no settings to span."""
+    """One name column: (A), or the key of a row without a group; the label where there are no settings to span.
+
+    A pivoted table has the labels as names.
+    """
+    if grid.pivoted:
+        keep = [i for i, head in enumerate(grid.heads) if head.kind != "row"]
+        kept = (replace(line, cells=tuple(line.cells[i] for i in keep)) for line in grid.lines)
+        return replace(grid, heads=tuple(grid.heads[i] for i in keep), lines=tuple(kept))
     names = [_name(line) for line in grid.lines]
     dropped = {"group", "row"} | ({"label"} if labels_span(grid) else set())
     keep = [i for i, head in enumerate(grid.heads) if head.kind not in dropped]
     lines = tuple(
-        Line(line.row, line.opens_group, (name, *(line.cells[i] for i in keep)))
+        Line(line.rows, line.opens_group, (name, *(line.cells[i] for i in keep)))
         for name, line in zip(names, grid.lines, strict=True)
     )
     return Grid((Head("name", "", kind="group"), *(grid.heads[i] for i in keep)), lines)
@@ -123,13 +132,14 @@ def _cells(grid: Grid, line: Line) -> Iterator[str]:
         if kind == "setting" and spans:
             yield rf"\multicolumn{{{len(cells)}}}{{c}}{{{escape(text)}}}"
         else:
-            yield from map(_cell, cells)
+            yield from (_cell(cell) for cell in cells if cell.span)
 
 
 def _cell(cell: Cell) -> str:
     text = escape(cell.text)
     mark = rf"\rlap{{$^{{{escape(cell.mark)}}}$}}" if cell.mark else ""  # numbers line up without it
-    return (rf"\textbf{{{text}}}" if cell.emphasis else text) + mark
+    shown = (rf"\textbf{{{text}}}" if cell.emphasis else text) + mark
+    return rf"\multicolumn{{{cell.span}}}{{c}}{{{shown}}}" if cell.span > 1 else shown
 
 
 def _preface(table: Table, grid: Grid) -> list[str]:

@@ -2,7 +2,8 @@
 
 import re
 
-from reports.render.grid import Cell, Grid, Head, lay_out
+from reports.render.cells import Cell, Grid
+from reports.render.grid import lay_out
 from reports.render.text import plain, width
 from reports.results.table import Table
 
@@ -37,7 +38,7 @@ def in_cell(text: str) -> str:
 
 
 def _table(grid: Grid) -> str:
-    heads = [in_cell(_head(head)) for head in grid.heads]
+    heads = [in_cell(head.alone) for head in grid.heads]
     lines = [[_cell(cell) for cell in line.cells] for line in grid.lines]
     return pipe(heads, lines, [head.kind in ("group", "row", "label") for head in grid.heads])
 
@@ -58,10 +59,6 @@ def _line(cells: list[str], widths: list[int], left: list[bool]) -> str:
         space = " " * max(0, full - width(cell))
         padded.append(cell + space if is_left else space + cell)
     return "| " + " | ".join(padded) + " |\n"
-
-
-def _head(head: Head) -> str:
-    return head.top if head.sub in ("", "ours") else head.sub
 
 
 def _cell(cell: Cell) -> str:

@@ -5,7 +5,7 @@ Only titles and notes are text to print; `reports/render` does the layout. A mea
 
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -100,7 +100,7 @@ class Table:
     settings: Mapping[str, str]  # setting → head
     columns: tuple[Column, ...]  # "*" resolved: one per set
     rows: tuple[Row, ...]
-    base: str | None  # the row that changes are from; None: not selected
+    base: str | None  # the row that changes are from; None: not selected (of a pivoted table see `base_of`)
     cited: tuple[Row, ...] = ()  # published by others, nothing of them run here (reports/table/cited.py)
     footnotes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -110,6 +110,8 @@ class Table:
     tuned: tuple[str, ...] = ()  # settings that tuning found, row by row
     start: Mapping[str, str] = field(default_factory=dict)  # what is printed of runs' starts, with heads
     sustained_flops: Mapping[str, float] = field(default_factory=dict)  # the study's, by a part of a device's name
+    pivot: Mapping[str, str] = field(default_factory=dict)  # group → head, where groups are printed as columns
+    bases: Mapping[str, str] = field(default_factory=dict)  # of a pivoted table: each group's own base
 
     def compared(self, column: Column) -> list[Row]:
         """Rows whose change from base is known: complete, over the same tokens and sentences."""
@@ -119,6 +121,18 @@ class Table:
     def base_row(self) -> Row | None:
         """The row that changes are from; None if it was not selected."""
         return next((row for row in self.rows if row.key == self.base), None)
+
+    def base_of(self, row: Row) -> str | None:
+        """Key of the row that this one's changes are from: its group's own in a pivoted table."""
+        return self.bases.get(row.group) if self.pivot else self.base
+
+    @property
+    def families(self) -> list["Table"]:
+        """The rows that are compared with each other, as tables: all, or those of each column of a pivoted table."""
+        if not self.pivot:
+            return [self]
+        rows = {group: tuple(row for row in self.rows if row.group == group) for group in self.pivot}
+        return [replace(self, rows=of, base=self.bases.get(group), pivot={}) for group, of in rows.items() if of]
 
 
 def missing_cells(table: Table) -> int:

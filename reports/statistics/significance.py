@@ -26,9 +26,23 @@ ENOUGH_SEEDS = 3  # "auto" tests from this many on
 
 
 def with_tests(table: Table, mode: str, counts_of: CountsOf, shares_of: SharesOf | None = None) -> Table:
-    """The table with a Test on every measure that was tested. Raises UserError for another mode than MODES."""
+    """The table with a Test on every measure that was tested. Raises UserError for another mode than MODES.
+
+    In a pivoted table the rows of each column of it are tested by themselves.
+    """
     if mode not in MODES:
         raise UserError(f"--significance {mode}: write one of {', '.join(MODES)}.")
+    tested = [_tested(family, mode, counts_of, shares_of) for family in table.families]
+    rows = {row.key: row for family in tested for row in family.rows}
+    return replace(
+        table,
+        rows=tuple(rows[row.key] for row in table.rows),
+        test=next((family.test for family in tested if family.test), ""),
+        test_notes=tuple(dict.fromkeys(note for family in tested for note in family.test_notes)),
+    )
+
+
+def _tested(table: Table, mode: str, counts_of: CountsOf, shares_of: SharesOf | None) -> Table:
     chosen = _chosen(table) if mode == "auto" else mode
     if chosen == "none" or table.base_row is None:
         return replace(table, test_notes=tuple(_untested(table, mode)))

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from ablations.plan.plan import Plan
 from ablations.study.study import Study
@@ -25,12 +24,15 @@ def build_table(plan: Plan, store: Results, columns: Sequence[Column], tests: st
     grouped: dict[str, list[Outcome]] = {}
     for outcome in collect(plan, store, columns):
         grouped.setdefault(outcome.run.row, []).append(outcome)
-    base = _base_key(plan.study, grouped)
     resolved = _columns(columns, grouped)
-    rows = _rows(grouped, base, resolved, plan.paper_keys)
-    rows = _mark_best(_with_changes(rows, base, resolved), resolved)
-    of_base = list(grouped).index(base) if base else None
-    shown = [(row.label, row.settings) for number, row in enumerate(rows) if number != of_base]
+    families = _families(plan.study, grouped)
+    made = {r.key: r for base, family in families for r in _compared(family, base, resolved, plan.paper_keys)}
+    rows = tuple(made[key] for key in grouped)
+    bases = {base for base, _ in families}
+    shown = [(row.label, row.settings) for row in rows if row.key not in bases]
+    if plan.study.pivot:  # every base shows all that varies, also where it varies in another column only
+        varying = dict.fromkeys(name for _, changed in shown for name in changed)
+        rows = tuple(replace(r, settings=settings.at(r, varying)) if r.key in bases else r for r in rows)
     heads = settings.columns(shown, plan.study.factors, always=plan.study.columns)
     rates, tuned = (
         plan.study.sustained_flops,
@@ -38,20 +40,53 @@ def build_table(plan: Plan, store: Results, columns: Sequence[Column], tests: st
     )
     start = {name.removeprefix(START): head for name, head in plan.study.columns.items() if name.startswith(START)}
     table = Table(
-        plan.study.name, plan.study.title, heads, resolved, rows, base, tuned=tuned, start=start, sustained_flops=rates
+        plan.study.name,
+        plan.study.title,
+        heads,
+        resolved,
+        rows,
+        _base_key(plan.study, grouped),
+        tuned=tuned,
+        start=start,
+        sustained_flops=rates,
+        pivot=plan.study.pivot,
+        bases={row.group: row.key for row in rows if plan.study.pivot and row.key in bases},
     )
     table = significance.with_tests(table, tests, counts_in(store), shares_in(store))
     table = replace(table, cited=cited(plan.study, resolved))
     return replace(table, footnotes=notes.footnotes(table, plan), warnings=warnings.warnings(table))
 
 
-def _base_key(study: Study, grouped: Mapping[str, Any]) -> str | None:
-    """The study's base row, else its first; None if that row is not among the planned: there is no change then."""
-    row = study.base_row or study.variations[0]
-    return row.key if row.key in grouped else None
+Outcomes = Mapping[str, list[Outcome]]  # by row
 
 
-def _columns(columns: Sequence[Column], grouped: Mapping[str, list[Outcome]]) -> tuple[Column, ...]:
+def _families(study: Study, grouped: Outcomes) -> list[tuple[str | None, Outcomes]]:
+    """The rows that are compared with each other, with their base: all, or each group of a pivoted table."""
+    if not study.pivot:
+        return [(_base_key(study, grouped), grouped)]
+    families = {group: {k: o for k, o in grouped.items() if o[0].run.group == group} for group in study.pivot}
+    return [(_base_key(study, family, group), family) for group, family in families.items() if family]
+
+
+def _base_key(study: Study, grouped: Outcomes, group: str | None = None) -> str | None:
+    """The study's base row, else its first; None if that row is not among the planned: there is no change then.
+
+    group: the same of the rows of one group.
+    """
+    rows = [row for row in study.variations if group in (None, row.group)]
+    row = study.base_row if study.base_row in rows else rows[0]
+    return row.key if row and row.key in grouped else None
+
+
+def _compared(
+    grouped: Outcomes, base: str | None, columns: Sequence[Column], paper_keys: Sequence[str]
+) -> tuple[Row, ...]:
+    """Rows with changes from one base; the best of each column is marked."""
+    rows = _rows(grouped, base, columns, paper_keys)
+    return _mark_best(_with_changes(rows, base, columns), columns)
+
+
+def _columns(columns: Sequence[Column], grouped: Outcomes) -> tuple[Column, ...]:
     """Replace set "*" by one column per evaluated set that no other column names."""
     sets = dict.fromkeys(name for outcomes in grouped.values() for o in outcomes for name in o.scored)
     named = {column.set for column in columns}
@@ -70,9 +105,7 @@ def _for_set(column: Column, name: str) -> Column:
     return replace(column, key=key, set=name, header=header)
 
 
-def _rows(
-    grouped: Mapping[str, list[Outcome]], base: str | None, columns: Sequence[Column], paper_keys: Sequence[str]
-) -> tuple[Row, ...]:
+def _rows(grouped: Outcomes, base: str | None, columns: Sequence[Column], paper_keys: Sequence[str]) -> tuple[Row, ...]:
     first = [outcomes[0].run for outcomes in grouped.values()]
     shown = settings.changes(first, grouped[base][0].run if base else None)
     return tuple(

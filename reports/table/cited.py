@@ -1,7 +1,7 @@
 """Other systems' published results as rows of the printed table: nothing of them was run here.
 
-They stand above the rows of their group; groups of their own follow at the end. JSON and CSV hold what was run, and
-leave them out.
+They stand above the rows of their group; groups of their own follow at the end. In a pivoted table they stand above
+all rows. JSON and CSV hold what was run, and leave them out.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,15 +18,16 @@ def cited(study: Study, columns: Sequence[Column]) -> tuple[Row, ...]:
     """The study's entries that have a number for one of the printed columns, those of a group together."""
     printed = {*(cost.key for cost in COSTS), *(column.paper for column in columns)}
     entries = [entry for entry in study.cited if printed & entry.values.keys()]
-    groups = list(dict.fromkeys(entry.group for entry in entries))
-    return tuple(
-        Row(KEY, entry.group, entry.label, {}, {}, None, paper=entry.values, outcomes=())
-        for entry in sorted(entries, key=lambda entry: groups.index(entry.group))
-    )
+    # a pivoted table prints one line a label, in the study's order
+    groups = [] if study.pivot else list(dict.fromkeys(entry.group for entry in entries))
+    entries = sorted(entries, key=lambda entry: groups.index(entry.group)) if groups else entries
+    return tuple(Row(KEY, entry.group, entry.label, {}, {}, None, paper=entry.values, outcomes=()) for entry in entries)
 
 
 def in_order(table: Table) -> list[Row]:
-    """The table's rows with the cited ones among them."""
+    """The table's rows with the cited ones among them; above all others where groups are columns."""
+    if table.pivot:
+        return [*table.cited, *table.rows]
     waiting, ordered = list(table.cited), list[Row]()
     for number, row in enumerate(table.rows):
         if number == 0 or row.group != table.rows[number - 1].group:

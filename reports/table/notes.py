@@ -8,7 +8,7 @@ from ablations.plan.plan import Plan
 from ablations.study.messages import number
 from reports.results.table import Table, missing_cells
 from reports.statistics.agreement import agreement
-from reports.table import cited
+from reports.table import cited, claims
 from reports.table.cost import cost_notes
 from reports.table.made_with import made_with
 from reports.table.provenance import decoding, seeds, training
@@ -17,6 +17,7 @@ from reports.table.provenance import decoding, seeds, training
 def footnotes(table: Table, plan: Plan) -> tuple[str, ...]:
     """Notes in reading order: the columns, the data and settings behind them, then the study's and the rows' own."""
     parts = [
+        *_pivot(table),
         *_columns(table),
         *table.test_notes,
         *agreement(table),
@@ -25,10 +26,19 @@ def footnotes(table: Table, plan: Plan) -> tuple[str, ...]:
         *seeds(table),
         *made_with(table),
     ]
-    parts += [*cost_notes(table), *cited.notes(table, plan.study), *plan.study.notes]
+    parts += [*cost_notes(table), *cited.notes(table, plan.study), *claims.notes(table, plan), *plan.study.notes]
     parts += [f"{row.variation.key}: {row.variation.note}" for row in plan.rows if row.variation.note]
     parts += plan.notes
     return tuple(parts)
+
+
+def _pivot(table: Table) -> Iterator[str]:
+    if table.pivot:
+        heads = ", ".join(f"{head} (rows of the group {group})" for group, head in table.pivot.items())
+        yield (
+            f"Columns: {heads}; changes, tests and bold are within them. A number that stands once, in the first of "
+            "them, is the same in all. A dash alone may also say that the line has no row there."
+        )
 
 
 def _columns(table: Table) -> Iterator[str]:
@@ -46,10 +56,12 @@ def _columns(table: Table) -> Iterator[str]:
         if column.set in outcome.scored
     )
     yield from (f"{metric}: {signature}" for metric, signature in signatures if signature)
-    if table.base and any(m.change is not None or m.reported_change is not None for m in measures):
+    bases = ", ".join(f"{table.bases[group]} ({head})" for group, head in table.pivot.items() if group in table.bases)
+    base = bases or table.base
+    if base and any(m.change is not None or m.reported_change is not None for m in measures):
         logarithmic = ", ".join(dict.fromkeys(column.metric for column in shown if column.logarithmic))
         logarithm = f" (ln: of the natural logarithm, for {logarithmic})" if logarithmic else ""
-        yield f"Δ: change from {table.base}{logarithm}."
+        yield f"Δ: change from {base}{logarithm}."
     if any(m.reported is not None for m in measures):
         what = (
             "over the paper's own vocabulary and sentences"

@@ -8,7 +8,7 @@ from experiments.config import flatten
 from experiments.store.results import Data, EvaluationResult
 from reports.results.results import Outcome, Scored
 from reports.results.table import Row, Table
-from reports.table.settings import show, unexpected
+from reports.table.settings import between, show, unexpected
 
 
 def training(table: Table) -> Iterator[str]:
@@ -99,6 +99,10 @@ def _settings(table: Table, outcome: Outcome) -> Iterator[str]:
     behind = [f"{row.key}: {words}" for row in table.rows if (words := _behind_label(row, table))]
     if behind:
         yield f"Settings that the words in a row stand for: {'; '.join(behind)}."
+    for other in table.rows:
+        if other is not row and other.key in table.bases.values():
+            differing = _in_words(between(other, row))
+            yield f"{other.key}, from which the changes of its column are, differs from {row.key} in: {differing}."
 
 
 _IN_TRAINING = ("training.train_steps", "training.tokens_per_batch", "training.warmup_steps")
@@ -106,9 +110,11 @@ _IN_TRAINING = ("training.train_steps", "training.tokens_per_batch", "training.w
 
 def _behind_label(row: Row, table: Table) -> str:
     hidden = {name: value for name, value in row.settings.items() if name not in table.settings}
-    return (
-        ", ".join(f"{name} {show(name, value)}" for name, value in hidden.items()) if row is not table.base_row else ""
-    )
+    return _in_words(hidden) if row is not table.base_row and row.key not in table.bases.values() else ""
+
+
+def _in_words(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {show(name, value)}" for name, value in settings.items())
 
 
 def _counted(values: Mapping[str, Any], name: str, noun: str, rest: str = "") -> str:

@@ -5,6 +5,7 @@ from typing import Any
 
 from ablations.plan.plan import PlannedRun
 from experiments.config import TaskConfig, defaults, flatten
+from reports.results.table import Row
 
 Settings = Mapping[str, Any]
 
@@ -21,6 +22,18 @@ def changes(runs: Sequence[PlannedRun], base: PlannedRun | None) -> list[dict[st
     varying = {name for change in differing for name in change}
     at_base = {name: value for name, value in reference.items() if name in varying}
     return [at_base if run.row == base.row else change for run, change in zip(runs, differing, strict=True)]
+
+
+def at(row: Row, names: Collection[str]) -> dict[str, Any]:
+    """A row's own values of some settings."""
+    settings = _settings(row.outcomes[0].run)
+    return {name: settings[name] for name in names if name in settings}
+
+
+def between(row: Row, other: Row) -> dict[str, Any]:
+    """The settings of `row` that `other` has otherwise."""
+    ours, theirs = (_settings(each.outcomes[0].run) for each in (row, other))
+    return {name: value for name, value in ours.items() if value != theirs.get(name)}
 
 
 def _settings(run: PlannedRun) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Warnings over a table: in which ways its numbers were not made alike, and what is left out of it."""
 
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -15,13 +16,17 @@ NAMED = 6  # rows that a warning names before it counts
 
 def warnings(table: Table) -> tuple[str, ...]:
     """One sentence for each way in which the numbers of a table were not made alike."""
-    found = [_mixed(table.rows, what, of) for what, of in _MUST_AGREE.items()]
+    found = [
+        _mixed(family.rows, what, of)
+        for what, of in _MUST_AGREE.items()
+        for family in (table.families if what in _OF_THE_DATA else [table])
+    ]
     found += [*_mixed_code(table.rows), *_mixed_versions(table.rows)]
-    for column in table.columns:
-        if not comparable.one_basis(table.rows, column):
+    for column, family in itertools.product(table.columns, table.families):
+        if not comparable.one_basis(family.rows, column):
             found.append(
                 f"{column.header} was measured over different tokens, sentences or signatures: changes from "
-                f"{table.base or 'base'} are left out where these differ, and no value is marked as the best."
+                f"{family.base or 'base'} are left out where these differ, and no value is marked as the best."
             )
     found.append(_stale(table))
     found += [_miscounted(row) for row in table.rows]
@@ -56,6 +61,7 @@ _MUST_AGREE: dict[str, Callable[[Outcome], Any]] = {
     "kinds of device for training": lambda o: o.record and o.record.device_kind,
     "kinds of device for evaluation": _of_evaluations(lambda facts: facts.device_kind),
 }
+_OF_THE_DATA = ("corpora", "tokenizers")  # may differ between the columns of a pivoted table: language pairs
 
 
 def _mixed_code(rows: Iterable[Row]) -> Iterator[str]:

@@ -12,10 +12,10 @@ from typing import Any
 from ablations.study.messages import number
 from experiments.errors import UserError
 from reports.render.formats import render
+from reports.render.grid import lay_out
 from reports.render.html import GRID_JSON
 from reports.render.latex import MADE_BY
 from reports.results.table import Table
-from reports.table.cited import in_order
 
 SUFFIXES = {".tex": "latex", ".md": "markdown", ".csv": "csv", ".json": "json", ".html": "html"}
 
@@ -48,7 +48,9 @@ def verify(text: str, table: Table, format_: str) -> Verdict:
     before, after = _cells(text, format_), _cells(now, format_)
     if len(before) < 2:
         raise UserError(f"There is no table in the file, read as {format_}. Name its format with --format.")
-    rows = [row.key for row in (table.rows if format_ in ("csv", "json") else in_order(table))]
+    rows = [item.name for item in lay_out(table).lines]
+    if format_ in ("csv", "json"):
+        rows = [row.key for row in table.rows]
     cells = sum(len(line) for line in after[len(after) - len(rows) :])
     changed = list(_differences(before, after, rows)) + list(_notes(text, now, format_))
     if not changed and text != now and format_ != "html":  # a page also contains figures, which are not compared

@@ -121,7 +121,8 @@ class Bench:
 
     def plan(self) -> Plan:
         study = Study.model_validate(self.study)
-        return Plan(study, "exact", tuple(self.rows), tuple(self.runs), self.notes, ("perplexity", "bleu", "params"))
+        names = ("perplexity", "bleu", "params", "flops")
+        return Plan(study, "exact", tuple(self.rows), tuple(self.runs), self.notes, names)
 
     def table(self, tests: str = "auto") -> Table:
         return build_table(self.plan(), self.store, COLUMNS, tests)

@@ -1,0 +1,231 @@
+"""Tables whose groups are printed as columns, and claims about published numbers."""
+
+import json
+
+import pytest
+
+from ablations.study.study import Study
+from reports.render.cells import Cell, Grid, Line
+from reports.render.formats import RENDERERS
+from reports.render.grid import lay_out
+from reports.results.table import Table
+from reports.trust.verify import verify
+from tests.unit.reports.conftest import Bench
+
+PIVOT = {"en-de": "EN-DE", "en-fr": "EN-FR"}
+CITED = [
+    {"label": "GNMT", "group": "en-de", "values": {"bleu": 24.6, "flops": 2.3e19}},
+    {"label": "GNMT", "group": "en-fr", "values": {"bleu": 39.92, "flops": 1.4e20}},
+    {"label": "ByteNet", "group": "en-de", "values": {"bleu": 23.75}},
+]
+
+
+def pairs(bench: Bench, pivot: bool = True, **second: object) -> Bench:
+    """Two systems for two language pairs and one for one pair; German and French are scored on other sentences."""
+    bench.study |= {
+        "cited": CITED,
+        "columns": {"model.d_model": "d_model", "model.dropout": "P_drop", "data.target": "to"},
+    }
+    bench.study |= {"pivot": PIVOT} if pivot else {}
+    german, french = {"group": "en-de"}, {"group": "en-fr", "inputs": {"text": "french"}, "corpus": "f" * 16}
+    bench.row("base-de", label="base", results=[(5.0, 27.0)], paper={"bleu": 27.3, "flops": 3.3e18}, **german)
+    bench.row("big-de", {"model.dropout": 0.3, "model.d_model": 1024}, label="big", results=[(5.0, 28.5)],
+              paper={"bleu": 28.4, "flops": 2.3e19}, **german)  # fmt: skip
+    bench.row("conv-de", {"model.d_k": 8}, label="conv", results=[(5.0, 25.0)], **german)
+    bench.row("base-fr", {"data.target": "fr"}, label="base", results=[(5.0, 38.0)],
+              paper={"bleu": 38.1, "flops": 3.3e18}, **french)  # fmt: skip
+    return bench.row("big-fr", {"data.target": "fr", "model.d_model": 1024}, label="big",
+                     **({"results": [(5.0, 41.0)]} | second), paper={"bleu": 41.8, "flops": 2.3e19}, **french)  # type: ignore[arg-type]  # fmt: skip
+
+
+def cells(grid: Grid, key: str, group: str = "") -> list[str]:
+    place = next(n for n, head in enumerate(grid.heads) if head.key == key and head.group == group)
+    return [line.cells[place].text for line in grid.lines]
+
+
+def test_one_line_a_label_and_its_groups_as_columns(bench: Bench) -> None:
+    grid = lay_out(pairs(bench).table())
+    assert [line.name for line in grid.lines] == [
+        "cited", "cited", "base-de, base-fr", "big-de, big-fr", "conv-de",
+    ]  # fmt: skip
+    assert [line.opens_group for line in grid.lines] == [True, False, True, False, False]
+    assert cells(grid, "bleu.ours", "en-de") == ["", "", "27.0", "28.5", "25.0"]
+    assert cells(grid, "bleu.ours", "en-fr") == ["", "", "38.0", "41.0", "–"]
+    assert cells(grid, "bleu.paper", "en-de") == ["24.6", "23.75", "27.3", "28.4", ""]
+    assert cells(grid, "bleu.paper", "en-fr") == ["39.92", "–", "38.1", "41.8", ""]
+    heads = [head.alone for head in grid.heads if head.metric == "bleu"]
+    assert heads[:2] == ["BLEU (dev) EN-DE", "Δ EN-DE"] and "BLEU (dev) EN-FR" in heads
+
+
+def test_changes_bold_and_warnings_are_within_a_column_of_the_pivot(bench: Bench) -> None:
+    table = pairs(bench).table()
+    grid = lay_out(table)
+    assert cells(grid, "bleu.change", "en-de") == ["", "", "", "+1.5", "−2.0"]
+    assert cells(grid, "bleu.change", "en-fr") == ["", "", "", "+3.0", ""]
+    assert cells(grid, "bleu.paper_change", "en-fr") == ["", "", "", "+3.7", ""]
+    assert [row.key for row in table.rows if row.measures["bleu"].best] == ["big-de", "big-fr"]
+    assert not table.warnings  # other corpora and sentences are what the columns are about
+    assert any(note.startswith("Δ: change from base-de (EN-DE), base-fr (EN-FR)") for note in table.footnotes)
+    assert any("corpora" in text for text in pairs(Bench(), pivot=False).table().warnings)
+
+
+def test_a_number_equal_in_all_columns_is_printed_once_across_them(bench: Bench) -> None:
+    """As the paper's cost of its own models; a setting varies with its own column's base."""
+    grid = lay_out(pairs(bench).table())
+    assert cells(grid, "flops.paper", "en-de") == ["2.3e19", "", "3.3e18", "2.3e19", ""]
+    assert cells(grid, "flops.paper", "en-fr") == ["1.4e20", "–", "", "", ""]
+    first = next(n for n, head in enumerate(grid.heads) if head.key == "flops.paper")
+    assert [line.cells[first].span for line in grid.lines] == [1, 1, 2, 2, 1]
+    assert [line.cells[first + 1].span for line in grid.lines] == [1, 1, 0, 0, 1]
+    assert cells(grid, "model.d_model") == ["", "", "512", "1024", ""]
+    assert cells(grid, "model.dropout", "en-de") == ["", "", "0.1", "0.3", ""]
+    assert cells(grid, "model.dropout", "en-fr") == ["", "", "0.1", "", ""]  # blank: as in this column's base
+    assert "data.target" not in {head.key for head in grid.heads}
+
+
+def test_every_number_of_the_rows_is_on_their_line(bench: Bench) -> None:
+    """The pivot moves the cells of the plain table and makes none up."""
+    plain, pivoted = lay_out(pairs(bench, pivot=False).table()), lay_out(pairs(Bench()).table())
+
+    def numbers(grid: Grid) -> dict[tuple[str, str, str], str]:
+        return {
+            (line.row.label, head.group or line.row.group, head.key): cell.text
+            for line in grid.lines
+            for head, cell in zip(grid.heads, line.cells, strict=True)
+            if head.metric in ("ppl", "bleu") and "change" not in head.role and cell.text not in ("", "–")
+        }
+
+    assert numbers(plain) == numbers(pivoted) and len(numbers(plain)) > 10
+
+
+def test_gaps_and_staleness_keep_their_marks(bench: Bench) -> None:
+    grid = lay_out(pairs(bench, results=[None], states=["failed"]).table())
+    assert cells(grid, "bleu.ours", "en-fr") == ["", "", "38.0", "– (failed)", "–"]
+    assert cells(grid, "n", "en-fr") == ["", "", "", "0/1", ""]
+
+
+@pytest.mark.parametrize("format_", ["markdown", "latex", "html", "csv", "json"])
+def test_a_pivoted_file_is_verified_cell_by_cell(bench: Bench, format_: str) -> None:
+    table = pairs(bench).table()
+    text = RENDERERS[format_](table)
+    assert verify(text, table, format_).same
+    wrong = text.replace("28.5", "28.6")
+    assert wrong != text and any("big-de" in line for line in verify(wrong, table, format_).changed)
+
+
+def test_json_and_csv_keep_one_record_per_row(bench: Bench) -> None:
+    table = pairs(bench).table()
+    records = json.loads(RENDERERS["json"](table))
+    assert [record["row"] for record in records] == ["base-de", "big-de", "conv-de", "base-fr", "big-fr"]
+    assert [record["bleu_change"] for record in records] == [None, 1.5, -2.0, None, 3.0]
+
+
+def test_latex_and_html_span_columns_with_heads_and_single_numbers(bench: Bench) -> None:
+    table = pairs(bench).table()
+    latex, html = RENDERERS["latex"](table), RENDERERS["html"](table)
+    assert r"\multicolumn{4}{c}{BLEU (dev) EN-DE}" in latex
+    assert r"\multicolumn{2}{c}{3.3e18}" in latex and '<td colspan="2">3.3e18</td>' in html
+    assert "change from base-fr: +3.000" in html and "change from base-de: +1.500" in html
+
+
+def test_the_tests_are_of_each_column_by_itself(bench: Bench) -> None:
+    """Dunnett's family is the rows of one group, with their own base."""
+    three = {"results": [(5.0, 41.0), (5.0, 41.1), (5.0, 41.2)]}
+    bench.study["pivot"] = PIVOT
+    for pair, low in (("de", 25.0), ("fr", 38.0)):
+        of = {"group": f"en-{pair}", "inputs": {"text": pair}}
+        for key, up in (("base", 0.0), ("near", 0.05), ("far", 3.0)):
+            values = [(5.0, low + up + offset) for offset in (0.0, 0.1, 0.2)]
+            bench.row(f"{key}-{pair}", {"model.d_k": 8 + len(key)}, label=key, **(three | {"results": values}), **of)  # type: ignore[arg-type]
+    table = bench.table("seeds")
+    marked = {row.key: bool(test and test.marked) for row in table.rows for test in [row.measures["bleu"].test]}
+    assert marked == {"base-de": False, "near-de": False, "far-de": True,
+                      "base-fr": False, "near-fr": False, "far-fr": True}  # fmt: skip
+    assert table.test == "seeds" and sum(note.startswith("*: differs from") for note in table.test_notes) == 2
+
+
+def claimed(bench: Bench, *claims: dict[str, object], **second: object) -> list[str]:
+    pairs(bench, **second)  # type: ignore[arg-type]
+    bench.study["claim"] = list(claims)
+    return [note for note in bench.table().footnotes if note.startswith("The paper says")]
+
+
+ABOVE = {"text": "more than 3.5 BLEU above", "row": "big-de", "number": "bleu", "margin": 3.5}
+COST = {"text": "a quarter of the cost", "row": "big-fr", "number": "flops", "fraction": 0.25, "published": ["GNMT"]}
+
+
+def test_a_claim_is_computed_from_the_published_numbers(bench: Bench) -> None:
+    above, cost = claimed(bench, ABOVE, COST)
+    assert "In the paper's numbers this holds: 28.4 (big) − 24.6 (GNMT, best of 2) = 3.8, more than 3.5." in above
+    assert "this holds: 2.3e19 (big) / 1.4e20 (GNMT) = 0.1643, less than 0.25." in cost
+    assert above.endswith("Here it cannot be checked: the study runs none of the other systems.")
+
+
+def test_a_claim_that_the_published_numbers_contradict_is_said_not_to_hold(bench: Bench) -> None:
+    (above,) = claimed(bench, ABOVE | {"margin": 3.8})
+    assert "this does not hold: 28.4 (big) − 24.6 (GNMT, best of 2) = 3.8, not more than 3.8." in above
+
+
+def test_a_claim_about_runs_names_their_size_or_what_is_missing(bench: Bench) -> None:
+    here = {"here": ["conv-de", "base-de"]}
+    (above,) = claimed(bench, ABOVE | here)
+    assert "Here it does not hold: 28.5 (big-de) − 27 (base-de, best of 2) = 1.5, not more than 3.5; " in above
+    assert above.endswith("profile exact, corpus builtin (0c0de0c0), 1 seed per row.")
+    sized = Bench()
+    sized.study["profile"] = {"exact": {"scale": {"width": 0.5}}}
+    assert "profile exact, not the sizes of the paper, corpus" in claimed(sized, ABOVE | here)[0]
+    (missing,) = claimed(Bench(), COST | {"here": ["base-fr"]}, results=[None])
+    assert "Here it cannot be checked: there is no result of big-fr" in missing
+    (other,) = claimed(Bench(), ABOVE | {"here": ["conv-de", "base-fr"]})
+    assert "Here it cannot be checked: the rows were measured over different tokens, sentences" in other
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"margin": 1.0}, "write either margin"),
+        ({"row": "big-fr", "number": "bleu"}, ""),
+        ({"row": "bigger-fr"}, "there is no row \"bigger-fr\". Nearest rows: big-fr"),
+        ({"number": "hours"}, "has no published hours"),
+        ({"published": ["GMNT"]}, "no cited result \"GMNT\". Nearest labels of its group: GNMT"),
+        ({"here": ["gnmt-fr"]}, "there is no row \"gnmt-fr\""),
+    ],
+)  # fmt: skip
+def test_a_claim_about_what_is_not_there_is_refused(bench: Bench, change: dict[str, object], says: str) -> None:
+    pairs(bench)
+    data = {**bench.study, "claim": [COST | change]}
+    if not says:
+        assert Study.model_validate(data)
+        return
+    with pytest.raises(ValueError, match=r"claim|margin") as refused:
+        Study.model_validate(data)
+    assert says in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ({"key": "x", "group": "en-de"}, 'the row "x" needs a label'),
+        ({"key": "x", "label": "x", "group": "en-ed"}, "no column. Nearest groups of pivot: en-de"),
+        ({"key": "x", "label": "big", "group": "en-de"}, 'the rows "big-de" and "x" have the same label'),
+    ],
+)  # fmt: skip
+def test_rows_without_a_place_of_their_own_are_refused(bench: Bench, row: dict[str, str], says: str) -> None:
+    pairs(bench)
+    rows = [*bench.study["variation"], row]
+    with pytest.raises(ValueError, match="pivot") as refused:
+        Study.model_validate({**bench.study, "variation": rows})
+    assert says in str(refused.value)
+
+
+def test_the_other_pair_alone_prints(bench: Bench) -> None:
+    """--rows en-fr: the first pair's rows are not planned; cited results stay."""
+    bench.study |= {"cited": CITED, "pivot": PIVOT}
+    bench.row("base-de", label="base", group="en-de", selected=False)
+    bench.row("base-fr", {"data.target": "fr"}, label="base", group="en-fr", results=[(5.0, 38.0)])
+    table: Table = bench.row("big-fr", {"data.target": "fr", "model.d_k": 8}, label="big", group="en-fr").table()
+    grid = lay_out(table)
+    assert cells(grid, "bleu.ours", "en-fr") == ["", "", "38.0", "25.0"]
+    assert cells(grid, "bleu.change", "en-fr") == ["", "", "", "−13.0"]
+    assert not any(head.role == "ours" and head.group == "en-de" for head in grid.heads)
+    assert isinstance(grid.lines[0], Line) and grid.lines[0].cells[0] == Cell("cited")
