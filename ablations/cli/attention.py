@@ -50,7 +50,7 @@ def attention(
     if kind not in KINDS:
         raise UserError(f"--kind {kind}: write one of {', '.join(KINDS)}.")
     opened = selectors.open()
-    found = choose_run.find_trained(named, selectors)
+    found = choose_run.find_trained(named, selectors, ("translation", "algorithmic"))
     from experiments.evaluation.trained.attention_maps import attention_maps
     from experiments.evaluation.trained.translator import Translator
 

@@ -1,6 +1,7 @@
 """Find the trained run that a command line names: by run_id, or by study, row and seed."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from experiments.jobs.devices.slots import parse_slots
 from experiments.jobs.queue.job import JobStatus
 from experiments.store.layout import Store
 from experiments.store.results import FILE, EvaluationResult, TrainingResult
+from experiments.tasks.load import load_task
 
 BEST = "best"
 
@@ -37,8 +39,8 @@ class Named:
     seed: int | None = None
 
 
-def find_trained(named: Named, selectors: Selectors) -> Trained:
-    """The named run. Raises UserError if it is unknown, not trained or ambiguous, or if its task is not translation."""
+def find_trained(named: Named, selectors: Selectors, tasks: Sequence[str] = ("translation",)) -> Trained:
+    """The named run. Raises UserError if it is unknown, not trained or ambiguous, or if its task is not in `tasks`."""
     if (named.run is None) == (named.study is None):
         raise UserError("Name the model: --run RUN_ID, or --study STUDY with --row KEY and --seed N.")
     store = selectors.open()
@@ -46,9 +48,10 @@ def find_trained(named: Named, selectors: Selectors) -> Trained:
     result, attempt = store.result(run_id), store.weights_folder(run_id)
     if result is None or attempt is None:
         raise UserError(f"The run {run_id} is not trained in {store.root}; train it with `ablations run`.")
-    if result.task != "translation":
+    if result.task not in tasks:
         raise UserError(f"The run {run_id} belongs to the task {result.task}, which does not translate.")
-    config = RunConfig.from_mapping(result.config or {})
+    config = load_task(result.task).config_type.from_mapping(result.config or {})
+    assert isinstance(config, RunConfig)
     return Trained(run_id, config, attempt, result)
 
 
