@@ -114,7 +114,7 @@ def build(config_type: type[Config], task: str, settings: Mapping[str, Setting],
     try:
         return config_type.from_mapping(values)
     except ValidationError as error:
-        found = "; ".join(_explain(e, settings) for e in error.errors())
+        found = "; ".join(_explain(e, settings).rstrip(".") for e in error.errors())
         raise UserError(f"{where}: {found}. Correct it in the study file, or with --set.") from None
 
 

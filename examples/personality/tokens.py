@@ -1,0 +1,86 @@
+"""What one token of an answer is: a word, a subword or a morpheme; of all words or of the content words only."""
+
+import importlib.util
+import io
+import random
+from collections.abc import Callable, Iterable
+
+from clauses import FUNCTION_WORDS, PARTICLES
+
+Tokenizer = Callable[[str], list[str]]
+
+# Nouns, verbs, adjectives and adverbs, by the tags of the Sejong corpus.
+CONTENT_TAGS = ("NNG", "NNP", "VV", "VA", "MAG")
+PACKAGES = {"kiwi": "kiwipiepy", "mecab": "konlpy"}
+
+
+def make_tokenizer(tokens: str, which: str, tagger: str, pieces: int, texts: Iterable[str]) -> Tokenizer:
+    """which: "all" or "content". Subwords are learnt from `texts`, at most `pieces` of them."""
+    if tokens == "morphemes":
+        tagged = {"kiwi": _kiwi, "mecab": _mecab}[tagger]()
+        return lambda text: [m for m, tag in tagged(text) if which == "all" or tag.startswith(CONTENT_TAGS)]
+    words = str.split if which == "all" else _content_words
+    return words if tokens == "words" else _subwords([" ".join(words(text)) for text in texts], pieces, words)
+
+
+def refuse_missing(tagger: str) -> None:
+    """Raises ValueError if the package that splits words into morphemes is not installed."""
+    if importlib.util.find_spec(PACKAGES[tagger]) is None:
+        raise ValueError(
+            f'tokens = "morphemes" needs a Korean morphological analyser, and {PACKAGES[tagger]} is not installed in '
+            'this environment. Install it: `pip install kiwipiepy` (tagger = "kiwi"), or `pip install konlpy` and '
+            'mecab-ko (tagger = "mecab", as in the paper). Or set tokens = "words" or "subwords".'
+        )
+
+
+def _content_words(text: str) -> list[str]:
+    """Function words dropped, particles taken off: rules that fit the generated answers, no analysis of Korean."""
+    return [_stem(word) for word in text.split() if word not in FUNCTION_WORDS]
+
+
+def _stem(word: str) -> str:
+    for particle in PARTICLES:
+        if word.endswith(particle) and len(word) > len(particle) + 1:
+            return word.removesuffix(particle)
+    return word
+
+
+def _subwords(texts: list[str], pieces: int, words: Tokenizer) -> Tokenizer:
+    import sentencepiece
+
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(texts), model_writer=model, vocab_size=pieces, hard_vocab_limit=False,
+        num_threads=1, minloglevel=2,
+    )  # fmt: skip
+    learnt = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    return lambda text: learnt.encode(" ".join(words(text)), out_type=str)
+
+
+def _kiwi() -> Callable[[str], list[tuple[str, str]]]:
+    from kiwipiepy import Kiwi
+
+    kiwi = Kiwi(num_workers=1)
+    return lambda text: [(token.form, token.tag) for token in kiwi.tokenize(text)]
+
+
+def _mecab() -> Callable[[str], list[tuple[str, str]]]:
+    from konlpy.tag import Mecab
+
+    return Mecab().pos
+
+
+def augment(text: str, copies: int, chance: random.Random) -> list[str]:
+    """The text, and copies with two words swapped or some left out, in turn (Wei & Zou 2019, "EDA")."""
+    return [text, *((_swap, _delete)[n % 2](text.split(), chance) for n in range(copies))]
+
+
+def _swap(words: list[str], chance: random.Random) -> str:
+    if len(words) > 1:
+        a, b = chance.sample(range(len(words)), 2)
+        words[a], words[b] = words[b], words[a]
+    return " ".join(words)
+
+
+def _delete(words: list[str], chance: random.Random) -> str:
+    return " ".join([word for word in words if chance.random() > 0.1] or words)
