@@ -9,6 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from model.config import ModelConfig
 from model.factory import build_model
+from model.parts.embedding import Embedding
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +44,7 @@ def test_embeddings_are_normal(wide):
         assert weight.std().item() == pytest.approx(512**-0.5, rel=0.01)
         assert weight.mean().item() == pytest.approx(0, abs=1e-3)
     embedded = wide.source_embedding(torch.arange(1000))
+    assert embedded.var().item() == pytest.approx(1, rel=0.02)  # only after the product with √d_model
     torch.testing.assert_close(embedded, wide.output_weight[:1000] * math.sqrt(512))
 
 
@@ -82,6 +84,18 @@ def test_an_empty_vocabulary_is_refused(small_config):
 def test_meta_device_draws_nothing():
     model = build_model(ModelConfig(), 37000, device="meta")
     assert all(p.is_meta for p in model.parameters()) and all(b.is_meta for b in model.buffers())
+
+
+def test_the_softmax_is_one_over_all_pieces():
+    """Not hierarchical: one product with one matrix, normalised over the whole vocabulary."""
+    torch.manual_seed(0)
+    embedding = Embedding(70, 8)
+    embedding.initialise()
+    hidden = torch.randn(3, 8)
+    probabilities = embedding.logits(hidden).softmax(-1)
+    assert [name for name, _ in embedding.named_parameters()] == ["weight"]
+    odds = (hidden @ embedding.weight[:70].T).exp()
+    torch.testing.assert_close(probabilities, odds / odds.sum(-1, keepdim=True))
 
 
 def test_shared_vocabulary_is_one_matrix(small_model):

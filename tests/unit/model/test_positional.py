@@ -26,6 +26,20 @@ def test_a_shift_is_a_rotation():
     torch.testing.assert_close(table[:170] @ shift, table[30:], atol=1e-4, rtol=0)
 
 
+def test_a_shift_turns_each_pair_by_its_own_angle():
+    """By ω_i k, ω_i = 10000^(−2i/d_model); turned by k itself, as it is often retold, only the first pair comes out."""
+    pairs, k = sinusoids(200, 8).double().unflatten(1, (4, 2)), 5
+    angles = k / 10000.0 ** (torch.arange(0, 8, 2) / 8)
+
+    def turned(angle):
+        sin, cos = pairs[:-k].unbind(-1)
+        return torch.stack([sin * angle.cos() + cos * angle.sin(), cos * angle.cos() - sin * angle.sin()], dim=-1)
+
+    torch.testing.assert_close(turned(angles), pairs[k:], atol=1e-6, rtol=0)
+    error = (turned(torch.full((4,), float(k))) - pairs[k:]).abs().amax(dim=(0, 2))
+    assert error[0] < 1e-6 and (error[1:] > 0.5).all()
+
+
 @pytest.mark.parametrize("kind", POSITIONAL)
 def test_what_is_added_depends_on_the_position_alone(kind):
     torch.manual_seed(0)
