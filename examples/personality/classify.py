@@ -28,7 +28,7 @@ class Settings:
     words: Literal["content", "all"] = "all"
     tokens: Literal["words", "subwords", "morphemes"] = "words"
     tagger: Literal["kiwi", "mecab"] = "kiwi"  # what splits into morphemes
-    pieces: int = 400  # of the vocabulary of subwords
+    pieces: int = 2000  # of the vocabulary of subwords, at most
     classes: Literal["EI", "NS", "FT", "JP", "sixteen", "four"] = "EI"  # one class of 16, or four binary networks
     data: str = "generated"  # or a JSONL file (answers.py)
     vectors: str = "cooccurrences"  # in unlabelled answers; or a file of word vectors in the .vec format

@@ -46,12 +46,16 @@ def _stem(word: str) -> str:
 
 
 def _subwords(texts: list[str], pieces: int, words: Tokenizer) -> Tokenizer:
+    """Byte pair encoding. Raises ValueError if there are fewer pieces than characters."""
     import sentencepiece
 
+    needed = len(set("".join(texts))) + 4  # and unknown, two ends, the mark of a word's start
+    if pieces < needed:
+        raise ValueError(f"pieces = {pieces}: the characters of the training answers alone need {needed}.")
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(texts), model_writer=model, vocab_size=pieces, hard_vocab_limit=False,
-        num_threads=1, minloglevel=2,
+        sentence_iterator=iter(texts), model_writer=model, model_type="bpe", vocab_size=pieces,
+        hard_vocab_limit=False, character_coverage=1.0, num_threads=1, minloglevel=2,
     )  # fmt: skip
     learnt = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
     return lambda text: learnt.encode(" ".join(words(text)), out_type=str)
