@@ -3,17 +3,21 @@
     run_id    the task, the seed, the settings that differ from the frozen defaults, digests of the training inputs
     eval_id   the run_id, all evaluation settings, digests of the evaluated set
 
+An ensemble trains nothing: it reads finished runs, its members, so their run_ids are among its inputs and name it.
 Settings that change no trained number are not part of run_id (config.NOT_IN_RUN_ID). Imports no torch.
 """
 
 import hashlib
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from experiments.config import TaskConfig, defaults, difference, flatten
 
 PROBE_ID = "0" * 16  # run_id of trainings that are only measured
+NO_SEED = 0  # of an ensemble: seeds of trainings begin at 1
+_MEMBER = re.compile(r"ensemble member ([1-9][0-9]{0,5})")
 
 
 def run_identity(config: TaskConfig, inputs: Mapping[str, str]) -> str:
@@ -27,6 +31,27 @@ def run_identity(config: TaskConfig, inputs: Mapping[str, str]) -> str:
 def eval_identity(run_id: str, settings: Mapping[str, Any], inputs: Mapping[str, str]) -> str:
     """The eval_id: hash of a run's weights, all decoding settings, and digests of the decoded set."""
     return digest({"run_id": run_id, "settings": dict(settings), "inputs": dict(inputs)})
+
+
+def seed_in_words(seed: int) -> str:
+    """ "seed 3"; "ensemble" for a run that has no seed of its own."""
+    return "ensemble" if seed == NO_SEED else f"seed {seed}"
+
+
+def with_members(inputs: Mapping[str, str], run_ids: Iterable[str]) -> dict[str, str]:
+    """The inputs of an ensemble: those of its members' trainings, and the members in the order of their run_ids."""
+    return {**inputs, **{f"ensemble member {n}": run_id for n, run_id in enumerate(sorted(run_ids), start=1)}}
+
+
+def members_in(inputs: Mapping[str, str]) -> tuple[str, ...]:
+    """The run_ids of an ensemble's members; () for the inputs of a training."""
+    found = {int(match[1]): run_id for name, run_id in inputs.items() if (match := _MEMBER.fullmatch(name))}
+    return tuple(found[number] for number in sorted(found))
+
+
+def without_members(inputs: Mapping[str, str]) -> dict[str, str]:
+    """The digests of the data alone."""
+    return {name: value for name, value in inputs.items() if not _MEMBER.fullmatch(name)}
 
 
 def lineage(config: TaskConfig, inputs: Mapping[str, str]) -> str:

@@ -48,10 +48,12 @@ def bundle(
     if as_recorded:
         redaction = NOTHING
     else:
-        redaction = identity(opened, folder) if anonymous else places(opened, [r.run_id for r in plan.runs], folder)
+        redaction = (
+            identity(opened, folder) if anonymous else places(opened, [r.run_id for r in plan.trainings], folder)
+        )
     count = write_bundle(path, plan, opened, chosen.columns, chosen.asked, redaction, weights)
     size = f"{path.stat().st_size / 1e6:.1f} MB"
-    typer.echo(f"{path}: {number(len(plan.runs), 'run')}, {number(count, 'file')}, {size}")
+    typer.echo(f"{path}: {number(len(plan.trainings), 'run')}, {number(count, 'file')}, {size}")
     for found in traces(path, opened.root) if anonymous else ():
         typer.echo(f"not anonymous: {found}", err=True)
 
@@ -81,7 +83,7 @@ def _origin(source: Path, folder: Path) -> tuple[Store, Members]:
         typer.echo(f"{source}: {found.checked}", err=True)
         plan = found.plan
         members: Members = {}
-        for run in plan.runs:
+        for run in plan.trainings:
             members[run.run_id] = (*members.get(run.run_id, ()), member(plan, run))
         return found.store, members
     if not (source / "store.json").is_file():

@@ -2,6 +2,7 @@
 
 from ablations.cli import options
 from ablations.cli.run import run_chosen
+from ablations.service.enqueue import wanted
 from ablations.service.made_again import trained_again
 from ablations.service.selected import Selectors, choose
 from experiments.errors import UserError
@@ -18,13 +19,15 @@ def evaluate(
     For example: ablations evaluate table3 --set evaluation.beam_size=1
     """
     chosen = choose(study, selectors)
-    untrained = [f"{run.row} (seed {run.seed})" for run in chosen.plan.runs if not chosen.store.result(run.run_id)]
+    plan = chosen.plan
+    untrained = [run.name for run in plan.trainings if not run.members and not chosen.store.result(run.run_id)]
     if untrained:
         raise UserError(
             f"Not trained in {chosen.store.root} with these settings: {', '.join(untrained)}. `evaluate` never trains: "
             "train them with `ablations run`, or leave them out with --rows. Only evaluation.* settings may differ."
         )
-    if again := trained_again(chosen, chosen.plan.runs):
+    members = [run for run in wanted(plan, "keep") if run.read_by]
+    if again := trained_again(chosen, [*plan.runs, *members]):
         raise UserError(
             f"The trainings of {', '.join(dict.fromkeys(run.row for run in again))} kept too few checkpoints for this "
             "evaluation.checkpoint, and `evaluate` never trains. Use `ablations run` with the same options."

@@ -10,13 +10,16 @@ import typer
 
 from ablations.cli import options
 from ablations.cli.terminal import plain_progress
+from ablations.plan.ensembles import in_words
 from ablations.plan.plan import Plan, PlannedRun, plan_as_json
+from ablations.service.enqueue import wanted
 from ablations.service.forecast import Forecast, forecast, lines, measure
 from ablations.service.made_again import say_trained_again, trained_again
 from ablations.service.obstacles import Obstacle, crowded, obstacles, paragraphs
 from ablations.service.selected import Selectors, choose, device_count
 from ablations.study.messages import duration, number
 from experiments.errors import UserError
+from experiments.identity import seed_in_words
 from experiments.jobs.devices.slots import parse_slots
 
 
@@ -34,7 +37,7 @@ def plan(
     chosen = choose(study, selectors, many=yes)
     chosen = replace(chosen, devices_per_run=wide)
     planned, slots = chosen.plan, parse_slots(devices)
-    todo = [run for run in planned.runs if run.state not in ("finished", "stale")]
+    todo = wanted(planned, "keep")
     if measured and todo:
         measure(chosen, todo, slots[0], plain_progress)
     predicted = forecast(chosen, planned, todo, slots)
@@ -71,20 +74,26 @@ def _as_json(
 
 
 def _print(planned: Plan, store: Path, predicted: Forecast) -> None:
-    width = max(len(run.row) for run in planned.runs)
+    width = max(len(run.row) for run in planned.trainings)
     described: set[str] = set()  # rows, once for all seeds
     typer.echo(f"{planned.study.title} — profile {planned.profile}, store {store}")
-    for run in planned.runs:
+    for run in planned.trainings:
         changes = ", ".join(f"{name.rpartition('.')[2]}={value}" for name, value in run.overrides.items())
         size = _size(run, predicted)
-        typer.echo(f"  {run.row:<{width}}  seed {run.seed}  {run.run_id}  {run.state:<8}{size}  {changes}".rstrip())
+        typer.echo(
+            f"  {run.row:<{width}}  {seed_in_words(run.seed)}  {run.run_id}  {run.state:<8}{size}  {changes}".rstrip()
+        )
+        if run.members:
+            members = planned.members_of(run)
+            typer.echo(f"  {'':<{width}}  of {members[0].row}, {in_words([member.seed for member in members])}")
         if run.row not in described:
             described.add(run.row)
             for line in run.config.described():
                 typer.echo(f"  {'':<{width}}  {line}")
-    states = [run.state for run in planned.runs]
+    states = [run.state for run in planned.trainings]
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
-    trainings = {run.run_id: run.cost for run in planned.runs}  # rows may share a training and differ in decoding
+    # rows may share a training and differ in decoding; an ensemble trains nothing
+    trainings = {run.run_id: run.cost for run in planned.trainings if not run.members}
     shared = "" if len(trainings) == len(states) else f"; {number(len(trainings), 'training')}"
     total = sum(trainings.values())
     typer.echo(

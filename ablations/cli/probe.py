@@ -46,7 +46,10 @@ def probe(
 ) -> None:
     """Train a few steps of each row on the first device and report the speed; nothing is stored."""
     chosen = choose(study, replace(selectors, seeds=1))
-    slot, runs = parse_slots(devices)[0], list({run.run_id: run for run in chosen.plan.runs}.values())
+    slot = parse_slots(devices)[0]
+    runs = list({run.run_id: run for run in chosen.plan.runs if not run.members}.values())
+    if not runs:
+        raise UserError("The chosen rows are ensembles, which train nothing: probe the rows of their members.")
     prepare(chosen, runs, plain_progress)
     parts = shares(slot, together)
     found = []

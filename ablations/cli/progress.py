@@ -13,6 +13,7 @@ from rich.text import Text
 from ablations.cli.terminal import unguarded, visible
 from ablations.service.work import WorkOptions, held
 from ablations.study.messages import duration
+from experiments.identity import seed_in_words
 from experiments.jobs.coordinator.loop import Until
 from experiments.jobs.coordinator.reporter import Summary, View
 from experiments.jobs.coordinator.watch import GRACE_S
@@ -75,6 +76,6 @@ def _running(view: View) -> list[str]:
         step = (
             f"step {live.progress.step}/{job.total_steps}" if live.progress.step is not None and job.total_steps else ""
         )
-        words = [f"{name} (seed {job.seed})", live.progress.doing, step, f"on {live.slot.name}"]
+        words = [f"{name} ({seed_in_words(job.seed)})", live.progress.doing, step, f"on {live.slot.name}"]
         lines.append(" ".join(filter(None, words)))
     return lines

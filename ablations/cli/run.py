@@ -126,7 +126,7 @@ def run_chosen(chosen: Selected, working: WorkOptions | str, stale: str, format_
         _queue(chosen, plan, runs, stale)
         summary = work_on(chosen.store, working)
     else:
-        typer.echo(f"{number(len(plan.runs), 'run')}, all done, nothing to train", err=True)
+        typer.echo(f"{number(len(plan.trainings), 'run')}, all done, nothing to train", err=True)
     if show and not summary.interrupted:
         print_table(chosen, format_)
     _exit_if_bad(summary)
@@ -137,9 +137,11 @@ def _queue(chosen: Selected, plan: Plan, runs: list[PlannedRun], stale: str) -> 
         typer.echo(f"note: {note}", err=True)
     prepare(chosen, runs, plain_progress)
     added = enqueue(chosen, plan, runs, stale)
-    done = len(plan.runs) - len(runs)
+    asked, every = {run.run_id for run in runs}, plan.trainings
+    left = sum(run.run_id in asked for run in every)
     typer.echo(
-        f"{number(len(plan.runs), 'run')}: {done} done, {added} queued now, {len(runs) - added} queued before", err=True
+        f"{number(len(every), 'run')}: {len(every) - left} done, {added} queued now, {left - added} queued before",
+        err=True,
     )
 
 

@@ -12,9 +12,9 @@ from ablations.cli.progress import Live
 from ablations.cli.report import print_table
 from ablations.cli.run import run_chosen
 from ablations.cli.terminal import plain_progress
-from ablations.plan.plan import Plan, plan_study
+from ablations.plan.plan import Plan
 from ablations.service.enqueue import enqueue, prepare, wanted
-from ablations.service.run_states import run_states
+from ablations.service.run_states import plan_with_states
 from ablations.service.selected import Selected, Selectors, choose
 from ablations.service.trials import Trials
 from ablations.study.messages import number
@@ -120,7 +120,7 @@ def _tuned(chosen: Selected, selected: Selection, searching: Trials) -> Selected
     final = replace(selected, overrides={**asked, **selected.overrides})
 
     def replan() -> Plan:
-        return plan_study(study, final, task, store.root, run_states(store, task))
+        return plan_with_states(study, final, task, store)
 
     return Selected(study=study, task=task, store=store, replan=replan, columns=chosen.columns)
 

@@ -1,7 +1,7 @@
 """Study × selection → runs with identities, parameters, cost and state. Trains nothing, imports no torch."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ from ablations.study.selectors import Selection
 from ablations.study.study import Study
 from experiments.config import TaskConfig
 from experiments.errors import UserError
-from experiments.identity import digest, eval_identity, run_identity
+from experiments.identity import NO_SEED, digest, eval_identity, members_in, run_identity, with_members
 from experiments.tasks.base import EvaluationSpec, Task, settings_read
 
 
@@ -40,22 +40,33 @@ class PlannedEvaluation:
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One training of one row with one seed, and its evaluations."""
+    """One training of one row with one seed, and its evaluations; or one ensemble, which trains nothing."""
 
     row: str
     group: str
     label: str
-    seed: int
+    seed: int  # NO_SEED: an ensemble
     config: TaskConfig
     run_id: str
-    inputs: Mapping[str, str]  # digests of what training reads
+    inputs: Mapping[str, str]  # digests of what training reads; of an ensemble, its members' run_ids too
     evaluations: tuple[PlannedEvaluation, ...]
-    num_params: int | None  # None: known only after training
-    cost: float  # predicted floating-point operations of training; 0: unknown
+    num_params: int | None  # None: known only after training; an ensemble has those of all members
+    cost: float  # predicted floating-point operations of training; 0: unknown, or an ensemble
     overrides: Mapping[str, Any]  # changes from base, after scaling, by dotted name
     paper: Mapping[str, float]
     state: str  # RunState.word
     stale: tuple[str, ...] = ()  # RunState.stale
+    read_by: tuple[EvaluationSpec, ...] = ()  # evaluations of ensembles, which read its checkpoints
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """The run_ids of an ensemble's members; () for a training."""
+        return members_in(self.inputs)
+
+    @property
+    def name(self) -> str:
+        """The row and the seed, for messages: "base (seed 1)"; of an ensemble the row alone."""
+        return self.row if self.members else f"{self.row} (seed {self.seed})"
 
     @property
     def eval_ids(self) -> list[str]:
@@ -73,6 +84,17 @@ class Plan:
     runs: tuple[PlannedRun, ...]  # by row in the study's order, then by seed
     notes: tuple[str, ...]  # for the reader of the table: declared values that were replaced, the profile's notes
     paper_keys: tuple[str, ...]  # names of the published numbers that the task's columns can print
+    members: tuple[PlannedRun, ...] = ()  # trainings that ensembles among `runs` read, each once
+
+    def members_of(self, run: PlannedRun) -> list[PlannedRun]:
+        """The members of an ensemble, by seed; [] for a training."""
+        return [member for member in self.members if member.run_id in run.members]
+
+    @property
+    def trainings(self) -> list[PlannedRun]:
+        """All runs, and the members that are not among them."""
+        known = {run.run_id for run in self.runs}
+        return [*self.runs, *(member for member in self.members if member.run_id not in known)]
 
 
 def plan_study(study: Study, selection: Selection, task: Task, store: Path, state_of: StateOf) -> Plan:
@@ -84,13 +106,24 @@ def plan_study(study: Study, selection: Selection, task: Task, store: Path, stat
     rows = resolve(study, selection, task)
     inputs = _Inputs(task, store)
     runs: list[PlannedRun] = []
+    members: dict[str, PlannedRun] = {}
     for row in rows:
-        runs += _runs_of(row, inputs, task, store, state_of)
+        if row.variation.ensemble is None:
+            runs += _runs_of(row, inputs, task, store, state_of)
+            continue
+        trained = _runs_of(_members(study, row), inputs, task, store, state_of)
+        runs.append(_ensemble(row, trained, state_of))
+        for member in trained:
+            read_by = (*members.get(member.run_id, member).read_by, *(e.spec for e in member.evaluations))
+            overrides = {name: value for name, value in row.overrides.items() if not name.startswith("evaluation.")}
+            state = _state(state_of(member.run_id, []))
+            members[member.run_id] = replace(member, evaluations=(), read_by=read_by, overrides=overrides, **state)
     _refuse_same_runs(runs, study)
     name, profile = study.profile_named(selection.profile)
     # A profile's notes describe results of its own settings, so they are left out for another corpus or other settings.
     notes = (*_notes(rows), *(() if selection.forced else profile.notes))
-    return Plan(study, name, tuple(rows), tuple(runs), notes, tuple(published_names(study, task)))
+    paper_keys = tuple(published_names(study, task))
+    return Plan(study, name, tuple(rows), tuple(runs), notes, paper_keys, tuple(members.values()))
 
 
 class _Inputs:
@@ -134,11 +167,46 @@ def _runs_of(row: PlannedRow, inputs: _Inputs, task: Task, store: Path, state_of
                 cost=cost,
                 overrides=row.overrides,
                 paper=row.variation.paper,
-                state=state.word,
-                stale=state.stale,
+                **_state(state),
             )
         )
     return runs
+
+
+def _state(state: RunState) -> dict[str, Any]:
+    return {"state": state.word, "stale": state.stale}
+
+
+def _members(study: Study, ensemble: PlannedRow) -> PlannedRow:
+    """The members of an ensemble as a row of the row that it names: the settings are the same but for decoding."""
+    about = ensemble.variation.ensemble
+    assert about is not None
+    of = next(row for row in study.variations if row.key == about.of)
+    return replace(ensemble, variation=of, seeds=about.seeds)
+
+
+def _ensemble(row: PlannedRow, members: Sequence[PlannedRun], state_of: StateOf) -> PlannedRun:
+    """The row's one entry. It and its evaluations are named by the members."""
+    inputs = with_members(members[0].inputs, [member.run_id for member in members])
+    run_id = run_identity(row.config, inputs)
+    specs = [evaluation.spec for evaluation in members[0].evaluations]
+    evaluations = tuple(PlannedEvaluation(spec, eval_identity(run_id, spec.settings, spec.inputs)) for spec in specs)
+    num_params = members[0].num_params
+    return PlannedRun(
+        row=row.variation.key,
+        group=row.variation.group,
+        label=row.variation.label,
+        seed=NO_SEED,
+        config=row.config,
+        run_id=run_id,
+        inputs=inputs,
+        evaluations=evaluations,
+        num_params=None if num_params is None else num_params * len(members),
+        cost=0.0,
+        overrides=row.overrides,
+        paper=row.variation.paper,
+        **_state(state_of(run_id, [evaluation.eval_id for evaluation in evaluations])),
+    )
 
 
 def _refuse_same_runs(runs: list[PlannedRun], study: Study) -> None:
@@ -170,10 +238,11 @@ def _notes(rows: list[PlannedRow]) -> list[str]:
 
 
 def plan_as_json(plan: Plan) -> list[dict[str, Any]]:
-    """The plan for other programs: one object per run. Missing published numbers are null."""
+    """The plan for other programs: one object per run, members of ensembles too. Missing published numbers are null."""
     return [
         {
             "row": run.row,
+            "members": list(run.members),
             "group": run.group,
             "label": run.label,
             "seed": run.seed,
@@ -187,5 +256,5 @@ def plan_as_json(plan: Plan) -> list[dict[str, Any]]:
             "state": run.state,
             "stale": list(run.stale),
         }
-        for run in plan.runs
+        for run in plan.trainings
     ]

@@ -22,6 +22,7 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
         "paper_keys": list(plan.paper_keys),
         "rows": [_row(row) for row in plan.rows],
         "runs": [_run(run) for run in plan.runs],
+        "members": [_run(run) for run in plan.members],
     }
 
 
@@ -65,16 +66,24 @@ def plan_from_json(data: Mapping[str, Any]) -> Plan:
         for item in data["rows"]
     }
     runs = tuple(_run_again(item, rows[item["row"]]) for item in data["runs"])
-    return Plan(study, data["profile"], tuple(rows.values()), runs, tuple(data["notes"]), tuple(data["paper_keys"]))
+    ensembles = [run for run in runs if run.members]
+    members = tuple(
+        _run_again(item, rows[next(run.row for run in ensembles if item["run_id"] in run.members)], item["row"])
+        for item in data.get("members", ())  # bundles of earlier versions have none
+    )
+    notes, paper_keys = tuple(data["notes"]), tuple(data["paper_keys"])
+    return Plan(study, data["profile"], tuple(rows.values()), runs, notes, paper_keys, members)
 
 
-def _run_again(item: Mapping[str, Any], row: PlannedRow) -> PlannedRun:
+def _run_again(item: Mapping[str, Any], row: PlannedRow, key: str = "") -> PlannedRun:
+    """A run of a row; of the row `key`, with the settings of the ensemble `row`, whose member it is."""
     evaluations = tuple(
         PlannedEvaluation(EvaluationSpec(e["set"], e["settings"], e["inputs"]), e["eval_id"])
         for e in item["evaluations"]
     )
     return PlannedRun(
-        **{name: item[name] for name in _OF_RUN},
+        **{name: item[name] for name in _OF_RUN if name != "row"},
+        row=key or row.variation.key,
         group=row.variation.group,
         label=row.variation.label,
         config=row.config_of(item["seed"]),

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ablations.plan.ensembles import as_run
 from ablations.plan.published import check_claims, check_published
 from ablations.study.messages import show
 from ablations.study.overrides import Setting, build, check_names, setting_names
@@ -16,7 +17,7 @@ from ablations.study.selectors import Selection, row_seeds, select_rows
 from ablations.study.study import Profile, Study, Variation
 from experiments.config import TaskConfig, defaults, difference, flatten
 from experiments.errors import UserError
-from experiments.identity import digest
+from experiments.identity import NO_SEED, digest
 from experiments.tasks.base import Task
 from experiments.tasks.columns import START
 
@@ -67,20 +68,30 @@ def resolve(study: Study, selection: Selection, task: Task) -> list[PlannedRow]:
     rows = select_rows(study, selection.rows)
     context = _Context(study, name, profile, selection, task)
     _check_words(context)
-    configured = [(row, *_row_config(context, row)) for row in rows]
+    _refuse_ensembles(context, rows)
+    configured = [(row, *_row_config(context, row)) for row in (as_run(study, row) for row in rows)]
     _refuse_unread(context, configured)
     reference = dict(flatten(_row_config(context, None)[0]))
     planned = []
     for row, config, replaced in configured:
         changed = _changes(config, reference)
         _prove(context, row, changed)
-        seeds = tuple(row_seeds(study, row, selection))
+        seeds = (NO_SEED,) if row.ensemble else tuple(row_seeds(study, row, selection))
         config = config.model_copy(update={"seed": seeds[0]})
         planned.append(PlannedRow(row, config, seeds, changed, replaced))
     planned = _merge_repeats(planned)
     _refuse_equal(planned, context)
     _refuse_cancelled(planned, context)
     return planned
+
+
+def _refuse_ensembles(context: _Context, rows: Iterable[Variation]) -> None:
+    for row in rows:
+        if row.ensemble and not context.task.ensembles:
+            raise UserError(
+                f"{context.where(row)}: the task {context.study.task} has no ensembles: only tasks of this program "
+                "average the probabilities of several trainings. Remove the row."
+            )
 
 
 def _check_words(context: _Context) -> None:
@@ -166,7 +177,7 @@ def _merge_repeats(rows: list[PlannedRow]) -> list[PlannedRow]:
     kept: list[PlannedRow] = []
     first: dict[str, int] = {}  # by settings, the place in `kept`
     for row in rows:
-        place = first.setdefault(_settings_digest(row.config), len(kept))
+        place = first.setdefault(_settings_digest(row), len(kept))
         if place < len(kept) and row.variation.design and not row.variation.seed_offset:
             kept[place] = replace(kept[place], repeated_by=(*kept[place].repeated_by, row.variation.key))
         else:
@@ -174,15 +185,17 @@ def _merge_repeats(rows: list[PlannedRow]) -> list[PlannedRow]:
     return kept
 
 
-def _settings_digest(config: TaskConfig) -> str:
-    return digest(config.model_dump(mode="json", exclude={"seed"}))
+def _settings_digest(row: PlannedRow) -> str:
+    """Equal for rows of the same settings; for ensembles, of the same members too."""
+    ensemble = row.variation.ensemble
+    return digest([row.config.model_dump(mode="json", exclude={"seed"}), ensemble and list(ensemble.seeds)])
 
 
 def _refuse_equal(rows: list[PlannedRow], context: _Context) -> None:
     """Refuse two rows with equal settings and a common seed: they would print the same runs twice."""
     seen: dict[tuple[str, int], PlannedRow] = {}
     for row in rows:
-        settings = _settings_digest(row.config)
+        settings = _settings_digest(row)
         for seed in row.seeds:
             other = seen.setdefault((settings, seed), row)
             if other is not row:
@@ -192,7 +205,8 @@ def _refuse_equal(rows: list[PlannedRow], context: _Context) -> None:
 def _equal(first: PlannedRow, second: PlannedRow, seed: int, context: _Context) -> str:
     return (
         f'{context.study.origin}: the rows "{first.variation.key}" and "{second.variation.key}" have equal settings '
-        f'under profile "{context.profile_name}" and share seed {seed}: the table would show the same runs twice.'
+        f'under profile "{context.profile_name}" and share {f"seed {seed}" if seed != NO_SEED else "their members"}: '
+        "the table would show the same runs twice."
         f"{_lost(first)}{_lost(second)} Change one of them, leave one out with --rows, or, to repeat base, "
         "give one a larger seed_offset."
     )
@@ -201,7 +215,7 @@ def _equal(first: PlannedRow, second: PlannedRow, seed: int, context: _Context) 
 def _refuse_cancelled(rows: list[PlannedRow], context: _Context) -> None:
     """Refuse a row whose changes were all replaced: it would print base's numbers under its own name."""
     for row in rows:
-        if row.replaced and not row.overrides:
+        if row.replaced and not row.overrides and not row.variation.ensemble:
             raise UserError(
                 f'{context.study.origin}: the row "{row.variation.key}" equals base under profile '
                 f'"{context.profile_name}".{_lost(row)} Leave out the row with --rows, or do not replace that setting.'

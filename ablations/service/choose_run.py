@@ -50,6 +50,9 @@ def find_trained(named: Named, selectors: Selectors, tasks: Sequence[str] = ("tr
         raise UserError(f"The run {run_id} is not trained in {store.root}; train it with `ablations run`.")
     if result.task not in tasks:
         raise UserError(f"The run {run_id} belongs to the task {result.task}, which does not translate.")
+    if result.ensemble:
+        members = ", ".join(f"--run {member.run_id}" for member in result.ensemble)
+        raise UserError(f"The run {run_id} is an ensemble, which has no weights of its own. Name a member: {members}.")
     config = load_task(result.task).config_type.from_mapping(result.config or {})
     assert isinstance(config, RunConfig)
     return Trained(run_id, config, attempt, result)
@@ -108,7 +111,8 @@ def _best(store: Store, study: Study, seed: int | None, profile: str | None) -> 
         records = [record for path in paths if (record := EvaluationResult.load(path))]
         scores = [record.metrics.get(column.metric) for record in records if record.set == "dev"]
         known = [score if column.better == "higher" else -score for score in scores if score is not None]
-        if known and seed in (None, queued.seed) and store.result(queued.run_id):
+        result = store.result(queued.run_id)
+        if known and seed in (None, queued.seed) and result and not result.ensemble:
             found[queued.run_id] = max(known)
     if not found:
         raise UserError(

@@ -12,7 +12,7 @@ from ablations.service.selected import Selected
 from ablations.study.selectors import CORPUS
 from experiments.config import flatten, total_steps
 from experiments.errors import UserError, explain_os_errors
-from experiments.identity import digest, lineage
+from experiments.identity import digest, lineage, without_members
 from experiments.jobs.queue.job import Job, Member
 from experiments.jobs.queue.queue import Queue
 from experiments.records import TRAINING
@@ -26,11 +26,13 @@ STALE = ("keep", "rerun")
 
 
 def wanted(plan: Plan, stale: str) -> list[PlannedRun]:
-    """The runs that are not done. Raises UserError unless `stale` is keep or rerun."""
+    """The runs that are not done, and their members. Raises UserError unless `stale` is keep or rerun."""
     if stale not in STALE:
         raise UserError(f"--stale {stale}: write keep (older results stay, marked) or rerun (make them again).")
     done = {"finished"} if stale == "rerun" else {"finished", "stale"}
-    return [run for run in plan.runs if run.state not in done]
+    runs = [run for run in plan.runs if run.state not in done]
+    asked = {run_id for run in runs for run_id in run.members}
+    return [*runs, *(member for member in plan.members if member.run_id in asked and member.state not in done)]
 
 
 def prepare(chosen: Selected, runs: Iterable[PlannedRun], progress: Progress) -> None:
@@ -47,7 +49,7 @@ def prepare(chosen: Selected, runs: Iterable[PlannedRun], progress: Progress) ->
     try:
         for run in different.values():
             chosen.task.prepare(run.config, chosen.store.root, progress)
-            if chosen.task.inputs(run.config, chosen.store.root) != run.inputs:
+            if chosen.task.inputs(run.config, chosen.store.root) != without_members(run.inputs):
                 raise UserError(
                     f"The inputs of {run.row} have changed since its run was planned a moment ago. Nothing was queued: "
                     "run the same command again when the files are final."
@@ -96,18 +98,26 @@ def _job(chosen: Selected, plan: Plan, run: PlannedRun, stale: str, code: Mappin
         evaluations=tuple(_evaluation(store, run, e, present) for e in run.evaluations),
         inputs=run.inputs,
         prepared_key=_prepared_key(chosen.task, run),
-        steps=total_steps(run.config),
+        steps=None if run.members else total_steps(run.config),
         num_params=run.num_params,
         cost=run.cost,
-        memory_gb=chosen.task.memory_bytes(run.config, "cpu") / 1e9,
-        gpu_memory_gb=chosen.task.memory_bytes(run.config, "cuda") / 1e9,
-        devices=chosen.devices_per_run,
+        memory_gb=_memory_gb(chosen.task, run, "cpu"),
+        gpu_memory_gb=_memory_gb(chosen.task, run, "cuda"),
+        devices=1 if run.members else chosen.devices_per_run,
         priority=chosen.priority,
         members=(member(plan, run),),
         rerun_after=result.attempt if result and retrain else 0,
-        keeps=chosen.task.keeps(run.config),
-        continues=tuple(_shorter(store, run)),
+        keeps=() if run.members else chosen.task.keeps(run.config),
+        continues=() if run.members else tuple(_shorter(store, run)),
+        after=run.members,
+        read_by=tuple({"set": s.set, "settings": dict(s.settings), "inputs": dict(s.inputs)} for s in run.read_by),
     )
+
+
+def _memory_gb(task: Task, run: PlannedRun, kind: str) -> float:
+    """Predicted: of a training; of an ensemble no less, and the weights of all its members."""
+    weights = 4.0 * (run.num_params or 0) if run.members else 0.0
+    return max(task.memory_bytes(run.config, kind), weights) / 1e9
 
 
 def _evaluation(

@@ -41,17 +41,20 @@ class Forecast:
 def forecast(chosen: Selected, plan: Plan, runs: Sequence[PlannedRun], slots: Sequence[Slot]) -> Forecast:
     """Predict `runs` of the plan from measurements in the store on devices like the first of `slots`."""
     slot, task = slots[0], chosen.task
-    every = {run.run_id: step_cost(run) for run in plan.runs}
+    every = {run.run_id: step_cost(run) for run in plan.trainings if not run.members}
     steps, evaluations = of_results(chosen.store, every)
     speed = Speed([*kept(chosen.store), *steps], slot.kind, slot.threads)
     scoring = Speed(evaluations, slot.kind, slot.threads)
-    unique = {run.run_id: run for run in runs}
-    seconds = {run_id: _seconds(run, speed, scoring) for run_id, run in unique.items()}
+    unique = {run.run_id: run for run in sorted(runs, key=lambda run: len(run.evaluations))}  # members have none
+    seconds = {
+        run_id: _seconds(run, [step_cost(member) for member in plan.members_of(run)], speed, scoring)
+        for run_id, run in unique.items()
+    }
     known = {run_id: value for run_id, value in seconds.items() if value is not None}
     wide = _widths(unique, slots, chosen.devices_per_run)
     return Forecast(
         {run_id: task.memory_bytes(run.config, slot.kind) for run_id, run in unique.items()},
-        {run_id: task.disk_bytes(run.config) for run_id, run in unique.items()},
+        {run_id: 0.0 if run.members else task.disk_bytes(run.config) for run_id, run in unique.items()},
         seconds,
         _makespan(known, wide, len(slots)) if known and len(known) == len(seconds) else None,
         wide,
@@ -146,8 +149,9 @@ def lines(predicted: Forecast, slots: Sequence[Slot], devices: str) -> Iterable[
     )
 
 
-def _seconds(run: PlannedRun, speed: Speed, scoring: Speed) -> float | None:
-    steps, cost = total_steps(run.config), step_cost(run)
+def _seconds(run: PlannedRun, members: Sequence[float], speed: Speed, scoring: Speed) -> float | None:
+    """Training and evaluations; an ensemble only evaluates, with all of its members (the cost of a step of each)."""
+    steps, cost = (0, sum(members)) if members else (total_steps(run.config), step_cost(run))
     if steps is None or (steps and not (speed and cost)):
         return None
     evaluating = scoring.seconds(cost) * len(run.evaluations) if scoring else 0.0

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from ablations.plan.plan import PlannedRun
+from ablations.service.run_states import lacks_checkpoints
 from ablations.service.selected import Selected
 from experiments.records import TRAINING
 
@@ -16,9 +17,7 @@ def trained_again(chosen: Selected, runs: Iterable[PlannedRun]) -> list[PlannedR
     for run in runs:
         if run.state == "damaged":  # its content is unknown
             continue
-        weights = chosen.store.weights_folder(run.run_id)
-        lacking = [e.spec for e in run.evaluations if chosen.store.evaluation(run.run_id, e.eval_id) is None]
-        if weights is not None and not all(chosen.task.serves(run.config, spec, weights) for spec in lacking):
+        if lacks_checkpoints(run, chosen.store, chosen.task):
             found.append(run)
     return found
 

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Sequence
 
 from experiments.errors import UserError
+from experiments.identity import seed_in_words
 from experiments.jobs.queue.job import JobStatus
 from experiments.jobs.queue.queue import Queue
 from experiments.jobs.queue.states import State
@@ -34,9 +35,9 @@ def all_rows(store: Store) -> list[JobStatus]:
 
 
 def label(row: JobStatus) -> str:
-    """ "table3 A-h16 seed 2 (1f2e…)", with every table that the run belongs to."""
+    """ "table3 A-h16 seed 2 (1f2e…)", with every table that the run belongs to; "averaging ensemble3 ensemble (…)"."""
     names = ", ".join(sorted({f"{member.study} {member.row}" for member in row.members})) or "run"
-    return f"{names} seed {row.seed} ({row.run_id})"
+    return f"{names} {seed_in_words(row.seed)} ({row.run_id})"
 
 
 def labels(rows: Iterable[JobStatus]) -> str:

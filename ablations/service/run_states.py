@@ -1,15 +1,46 @@
 """The state of a planned run: from the store, or else from the queue."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-from ablations.plan.plan import RunState, StateOf
+from ablations.plan.plan import Plan, PlannedRun, RunState, StateOf, plan_study
+from ablations.study.selectors import Selection
+from ablations.study.study import Study
 from experiments.errors import Damaged
 from experiments.jobs.queue.queue import Queue
 from experiments.records import TRAINING
 from experiments.store.code import code_digests
+from experiments.store.ensembles import changed
 from experiments.store.layout import Store
 from experiments.store.results import EvaluationResult
 from experiments.tasks.base import Task
+
+DONE = ("finished", "stale")
+
+
+def plan_with_states(study: Study, selection: Selection, task: Task, store: Store) -> Plan:
+    """The plan of a study with the present states. Raises UserError as `plan_study` does.
+
+    A finished member of an ensemble is missing if it kept too few checkpoints for what the ensemble has to evaluate.
+    """
+    plan = plan_study(study, selection, task, store.root, run_states(store, task))
+    asked = {run_id for run in plan.runs if run.state not in DONE for run_id in run.members}
+    members = [
+        replace(member, state="missing")
+        if member.run_id in asked and member.state in DONE and lacks_checkpoints(member, store, task)
+        else member
+        for member in plan.members
+    ]
+    return replace(plan, members=tuple(members))
+
+
+def lacks_checkpoints(run: PlannedRun, store: Store, task: Task) -> bool:
+    """Whether a finished training kept too few checkpoints for an evaluation to be made: an average, the best."""
+    weights = store.weights_folder(run.run_id)
+    if weights is None or run.members:
+        return False
+    lacking = [e.spec for e in run.evaluations if store.evaluation(run.run_id, e.eval_id) is None]
+    return not all(task.serves(run.config, spec, weights) for spec in (*lacking, *run.read_by))
 
 
 def run_states(store: Store, task: Task) -> StateOf:
@@ -27,12 +58,15 @@ def run_states(store: Store, task: Task) -> StateOf:
             evaluations = [store.evaluation(run_id, eval_id) for eval_id in eval_ids]
         except Damaged:
             return RunState("damaged")
+        if result is not None and any(store.result(member.run_id) is None for member in result.ensemble):
+            return RunState("missing")
         if result is None or None in evaluations:
             lacking = {eval_id for eval_id, made in zip(eval_ids, evaluations, strict=True) if made is None}
             tried = result is None or lacking & asked_of_failed.get(run_id, set())
             return RunState("failed" if in_queue == "failed" and tried else "missing")
         old = {part for made in evaluations if made for part in stale_parts(made, parts)}
-        stale = [TRAINING] * (result.code_digest != training) + [part for part in parts if part in old]
+        other = result.code_digest != training or bool(changed(store, result))
+        stale = [TRAINING] * other + [part for part in parts if part in old]
         return RunState("stale", tuple(stale)) if stale else RunState("finished")
 
     return state_of

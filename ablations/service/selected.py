@@ -9,10 +9,10 @@ from pathlib import Path
 
 import typer
 
-from ablations.plan.plan import Plan, plan_study
+from ablations.plan.plan import Plan
 from ablations.service.collect_detached import collect_detached
 from ablations.service.opened_bundles import opened_bundles
-from ablations.service.run_states import run_states
+from ablations.service.run_states import plan_with_states
 from ablations.study.overrides import nested
 from ablations.study.selectors import Selection, selection
 from ablations.study.study import Study, load_study
@@ -111,7 +111,7 @@ def choose(study_name: str, selectors: Selectors, many: bool = True) -> Selected
     collect_detached(store)
 
     def replan() -> Plan:
-        return plan_study(study, chosen, task, store.root, run_states(store, task))
+        return plan_with_states(study, chosen, task, store)
 
     asked = (Path(study_name).name, *selectors.words())
     columns = tuple(task.columns)

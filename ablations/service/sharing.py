@@ -36,7 +36,7 @@ def resolve_auto(
     """
     if not runs:
         return as_one(devices)
-    run = middle_of_work(chosen.plan.runs)
+    run = middle_of_work([run for run in chosen.plan.trainings if not run.members])
     prepare(chosen, [*runs, run], progress)
     with chosen.store.coordinator_lock():  # other training would distort the measurement
         settled = _replaced(devices, lambda part: _text(part, _count(chosen, run, say, parse_slots(_text(part, 1))[0])))

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ablations.plan.plan import Plan, PlannedRun, plan_study
+from ablations.plan.plan import Plan, PlannedRun
 from ablations.service.enqueue import enqueue
-from ablations.service.run_states import run_states
+from ablations.service.run_states import plan_with_states
 from ablations.service.selected import Selected
 from ablations.study.overrides import setting_names
 from ablations.study.selectors import Selection, select_rows
@@ -37,6 +37,8 @@ class Trials:
         self.tune, self.column, self.trials = tune_of(study, task), deciding_column(study, task), trials
         self.searches: dict[str, Search] = {}
         for row in select_rows(study, selected.rows):
+            if row.ensemble is not None:
+                continue  # its members are tuned as a row of their own
             space = space_of(study, row, selected, task)
             run = self._plan(study, row.key).runs[0]
             self.searches[row.key] = Search(chosen.store, space, about(run.config, run.inputs, space))
@@ -109,7 +111,7 @@ class Trials:
         sets = {SETS: [self.tune.set]} if SETS in setting_names(self._chosen.task.config_type) else {}
         selected = replace(self._selected, rows=(row,), seeds=1, overrides={**sets, **self._selected.overrides})
         store, task = self._chosen.store, self._chosen.task
-        return plan_study(study, selected, task, store.root, run_states(store, task))
+        return plan_with_states(study, selected, task, store)
 
     def _report_trial(self, row: str, trial: Trial, queued: Mapping[str, JobStatus]) -> None:
         """Report a trial to the search if its run has ended."""

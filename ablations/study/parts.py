@@ -1,8 +1,8 @@
-"""Building blocks of a study file: types of text and number, metrics, ranges and [tune]."""
+"""Building blocks of a study file: types of text and number, metrics, ensembles, ranges and [tune]."""
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, FiniteFloat, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, FiniteFloat, field_validator, model_validator
 
 from ablations.study.overrides import Overrides, dotted
 from experiments.tasks.columns import Column
@@ -49,6 +49,32 @@ class Metric(Section):
             key=self.key,
             logarithmic=self.logarithmic,
         )
+
+
+class Ensemble(Section):
+    """Trainings of another row that decode together: {of = "base", seeds = [1, 2, 3]}; see docs/ensembles.md."""
+
+    of: Key = Field(description="the row whose trainings are the members")
+    seeds: tuple[Count, ...] = Field(strict=False, description="their seeds")
+
+    @field_validator("of", mode="before")
+    @classmethod
+    def _one_row(cls, value: Any) -> Any:
+        if isinstance(value, list):
+            raise ValueError(
+                "name one row: the members are trainings of one row with several seeds, so that their vocabularies and "
+                "settings are the same. Rows with different vocabularies cannot be averaged"
+            )
+        return value
+
+    @field_validator("seeds")
+    @classmethod
+    def _each_once(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
+        if not seeds:
+            raise ValueError("it is empty: name the members' seeds, such as [1, 2, 3]")
+        if len(set(seeds)) < len(seeds):
+            raise ValueError("a seed is there twice; each member is another training")
+        return tuple(sorted(seeds))
 
 
 class Interval(Section):

@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, FiniteFloat, model_validator
 
 from ablations.study.messages import suggestion
 from ablations.study.overrides import Overrides, dotted
-from ablations.study.parts import Count, Group, Key, Metric, Settings, Text, Tune
+from ablations.study.parts import Count, Ensemble, Group, Key, Metric, Settings, Text, Tune
 from ablations.study.printed import check_claim, check_pivot
 from ablations.study.published import Cited, Claim
 from ablations.study.study_file import builtin_names, read_study
@@ -52,6 +52,9 @@ class Variation(Section):
     seed_offset: int = Field(0, ge=0, description="the row's seeds are offset + 1 … offset + N")
     note: Text = Field("", description="a footnote to the row")
     design: Text = Field("", description="key of the design that gave this row (ablations/study/design.py)")
+    ensemble: Ensemble | None = Field(
+        None, description="the row trains nothing: members of another row decode together"
+    )
 
     @property
     def declared(self) -> Overrides:
@@ -66,7 +69,7 @@ class Variation(Section):
     @property
     def is_base(self) -> bool:
         """Whether the row changes nothing."""
-        return not (self.set or self.fixed or self.by_profile or self.seed_offset)
+        return not (self.set or self.fixed or self.by_profile or self.seed_offset or self.ensemble)
 
     @model_validator(mode="after")
     def _declared_once(self) -> Self:
@@ -75,6 +78,22 @@ class Variation(Section):
             places = [f"`{part}`" for part, settings in parts.items() if name in settings]
             if len(places) > 1:
                 raise ValueError(f"{name} is in both {' and '.join(places)}; keep one")
+        return self
+
+    @model_validator(mode="after")
+    def _only_evaluated(self) -> Self:
+        """An ensemble may declare how it is decoded and how many checkpoints that needs, and nothing else."""
+        if self.ensemble is None:
+            return self
+        trained = [name for name in self.declared if not name.startswith(("evaluation.", "training.keep_checkpoints"))]
+        if trained:
+            raise ValueError(
+                f"an ensemble trains nothing, so it cannot set {', '.join(trained)}: its members have the settings of "
+                f"the row {self.ensemble.of}. It may set evaluation.beam_size, evaluation.checkpoint and the like"
+            )
+        if self.seeds is not None or self.seed_offset:
+            raise ValueError("an ensemble is one entry of the table: its seeds are those in `ensemble`, so leave out "
+                             "`seeds` and `seed_offset`")  # fmt: skip
         return self
 
 
@@ -145,6 +164,7 @@ class Study(Section):
                 f"{suggestion(self.default_profile, self.profiles, 'profiles')}"
             )
         for row in self.variations:
+            _check_members(row, self.variations)
             for name in row.by_profile:
                 if name not in self.profiles:
                     near = suggestion(name, self.profiles, "profiles").rstrip(".")
@@ -175,6 +195,18 @@ class Study(Section):
                 f"{suggestion(chosen, self.profiles, 'profiles')}"
             )
         return chosen, self.profiles[chosen]
+
+
+def _check_members(row: Variation, rows: Iterable[Variation]) -> None:
+    """Raises ValueError for an ensemble of a row that does not exist, or that is an ensemble."""
+    if row.ensemble is None:
+        return
+    others = {other.key: other for other in rows if other.key != row.key and other.ensemble is None}
+    if row.ensemble.of not in others:
+        near = suggestion(row.ensemble.of, others, "rows").rstrip(".")
+        known = any(other.key == row.ensemble.of for other in rows)
+        why = "is an ensemble itself, and trains nothing" if known else "does not exist"
+        raise ValueError(f'row "{row.key}", ensemble: the row of = "{row.ensemble.of}" {why}. {near}')
 
 
 def _repeated(keys: Iterable[str]) -> str | None:

@@ -26,6 +26,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from experiments.child.ensemble import open_members, write_result
 from experiments.child.evaluations import evaluate_all, versions_of
 from experiments.child.failures import failure_class
 from experiments.child.stopping import StopRequest
@@ -176,9 +177,13 @@ def _attempt(
         pinned.update(fields if kind == "pinned" else {})
         events.emit(kind, **fields)
 
+    members = open_members(spec, store)
     context = _context(spec, store, folder, code[TRAINING], emit, stop)
+    context = replace(context, members=[member.folder for member in members])
     weights = folder
-    if spec.train:
+    if spec.train and members:
+        events.emit("trained", step=write_result(spec, folder, members))
+    elif spec.train:
         began = time.monotonic()
         facts = task.train(config, context)
         _write_result(spec, task, context, {"pinned": pinned, **facts}, time.monotonic() - began)

@@ -162,14 +162,22 @@ class Data(Facts):
     train: Encoded = Field(default_factory=functools.cache(Encoded))
 
 
+class EnsembleMember(Facts):
+    """A training whose weights decode together with others."""
+
+    run_id: Word = ""
+    seed: Count | None = None
+    weights: Word = ""  # digest of its weights, so that other weights under the same name are noticed
+
+
 class TrainingResult(Record):
-    """The record of a finished training. Times in seconds."""
+    """The record of a finished training, or of an ensemble: sums over its members (ensembles.py). Times in seconds."""
 
     decisive: ClassVar[frozenset[str]] = frozenset({"run_id", "attempt", "task", "config", "inputs", "code_digest"})
     of_builtin: ClassVar[frozenset[str]] = frozenset(
         {
             "data", "precision", "num_params", "flops", "flops_per_token", "target_tokens", "resumed_from", "seconds",
-            "start", "pinned", "peak_memory_bytes", "example_files",
+            "start", "pinned", "peak_memory_bytes", "example_files", "ensemble",
         }
     )  # fmt: skip
 
@@ -208,6 +216,7 @@ class TrainingResult(Record):
     resumed_from: Count | None = None
     seconds: Amount | None = None  # of the steps of the last attempt
     start: dict[Word, Amount | None] = Field(default_factory=dict)  # before the first update; not in older stores
+    ensemble: list[EnsembleMember] = Field(default_factory=list)  # not in the record of a training
 
 
 class Part(Facts):

@@ -43,6 +43,7 @@ class Context:
     keeps: Sequence[Keep] = ()  # checkpoints that evaluations of other rows and studies need (store/keeps.py)
     rank: int = 0  # of the device.count processes that train together: rank 0 starts, reports and saves
     port: int = 0  # the port at which the other ranks find rank 0
+    members: Sequence[Path] = ()  # of an ensemble: folders of the attempts that trained its members
 
 
 class Task(ABC):
@@ -77,6 +78,7 @@ class Task(ABC):
     inputs_read: tuple[str, ...] | None = None
     prepare_reads: tuple[str, ...] | None = None
     at_start: tuple[str, ...] = ()  # what a training measures before its first update, in "start" of its facts
+    ensembles: bool = False  # whether `evaluate_part` reads `context.members`
     folder: Path | None = None  # the study's folder; None for a built-in one
 
     def with_columns(self, columns: Sequence[Column]) -> Self:

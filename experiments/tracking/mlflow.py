@@ -23,6 +23,7 @@ from typing import Any
 
 from experiments.config import flatten
 from experiments.events.history import History, Point
+from experiments.identity import seed_in_words, without_members
 from experiments.records import RUNNING, TrackedRun
 from experiments.store.layout import Store
 from experiments.tracking.artifacts import Artifacts, artifacts
@@ -143,7 +144,8 @@ class Tracker:
         start = _ms(history.first_t) if history.first_t else None
         experiment, parent = self.headings.experiment(study), self.headings.heading(study, profile, corpus, start)
         about = {"run_id": run.run_id, "mlflow.parentRunId": parent, "first_attempt": str(begin)}
-        made = self._client.create_run(experiment, start_time=start, tags=about, run_name=f"{row} · seed {run.seed}")
+        name = f"{row} · {seed_in_words(run.seed)}"
+        made = self._client.create_run(experiment, start_time=start, tags=about, run_name=name)
         self.artifacts.locate(made)
         return _Entry(made.info.run_id, history, begin, RUNNING, about)
 
@@ -158,7 +160,7 @@ class Tracker:
         """Log what never changes, parameters and data sets: once, or again after a failure."""
         if POSITION in entry.tags:
             return
-        values = {"task": run.task, **dict(flatten(config(self._store, run))), "seed": run.seed}
+        values = {"task": run.task, **dict(flatten(config(self._store, run))), "seed": run.seed or "ensemble"}
         wanted = {to_key(name): str(value)[:PARAM_LENGTH] for name, value in values.items()}
         params = [self._entities.Param(*item) for item in wanted.items() if item[0] not in entry.params]
         for some in _chunks(params, ITEMS_AT_ONCE):
@@ -168,7 +170,7 @@ class Tracker:
         use = self._entities.InputTag("mlflow.data.context", "training")
         datasets = [
             self._entities.DatasetInput(self._entities.Dataset(name, value[:36], "local", source), [use])
-            for name, value in run.inputs.items()
+            for name, value in without_members(run.inputs).items()
         ]
         if datasets:
             self._client.log_inputs(entry.mlflow_id, datasets)

@@ -11,6 +11,7 @@ from typing import Any
 
 from experiments.errors import UserError
 from experiments.events.history import History, Point
+from experiments.identity import members_in, without_members
 from experiments.records import Member, TrackedRun
 from experiments.store.layout import Store
 from experiments.store.results import EvaluationResult, TrainingResult
@@ -67,7 +68,9 @@ def tags(run: TrackedRun, history: History) -> dict[str, str]:
     if first:
         found |= dict(zip(("study", "profile", "corpus", "row", "group"), first, strict=True))
     found |= {f"row.{member[0]}": member[3] for member in reversed(members)}
-    found |= {f"input.{name}": digest for name, digest in run.inputs.items()}
+    found |= {f"input.{name}": digest for name, digest in without_members(run.inputs).items()}
+    if members_of := members_in(run.inputs):  # an ensemble has no seed of its own
+        found |= {"seed": "", "ensemble": ", ".join(members_of)}
     if run.error:
         found["error"] = run.error
     return {name: value[:TAG_LENGTH] for name, value in found.items()}

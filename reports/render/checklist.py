@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from ablations.study.messages import number
+from experiments.identity import without_members
 from reports.render.setup import HOUR, distinct, duration, paragraph, trained
 from reports.results.results import Outcome
 from reports.results.table import Row, Table, missing_cells
@@ -53,9 +54,11 @@ def _runtime(outcomes: list[Outcome]) -> str:
 
 
 def _count(table: Table) -> str:
-    requested, done = sum(len(row.outcomes) for row in table.rows), len(trained(table))
+    requested, done = sum(len(row.outcomes) for row in table.rows if not row.ensemble), len(trained(table))
+    ensembles = sum(row.ensemble for row in table.rows)
     early = sum(len(o.record.earlier_attempts) for o in trained(table) if o.record)
     parts = [number(len(table.rows), "row"), f"{number(requested, 'run')} in the table"]
+    parts += [number(ensembles, "ensemble")] if ensembles else []
     parts.append(f"{number(done, 'training')} finished")
     text = ", ".join(parts) + (f" (after {number(early, 'attempt')} that ended early)" if early else "")
     gaps = missing_cells(table)
@@ -63,8 +66,8 @@ def _count(table: Table) -> str:
 
 
 def _variance(table: Table) -> str:
-    counts = {len(row.outcomes) for row in table.rows}
-    if counts == {1}:
+    counts = {len(row.outcomes) for row in table.rows if not row.ensemble}
+    if counts <= {1}:
         return "none: one seed a row"
     text = "sample standard deviation over seeds, beside each mean"
     return f"{text}; none for rows with one seed" if 1 in counts else text
@@ -84,7 +87,7 @@ def _data(table: Table) -> str:
 
 def _data_of(outcome: Outcome) -> str:
     pairs = outcome.record.data.train.kept if outcome.record else None
-    inputs = ", ".join(f"{name} ({digest[:8]})" for name, digest in outcome.run.inputs.items())
+    inputs = ", ".join(f"{name} ({digest[:8]})" for name, digest in without_members(outcome.run.inputs).items())
     name = corpus_name(outcome) or inputs
     parts = [f"{name}: {number(pairs, 'training pair')}" if pairs is not None else name]
     for name, scored in outcome.scored.items():

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape as escape_html
 
 from ablations.study.messages import number
+from experiments.identity import seed_in_words
 from reports.render.cells import Cell, Grid, Head, Line, labels_span
 from reports.render.checklist import checklist
 from reports.render.grid import lay_out
@@ -147,7 +148,7 @@ def _detail(table: Table, row: Row, measure: Measure, head: Head) -> Iterator[st
     for outcome in row.outcomes:
         value = outcome.measured(column.set, column.metric)
         shown = fixed(next(values), column.digits + 2) if value is not None else f"– ({outcome.run.state})"
-        yield f"seed {outcome.run.seed}: {shown}   run {outcome.run.run_id}"
+        yield f"{seed_in_words(outcome.run.seed)}: {shown}   run {outcome.run.run_id}"
     if measure.change is not None:
         yield f"change from {table.base_of(row)}: {fixed(measure.change, 3, signed=True)}"
     if measure.test is not None:

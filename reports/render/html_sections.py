@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape as escape_html
 
+from experiments.identity import seed_in_words
 from reports.render.text import plain
 from reports.results.facts import run_facts
 from reports.results.failures import Failure
@@ -28,7 +29,7 @@ def failures_section(failed: Sequence[Failure]) -> Iterator[str]:
     if failed:
         yield "<section><h2>Failures</h2>"
         for failure in failed:
-            head = f"{failure.row}, seed {failure.seed}: {failure.kind.replace('_', ' ') or 'ended'}"
+            head = f"{failure.row}, {seed_in_words(failure.seed)}: {failure.kind.replace('_', ' ') or 'ended'}"
             where = f"run {failure.run_id}, attempt {failure.attempt}"
             message = escape_html("\n".join(map(plain, failure.message.split("\n"))), quote=True)
             yield f"<details open><summary>{escape(head)} <span class=soft>{escape(where)}</span></summary>"
@@ -47,7 +48,8 @@ def runs_section(table: Table) -> Iterator[str]:
             minutes = f"{seconds / 60:.1f}" if seconds is not None else ""
             steps = "" if facts["steps"] is None else facts["steps"]
             made = (facts["device"] or "", facts["precision"] or "", (facts["commit"] or "")[:10])
-            yield f"<tr>{_line('td', (row.key, run.seed, run.run_id, run.state, steps, minutes, *made))}</tr>"
+            named = (row.key, run.seed or "ensemble", run.run_id, run.state)
+            yield f"<tr>{_line('td', (*named, steps, minutes, *made))}</tr>"
     yield "</tbody></table></div></details></section>"
 
 

@@ -29,9 +29,16 @@ def paragraph(table: Table) -> str:
 
 def _sentences(table: Table) -> Iterator[str]:
     base = typical(table)
-    seeds = sorted({len(row.outcomes) for row in table.rows})
+    rows = [row for row in table.rows if not row.ensemble]
+    seeds = sorted({len(row.outcomes) for row in rows}) or [0]
     times = f"{seeds[0]} to {seeds[-1]} random seeds" if len(seeds) > 1 else number(seeds[0], "random seed")
-    yield f"We train {number(len(table.rows), 'variation')} of the model, each with {times}."
+    yield f"We train {number(len(rows), 'variation')} of the model, each with {times}." if rows else ""
+    yield from (
+        f"{row.key} is an ensemble of {number(len(row.outcomes[0].run.members), 'training')}, which averages their "
+        "probabilities at each step of the search."
+        for row in table.rows
+        if row.ensemble
+    )
     ours = base.run.config.setting_roles.frozen_defaults  # then it is a Transformer, whose settings have words
     yield from _transformer(base) if ours else ()
     row = next(row for row in table.rows if row.key == base.run.row)
@@ -128,9 +135,9 @@ def _took(outcomes: list[Outcome]) -> str:
 
 
 def trained(table: Table) -> list[Outcome]:
-    """Each training once, even if several rows share it."""
-    found = {o.run.run_id: o for row in table.rows for o in row.outcomes if o.record is not None}
-    return list(found.values())
+    """Each training once, even if several rows share it; for an ensemble, its members."""
+    outcomes = [*(o for row in table.rows if not row.ensemble for o in row.outcomes), *table.members]
+    return list({o.run.run_id: o for o in outcomes if o.record is not None}.values())
 
 
 def duration(hours: float) -> str:

@@ -35,6 +35,8 @@ def sound_result(store: Results, run: PlannedRun) -> tuple[TrainingResult | None
     place = f"runs/{run.run_id}"
     try:
         record = store.result(run.run_id)
+        if any(store.result(member) is None for member in run.members):
+            return None, ""  # a note names it (reports/table/ensembles.py)
     except Damaged as damage:
         return None, _within_store(str(damage), store)
     if record is None:

@@ -80,6 +80,11 @@ class Row:
         return min((o.run.state for o in self.outcomes), key=_attention)
 
     @property
+    def ensemble(self) -> bool:
+        """Whether the row's one entry is an ensemble, which has no seed."""
+        return any(o.run.members for o in self.outcomes)
+
+    @property
     def stale(self) -> bool:
         """Whether a seed was trained or scored by another revision of the code."""
         return any(o.stale for o in self.outcomes)
@@ -101,6 +106,7 @@ class Table:
     columns: tuple[Column, ...]  # "*" resolved: one per set
     rows: tuple[Row, ...]
     base: str | None  # the row that changes are from; None: not selected (of a pivoted table see `base_of`)
+    members: tuple[Outcome, ...] = ()  # trainings that ensembles among the rows read; a row may have them too
     cited: tuple[Row, ...] = ()  # published by others, nothing of them run here (reports/table/cited.py)
     footnotes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()

@@ -87,11 +87,16 @@ def _with(row: Row, tests: dict[tuple[str, str], Test]) -> Row:
 
 
 def _chosen(table: Table) -> str:
-    compared = [row for column in table.columns for row in table.compared(column)]
+    compared = [row for column in table.columns for row in _with_seeds(table, column)]
     if table.base_row is None or not compared:
         return "none"
     seeds = [len(row.outcomes) for row in (table.base_row, *compared)]
     return "seeds" if min(seeds) >= ENOUGH_SEEDS else "none"
+
+
+def _with_seeds(table: Table, column: Column) -> list[Row]:
+    """The compared rows that have seeds; an ensemble is one entry, which shows no spread."""
+    return [row for row in table.compared(column) if not row.ensemble]
 
 
 def _untested(table: Table, mode: str) -> Iterator[str]:
@@ -105,8 +110,8 @@ def _untested(table: Table, mode: str) -> Iterator[str]:
 
 
 def _seeds(table: Table, column: Column) -> tuple[dict[str, Test], str]:
-    base, rows = table.base_row, table.compared(column)
-    if base is None or not rows:
+    base, rows = table.base_row, _with_seeds(table, column)
+    if base is None or not rows or base.ensemble:
         return {}, ""
     control = comparable.scale(base.measures[column.key].values, column)
     values = [comparable.scale(row.measures[column.key].values, column) for row in rows]

@@ -52,6 +52,7 @@ def build_table(plan: Plan, store: Results, columns: Sequence[Column], tests: st
         pivot=plan.study.pivot,
         bases={row.group: row.key for row in rows if plan.study.pivot and row.key in bases},
     )
+    table = replace(table, members=tuple(collect(replace(plan, runs=plan.members), store)))
     table = significance.with_tests(table, tests, counts_in(store), shares_in(store))
     table = replace(table, cited=cited(plan.study, resolved))
     return replace(table, footnotes=notes.footnotes(table, plan), warnings=warnings.warnings(table))

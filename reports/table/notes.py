@@ -10,6 +10,7 @@ from reports.results.table import Table, missing_cells
 from reports.statistics.agreement import agreement
 from reports.table import cited, claims
 from reports.table.cost import cost_notes
+from reports.table.ensembles import ensembles
 from reports.table.made_with import made_with
 from reports.table.provenance import decoding, seeds, training
 
@@ -24,6 +25,7 @@ def footnotes(table: Table, plan: Plan) -> tuple[str, ...]:
         *training(table),
         *decoding(table),
         *seeds(table),
+        *ensembles(table, plan),
         *made_with(table),
     ]
     parts += [*cost_notes(table), *cited.notes(table, plan.study), *claims.notes(table, plan), *plan.study.notes]

@@ -5,6 +5,7 @@ from typing import Any
 
 from ablations.study.messages import number
 from experiments.config import flatten
+from experiments.identity import without_members
 from experiments.store.results import Data, EvaluationResult
 from reports.results.results import Outcome, Scored
 from reports.results.table import Row, Table
@@ -21,7 +22,8 @@ def training(table: Table) -> Iterator[str]:
         yield _sentence(f"Corpus: {corpus_name(outcome)}, ", parts)
         yield from _other_units(table, outcome)
     elif outcome.run.inputs:
-        yield f"Data: {', '.join(f'{name} ({digest[:8]})' for name, digest in outcome.run.inputs.items())}."
+        inputs = without_members(outcome.run.inputs)
+        yield f"Data: {', '.join(f'{name} ({digest[:8]})' for name, digest in inputs.items())}."
     parts = [
         _counted(settings, "training.train_steps", "step"),
         _counted(settings, "training.tokens_per_batch", "token", " per batch and side at most"),
@@ -43,7 +45,7 @@ def corpus_name(outcome: Outcome) -> str:
     corpus = (
         str(outcome.setting("data.algorithm") or outcome.setting("data.corpus") or "").rstrip("/").rpartition("/")[2]
     )
-    digest = " ".join(value[:8] for value in outcome.run.inputs.values())
+    digest = " ".join(value[:8] for value in without_members(outcome.run.inputs).values())
     return f"{corpus} ({digest})" if corpus and digest else corpus
 
 
@@ -169,7 +171,10 @@ def seeds(table: Table) -> Iterator[str]:
     """Which seeds the rows request; a row that requests others is named."""
     groups: dict[str, list[str]] = {}
     for row in table.rows:
-        groups.setdefault(_ranges([o.run.seed for o in row.outcomes]), []).append(row.key)
+        if not row.ensemble:
+            groups.setdefault(_ranges([o.run.seed for o in row.outcomes]), []).append(row.key)
+    if not groups:
+        return
     usual, *others = sorted(groups, key=lambda text: -len(groups[text]))
     exceptions = "".join(f"; {', '.join(groups[other])}: {other}" for other in others)
     counts = {len(row.outcomes) for row in table.rows}

@@ -141,7 +141,7 @@ def _left_out(row: Row) -> Iterator[str]:
     """What could not be believed, a sentence for each file."""
     for outcome in row.outcomes:
         for why in dict.fromkeys(outcome.harm.values()):
-            yield f"{row.key} (seed {outcome.run.seed}) is left out: {why}"
+            yield f"{outcome.run.name} is left out: {why}"
 
 
 def _names(keys: Iterable[str]) -> str:

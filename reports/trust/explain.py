@@ -80,7 +80,8 @@ def _test(table: Table, measure: Measure) -> Explanation:
 
 def _run(outcome: Outcome, columns: list[Column]) -> Explanation:
     run, facts = outcome.run, outcome.record
-    found: Explanation = {"seed": run.seed, "run_id": run.run_id, "state": run.state}
+    found: Explanation = {} if run.members else {"seed": run.seed}
+    found |= {"run_id": run.run_id, "state": run.state}
     found["attempt"] = facts.attempt if facts else None
     found |= run_facts(facts)
     found |= {"command": facts.command if facts else None, "platform": facts.platform if facts else None}

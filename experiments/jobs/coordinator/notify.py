@@ -17,6 +17,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Mapping
 
+from experiments.identity import seed_in_words
 from experiments.jobs.queue.job import Job, Member
 from experiments.jobs.queue.states import State
 
@@ -38,7 +39,7 @@ class Notifier:
             table = " ".join(filter(None, member[:3]))
             if state is State.FAILED:
                 self._failed[member[:3]] = self._failed.get(member[:3], 0) + 1
-                self._tell("failed", f"{table}: {member.row} (seed {job.seed}) failed", error, job, member)
+                self._tell("failed", f"{table}: {member.row} ({seed_in_words(job.seed)}) failed", error, job, member)
             if unfinished(member) == 0:
                 failed = self._failed.pop(member[:3], 0)
                 subject = f"{table}: ended, {failed} failed" if failed else f"{table}: ended"

@@ -161,11 +161,14 @@ class Placement:
             return None
 
     def _parts(self, job: Job) -> list[str]:
-        """Parts that an attempt must make; includes training if the present weights do not serve an evaluation."""
+        """Parts that an attempt must make; includes training if the present weights do not serve an evaluation.
+
+        An ensemble has no weights; its members are asked for its evaluations (`job.read_by`).
+        """
         parts, weights = missing(self._store, job), self._store.weights_folder(job.run_id)
-        if self._load_task is None or weights is None or not parts or TRAINING in parts:
+        if self._load_task is None or weights is None or TRAINING in parts or job.after:
             return parts
-        lacking = [item for item in job.evaluations if item["eval_id"] in parts]
+        lacking = [*(item for item in job.evaluations if item["eval_id"] in parts), *job.read_by]
         return parts if serves(task_of(job, self._load_task), job, lacking, weights) else [TRAINING, *parts]
 
     def _start(self, plans: Sequence[PreparedAttempt]) -> list[RunningAttempt]:

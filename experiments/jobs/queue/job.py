@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
-from experiments.identity import digest
+from experiments.identity import digest, without_members
 from experiments.jobs.queue.states import Outcome, State
 from experiments.store.keeps import Keep, union
 
@@ -51,6 +51,8 @@ class Job:
     rerun_after: int = 0  # results of attempts up to this number are stale: train again
     keeps: tuple[Keep, ...] = ()  # checkpoints that all requests for this run need
     continues: tuple[str, ...] = ()  # run_ids of shorter runs of the same schedule, longest first
+    after: tuple[str, ...] = ()  # run_ids of an ensemble's members: it starts when none of them waits or runs
+    read_by: tuple[Mapping[str, Any], ...] = ()  # set, settings, inputs of ensembles' evaluations: need its checkpoints
 
     def __post_init__(self) -> None:
         if not self.run_id:
@@ -60,7 +62,8 @@ class Job:
     def inputs_key(self) -> str:
         """Equal for jobs that share one preparation."""
         settings = {k: v for k, v in self.config.items() if k not in ("seed", "evaluation")}
-        return digest({"task": self.task, "inputs": dict(self.inputs), "prepared": self.prepared_key or settings})
+        inputs = without_members(self.inputs)
+        return digest({"task": self.task, "inputs": inputs, "prepared": self.prepared_key or settings})
 
     @property
     def total_steps(self) -> int | None:
@@ -78,7 +81,7 @@ class Job:
         """Read a job of `to_json`; unknown fields are ignored. Raises TypeError for missing ones."""
         known = {f.name for f in fields(cls)}
         kept = {key: value for key, value in values.items() if key in known}
-        for name in ("evaluations", "continues"):
+        for name in ("evaluations", "continues", "after", "read_by"):
             kept[name] = tuple(kept.get(name, ()))
         kept["keeps"] = union(kept.get("keeps", ()))
         return cls(**kept, members=members)
@@ -95,6 +98,7 @@ def merge(old: Job, new: Job) -> Job:
         train=old.train or new.train,
         evaluations=tuple(evaluations.values()),
         keeps=union(old.keeps, new.keeps),
+        read_by=old.read_by + tuple(item for item in new.read_by if item not in old.read_by),
         priority=max(old.priority, new.priority),
         rerun_after=max(old.rerun_after, new.rerun_after),
         members=old.members + tuple(m for m in new.members if m not in old.members),

@@ -16,16 +16,25 @@ from experiments.jobs.queue.queue import Queue
 from experiments.jobs.queue.sqlite_errors import explain
 from experiments.jobs.queue.states import Outcome, State
 
+# a damaged entry is no JSON; it fails by itself when it is read
+_MEMBER_LEFT = (
+    "SELECT 1 FROM json_each(CASE WHEN json_valid(jobs.spec) THEN jobs.spec ELSE '{}' END, '$.after') AS member "
+    "JOIN jobs AS other ON other.run_id = member.value WHERE other.state IN ('waiting', 'running')"
+)
+
 
 class Ledger(Queue):
     """A queue with the changes that only the coordinator makes."""
 
     def waiting(self, limit: int, without: Collection[str] = ()) -> list[Waiting]:
-        """The first waiting jobs: by priority, then predicted cost, then age; none of the inputs_keys in `without`."""
+        """The first waiting jobs: by priority, then predicted cost, then age; none of the inputs_keys in `without`.
+
+        An ensemble is left out while a member waits or runs.
+        """
         marks = ",".join("?" * len(without))
         rows = self._read(
             "SELECT run_id, priority, cost, kind, inputs_key, memory_gb, devices, alone, gpu_memory_gb FROM jobs "
-            f"WHERE state='waiting' AND held='' AND inputs_key NOT IN ({marks}) "
+            f"WHERE state='waiting' AND held='' AND inputs_key NOT IN ({marks}) AND NOT EXISTS ({_MEMBER_LEFT}) "
             "ORDER BY priority DESC, cost DESC, queued, run_id LIMIT ?",
             (*without, limit),
         )

@@ -134,15 +134,16 @@ class Queue(Reading):
             names += "signature=?, held=''"
             self._db.execute(f"UPDATE jobs SET {names} WHERE run_id=?", (*values, job.run_id))
             return False
+        doing = "waits for its members" if job.after else ""
         self._db.execute(
             "INSERT INTO jobs (run_id, state, queued, spec, seed, priority, cost, inputs_key, total, memory_gb, "
-            "gpu_memory_gb, devices, signature) VALUES (?, 'waiting', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
+            "gpu_memory_gb, devices, signature, doing) VALUES (?, 'waiting', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
             "ON CONFLICT (run_id) DO UPDATE SET state='waiting', queued=excluded.queued, "
             "spec=excluded.spec, seed=excluded.seed, priority=excluded.priority, "
             "cost=excluded.cost, inputs_key=excluded.inputs_key, total=excluded.total, memory_gb=excluded.memory_gb, "
             "gpu_memory_gb=excluded.gpu_memory_gb, devices=excluded.devices, "
             "signature=excluded.signature, held='', alone=0, hangs=0, left_s=NULL, stalls=0, "
-            "error='', error_class='', doing='', request='', tracked=0, started=NULL, ended=NULL",
-            (job.run_id, now, *values),
+            "error='', error_class='', doing=excluded.doing, request='', tracked=0, started=NULL, ended=NULL",
+            (job.run_id, now, *values, doing),
         )
         return True

@@ -47,6 +47,7 @@ class SequenceTask(Task):
     part_settings: Mapping[str, tuple[str, ...]] = {LIKELIHOOD: _OF_WEIGHTS, DECODE: (*_OF_WEIGHTS, *_OF_SEARCH)}
     outputs_file = "translations.txt"  # in an evaluation's folder: what was decoded, a line each
     inputs_read: tuple[str, ...] | None = ("data.",)
+    ensembles = True
     at_start: tuple[str, ...] = ("entropy_encoder", "entropy_decoder", "entropy_cross", "gradient_norm")
     prepare_reads: tuple[str, ...] | None = ("data.", "model.shared_vocabulary", "training.tokens_per_batch")
 
@@ -168,22 +169,26 @@ class SequenceTask(Task):
     def evaluate_part(
         self, part: str, config: RunConfig, evaluation: EvaluationSpec, weights: Path, folder: Path, context: Context
     ) -> dict[str, Any]:
-        """Likelihood reads the weights; decoding writes `outputs_file`; scoring reads that file, and no weights."""
+        """Likelihood reads the weights; decoding writes `outputs_file`; scoring reads that file, and no weights.
+
+        The weights are those of the members where an ensemble is evaluated.
+        """
         from experiments.tasks.sequence.encoded import encoded_of
 
         encoded = encoded_of(config, context, self.target_symbols(config))
         text = encoded.set(evaluation.set, evaluation.inputs["set"])
+        trainings = tuple(context.members) or (weights,)
         outputs = folder / self.outputs_file
         if part == SCORE:
             from experiments.evaluation.trained.trained import load_tokenizers
 
-            labels = load_tokenizers(config, weights)[1].vocabulary
+            labels = load_tokenizers(config, trainings[0])[1].vocabulary
             scores = self.score(config, evaluation, text.source, read_lines(outputs), text.target, labels, folder)
             return {"metrics": scores.metrics, "signature": scores.signatures}
 
         from experiments.tasks.sequence.trained import open_trained
 
-        trained = open_trained(config, evaluation, weights, context.device, self._sizes_in(encoded, config))
+        trained = open_trained(config, evaluation, trainings, context.device, self._sizes_in(encoded, config))
         if part == DECODE:
             from experiments.tasks.sequence.decoding import decode
 

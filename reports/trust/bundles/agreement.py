@@ -11,7 +11,8 @@ from typing import Any
 from ablations.plan.plan import Plan, PlannedEvaluation, PlannedRun
 from experiments.config import TaskConfig, flatten
 from experiments.errors import UserError
-from experiments.identity import eval_identity, identity_settings, run_identity
+from experiments.identity import eval_identity, identity_settings, run_identity, seed_in_words
+from experiments.store.ensembles import members, together
 from experiments.store.layout import Store
 from experiments.store.results import EvaluationResult
 from experiments.store.sealed import read_json
@@ -30,11 +31,14 @@ def check(plan: Plan, columns: Sequence[Column], store: Store, names_can_be_chec
     num_params = load_task(plan.study.task).num_params if built_in else None
     again: list[str] = ["num_params"] if num_params is not None else []
     recorded: list[str] = []
-    for run in plan.runs:
-        where = f"row {run.row}, seed {run.seed}"
+    for run in plan.trainings:
+        where = f"row {run.row}, {seed_in_words(run.seed)}"
         _check_run(where, run, store, names_can_be_checked, built_in)
         if num_params is not None:
-            _equal(where, "parameters", run.num_params, num_params(run.config), "those settings have")
+            count = num_params(run.config)
+            whole = None if count is None else count * max(1, len(run.members))
+            _equal(where, "parameters", run.num_params, whole, "those settings have")
+            _check_members(where, run, store)
         for evaluation in run.evaluations:
             record = _check_evaluation(f"{where}, {evaluation.spec.set}", run, evaluation, store, names_can_be_checked)
             record.check(built_in)
@@ -47,7 +51,7 @@ def check(plan: Plan, columns: Sequence[Column], store: Store, names_can_be_chec
                         f"{where}, {evaluation.spec.set}: {name} is recorded as {kept}, and its counts give "
                         f"{computed:.4f}."
                     )
-    return _sentence(len(plan.runs), again, recorded, names_can_be_checked)
+    return _sentence(len(plan.trainings), again, recorded, names_can_be_checked)
 
 
 def _check_run(where: str, run: PlannedRun, store: Store, names: bool, built_in: bool) -> None:
@@ -72,6 +76,14 @@ def _check_run(where: str, run: PlannedRun, store: Store, names: bool, built_in:
     for name, value in run.overrides.items():
         _equal(where, name, value, settings.get(name), "its settings have")
     _equal(where, "parameters", run.num_params, result.content.get("num_params", run.num_params), "the run recorded")
+
+
+def _check_members(where: str, run: PlannedRun, store: Store) -> None:
+    """The sums of an ensemble are those of its members."""
+    if run.members:
+        record, sums = store.result(run.run_id), together(members(store, run.members))
+        for name in ("num_params", "flops", "target_tokens", "train_s"):
+            _equal(where, name, getattr(record, name), sums.get(name), "its members have together")
 
 
 def _default(config: TaskConfig, name: str) -> Any:

@@ -91,7 +91,7 @@ def _manifest(files: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 def _only_the_plans(manifest: Mapping[str, Any], plan: Plan) -> None:
     """Raises ValueError for files of runs that the plan does not name, because they would be imported unchecked."""
     evaluations: dict[str, set[str]] = {}
-    for run in plan.runs:  # two rows may share a training
+    for run in plan.trainings:  # two rows may share a training
         evaluations.setdefault(run.run_id, set()).update(run.eval_ids)
     attempts: dict[str, str] = {}
     for name in manifest:

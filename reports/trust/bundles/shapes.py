@@ -63,6 +63,7 @@ class _Plan(_Record, total=False):
     paper_keys: Required[list[Word]]
     rows: Required[Annotated[list[_Row], Field(min_length=1)]]
     runs: Required[Annotated[list[_Run], Field(min_length=1)]]
+    members: list[_Run]  # of ensembles
 
 
 class _Head(_Record, total=False):

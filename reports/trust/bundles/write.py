@@ -39,13 +39,13 @@ def write_bundle(
 
     Raises UserError for an unfinished table, and for a store with links that lead out of it.
     """
-    unfinished = [f"{run.row} (seed {run.seed})" for run in plan.runs if run.state not in ("finished", "stale")]
+    unfinished = [run.name for run in plan.trainings if run.state not in ("finished", "stale")]
     if unfinished:
         raise UserError(
             f"Not finished: {', '.join(unfinished[:6])}{' …' if unfinished[6:] else ''}. A bundle holds a whole table: "
             "run what is missing, or leave rows out with --rows."
         )
-    names = {str(name) for run in plan.runs for name in files_of(store, run.run_id, run.eval_ids, weights)}
+    names = {str(name) for run in plan.trainings for name in files_of(store, run.run_id, run.eval_ids, weights)}
     with tempfile.TemporaryDirectory(prefix="ablations-bundle-") as place:
         files: dict[str, Path] = {}
         for name in sorted(names | {"store.json"}):
@@ -64,7 +64,7 @@ def _head(plan: Plan, columns: Sequence[Column], asked: Sequence[str], redaction
     shown = plan_to_json(plan)
     shared = redaction.value(shown)
     # run_ids that depend on a path or a name that is left out cannot be computed by a reader
-    renamed = any(redaction.names_run(run.config) for run in plan.runs)
+    renamed = any(redaction.names_run(run.config) for run in plan.trainings)
     return {
         "bundle": VERSION,
         "left_out": redaction.what,

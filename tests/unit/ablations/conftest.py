@@ -24,6 +24,7 @@ class FakeTask(Task):
 
     name = "translation"
     inputs_read = ("data.",)
+    ensembles = True
     at_start = SequenceTask.at_start
     columns = (
         Column("ppl", "dev", "perplexity", "PPL", "lower", 2, "perplexity"),

@@ -16,7 +16,7 @@ from experiments.store.layout import Store
 
 def run(row: str, cost: float, seed: int = 1) -> Any:
     config = SimpleNamespace(model_dump=lambda mode: {"row": row, "seed": seed})
-    return SimpleNamespace(run_id=f"{row}{seed}", row=row, cost=cost, config=config)
+    return SimpleNamespace(run_id=f"{row}{seed}", row=row, cost=cost, config=config, members=())
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def chosen(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(sharing, "step_cost", lambda run: run.cost)
     runs = [run("small", 1.0), run("large", 4.0)]
     task = SimpleNamespace(memory_bytes=lambda config, kind: 1e6)
-    return SimpleNamespace(store=store, plan=SimpleNamespace(runs=runs), task=task, measured=measured)
+    return SimpleNamespace(store=store, plan=SimpleNamespace(runs=runs, trainings=runs), task=task, measured=measured)
 
 
 def resolve(devices: str, chosen: Any, runs: list[Any], say: Callable[[str], None] = print) -> str:

@@ -47,6 +47,28 @@ paper = {{perplexity = 4.92, bleu = 25.7}}
 key = "bf16"
 set = {{training.precision = "bf16"}}
 """
+ENSEMBLES = """
+name = "together"
+title = "Trainings that decode together"
+extends = "small.toml"
+
+[[variation]]
+key = "base"
+
+[[variation]]
+key = "alone"
+ensemble = {of = "base", seeds = [1]}
+
+[[variation]]
+key = "pair"
+ensemble = {of = "base", seeds = [2, 1]}
+paper = {params = 130}
+
+[[variation]]
+key = "greedy"
+ensemble = {of = "base", seeds = [1, 2]}
+set = {evaluation.beam_size = 1}
+"""
 PARSING = f"""
 name = "trees"
 title = "Trees"
@@ -154,13 +176,14 @@ def make_all(folder: Path) -> dict[str, Made]:
     """One store with a finished table of each kind of task."""
     letters = write(folder / "letters", _parallel())
     text = TRANSLATION.replace("data = {", f'data = {{corpus = "{letters}", ')
-    write(folder / "translation", {"small.toml": text})
+    write(folder / "translation", {"small.toml": text, "together.toml": ENSEMBLES})
     write(folder / "parsing", {"trees.toml": PARSING})
     write(folder / "command", {"walk.toml": COMMAND, "walk.py": WALK})
     done = CliRunner().invoke(app, ["new", "mine", "--folder", str(folder / "own")])
     assert done.exit_code == 0, done.output
     studies = {"translation": "small", "parsing": "trees", "own": "mine", "command": "walk"}
     made = {kind: Made(folder / kind / f"{name}.toml", folder / "store").queue() for kind, name in studies.items()}
+    made["ensembles"] = Made(folder / "translation" / "together.toml", folder / "store").queue()
     train(folder / "store")
     return made
 

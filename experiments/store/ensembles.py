@@ -1,0 +1,134 @@
+"""The members of an ensemble: finished runs whose weights decode together. What they are together. Imports no torch.
+
+An ensemble is a run of its own (experiments/identity.py) whose record sums up its members: parameters, operations and
+time are those of all, and what the members do not share is left out, or named for each.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from experiments.errors import Damaged, UserError
+from experiments.identity import digest
+from experiments.store.layout import Store
+from experiments.store.results import EnsembleMember, TrainingResult
+from experiments.store.sealed import read_json
+
+# Facts of what trained the members: kept where all agree; a time says nothing without all of them.
+_DEVICE = ("device", "device_kind", "devices", "device_share", "threads")
+_SHARED = ("step", "host", "platform", "revision", "tool")
+
+
+class Member(NamedTuple):
+    """A finished training: its record, and the folder of the attempt with its weights."""
+
+    record: TrainingResult
+    folder: Path
+
+    @property
+    def entry(self) -> EnsembleMember:
+        """The member as an ensemble's record names it."""
+        seed = (self.record.config or {}).get("seed")
+        return EnsembleMember(run_id=self.record.run_id, seed=seed, weights=weights_digest(self.folder))
+
+
+def weights_digest(folder: Path) -> str:
+    """A digest of the final weights in an attempt's folder; "" where they are not kept. Raises Damaged."""
+    files = (read_json(folder / "final" / "meta.json") or {}).get("files")
+    return digest(files) if files else ""
+
+
+def members(store: Store, run_ids: Iterable[str]) -> list[Member]:
+    """The finished runs. Raises UserError for one that is not trained, or that has another tokenizer than the first."""
+    found: list[Member] = []
+    for run_id in run_ids:
+        record, folder = store.result(run_id), store.weights_folder(run_id)
+        if record is None or folder is None:
+            raise UserError(
+                f"{_named(store, run_id)} of this ensemble is not trained: it failed, was cancelled, or its folder was "
+                "removed. `ablations status` shows why; `ablations run` trains it and then evaluates the ensemble."
+            )
+        if found and record.data.tokenizer.sha256 != found[0].record.data.tokenizer.sha256:
+            raise UserError(
+                f"{_named(store, run_id)} of this ensemble has another vocabulary than "
+                f"{_named(store, str(found[0].record.run_id)).lower()}: their tokenizers differ, so their pieces are "
+                "not the same. Train them again on one prepared corpus."
+            )
+        found.append(Member(record, folder))
+    return found
+
+
+def _named(store: Store, run_id: str) -> str:
+    about = read_json(store.run_folder(run_id) / "config.json") or {}
+    seed = about["config"].get("seed") if isinstance(about.get("config"), dict) else None
+    return f"The member with seed {seed} (run {run_id})" if seed else f"The member {run_id}"
+
+
+def changed(store: Store, record: TrainingResult) -> list[EnsembleMember]:
+    """The members of a recorded ensemble that have other weights now; unknown weights count as the same."""
+    return [member for member in record.ensemble if _is_other(store, member)]
+
+
+def _is_other(store: Store, member: EnsembleMember) -> bool:
+    try:
+        folder = store.weights_folder(member.run_id)
+        now = weights_digest(folder) if folder else ""
+    except Damaged:
+        return False
+    return bool(now and member.weights and now != member.weights)
+
+
+def together(found: Sequence[Member]) -> dict[str, Any]:
+    """Fields of the ensemble's record."""
+    records = [member.record for member in found]
+    one_device = all(getattr(record, name) == getattr(records[0], name) for record in records for name in _DEVICE)
+    facts: dict[str, Any] = {
+        "ensemble": [member.entry for member in found],
+        "num_params": _sum(record.num_params for record in records),
+        "flops": _sum(map(_flops, records)),
+        "target_tokens": _sum(record.target_tokens for record in records),
+        "train_s": _rounded(_sum(map(_seconds, records))),
+        "precision": _each(record.precision for record in records),
+        "code_digest": _each(record.code_digest for record in records),
+        "versions": {
+            name: _each(record.versions.get(name, "none") for record in records)
+            for name in sorted({name for record in records for name in record.versions})
+        },
+        "data": records[0].data,
+    }
+    kept = [*(_DEVICE if one_device else ()), *(n for n in _SHARED if all(_same(n, r, records[0]) for r in records))]
+    facts |= {name: getattr(records[0], name) for name in kept}
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def _same(name: str, record: TrainingResult, other: TrainingResult) -> bool:
+    return bool(getattr(record, name) == getattr(other, name))
+
+
+def _sum(values: Iterable[Any]) -> Any:
+    """None where one is unknown."""
+    known = list(values)
+    return None if None in known else sum(known)
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)
+
+
+def _each(values: Iterable[str | None]) -> str | None:
+    """ "fp32", "bf16 and fp32"; None where one is unknown."""
+    known = list(dict.fromkeys(values))
+    return None if None in known else " and ".join(map(str, known))
+
+
+def _flops(record: TrainingResult) -> float | None:
+    if record.flops is None and record.flops_per_token is not None and record.target_tokens is not None:
+        return record.flops_per_token * record.target_tokens  # older stores
+    return record.flops
+
+
+def _seconds(record: TrainingResult) -> float | None:
+    """Of all its attempts; None where that is not known, also for one that went on from a shorter run."""
+    if record.train_s is None:  # older stores recorded the time of one attempt
+        return record.wall_s if record.attempt == 1 and record.resumed_from is None else None
+    return None if record.continues else record.train_s
