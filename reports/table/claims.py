@@ -33,22 +33,24 @@ def notes(table: Table, plan: Plan) -> Iterator[str]:
         )
 
 
-def _compared(claim: Claim, table: Table) -> Column | Cost:
-    """What gives the claim's number of a row; resolving the study has checked that there is one."""
+def _compared(claim: Claim, table: Table) -> Column | Cost | None:
+    """What gives the claim's number of a row; None if the rows are not scored on such a set."""
     columns = (column for column in table.columns if column.paper == claim.number)
-    return next(columns, None) or next(cost for cost in COSTS if cost.key == claim.number)
+    return next(columns, None) or next((cost for cost in COSTS if cost.key == claim.number), None)
 
 
-def _in_the_paper(claim: Claim, plan: Plan, of: Column | Cost) -> str:
+def _in_the_paper(claim: Claim, plan: Plan, of: Column | Cost | None) -> str:
     row = next(row for row in plan.study.variations if row.key == claim.row)
     cited = [e for e in plan.study.cited if e.group == row.group and e.label in (claim.published or (e.label,))]
     others = [_Number(e.label, e.values[claim.number]) for e in cited if claim.number in e.values]
     return f"{_verdict(claim, _Number(row.label or row.key, row.paper[claim.number]), others, of)}."
 
 
-def _here(claim: Claim, table: Table, plan: Plan, of: Column | Cost) -> str:
+def _here(claim: Claim, table: Table, plan: Plan, of: Column | Cost | None) -> str:
     if not claim.here:
         return "cannot be checked: the study runs none of the other systems."
+    if of is None:
+        return "cannot be checked: the rows are not scored on such a set."
     known = {row.key: row for row in table.rows}
     numbers = {key: _value(known.get(key), table, of) for key in (claim.row, *claim.here)}
     missing = [key for key, value in numbers.items() if value is None]
@@ -77,9 +79,10 @@ def _size(rows: Sequence[Row], plan: Plan) -> str:
     return f"{where}, corpus {' and '.join(filter(None, corpora))}, {number(seeds, 'seed')} per row"
 
 
-def _verdict(claim: Claim, first: _Number, others: Sequence[_Number], of: Column | Cost) -> str:
+def _verdict(claim: Claim, first: _Number, others: Sequence[_Number], of: Column | Cost | None) -> str:
     """ "holds: 28.4 (big) − 26.36 (ConvS2S, best of 6) = 2.04, more than 2"."""
-    higher = isinstance(of, Column) and of.better == "higher" and claim.margin is not None
+    costs = isinstance(of, Cost) or (of is not None and of.better == "lower")
+    higher = claim.margin is not None and not costs
     best = (max if higher else min)(others, key=lambda other: other.value)
     named = _Number(f"{best.name}, best of {len(others)}" if len(others) > 1 else best.name, best.value)
     if claim.margin is not None:
