@@ -4,7 +4,11 @@ import pytest
 
 from ablations.plan.plan import plan_as_json
 from ablations.plan.plan_file import plan_from_json, plan_to_json
+from ablations.plan.resolve import resolve
+from ablations.study.selectors import selection
+from ablations.study.study import load_study
 from experiments.identity import NO_SEED, members_in, run_identity, with_members, without_members
+from experiments.tasks.load import load_task
 
 STUDY = """
 [base]
@@ -83,6 +87,30 @@ def test_a_plan_is_read_back_from_json_with_its_members(own_study, plan_of):
     ]
     assert again.members_of(again.runs[0])
     assert [len(line["members"]) for line in plan_as_json(plan)] == [3, 0, 0, 0]
+
+
+def builtin_rows(study, profile):
+    return {row.variation.key: row for row in resolve(study, selection(profile=profile), load_task("translation"))}
+
+
+@pytest.mark.parametrize("profile", ["paper", "demo", "small"])
+def test_the_study_averaging_differs_in_checkpoints_and_members_alone(profile):
+    study = load_study("averaging")
+    rows = builtin_rows(study, profile)
+    assert {row.config.model_dump_json(exclude={"evaluation", "seed"}) for row in rows.values()} == {
+        rows["single"].config.model_dump_json(exclude={"evaluation", "seed"})
+    }
+    assert {key: row.config.evaluation.checkpoint for key, row in rows.items()} == {
+        "single": "last", "average5": "average:5", "average20": "average:20",
+        "ensemble3": "last", "ensemble3-average5": "average:5",
+    }  # fmt: skip
+    kept = rows["single"].config.training
+    assert kept.keep_checkpoints == 20 and 20 * kept.checkpoint_steps < kept.train_steps
+    assert study.base_row is not None and study.base_row.key == "single"
+    if profile == "paper":
+        assert rows["single"].config == builtin_rows(load_study("table2"), profile)["base-en-de"].config.model_copy(
+            update={"training": kept, "evaluation": rows["single"].config.evaluation}
+        )
 
 
 @pytest.mark.parametrize(
