@@ -1,0 +1,89 @@
+"""README.md and docs/: every command line is accepted by its verb, and every study file can be planned."""
+
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ablations.cli.main import VERBS, verb
+from ablations.service.selected import Selectors, choose
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
+INDENTED, INLINE = re.compile(r"^(?:    |\$ )ablations (.*)"), re.compile(r"`ablations ([^`]*)`")
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def joined(page: Path) -> list[str]:
+    """The page's lines; what ends in a backslash is joined with the next one."""
+    return page.read_text(encoding="utf-8").replace("\\\n", " ").splitlines()
+
+
+def command_lines() -> Iterator[tuple[str, str, bool]]:
+    """(page, what follows "ablations", whether it is a whole command)."""
+    for page in PAGES:
+        name, fenced = str(page.relative_to(ROOT)), False
+        for line in joined(page):
+            fenced ^= line.startswith("```")
+            if whole := INDENTED.match(line if not fenced else f"    {line.strip()}"):
+                yield name, whole[1], True
+            else:
+                yield from ((name, inline, False) for inline in INLINE.findall(line))
+
+
+LINES = list(command_lines())
+
+
+@pytest.mark.parametrize(("page", "line", "whole"), LINES, ids=[f"{page}: {line}" for page, line, _ in LINES])
+def test_a_command_line_is_accepted(page: str, line: str, whole: bool) -> None:
+    command = re.split(r" [|<>;#&]", line)[0].translate(str.maketrans("[]", "  "))  # [--option]: may be left out
+    words = [word for word in shlex.split(command) if word != "…"]
+    if not words or words[0].startswith("-") or words[0].isupper():
+        return
+    name, *arguments = words
+    assert name in VERBS
+    try:
+        verb(name).make_context(name, arguments)
+    except Exception as error:  # of click, which typer brings under a name of its own
+        if whole or type(error).__name__ != "MissingParameter":
+            raise
+
+
+def blocks(kind: str) -> list[tuple[str, str]]:
+    found = [(str(page.relative_to(ROOT)), FENCE.findall(page.read_text(encoding="utf-8"))) for page in PAGES]
+    return [(page, block) for page, all_ in found for language, block in all_ if language == kind]
+
+
+TOML = blocks("toml")
+
+
+@pytest.mark.parametrize(("page", "block"), TOML, ids=[f"{page}: {block[:30]!r}" for page, block in TOML])
+def test_a_study_file_can_be_planned(page: str, block: str, tmp_path: Path) -> None:
+    """A trainer is taken from the page; rows alone are completed by a name. Other parts must be TOML."""
+    part = tomllib.loads(block)
+    if "name" not in part and set(part) != {"variation"}:
+        return
+    head = "" if "name" in part else 'name = "x"\ntitle = "X"\n'
+    (tmp_path / "study.toml").write_text(head + block, encoding="utf-8")
+    for other, code in blocks("python"):
+        if other == page and (named := re.match(r"# (\w+\.py)", code)):
+            (tmp_path / named[1]).write_text(code, encoding="utf-8")
+    assert choose(str(tmp_path / "study.toml"), Selectors(store=tmp_path / "store")).plan.runs
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_files(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", FENCE.sub("", page.read_text(encoding="utf-8")))
+    missing = [link for link in links if "://" not in link and not (page.parent / link).exists()]
+    assert not missing
+
+
+def test_the_tests_named_beside_retellings_exist() -> None:
+    named = re.findall(r"\b(test_\w+)", (ROOT / "docs" / "paper-and-retellings.md").read_text(encoding="utf-8"))
+    sources = list((ROOT / "tests").rglob("test_*.py"))
+    known = {path.stem for path in sources}
+    known |= {found for path in sources for found in re.findall(r"def (test_\w+)", path.read_text(encoding="utf-8"))}
+    assert len(named) > 5 and set(named) <= known
