@@ -8,7 +8,8 @@ from .conftest import Cli, as_json
 
 pytestmark = pytest.mark.slow
 
-STUDY = Path(__file__).parents[2] / "examples" / "personality" / "personality.toml"
+FOLDER = Path(__file__).parents[2] / "examples" / "personality"
+STUDY, SIXTEEN = FOLDER / "personality.toml", FOLDER / "sixteen.toml"
 
 
 def test_the_example_runs_from_elsewhere_and_shows_cases(cli: Cli, tmp_path: Path) -> None:
@@ -22,6 +23,35 @@ def test_the_example_runs_from_elsewhere_and_shows_cases(cli: Cli, tmp_path: Pat
     assert len(table) == 2 + 3 and "P(E)" in table[0] and "요" in table[2]
     lines = cli("cases", STUDY, *options, "--limit", "0", "--format", "csv").stdout.splitlines()
     assert len(lines) == 1 + 38
+    seven = cli("cases", STUDY, *options, "--of", "published", "--format", "csv").stdout.splitlines()
+    assert len(seven) == 1 + 7 and "사람" in seven[3] and "neutral" in seven[3]
+    assert ",0.1953," in seven[1] and ",0.1941," in seven[1]  # the paper's two answers to "혼자", as P(E)
     assert "no outputs" in (
         cli("cases", STUDY, *options, "--of", "train", code=2).stderr.lower().replace("no row has", "no")
     )
+
+
+def test_sixteen_types_stand_beside_the_cited_numbers(cli: Cli, tmp_path: Path) -> None:
+    options = ["--profile", "short", "--store", tmp_path / "store", "--seeds", "1", "--devices", "cpu:2", "--json"]
+    rows = {row["row"]: row for row in as_json(cli("run", SIXTEEN, *options, cwd=tmp_path))}
+    assert rows["four"]["num_params"] > 2 * rows["sixteen"]["num_params"]
+    for key in ("sixteen", "four"):
+        assert rows[key]["accuracy_test"] <= min(rows[key][f"{pair}_test"] for pair in ("EI", "NS", "FT", "JP"))
+    printed = cli("report", SIXTEEN, *options[:6], cwd=tmp_path).stdout
+    assert all(number in printed for number in ("20.29", "23", "38"))
+
+
+@pytest.mark.parametrize(
+    ("setting", "text", "message"),
+    [
+        ("data", '{"question": "q", "answer": "a", "label": "E"}\n{"question"\n', "line 2: this is not JSON"),
+        ("data", '{"question": "q", "answer": "a", "label": "X"}\n', "line 1: unknown label 'X'"),
+        ("vectors", "2 3\na 1 2 3\nb 1 2\n", "line 3 has 2 numbers, and 3 are expected"),
+    ],
+)
+def test_wrong_files_are_refused_when_planned(cli: Cli, tmp_path: Path, setting: str, text: str, message: str) -> None:
+    (tmp_path / "file").write_text(text)
+    options = ["--profile", "short", "--store", tmp_path / "store", "--set", f"{setting}={tmp_path / 'file'}"]
+    said = cli("run", STUDY, *options, code=2).stderr
+    assert f"{tmp_path / 'file'}" in said and message in said and "Traceback" not in said
+    assert not (tmp_path / "store" / "runs").exists()
