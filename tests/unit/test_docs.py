@@ -62,11 +62,13 @@ TOML = blocks("toml")
 
 @pytest.mark.parametrize(("page", "block"), TOML, ids=[f"{page}: {block[:30]!r}" for page, block in TOML])
 def test_a_study_file_can_be_planned(page: str, block: str, tmp_path: Path) -> None:
-    """A trainer is taken from the page; rows alone are completed by a name. Other parts must be TOML."""
+    """A trainer is taken from the page; rows alone are completed by a name and base. Other parts must be TOML."""
     part = tomllib.loads(block)
     if "name" not in part and set(part) != {"variation"}:
         return
     head = "" if "name" in part else 'name = "x"\ntitle = "X"\n'
+    if "name" not in part and 'key = "base"' not in block:
+        head += '[[variation]]\nkey = "base"\n'
     (tmp_path / "study.toml").write_text(head + block, encoding="utf-8")
     for other, code in blocks("python"):
         if other == page and (named := re.match(r"# (\w+\.py)", code)):
