@@ -1,7 +1,7 @@
 """The seven cases of the paper and what its networks answered (Tables 3, 4 and 5).
 
-Ryu, Moon, Kim & Cho, "Personality Analysis using LSTM and Bi-LSTM", autumn conference of the Society for Convergence
-Knowledge, 2023, pages 77-80. The paper prints how sure a network is of its answer; here it is the probability of E.
+Ryu, Moon, Kim & Cho, "Personality Analysis using LSTM and Bi-LSTM", 융복합지식학회, autumn 2023, pages 77-80.
+The paper prints how sure a network is of its answer; here it is the probability of E.
 """
 
 CASES = (  # number, text, label; "사람" (people) is neutral by the paper's own label
