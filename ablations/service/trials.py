@@ -12,6 +12,7 @@ from ablations.study.overrides import setting_names
 from ablations.study.selectors import Selection, select_rows
 from ablations.study.study import Study
 from ablations.study.tuning import SETS, about, deciding_column, space_of, tune_of, with_tuned
+from experiments.errors import UserError
 from experiments.events.history import History
 from experiments.jobs.coordinator.reporter import View
 from experiments.jobs.queue.job import JobStatus
@@ -42,6 +43,8 @@ class Trials:
             space = space_of(study, row, selected, task)
             run = self._plan(study, row.key).runs[0]
             self.searches[row.key] = Search(chosen.store, space, about(run.config, run.inputs, space))
+        if not self.searches:
+            raise UserError("The chosen rows are ensembles, which train nothing: tune the rows of their members.")
         self._at_once = max(1, -(-slots // len(self.searches)))  # queued or running trials of a row
         self._runs: dict[tuple[str, int], PlannedRun] = {}  # trials queued by this process
         self._curves: dict[str, tuple[History, dict[int, float]]] = {}

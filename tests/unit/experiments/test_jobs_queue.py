@@ -57,6 +57,33 @@ def test_evaluations_of_replaced_weights_are_made_again_but_not_stale_ones(ledge
     ]  # fmt: skip
 
 
+def test_an_ensemble_waits_for_its_members_and_for_nothing_else(ledger):
+    """Whatever became of them: its own attempt says which one is missing. A damaged entry harms no other job."""
+    one, two, three = (make(number).run_id for number in (1, 2, 3))
+    ledger.enqueue([make(9, after=(one, two, make(7).run_id), priority=5), make(1), make(2), make(3)])
+    assert [job.run_id for job in ledger.waiting(9)] == [one, two, three]
+    assert [row.doing for row in ledger.status() if row.run_id == make(9).run_id] == ["waits for its members"]
+    ledger.claim(one, 1, "cpu:0", "cpu")
+    ledger.end_waiting([two], State.FAILED, "why")
+    assert [job.run_id for job in ledger.waiting(9)] == [three]
+    ledger.end(one, 1, Ending(State.FINISHED, Outcome.FINISHED))
+    assert [job.run_id for job in ledger.waiting(9)] == [make(9).run_id, three]
+    ledger._db.execute("UPDATE jobs SET spec='{' WHERE run_id=?", (three,))
+    assert [job.run_id for job in ledger.waiting(9)] == [make(9).run_id, three]
+
+
+def test_what_ensembles_read_of_a_run_is_the_union_of_all_who_asked(ledger):
+    first, second = ({"set": name, "settings": {}, "inputs": {}} for name in ("dev", "test"))
+    ledger.enqueue([make(1, read_by=(first,))])
+    ledger.enqueue([make(1, read_by=(second, first))])
+    ledger.enqueue([make(1)])
+    assert ledger.job(make(1).run_id).job.read_by == (first, second)
+    assert (
+        make(1, inputs={"corpus": "c", "ensemble member 1": "0" * 16}).inputs_key
+        == make(1, inputs={"corpus": "c"}).inputs_key
+    )
+
+
 def claim_all(path, claimed):
     ledger = Ledger(path)
     mine = []
