@@ -15,6 +15,9 @@ from reports.results.table import Row, Table
 from reports.table.cost import COSTS, Cost
 from reports.table.provenance import corpus_name
 
+DIGITS = 2  # of our numbers after the point: what a note compares is what it shows
+HUGE = 1e6  # from here on numbers are written as 2.3e19
+
 
 class _Number(NamedTuple):
     """One number of one system."""
@@ -66,7 +69,8 @@ def _here(claim: Claim, table: Table, plan: Plan, of: Column | Cost | None) -> s
 def _value(row: Row | None, table: Table, of: Column | Cost) -> float | None:
     if row is None:
         return None
-    return row.measures[of.key].mean if isinstance(of, Column) else of.value(row, table)
+    mean = row.measures[of.key].mean if isinstance(of, Column) else of.value(row, table)
+    return mean if mean is None or abs(mean) >= HUGE else round(mean, DIGITS)
 
 
 def _size(rows: Sequence[Row], plan: Plan) -> str:
@@ -94,8 +98,9 @@ def _verdict(claim: Claim, first: _Number, others: Sequence[_Number], of: Column
         holds, sign, bound = result < (claim.fraction or 0), "/", f"less than {claim.fraction:g}"
     equation = f" {sign} ".join(f"{_text(each.value)} ({each.name})" for each in (left, right))
     words = ("holds", bound) if holds else ("does not hold", f"not {bound}")
-    return f"{words[0]}: {equation} = {_text(result)}, {words[1]}"
+    shown = _text(result) if claim.margin is not None else f"{result:.3g}"
+    return f"{words[0]}: {equation} = {shown}, {words[1]}"
 
 
 def _text(value: float) -> str:
-    return f"{value:.1e}".replace("e+", "e") if abs(value) >= 1e6 else f"{value:.4g}".replace("-", "−")
+    return f"{value:.1e}".replace("e+", "e") if abs(value) >= HUGE else f"{value:.6g}".replace("-", "−")
