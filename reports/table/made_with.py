@@ -13,9 +13,11 @@ TOOL = "transformer-ablations"
 
 def made_with(table: Table) -> Iterator[str]:
     """The devices, packages and code that trained the rows; each kind once, in the rows' order."""
-    trained = [o for row in table.rows for o in row.outcomes if o.record is not None]
-    for opening, of in (("Trained on", device), ("Software:", software), ("Code:", code)):
-        found = [text for text in dict.fromkeys(of(outcome) for outcome in trained) if text]
+    every = [o for row in table.rows for o in row.outcomes] + list(table.members)
+    done = [o for o in every if o.record is not None]
+    trained = [o for o in done if not o.run.members]  # an ensemble is only decoded
+    for opening, of, made in (("Trained on", device, trained), ("Software:", software, done), ("Code:", code, trained)):
+        found = [text for text in dict.fromkeys(of(outcome) for outcome in made) if text]
         if found:
             yield f"{opening} {'; '.join(found)}."
 
