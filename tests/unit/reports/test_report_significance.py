@@ -1,12 +1,14 @@
 """The changes that a table marks, the test, and the notes on it."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from experiments.errors import UserError
+from experiments.identity import with_members
 from reports.render.formats import render
 from reports.statistics.agreement import kendall
 from reports.statistics.significance import ENOUGH_SEEDS, with_tests
@@ -47,6 +49,19 @@ def test_seeds_mark_what_differs_and_only_that(bench):
     assert r"−3.0\* " in text or "−2.9\\*" in text
     assert "between seeds: Dunnett" in text and "on 6 degrees of freedom" in text
     assert r"\rlap{$^{{*}}$} &" in render(table, "latex")
+
+
+def test_an_ensemble_is_compared_but_not_tested_between_seeds(bench):
+    """It is one entry without a seed: it neither shows a spread nor keeps the other rows from their test."""
+    without = bench.row("base", results=BASE).row("B", {"model.d_k": 16}, results=WORSE).table()
+    bench.row("E", results=[(4.5, 27.0)])
+    bench.runs[-1] = replace(bench.runs[-1], inputs=with_members(bench.runs[-1].inputs, ["base#1", "base#2"]))
+    table = bench.table()
+    assert table.test == "seeds"
+    for key in ("ppl", "bleu"):
+        found = found_in(table, key)
+        assert found["E"] is None and found["B"] == found_in(without, key)["B"]
+        assert table.rows[2].measures[key].change is not None
 
 
 def test_perplexities_are_tested_as_they_are_compared(bench):
