@@ -49,6 +49,7 @@ class Bench:
     runs: list[PlannedRun] = field(default_factory=list)
     study: dict[str, Any] = field(default_factory=lambda: {"name": "small", "title": "A small table"})
     notes: tuple[str, ...] = ()
+    paper_keys: tuple[str, ...] = ("perplexity", "bleu", "params")
 
     def row(
         self,
@@ -121,8 +122,7 @@ class Bench:
 
     def plan(self) -> Plan:
         study = Study.model_validate(self.study)
-        names = ("perplexity", "bleu", "params", "flops")
-        return Plan(study, "exact", tuple(self.rows), tuple(self.runs), self.notes, names)
+        return Plan(study, "exact", tuple(self.rows), tuple(self.runs), self.notes, self.paper_keys)
 
     def table(self, tests: str = "auto") -> Table:
         return build_table(self.plan(), self.store, COLUMNS, tests)
