@@ -27,6 +27,7 @@ def pairs(bench: Bench, pivot: bool = True, **second: object) -> Bench:
         "columns": {"model.d_model": "d_model", "model.dropout": "P_drop", "data.target": "to"},
     }
     bench.study |= {"pivot": PIVOT} if pivot else {}
+    bench.paper_keys = ("perplexity", "bleu", "params", "flops")
     german, french = {"group": "en-de"}, {"group": "en-fr", "inputs": {"text": "french"}, "corpus": "f" * 16}
     bench.row("base-de", label="base", results=[(5.0, 27.0)], paper={"bleu": 27.3, "flops": 3.3e18}, **german)
     bench.row("big-de", {"model.dropout": 0.3, "model.d_model": 1024}, label="big", results=[(5.0, 28.5)],
