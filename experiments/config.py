@@ -208,6 +208,8 @@ class RunConfig(TaskConfig):
         NOT_IN_RUN_ID, NOT_IN_LINEAGE, steps="training.train_steps", frozen_defaults=True
     )
 
+    needs_encoder: ClassVar[bool] = True  # which reads a source
+
     task: str = "translation"
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
@@ -216,7 +218,7 @@ class RunConfig(TaskConfig):
 
     def described(self) -> list[str]:
         """The layers of an encoder or a decoder that is not the paper's, and what a token leaves out of experts."""
-        sides = [side for side in architecture.SIDES if getattr(self.model, side) != getattr(ModelConfig(), side)]
+        sides = [side for side in architecture.SIDES if getattr(self.model, side) != getattr(type(self.model)(), side)]
         lines = [f"{side}: {'; '.join(architecture.expanded(self.model, side)) or 'none'}" for side in sides]
         idle = cost.num_params(self.model, 1) - cost.active_params(self.model, 1)  # whatever the vocabulary
         return [*lines, f"experts: of the parameters a token leaves {idle / 1e6:.2f}M unused"] if idle else lines
@@ -272,7 +274,7 @@ class RunConfig(TaskConfig):
 
     @model_validator(mode="after")
     def _reads_the_source(self) -> Self:
-        if not self.model.encoder:
+        if self.needs_encoder and not self.model.encoder:
             raise ValueError(f"model.encoder is empty: the task {self.task} needs an encoder, which reads the source")
         return self
 

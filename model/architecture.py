@@ -252,11 +252,12 @@ _ALWAYS = frozenset({
     "residual", "residual_scale", "embedding_norm", "embedding_scale", "embedding_size", "fixnorm", "tying",
     "layer_groups", "layer_drop", "memory_embeddings",
 })  # fmt: skip
+_OF_TWO_SIDES = frozenset({"shared_vocabulary", "memory_embeddings"})  # not of a decoder alone
 
 
 def settings_read(config: "ModelConfig") -> frozenset[str]:
     """Names of the settings on which this network depends."""
-    found = set(_ALWAYS)
+    found = set(_ALWAYS if config.encoder else _ALWAYS - _OF_TWO_SIDES)
     for side in SIDES:
         if _has_n(parse(getattr(config, side))):
             found |= {f"{side}_layers"} | ({"num_layers"} if getattr(config, f"{side}_layers") is None else set())

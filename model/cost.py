@@ -33,6 +33,8 @@ def num_params(config: ModelConfig, vocab_size: int, source_vocab_size: int | No
     positions = config.max_length * config.d_model if config.positions == "learned" else 0
     total = _embeddings(config, vocab_size, source_vocab_size or vocab_size)
     for side in architecture.SIDES:
+        if not getattr(config, side):  # a language model has no encoder
+            continue
         parts = _own(config, side)
         own = (part.options.cost(part.config, 1, 1, side).params + _around(part.config) for part in parts)
         total += sum(own) + ends + positions
@@ -66,7 +68,7 @@ def _joining(config: ModelConfig) -> int:
 
 
 def _embeddings(config: ModelConfig, target: int, source: int) -> int:
-    separate = config.tying != "all" or not config.shared_vocabulary
+    separate = bool(config.encoder) and (config.tying != "all" or not config.shared_vocabulary)
     width = config.embedding_size or config.d_model
     rows = target + (source if separate else 0) + (target if config.tying == "none" else 0)
     widen = (separate + 2) * width * config.d_model if config.embedding_size else 0  # one per side, and the softmax's
@@ -92,7 +94,8 @@ def forward_flops(config: ModelConfig, vocab_size: int, source_length: Length, t
     )
     width = config.embedding_size or config.d_model
     # of both sides to the width of the layers, and of the target back
-    factors = (source_length + 2 * target_length) * width * config.d_model if config.embedding_size else 0
+    embedded = source_length + target_length if config.encoder else target_length
+    factors = (embedded + target_length) * width * config.d_model if config.embedding_size else 0
     total: Length = layers + 2 * (target_length * width * vocab_size + factors)
     return total
 
@@ -126,7 +129,7 @@ def activation_bytes(
         narrow += kept + 2 * config.d_model * length
         narrow += 2 * config.d_model * length if _joining(part.config) else 0  # the two that it joins, side by side
         wide += (config.d_model + 2) * length
-    pieces = source_length + target_length
+    pieces = source_length * bool(config.encoder) + target_length
     below = pieces * (config.d_model * (STREAM_BYTES + value_bytes) + 8)  # embeddings, with 64-bit piece ids
     return int(sentences * (narrow * value_bytes + wide * STREAM_BYTES + below))
 

@@ -1,4 +1,4 @@
-"""An encoder and a decoder of any architecture (section 3, figure 1).
+"""An encoder and a decoder of any architecture (section 3, figure 1), or a decoder alone: a language model.
 
 Shapes: B sentences, S source, T target, K beams, R = B·K rows, D d_model, W vocabulary. Masks: True = may attend.
 """
@@ -20,6 +20,8 @@ from model.sublayers.contract import Given, Room
 
 def _roles(config: ModelConfig) -> tuple[str, str, str]:
     """The names of the embeddings of source, target and softmax."""
+    if not config.encoder:
+        return "target", "target", "output" if config.tying == "none" else "target"
     if config.tying == "none":
         return "source", "target", "output"
     separate = config.tying == "decoder" or not config.shared_vocabulary
@@ -31,6 +33,7 @@ class EncoderDecoder(Network):
 
     With a shared vocabulary one matrix serves source, target and
     softmax; otherwise target and softmax share one. It is registered once, so a state_dict contains it once.
+    Without an encoder (`config.encoder` is empty) sources have no pieces, (B, 0), and memory no positions, (B, 0, D).
     """
 
     def __init__(self, config: ModelConfig, vocab_size: int, source_vocab_size: int | None = None) -> None:
@@ -51,7 +54,7 @@ class EncoderDecoder(Network):
                 self.widen[role] = nn.Linear(width, config.d_model, bias=False)
             self.narrow["output"] = nn.Linear(config.d_model, width, bias=False)
         self.quick = applies(config)  # whether a search takes its quick form (model/fast)
-        self.encoder = Stack(config, "encoder")
+        self.encoder = Stack(config, "encoder") if config.encoder else None
         self.decoder = Stack(config, "decoder")
 
     @property
@@ -78,8 +81,8 @@ class EncoderDecoder(Network):
         return self.config.longest
 
     def layers(self) -> Iterator[nn.Module]:
-        yield from self.encoder.layers
-        yield from self.decoder.layers
+        for stack in (self.encoder, self.decoder):
+            yield from stack.layers if stack else ()
 
     def _embed(self, pieces: Tensor, role: str) -> Tensor:
         embedded: Tensor = self._embedding(role)(pieces)
@@ -89,6 +92,8 @@ class EncoderDecoder(Network):
         return self.narrow["output"](output_D) if self.narrow else output_D
 
     def encode(self, source_BS: Tensor, source_mask_BS: Tensor | None = None) -> Tensor:
+        if self.encoder is None:
+            return self.output_weight.new_zeros(*source_BS.shape, self.config.d_model)
         x_BSD = self._embed(source_BS, self._roles[0])
         memory_BSD: Tensor = self.encoder(x_BSD, Given.encoder(source_mask_BS, x_BSD.dtype))
         return memory_BSD

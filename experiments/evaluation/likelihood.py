@@ -73,17 +73,18 @@ def _sentence_nll(
     output_BT, _ = pad([[*t, EOS_ID] for t in targets], device)
     memory_BSD = model.encode(source_BS, source_mask_BS)
     hidden_BTD = model.decode(input_BT, memory_BSD, source_mask_BS)
-    hidden_RD, output_R = hidden_BTD[real_BT], output_BT[real_BT]
-    nll_R = [
-        _piece_nll(model.logits(hidden_RD[start : start + LOGIT_ROWS]), output_R[start : start + LOGIT_ROWS])
-        for start in range(0, len(output_R), LOGIT_ROWS)
-    ]
     nll_BT = torch.zeros(real_BT.shape, dtype=torch.float64, device=real_BT.device)
-    nll_BT[real_BT] = torch.cat(nll_R)
+    nll_BT[real_BT] = piece_nll(model, hidden_BTD[real_BT], output_BT[real_BT])
     return nll_BT.sum(1)
 
 
-def _piece_nll(logits_RW: Tensor, output_R: Tensor) -> Tensor:
+def piece_nll(model: Network, hidden_RD: Tensor, output_R: Tensor) -> Tensor:
+    """−log P of each piece, given the hidden state that predicts it: (R,) in float64."""
+    rows = [slice(start, start + LOGIT_ROWS) for start in range(0, len(output_R), LOGIT_ROWS)]
+    return torch.cat([_of_logits(model.logits(hidden_RD[part]), output_R[part]) for part in rows])
+
+
+def _of_logits(logits_RW: Tensor, output_R: Tensor) -> Tensor:
     wide = torch.promote_types(logits_RW.dtype, torch.float32)
     return F.cross_entropy(logits_RW.to(wide), output_R, reduction="none").double()
 

@@ -20,6 +20,7 @@ BUILTIN = {
     "translation": "experiments.tasks.translation:TASK",
     "parsing": "experiments.tasks.parsing:TASK",
     "algorithmic": "experiments.tasks.algorithmic:TASK",
+    "language_modelling": "experiments.tasks.language_modelling:TASK",
     "command": "experiments.tasks.own.command:TASK",
 }
 

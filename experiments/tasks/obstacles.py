@@ -6,7 +6,7 @@ Imports no torch.
 from collections.abc import Iterator
 from pathlib import Path
 
-from experiments.config import EvaluationConfig, RunConfig, TrainingConfig
+from experiments.config import DataConfig, EvaluationConfig, RunConfig, TrainingConfig
 from experiments.data.corpora.pair_corpus import PairCorpus, select_sets
 from experiments.data.encoding.tokenizer import VocabularyTooLarge
 from experiments.errors import NeedsCorpus, UserError
@@ -48,17 +48,23 @@ def of_settings(training: TrainingConfig, evaluation: EvaluationConfig) -> Itera
         )
 
 
+def of_builtin(data: DataConfig) -> Iterator[UserError]:
+    """A vocabulary larger than a generated corpus of any size fills."""
+    if data.corpus == "builtin" and not data.sized_by_text and data.vocab_size > BUILTIN_PIECES:
+        yield NeedsCorpus(
+            f"data.vocab_size = {data.vocab_size} is more than the built-in corpus allows, whatever its size (fewer "
+            f"than {BUILTIN_PIECES} pieces). {_NAME_A_CORPUS}"
+        )
+
+
 def of_corpus(config: RunConfig, corpus: PairCorpus, root: Path, target_symbols: int) -> Iterator[UserError]:
     """A vocabulary that the text cannot fill, pairs that fit no batch, lines beyond a learned position table.
 
     root: folder of prepared corpora.
     """
     data, tokens, model = config.data, config.training.tokens_per_batch, config.model
-    if data.corpus == "builtin" and not data.sized_by_text and data.vocab_size > BUILTIN_PIECES:
-        yield NeedsCorpus(
-            f"data.vocab_size = {data.vocab_size} is more than the built-in corpus allows, whatever its size (fewer "
-            f"than {BUILTIN_PIECES} pieces). {_NAME_A_CORPUS}"
-        )
+    if too_large := list(of_builtin(data)):
+        yield from too_large
         return
     positions = model.longest
     try:

@@ -3,12 +3,17 @@
 They count what SentencePiece takes as pieces: the tests compare the two.
 """
 
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 from experiments.config import DataConfig
 from experiments.data.corpora.pair_corpus import PairCorpus
+from experiments.data.corpora.text.corpus import TextCorpus
+from experiments.data.corpora.text.settings import TextData
 from experiments.data.encoding import utf8
-from experiments.data.encoding.tokenizer import in_sample
+from experiments.data.encoding.text import learn_pieces
+from experiments.data.encoding.tokenizer import RUNNING_TEXT, in_sample
 from experiments.identity import digest
 from experiments.store.user_cache import UserCache
 
@@ -26,6 +31,22 @@ def sizes_by_text(corpus: PairCorpus, data: DataConfig, shared: bool) -> tuple[i
     if key not in _known:
         _known[key] = _remembered(key, corpus, data, shared)
     return _known[key]
+
+
+def size_by_text(corpus: TextCorpus, data: TextData) -> int:
+    """Pieces of running text, the special symbols and the bytes counted."""
+    if data.units == "byte":
+        return utf8.SIZE
+    key = digest([corpus.training_digest(), data.units, RUNNING_TEXT])
+    if key not in _known:
+        with UserCache("vocabularies-1") as cache:
+            size = cache.get(key)
+            if not isinstance(size, int):
+                with tempfile.TemporaryDirectory(prefix="ablations-text-") as folder:
+                    size = learn_pieces(corpus, data, Path(folder, "model")).vocab_size
+                cache.put(key, size)
+        _known[key] = size, size
+    return _known[key][0]
 
 
 def _remembered(key: str, corpus: PairCorpus, data: DataConfig, shared: bool) -> tuple[int, int]:

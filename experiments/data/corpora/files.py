@@ -52,12 +52,26 @@ def read_lines(path: Path, sha256: str = "") -> Iterator[str]:
         for number, line in enumerate(io.TextIOWrapper(source, encoding="utf-8", newline="\n")):
             text = line.removesuffix("\n").removesuffix("\r")
             yield text if number else text.removeprefix("\ufeff")
-        if sha256 and hashed.sha256.hexdigest() != sha256:
-            _seen.pop(str(path.absolute()), None)
-            raise UserError(
-                f"{path} was changed after it was hashed and before it was read: its content no longer matches the "
-                "names of these runs. Nothing of it was kept. Run the same command again when the file is final."
-            )
+        _check_unchanged(path, sha256, hashed.sha256.hexdigest())
+
+
+def read_raw(path: Path, sha256: str = "") -> Iterator[bytes]:
+    """Yield the lines with their ends, as bytes; `sha256` and errors as in `read_lines`."""
+    with _explained(path), _open_bytes(path) as file:
+        content = hashlib.sha256()
+        for line in file:
+            content.update(line)
+            yield line
+        _check_unchanged(path, sha256, content.hexdigest())
+
+
+def _check_unchanged(path: Path, sha256: str, found: str) -> None:
+    if sha256 and found != sha256:
+        _seen.pop(str(path.absolute()), None)
+        raise UserError(
+            f"{path} was changed after it was hashed and before it was read: its content no longer matches the "
+            "names of these runs. Nothing of it was kept. Run the same command again when the file is final."
+        )
 
 
 class _Hashed(io.RawIOBase):
@@ -76,10 +90,11 @@ class _Hashed(io.RawIOBase):
         return len(block)
 
 
-def inspect(path: Path) -> FileFacts:
+def inspect(path: Path, *, raw: bool = False) -> FileFacts:
     """Hash, count and check a file in one pass of bounded memory.
 
-    Raises UserError if it cannot be read, is empty, or is not UTF-8 (with the line's number).
+    raw: it may hold any bytes. Raises UserError if it cannot be read, is empty, or is not UTF-8 (with the line's
+    number).
     """
     content = hashlib.sha256()
     decoder = codecs.getincrementaldecoder("utf-8")()
@@ -87,11 +102,13 @@ def inspect(path: Path) -> FileFacts:
     last = b""
     with _explained(path), _open_bytes(path) as file:
         while block := file.read(BLOCK):
-            _check_utf8(path, decoder, block, newlines)
+            if not raw:
+                _check_utf8(path, decoder, block, newlines)
             content.update(block)
             newlines += block.count(b"\n")
             last = block[-1:]
-    _check_utf8(path, decoder, b"", newlines)
+    if not raw:
+        _check_utf8(path, decoder, b"", newlines)
     if not last:
         raise UserError(f"{path} is empty. Put one sentence on each line, or leave the file out.")
     return FileFacts(content.hexdigest(), newlines + (last != b"\n"))
@@ -143,10 +160,14 @@ class Fingerprints:
     """Remembers FileFacts by path and stamp, so that a second look at a corpus is free.
 
     The facts are stored in a JSON file in `folder`; without a folder, or in a read-only one, they are not stored.
-    Paths are hashed, because a store contains no absolute path. `pinned` facts are not checked again.
+    Paths are hashed, because a store contains no absolute path. `pinned` facts are not checked again. raw: the files
+    may hold any bytes.
     """
 
-    def __init__(self, folder: Path | None, pinned: Mapping[Path, FileFacts] | None = None) -> None:
+    def __init__(
+        self, folder: Path | None, pinned: Mapping[Path, FileFacts] | None = None, *, raw: bool = False
+    ) -> None:
+        self._raw = raw
         self._path = folder / "fingerprints.json" if folder else None
         self._pinned = pinned or {}
         self._known: dict[str, dict[str, Any]] = remembered(self._path)
@@ -160,14 +181,14 @@ class Fingerprints:
             status = path.stat()
         except OSError:
             return inspect(path)  # raises a UserError with the reason
-        stamp, name = _stamp(status), str(path.absolute())
+        stamp, name = _stamp(status), f"{path.absolute()}{' raw' * self._raw}"
         if name in _seen and _seen[name][0] == stamp:
             return _seen[name][1]
         key = hashlib.sha256(name.encode()).hexdigest()[:32]
         if (entry := self._known.get(key)) and entry["stamp"] == stamp:
             facts = FileFacts(**entry["facts"])
         else:
-            facts = inspect(path)
+            facts = inspect(path, raw=self._raw)
             if time.time() - max(status.st_mtime, status.st_ctime) > RECENT_S:
                 self._known[key] = {"stamp": stamp, "facts": asdict(facts)}
                 self._fresh = True

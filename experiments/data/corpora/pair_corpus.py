@@ -49,7 +49,17 @@ class PairCorpus(Protocol):
         """16 hex digits of the content of one evaluated set."""
 
 
-def select_sets(corpus: PairCorpus, names: Sequence[str]) -> tuple[str, ...]:
+class HasSets(Protocol):
+    """What `select_sets` asks of a corpus."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def sets(self) -> tuple[str, ...]: ...
+
+
+def select_sets(corpus: HasSets, names: Sequence[str]) -> tuple[str, ...]:
     """Resolve `evaluation.sets`: "dev", names of test sets, "test" for all of them; each once, in this order.
 
     Raises UserError for an unknown name, with the nearest names.

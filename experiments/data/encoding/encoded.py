@@ -76,16 +76,7 @@ class EncodedCorpus:
 
     def tokenizer_model(self, name: str) -> bytes:
         """The bytes of a tokenizer file that encoded this corpus. Raises Damaged."""
-        path = self.folder / name
-        try:
-            model = path.read_bytes()
-        except OSError as error:
-            raise Damaged(f"{path} cannot be read ({error.strerror}). {self._redo}") from None
-        if hashlib.sha256(model).hexdigest() != self.facts["tokenizer"]["sha256"][name]:
-            raise Damaged(
-                f"{path} is not the tokenizer that encoded this corpus: it was changed or damaged. {self._redo}"
-            )
-        return model
+        return read_checked(self.folder / name, self.facts["tokenizer"]["sha256"][name], self._redo)
 
     def longest(self, name: str, set_digest: str = "") -> int:
         """Pieces of the longest line of either side of "train" or of a prepared set, EOS counted.
@@ -133,19 +124,34 @@ class EncodedCorpus:
         return Tokenizer(self.tokenizer_model(name))
 
     def _check(self, folder: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
-        """Raises Damaged for changed files; each file is hashed once per process."""
-        for name, written in files.items():
-            try:
-                seen = _version(folder / name)
-                if seen not in _checked:
-                    check_file(folder / name, written)
-                    _checked.add(seen)
-            except Damaged as damage:
-                raise Damaged(f"The encoded corpus in {folder} is damaged: {damage}. {self._redo}") from None
+        check_files(folder, files, self._redo)
 
     @property
     def _redo(self) -> str:
         return f"Delete {self.folder}: the next run creates it again."
+
+
+def read_checked(path: Path, sha256: str, redo: str) -> bytes:
+    """The bytes of a tokenizer file. Raises Damaged if they have another hash; `redo`: what to do then."""
+    try:
+        model = path.read_bytes()
+    except OSError as error:
+        raise Damaged(f"{path} cannot be read ({error.strerror}). {redo}") from None
+    if hashlib.sha256(model).hexdigest() != sha256:
+        raise Damaged(f"{path} is not the tokenizer that encoded this corpus: it was changed or damaged. {redo}")
+    return model
+
+
+def check_files(folder: Path, files: Mapping[str, Mapping[str, Any]], redo: str) -> None:
+    """Raises Damaged for changed files; each file is hashed once per process."""
+    for name, written in files.items():
+        try:
+            seen = _version(folder / name)
+            if seen not in _checked:
+                check_file(folder / name, written)
+                _checked.add(seen)
+        except Damaged as damage:
+            raise Damaged(f"The encoded corpus in {folder} is damaged: {damage}. {redo}") from None
 
 
 _checked: set[tuple[object, ...]] = set()  # versions of files that this process has checked

@@ -9,8 +9,9 @@ Imports no torch, and sentencepiece only when a model is trained or loaded.
 import hashlib
 import io
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 
 from experiments.config import DataConfig
@@ -45,6 +46,8 @@ _UNITS: dict[str, dict[str, Any]] = {
     "word": {"model_type": "word"},
     "char": {"model_type": "char", "add_dummy_prefix": False},
 }
+# For running text: every character comes back, those that were not learnt as bytes; a line's end is a piece.
+RUNNING_TEXT: dict[str, Any] = {"byte_fallback": True, "add_dummy_prefix": False, "user_defined_symbols": ["\n"]}
 # For lines of symbols, such as a tree's: every word is a piece, up to the size; rarer ones are unknown.
 _SYMBOLS: dict[str, Any] = {"model_type": "word", "hard_vocab_limit": False}
 _ERRORS_ONLY = 2  # SentencePiece's minloglevel: hides its progress from the terminal
@@ -72,11 +75,20 @@ def in_sample(index: int, pairs: int) -> bool:
     return pairs <= SAMPLE_PAIRS or (index + 1) * SAMPLE_PAIRS // pairs > index * SAMPLE_PAIRS // pairs
 
 
-def train_tokenizer(lines: Iterable[str], data: DataConfig, path: Path, what: str, *, symbols: int = 0) -> None:
+def train_tokenizer(
+    lines: Iterable[str],
+    data: DataConfig,
+    path: Path,
+    what: str,
+    *,
+    symbols: int = 0,
+    more: Mapping[str, Any] = MappingProxyType({}),
+) -> None:
     """Train on `lines` and write the model to `path`; the same lines give the same bytes.
 
-    symbols: words are the pieces, at most so many; 0: as `data` says. what: the text's name, for messages. Raises
-    UserError if the text does not allow `data.vocab_size` pieces.
+    symbols: words are the pieces, at most so many; 0: as `data` says. what: the text's name, for messages. more:
+    settings of SentencePiece, such as RUNNING_TEXT. Raises UserError if the text does not allow `data.vocab_size`
+    pieces.
     """
     import sentencepiece
 
@@ -89,7 +101,7 @@ def train_tokenizer(lines: Iterable[str], data: DataConfig, path: Path, what: st
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=_watched(lines, raised), model_writer=model, minloglevel=_ERRORS_ONLY,
-            **_SETTINGS | chosen,
+            **{**_SETTINGS, **chosen, **more},
         )  # fmt: skip
     except RuntimeError as error:
         if raised:
@@ -158,6 +170,11 @@ class Tokenizer:
     def encode_batch(self, texts: Sequence[str], threads: int = 1) -> list[list[int]]:
         """Encode many lines, in order, with SentencePiece's own threads."""
         return cast("list[list[int]]", self._model.Encode(list(texts), num_threads=threads))
+
+    @property
+    def is_bytes(self) -> bool:
+        """Whether the pieces are bytes, and text may hold bytes that are no UTF-8."""
+        return isinstance(self._model, utf8.Utf8)
 
     @property
     def vocabulary(self) -> list[str]:

@@ -19,7 +19,10 @@ class Utf8:
         return SIZE
 
     def Encode(self, text: str | Sequence[str], num_threads: int = 1) -> list[int] | list[list[int]]:  # noqa: N802
-        """Pieces of a text, or of each of several. A lone surrogate, which is no character, becomes "?"."""
+        """Pieces of a text, or of each of several.
+
+        U+DC80 to U+DCFF are bytes that were no UTF-8 (PEP 383); other lone surrogates, no characters, become "?".
+        """
         return _encoded(text) if isinstance(text, str) else [_encoded(each) for each in text]
 
     def Decode(self, pieces: Sequence[int]) -> str:  # noqa: N802
@@ -37,4 +40,12 @@ class Utf8:
 
 
 def _encoded(text: str) -> list[int]:
-    return [SPECIAL + byte for byte in text.encode("utf-8", "replace")]
+    return [SPECIAL + byte for byte in to_bytes(text)]
+
+
+def to_bytes(text: str) -> bytes:
+    """The bytes of a text that was decoded with "surrogateescape"."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""Corpus scores of many sums of counts at once: BLEU in sacrebleu's arithmetic, F1, exact shares. Imports no torch.
+"""Corpus scores of many sums of counts at once: BLEU in sacrebleu's arithmetic, F1, shares, bits. Imports no torch.
 
 An evaluation keeps one row of counts per sentence; sums over any sentences give their corpus score. So a report
 recomputes a recorded score, and resamples sentences for tests.
@@ -6,6 +6,7 @@ recomputes a recorded score, and resamples sentences for tests.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ BLEU_COUNTS = (
 )  # fmt: skip
 BRACKET_COUNTS = ("matched", "gold", "parsed")
 EXACT_COUNTS = ("exact", "sequences", "right", "pieces")
+TEXT_COUNTS = ("nll", "pieces", "bytes", "words")  # of a line of running text; nll in natural logarithms
 _NO_SCORE = -9999999999.0  # sacrebleu's logarithm of a precision of zero
 
 
@@ -71,6 +73,29 @@ def exact(sums: NDArray[Any]) -> NDArray[np.float64]:
 def pieces(sums: NDArray[Any]) -> NDArray[np.float64]:
     """`sums` (… × 4, EXACT_COUNTS) → share of pieces at their place (…), 0 to 100."""
     return _share(sums[..., 2], sums[..., 3])
+
+
+def bits_per_byte(sums: NDArray[Any]) -> NDArray[np.float64]:
+    """`sums` (… × 4, TEXT_COUNTS) → bits per byte of the text (…)."""
+    bits: NDArray[np.float64] = sums[..., 0] / (math.log(2) * sums[..., 2])
+    return bits
+
+
+def piece_perplexity(sums: NDArray[Any]) -> NDArray[np.float64]:
+    """`sums` (… × 4, TEXT_COUNTS) → perplexity per piece (…), at most e^700."""
+    return _perplexity(sums, 1)
+
+
+def word_perplexity(sums: NDArray[Any]) -> NDArray[np.float64]:
+    """`sums` (… × 4, TEXT_COUNTS) → perplexity per word between spaces (…), at most e^700."""
+    return _perplexity(sums, 3)
+
+
+def _perplexity(sums: NDArray[Any], unit: int) -> NDArray[np.float64]:
+    import numpy as np
+
+    perplexity: NDArray[np.float64] = np.exp(np.minimum(700.0, sums[..., 0] / np.maximum(sums[..., unit], 1)))
+    return perplexity
 
 
 def _share(part: NDArray[Any], whole: NDArray[Any]) -> NDArray[np.float64]:

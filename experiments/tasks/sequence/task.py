@@ -15,14 +15,11 @@ from typing import TYPE_CHECKING, Any
 from experiments.config import RunConfig
 from experiments.data.corpora.pair_corpus import PairCorpus, select_sets
 from experiments.errors import UserError
-from experiments.store.keeps import Keep, keeps_of
-from experiments.tasks import footprint, obstacles
-from experiments.tasks.base import Context, EvaluationSpec, Progress, Task
+from experiments.tasks import obstacles
+from experiments.tasks.base import Context, EvaluationSpec, Progress
+from experiments.tasks.network import OF_WEIGHTS, NetworkTask, evaluation_settings
 from experiments.tasks.sequence.lines import read_lines
-from experiments.tasks.sequence.spacing import spacing_of
 from experiments.tasks.vocabulary import sizes_by_text
-from experiments.training.checkpoints import retention
-from model import cost as count
 
 if TYPE_CHECKING:
     from experiments.data.encoding.encoded import EncodedCorpus
@@ -30,11 +27,10 @@ if TYPE_CHECKING:
 
 # The parts of an evaluation, in the order in which they are made.
 LIKELIHOOD, DECODE, SCORE = "likelihood", "decode", "score"
-_OF_WEIGHTS = ("checkpoint", "precision", "checkpoint_steps", "eval_steps")
 _OF_SEARCH = ("beam_size", "length_penalty", "max_extra_length")
 
 
-class SequenceTask(Task):
+class SequenceTask(NetworkTask):
     """A task on pairs of lines. Subclasses define the corpus, the target's symbols and the scores."""
 
     training_code: tuple[str, ...] = ("experiments.tasks.sequence.training", "experiments.data.encoding.prepare")
@@ -44,7 +40,7 @@ class SequenceTask(Task):
         SCORE: ("experiments.evaluation.score.translations",),
     }
     part_reads: Mapping[str, tuple[str, ...]] = {SCORE: (DECODE,)}
-    part_settings: Mapping[str, tuple[str, ...]] = {LIKELIHOOD: _OF_WEIGHTS, DECODE: (*_OF_WEIGHTS, *_OF_SEARCH)}
+    part_settings: Mapping[str, tuple[str, ...]] = {LIKELIHOOD: OF_WEIGHTS, DECODE: (*OF_WEIGHTS, *_OF_SEARCH)}
     outputs_file = "translations.txt"  # in an evaluation's folder: what was decoded, a line each
     inputs_read: tuple[str, ...] | None = ("data.",)
     ensembles = True
@@ -77,11 +73,7 @@ class SequenceTask(Task):
     def evaluations(self, config: RunConfig, store: Path) -> list[EvaluationSpec]:
         """One per set, with the decoding in full; the spacing of checkpoints only where it decides the weights."""
         corpus = self.corpus(config)
-        settings = config.evaluation.model_dump(mode="json", exclude={"sets"}) | self.scoring(config)
-        if config.evaluation.checkpoint != "last":
-            settings |= {"checkpoint_steps": config.training.checkpoint_steps}
-        if config.evaluation.checkpoint == "best":
-            settings |= {"eval_steps": config.training.eval_steps}
+        settings = evaluation_settings(config) | self.scoring(config)
         return [
             EvaluationSpec(name, settings, {"set": corpus.set_digest(name, store / "corpora")})
             for name in select_sets(corpus, config.evaluation.sets)
@@ -101,41 +93,6 @@ class SequenceTask(Task):
         pieces = encoded.facts["vocab_size"]
         return self.target_symbols(config) or pieces["target"], pieces["source"]
 
-    def typical_length(self, config: Any) -> int:
-        """Pieces of a sentence, before a corpus is measured."""
-        return footprint.TYPICAL_LENGTHS[config.data.units]
-
-    def num_params(self, config: RunConfig) -> int:
-        return count.num_params(config.model, *self.vocab_sizes(config))
-
-    def cost(self, config: RunConfig) -> float:
-        vocab_size, _ = self.vocab_sizes(config)
-        length = self.typical_length(config)
-        per_token = count.flops_per_token(config.model, vocab_size, length, length)
-        return per_token * config.training.tokens_per_batch * config.training.train_steps
-
-    def memory_bytes(self, config: RunConfig, kind: str) -> float:
-        precision, heap = footprint.precision_here(config.training.precision), footprint.heap_here()
-        sizes, tokens = self.vocab_sizes(config), config.training.tokens_per_batch
-        length, state = self.typical_length(config), self._state(config)
-        return footprint.memory_bytes(config.model, sizes, tokens, kind, precision, heap, length, state)
-
-    def least_memory_bytes(self, config: RunConfig, kind: str) -> float:
-        """On a processor running out of memory is not reported, so the micro-batch stays as it is."""
-        if kind == "cpu":
-            return self.memory_bytes(config, kind)
-        sizes, tokens = self.vocab_sizes(config), footprint.SMALLEST_TOKENS
-        length, state = self.typical_length(config), self._state(config)
-        return footprint.memory_bytes(config.model, sizes, tokens, kind, length=length, state=state)
-
-    def disk_bytes(self, config: RunConfig) -> float:
-        kept = config.training
-        sizes = self.num_params(config), kept.keep_checkpoints
-        return footprint.disk_bytes(*sizes, kept.keep_optimizer, self._state(config))
-
-    def _state(self, config: RunConfig) -> float:
-        return footprint.state_numbers(config.model, self.vocab_sizes(config), config.training)
-
     def obstacles(self, config: RunConfig, store: Path) -> list[UserError]:
         corpus, symbols = self.corpus(config), self.target_symbols(config)
         return [
@@ -151,12 +108,6 @@ class SequenceTask(Task):
         encoded = prepare(corpus, config.data, shared, root, progress, target_symbols=self.target_symbols(config))
         _check_batches(config, encoded)
         return {"corpus": corpus.name, "source": corpus.source, "target": corpus.target, **encoded.facts}
-
-    def keeps(self, config: RunConfig) -> tuple[Keep, ...]:
-        return keeps_of(config.training, config.evaluation)
-
-    def serves(self, config: RunConfig, evaluation: EvaluationSpec, weights: Path) -> bool:
-        return retention.serves(weights, evaluation.settings["checkpoint"], spacing_of(evaluation))
 
     def train(self, config: RunConfig, context: Context) -> dict[str, Any]:
         from experiments.tasks.sequence.encoded import encoded_of

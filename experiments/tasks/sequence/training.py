@@ -1,95 +1,25 @@
-"""Train a network on pairs, and describe it for the run's record. Only the child imports it: it needs torch."""
+"""Train a network on pairs. Only the child imports it: it needs torch."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from experiments.config import RunConfig
 from experiments.data.encoding.encoded import EncodedCorpus, model_names
-from experiments.device import Device, seed_everything
-from experiments.identity import lineage
-from experiments.store.keeps import BEST, Keep
+from experiments.store.keeps import Keep
 from experiments.tasks.base import Context
 from experiments.tasks.sequence.batches import Batches, dev_perplexity
-from experiments.training.checkpoints.checkpoint import add_file
-from experiments.training.parallel.group import Group
-from experiments.training.parallel.lanes import lanes_for
-from experiments.training.parallel.ranks import joined
-from experiments.training.trainer import train
-from model import cost
-from model.factory import build_model
+from experiments.tasks.train_network import Material, train_network
 
 
 def train_pairs(
     config: RunConfig, context: Context, encoded: EncodedCorpus, vocab_sizes: tuple[int, int], keeps: Sequence[Keep]
 ) -> dict[str, Any]:
-    """Train to the end, alone or with the other ranks; returns the facts of the run's record.
-
-    vocab_sizes: target and source. keeps: checkpoints needed by evaluations, this run's and those of other studies.
-    """
-    precision = context.pinned.get("precision", config.training.precision)
-    device = Device.open(context.device, precision, deterministic=config.training.deterministic, rank=context.rank)
-    with joined(context.device, context.rank, context.port, context.folder, context.emit) as group:
-        return _train(config, context, encoded, vocab_sizes, keeps, device, group)
-
-
-def _train(
-    config: RunConfig,
-    context: Context,
-    encoded: EncodedCorpus,
-    vocab_sizes: tuple[int, int],
-    keeps: Sequence[Keep],
-    device: Device,
-    group: Group,
-) -> dict[str, Any]:
-    settings = config.training
-    seed_everything(config.seed)
-    model = build_model(config.model, *vocab_sizes, device=device.torch_device)
-    if "attention_kernel" in context.pinned:
-        model.set_attention_kernel(context.pinned["attention_kernel"])
-    lanes = lanes_for(model, settings, device, group)
-    batches = Batches(config, context, encoded, (group.rank, group.size), lanes)
-    context.emit("pinned", micro_batch_tokens=batches.max_tokens)
-    measures = any(keep.what == BEST for keep in keeps)
-    facts = train(
-        model,
-        settings,
-        d_model=config.model.d_model,
-        batches=batches,
-        seed=config.seed,
-        device=device,
-        folder=context.folder,
-        emit=context.emit,
-        should_stop=context.should_stop,
-        earlier=context.earlier,
-        evaluate=dev_perplexity(model, encoded, device) if measures else None,
-        meta={"lineage": lineage(config, context.inputs), "code": context.code_digest, "run_id": context.run_id},
-        group=group,
-        lanes=lanes,
-        keeps=keeps,
+    """Train to the end; returns the facts of the run's record. The arguments are those of `train_network`."""
+    names = dict.fromkeys(model_names(config.model.shared_vocabulary))
+    material = Material(
+        batches=lambda share, lanes: Batches(config, context, encoded, share, lanes),
+        dev=lambda model, device: dev_perplexity(model, encoded, device),
+        data={"encoded": encoded.digest, **encoded.facts},
+        files={name: encoded.tokenizer_model(name) for name in names} if context.rank == 0 else {},
     )
-    if not group.leads:
-        return facts
-    for name in dict.fromkeys(model_names(config.model.shared_vocabulary)):
-        add_file(context.folder / "final", name, encoded.tokenizer_model(name))
-    return {
-        "num_params": cost.num_params(config.model, *vocab_sizes),
-        "seed": config.seed,
-        "data": {"encoded": encoded.digest, **encoded.facts},
-        "batches": batches.describe(),
-        **facts,
-        **_trained_on(config, vocab_sizes[0], batches, facts["step"]),
-    }
-
-
-def _trained_on(config: RunConfig, target_vocab_size: int, batches: Batches, steps: int) -> dict[str, Any]:
-    """Tokens and operations of a training, from the pairs that it used (model/cost.py has the formula)."""
-    seen, source, target = batches.trained_on(steps)
-    forward = cost.forward_flops(config.model, target_vocab_size, source, target)
-    flops = float((seen * cost.TRAINING * forward).sum())
-    tokens = int((seen * target).sum())
-    return {
-        "source_tokens": int((seen * source).sum()),
-        "target_tokens": tokens,
-        "flops": flops,
-        "flops_per_token": round(flops / max(1, tokens)),
-    }
+    return train_network(config, context, material, vocab_sizes, keeps)

@@ -1,0 +1,55 @@
+"""Find the text files of a corpus by their names; does not read them. Imports no torch."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from experiments.data.corpora.text.settings import TextData
+from experiments.errors import UserError
+
+PATTERNS = {"train": ("train*.txt",), "dev": ("dev*.txt", "val*.txt"), "test": ("test*.txt",)}
+SHOWN = 24  # names listed in a message
+
+Files = tuple[Path, ...]
+
+
+def find(folder: Path, data: TextData) -> tuple[Files, Files, dict[str, Files]]:
+    """The files of train, of dev, and of each test set by its name. Raises UserError for missing ones."""
+    if not folder.is_dir():
+        what = "is no file of text" if folder.exists() else "does not exist"
+        raise UserError(
+            f'The corpus {folder} {what}. data.corpus (--corpus) is "builtin", a folder with train*.txt and dev*.txt, '
+            "or one file of text, which is split."
+        )
+    train, dev = (_files(folder, name, getattr(data, name)) for name in ("train", "dev"))
+    tests: dict[str, Files] = {_stem(path): (path,) for path in _matching(folder, data.test or PATTERNS["test"])}
+    if data.test and not tests:
+        raise _missing(folder, "test", data.test)
+    if clash := {"train", "dev"} & set(tests):
+        raise UserError(f"data.test names a file {clash.pop()}, which is the name of another set. Rename it.")
+    return train, dev, tests
+
+
+def _files(folder: Path, name: str, given: Sequence[str]) -> Files:
+    for patterns in [given] if given else [(pattern,) for pattern in PATTERNS[name]]:
+        if found := _matching(folder, patterns):
+            return found
+    raise _missing(folder, name, given or PATTERNS[name])
+
+
+def _matching(folder: Path, patterns: Sequence[str]) -> Files:
+    """Files by name, or by name without .gz; each once, in the order of patterns and names."""
+    found = (path for pattern in patterns for one in (pattern, f"{pattern}.gz") for path in sorted(folder.glob(one)))
+    return tuple(dict.fromkeys(path for path in found if path.is_file()))
+
+
+def _stem(path: Path) -> str:
+    return path.name.removesuffix(".gz").removesuffix(".txt")
+
+
+def _missing(folder: Path, name: str, patterns: Sequence[str]) -> UserError:
+    there = sorted(path.name for path in folder.iterdir() if path.is_file())
+    listed = ", ".join(there[:SHOWN]) + (f" and {len(there) - SHOWN} more" if len(there) > SHOWN else "")
+    return UserError(
+        f"{folder} has no {' or '.join(patterns)} (plain or .gz). Files there: {listed or 'none'}. Name others with "
+        f"data.{name}, for instance --set data.{name}=NAME, or give one file of text as the corpus: it is split."
+    )
