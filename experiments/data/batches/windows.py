@@ -95,6 +95,6 @@ def collate_windows(stream: Stream, windows: Windows, width: int) -> Batch[NDArr
     steps = np.arange(width + 1)
     rows = stream.windows(np.minimum(starts[:, None] + steps, len(stream) - 1)) if len(windows) else None
     pieces = np.full((1, width + 1), PAD_ID) if rows is None else np.where(steps <= lengths[:, None], rows, PAD_ID)
-    read, predicted = np.ascontiguousarray(pieces[:, :-1]), np.ascontiguousarray(pieces[:, 1:])
+    read, predicted = pieces[:, :-1].copy(), pieces[:, 1:].copy()
     read[predicted == PAD_ID] = PAD_ID
     return Batch(np.zeros((len(read), 0), np.int64), read, predicted, 0, int(lengths.sum()))

@@ -12,13 +12,15 @@ from tests.lines import random_config
 from tests.slow import mostly_slow
 from tests.unit.model.test_cached_decoding import Beams
 
-SEEDS = mostly_slow(range(100), 25)
+LANGUAGE_MODELS = 1000  # from this seed on: no encoder, nothing but the text so far is read
+SEEDS = [*mostly_slow(range(100), 25), *mostly_slow(range(LANGUAGE_MODELS, LANGUAGE_MODELS + 30), 6)]
 B, S, T, K = 3, 6, 7, 3
 
 
 def network(seed: int, **settings: object) -> Network:
     """In eval mode and float64, with every vector of weights moved, so that none can be forgotten unseen."""
     torch.manual_seed(seed)
+    settings |= {"encoder": ""} if seed >= LANGUAGE_MODELS else {}
     model = build_model(random_config(seed, **settings), 20).double().eval()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -27,10 +29,11 @@ def network(seed: int, **settings: object) -> Network:
     return model
 
 
-def sentences() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def sentences(model: Network) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Source, its mask with one full sentence, target."""
     mask_BS = torch.arange(S) < torch.tensor([[S], [4], [1]])
-    return torch.randint(20, (B, S)), mask_BS, torch.randint(20, (B, T))
+    source_BS, target_BT = torch.randint(20, (B, S)), torch.randint(20, (B, T))
+    return (source_BS, mask_BS, target_BT) if model.config.encoder else (source_BS[:, :0], mask_BS[:, :0], target_BT)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -38,7 +41,7 @@ def sentences() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 def test_steps_of_beams_with_random_ancestors_equal_one_pass_each(seed: int) -> None:
     model = network(seed)
     model.quick = False
-    source_BS, mask_BS, _ = sentences()
+    source_BS, mask_BS, _ = sentences(model)
     memory = model.encode(source_BS, mask_BS)
     state, beams, batch = model.start_decoding(memory, mask_BS, K, T), Beams(B, K), B
     for t in range(T):
@@ -60,7 +63,7 @@ def test_steps_of_beams_with_random_ancestors_equal_one_pass_each(seed: int) -> 
 @torch.inference_mode()
 def test_a_sentence_alone_equals_the_same_in_a_batch_with_padding(seed: int) -> None:
     model = network(seed)
-    source_BS, mask_BS, target_BT = sentences()
+    source_BS, mask_BS, target_BT = sentences(model)
     together = model(source_BS, mask_BS, target_BT)
     other = model(torch.where(mask_BS, source_BS, (source_BS + 7) % 20), mask_BS, target_BT)
     torch.testing.assert_close(other, together, atol=0, rtol=0)  # padding may hold any piece
@@ -73,7 +76,7 @@ def test_a_sentence_alone_equals_the_same_in_a_batch_with_padding(seed: int) -> 
 @torch.inference_mode()
 def test_nothing_leaks_from_the_future(seed: int) -> None:
     model = network(seed)
-    source_BS, mask_BS, target_BT = sentences()
+    source_BS, mask_BS, target_BT = sentences(model)
     changed = target_BT.clone()
     changed[:, 4:] = (changed[:, 4:] + 5) % 20
     one, other = model(source_BS, mask_BS, target_BT), model(source_BS, mask_BS, changed)
@@ -87,7 +90,7 @@ def test_nothing_leaks_from_the_future(seed: int) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_gradients_reach_every_parameter(seed: int) -> None:
     model = network(seed).train()
-    source_BS, mask_BS, target_BT = sentences()
+    source_BS, mask_BS, target_BT = sentences(model)
     hidden = model(source_BS, mask_BS, target_BT)
     loss = (model.logits(hidden) * torch.randn(B, T, 20, dtype=torch.float64)).sum()
     loss.backward()
@@ -95,9 +98,9 @@ def test_gradients_reach_every_parameter(seed: int) -> None:
         assert parameter.grad is not None, name
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", [*range(200), *range(LANGUAGE_MODELS, LANGUAGE_MODELS + 60)])
 def test_the_count_equals_the_module(seed: int) -> None:
-    config: ModelConfig = random_config(seed)
+    config: ModelConfig = random_config(seed, **({"encoder": ""} if seed >= LANGUAGE_MODELS else {}))
     rows = 64  # the vocabulary needs no padding rows
     built = build_model(config, rows, device="meta")
     total = sum(parameter.numel() for parameter in built.parameters())
