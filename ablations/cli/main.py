@@ -47,6 +47,7 @@ VERBS = {  # by name, in the order of --help: the module here, and its function
     "bundle": ("bundle", "bundle"),
     "import": ("bundle", "import_"),
     "translate": ("translate", "translate"),
+    "sample": ("sample", "sample"),
     "export": ("export", "export"),
     "attention": ("attention", "attention"),
     "ui": ("ui", "ui"),

@@ -39,6 +39,9 @@ class Named:
     seed: int | None = None
 
 
+DOES = {"translation": "translate", "language_modelling": "continue text"}
+
+
 def find_trained(named: Named, selectors: Selectors, tasks: Sequence[str] = ("translation",)) -> Trained:
     """The named run. Raises UserError if it is unknown, not trained or ambiguous, or if its task is not in `tasks`."""
     if (named.run is None) == (named.study is None):
@@ -49,7 +52,7 @@ def find_trained(named: Named, selectors: Selectors, tasks: Sequence[str] = ("tr
     if result is None or attempt is None:
         raise UserError(f"The run {run_id} is not trained in {store.root}; train it with `ablations run`.")
     if result.task not in tasks:
-        raise UserError(f"The run {run_id} belongs to the task {result.task}, which does not translate.")
+        raise UserError(f"The run {run_id} belongs to the task {result.task}, which does not {DOES[tasks[0]]}.")
     if result.ensemble:
         members = ", ".join(f"--run {member.run_id}" for member in result.ensemble)
         raise UserError(f"The run {run_id} is an ensemble, which has no weights of its own. Name a member: {members}.")
