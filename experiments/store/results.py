@@ -141,6 +141,7 @@ class Encoded(Facts):
     """The training set as encoded, in pairs."""
 
     kept: Count | None = None
+    bytes: Count | None = None  # of running text
     dropped_empty: Count = 0
     dropped_long: Count = 0
     source: Side = Field(default_factory=functools.cache(Side))
@@ -231,15 +232,18 @@ class Part(Facts):
 
 
 class Seen(Facts):
-    """Exact pairs of a set that the training set holds too."""
+    """What of a set the training set holds too, character by character."""
 
     pair: Count | None = None
+    lines: Count | None = None  # of running text, among `of` long ones
+    of: Count | None = None
 
 
 class SetFacts(Facts):
     """What is known of the scored set as data."""
 
     seen_in_train: Seen = Field(default_factory=functools.cache(Seen))
+    bytes: Count | None = None  # of running text
 
 
 class EvaluationResult(Record):

@@ -6,6 +6,8 @@ from typing import Any
 from ablations.study.messages import number
 from experiments.config import flatten
 from experiments.optimization import OPTIMIZERS, SCHEDULES, OptimizerName
+from experiments.store.results import Encoded
+from model.config import ModelConfig
 from reports.results.results import Outcome
 from reports.results.table import Table
 from reports.table.cost import training_seconds
@@ -55,21 +57,35 @@ def _sentences(table: Table) -> Iterator[str]:
 
 def _transformer(base: Outcome) -> Iterator[str]:
     settings = dict(flatten(base.run.config))
-    layers, d_model, d_ff, heads, d_k, d_v = (settings[name] for name in _MODEL)
+    d_model, d_ff, heads, d_k, d_v = (settings[name] for name in _MODEL[1:])
     dropout, smoothing = (show(name, settings[name]) for name in ("model.dropout", "training.label_smoothing"))
     yield (
-        f"{base.run.row} is a Transformer of {number(layers, 'encoder layer')} and {number(layers, 'decoder layer')}, "
-        f"d_model {d_model}, d_ff {d_ff}, {number(heads, 'head')} of d_k {d_k} and d_v {d_v}, and dropout {dropout}."
+        f"{base.run.row} is {_network(settings)}, d_model {d_model}, d_ff {d_ff}, {number(heads, 'head')} of d_k {d_k} "
+        f"and d_v {d_v}, and dropout {dropout}."
     )
-    pairs = base.record.data.train.kept if base.record else None
-    size = "" if pairs is None else f"{number(pairs, 'pair')} of "
+    train = base.record.data.train if base.record else Encoded()
+    size = "" if train.kept is None else f"{number(train.kept, 'pair')} of "
+    size = size if train.bytes is None else f"{number(train.bytes, 'byte')} of "
     yield f"It is trained on {size}the corpus {corpus_name(base)}, {_encoded(base)}."
     steps, warmup, tokens = (settings[name] for name in _STEPS)
+    each = "" if base.setting("data.window") else " a side"
     yield (
         f"Training takes {number(steps, 'step')} of {_optimizer(settings)} with "
         f"{SCHEDULES[settings['training.schedule']].words} and {number(warmup, 'step')} of warm-up, batches of at most "
-        f"{number(tokens, 'token')} a side, and label smoothing {smoothing}."
+        f"{number(tokens, 'token')}{each}, and label smoothing {smoothing}."
     )
+
+
+def _network(settings: Mapping[str, Any]) -> str:
+    """The layers: in words for the paper's, else as the lines of text that describe them."""
+    encoder, decoder = settings["model.encoder"], settings["model.decoder"]
+    count = settings["model.num_layers"]
+    if (encoder, decoder) == (ModelConfig().encoder, ModelConfig().decoder):
+        sides = [settings[f"model.{side}_layers"] or count for side in ("encoder", "decoder")]
+        return f"a Transformer of {number(sides[0], 'encoder layer')} and {number(sides[1], 'decoder layer')}"
+    lines = [f'the decoder "{decoder}"'] if not encoder else [f'the encoder "{encoder}"', f'the decoder "{decoder}"']
+    repeated = f", N = {count}" if "N *" in encoder + decoder else ""
+    return f"a network with {' and '.join(lines)}{repeated}"
 
 
 def _encoded(base: Outcome) -> str:

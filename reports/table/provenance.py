@@ -26,7 +26,12 @@ def training(table: Table) -> Iterator[str]:
         yield f"Data: {', '.join(f'{name} ({digest[:8]})' for name, digest in inputs.items())}."
     parts = [
         _counted(settings, "training.train_steps", "step"),
-        _counted(settings, "training.tokens_per_batch", "token", " per batch and side at most"),
+        _counted(
+            settings,
+            "training.tokens_per_batch",
+            "token",
+            " per batch at most" if outcome.setting("data.window") else " per batch and side at most",
+        ),
         _counted(settings, "training.warmup_steps", "step", " of warm-up"),
     ]
     if any(parts):
@@ -53,6 +58,7 @@ def _corpus(facts: Data) -> Iterator[str]:
     if facts.corpus.source and facts.corpus.target:
         yield f"{facts.corpus.source}–{facts.corpus.target}"
     yield number(facts.train.kept, "training pair") if facts.train.kept is not None else ""
+    yield f"{number(facts.train.bytes, 'byte')} of training text" if facts.train.bytes is not None else ""
     yield _left_out(facts)
 
 
@@ -78,8 +84,8 @@ def _vocabulary(facts: Data, settings: Mapping[str, Any]) -> str:
     if source is not None and target is not None and source != target:
         names = (facts.corpus.source or "source", facts.corpus.target or "target")
         return " and ".join(f"{size:,} pieces for {name}" for size, name in zip((source, target), names, strict=True))
-    if source is not None:
-        return f"{number(source, 'piece')} of vocabulary"
+    if (size := target if source is None else source) is not None:
+        return f"{number(size, 'piece')} of vocabulary"
     return _counted(settings, "data.vocab_size", "piece", " of vocabulary")
 
 
@@ -161,9 +167,13 @@ def _inputs(outcome: Outcome, name: str) -> Mapping[str, str] | None:
 def _size(name: str, scored: Scored) -> str:
     """A set, its sentences, and the number of its pairs that also occur in the training set, if recorded."""
     facts = scored.record or EvaluationResult()
-    seen = facts.set_facts.seen_in_train.pair
-    parts = [number(facts.sentences, "sentence")] if facts.sentences is not None else []
-    parts += [f"{seen:,} of them also in train"] if seen is not None else []
+    known = facts.set_facts
+    seen = known.seen_in_train
+    what = "sentence" if known.bytes is None else "line"
+    parts = [number(facts.sentences, what)] if facts.sentences is not None else []
+    parts += [number(known.bytes, "byte")] if known.bytes is not None else []
+    parts += [f"{seen.pair:,} of them also in train"] if seen.pair is not None else []
+    parts += [f"{seen.lines:,} of its {seen.of:,} long lines also in train"] if seen.lines and seen.of else []
     return f"{name} ({', '.join(parts)})" if parts else name
 
 
