@@ -1,4 +1,4 @@
-"""Small stores written by real children: translation, parsing, a user's function and command."""
+"""Small stores written by real children: translation, parsing, language, a user's function and command."""
 
 import itertools
 import shutil
@@ -86,6 +86,23 @@ key = "base"
 [[variation]]
 key = "pre"
 set = {{model.norm = "pre"}}
+"""
+LANGUAGE = f"""
+name = "words"
+title = "Running text"
+task = "language_modelling"
+
+[base]
+{SIZES}
+data = {{units = "byte", window = 16, builtin_pairs = 60}}
+training = {{train_steps = 4, warmup_steps = 10, tokens_per_batch = 100, precision = "fp32"}}
+
+[[variation]]
+key = "base"
+
+[[variation]]
+key = "rotary"
+set = {{model.positions = "rotary"}}
 """
 COMMAND = """
 name = "walk"
@@ -178,10 +195,11 @@ def make_all(folder: Path) -> dict[str, Made]:
     text = TRANSLATION.replace("data = {", f'data = {{corpus = "{letters}", ')
     write(folder / "translation", {"small.toml": text, "together.toml": ENSEMBLES})
     write(folder / "parsing", {"trees.toml": PARSING})
+    write(folder / "language", {"words.toml": LANGUAGE})
     write(folder / "command", {"walk.toml": COMMAND, "walk.py": WALK})
     done = CliRunner().invoke(app, ["new", "mine", "--folder", str(folder / "own")])
     assert done.exit_code == 0, done.output
-    studies = {"translation": "small", "parsing": "trees", "own": "mine", "command": "walk"}
+    studies = {"translation": "small", "parsing": "trees", "language": "words", "own": "mine", "command": "walk"}
     made = {kind: Made(folder / kind / f"{name}.toml", folder / "store").queue() for kind, name in studies.items()}
     made["ensembles"] = Made(folder / "translation" / "together.toml", folder / "store").queue()
     train(folder / "store")

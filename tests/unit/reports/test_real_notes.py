@@ -25,7 +25,7 @@ from reports.trust.explain import as_text, explain
 from reports.trust.verify import verify
 from tests.unit.reports.real import Made, said, write
 
-KINDS = ("translation", "parsing", "ensembles", "own", "command")
+KINDS = ("translation", "parsing", "language", "ensembles", "own", "command")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -52,6 +52,16 @@ def test_a_table_made_alike_has_no_warning(small, kind):
     table = small[kind].table()
     assert table.warnings == () or kind == "translation"
     assert not failures(table, small[kind].chosen().store)
+
+
+def test_notes_of_running_text(small):
+    table = small["language"].table()
+    assert said(table, "Corpus: builtin (", " bytes of training text, 260 pieces of vocabulary.")
+    assert said(table, "Training of base: 4 steps, 100 tokens per batch at most, ")
+    assert said(table, "Evaluated: dev (300 lines, ", " bytes); checkpoint last, precision fp32, stride 16, window 16.")
+    text = paragraph(table)
+    assert 'base is a network with the decoder "N * (self_attention, feed_forward)", N = 1, d_model 8' in text
+    assert "batches of at most 100 tokens, and" in text and " bytes of the corpus builtin (" in text
 
 
 def test_notes_of_data(small):
@@ -330,7 +340,7 @@ def test_every_field_of_a_record_is_written_by_some_child(small):
         for row in small[kind].table().rows:
             for outcome in row.outcomes:
                 for record in (outcome.record, *(scored.record for scored in outcome.scored.values())):
-                    record.check(built_in=kind in KINDS[:3])
+                    record.check(built_in=kind in KINDS[:4])
                     written |= _fields(record)
     named = {*_named(TrainingResult), *_named(EvaluationResult)}
     # runs of several attempts and renewed evaluations have tests of their own; code_digest is of older stores
