@@ -113,7 +113,7 @@ def _case(
         "target_tokens": tokens // len(batches), "mean_length": mean,
         "matrix_product_gflops": limit.get("per_s") and round(limit["per_s"] / 1e9, 1),
         "limit_share": _limit_share(ours, limit, size, batches, layer),
-        **_compared(ours, peers, LAYER_FLOOR if layer else FLOORS[size, precision]),
+        **compared(ours, peers, LAYER_FLOOR if layer else FLOORS[size, precision]),
     }  # fmt: skip
     results = [result]
     if pair:
@@ -122,14 +122,15 @@ def _case(
         if all(both["runs"]):
             both["per_s"] = round(sum(both["runs"]), 1)
         same = {key: result[key] for key in ("size", "layer", "precision", "target_tokens", "mean_length")}
-        results.append({**same, "two_runs": True, **_compared(both, peers, TWO_RUNS_FLOOR)})
+        results.append({**same, "two_runs": True, **compared(both, peers, TWO_RUNS_FLOOR)})
     if not options.json:
         for each in results:
             _print(each)
     return results
 
 
-def _compared(ours: dict[str, Any], peers: dict[str, Any], floor: float) -> dict[str, Any]:
+def compared(ours: dict[str, Any], peers: dict[str, Any], floor: float) -> dict[str, Any]:
+    """A case of a report: our speed against the fastest peer's."""
     rates = {name: peer["per_s"] for name, peer in peers.items() if "per_s" in peer}
     fastest = max(rates, key=rates.__getitem__, default=None)
     ratio = round(ours["per_s"] / rates[fastest], 3) if fastest and "per_s" in ours else None

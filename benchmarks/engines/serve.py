@@ -71,13 +71,30 @@ class Rounds:
 
 def training_rounds(job: dict[str, Any], parameters: Iterable[Any], version: str) -> Rounds:
     """Rounds with one update per batch; their work is counted in target tokens."""
+    return _rounds(job, sum(map(target_tokens, job["batches"])), parameters, version)
+
+
+def window_rounds(job: dict[str, Any], parameters: Iterable[Any], version: str) -> Rounds:
+    """The same for batches of windows of text, each with one piece more than is predicted."""
+    return _rounds(job, sum(len(window) - 1 for batch in job["batches"] for window in batch), parameters, version)
+
+
+def _rounds(job: dict[str, Any], done: int, parameters: Iterable[Any], version: str) -> Rounds:
     size = sum({id(p): p.numel() for p in parameters if p.requires_grad}.values())
-    return Rounds(len(job["batches"]), sum(map(target_tokens, job["batches"])), version=version, parameters=size)
+    return Rounds(len(job["batches"]), done, version=version, parameters=size)
 
 
 def serve(job: dict[str, Any], step: Callable[[int], object], parameters: Iterable[Any], version: str) -> None:
     """Run rounds of `step(index of the batch)`, one update each, until standard input ends."""
-    rounds = training_rounds(job, parameters, version)
+    _serve(job, step, training_rounds(job, parameters, version))
+
+
+def serve_windows(job: dict[str, Any], step: Callable[[int], object], parameters: Iterable[Any], version: str) -> None:
+    """The same for batches of windows."""
+    _serve(job, step, window_rounds(job, parameters, version))
+
+
+def _serve(job: dict[str, Any], step: Callable[[int], object], rounds: Rounds) -> None:
     while True:
         for index in range(len(job["batches"])):
             step(index)

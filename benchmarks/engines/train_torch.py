@@ -45,7 +45,7 @@ class Model(nn.Module):
 
 
 model = Model()
-nn.init.normal_(model.parts.embedding.weight, std=D**-0.5)
+nn.init.normal_(model.embedding.weight, std=D**-0.5)
 optimizer = torch.optim.Adam(model.parameters(), 1e-4, betas=(0.9, 0.98), eps=1e-9)
 batches = [[torch.tensor(rows) for rows in serve.sides(batch)] for batch in job["batches"]]
 

@@ -1,0 +1,56 @@
+"""This project's trainer on windows of bytes, as a run of task language_modelling calls it."""
+
+import contextlib
+import tempfile
+from pathlib import Path
+
+import serve
+import torch
+
+from experiments.config import DeviceSpec, TrainingConfig
+from experiments.data.batches.batch import Batch
+from experiments.device import Device, seed_everything
+from experiments.errors import Preempted
+from experiments.tasks.language_config import LanguageModel
+from experiments.training.parallel.group import Group
+from experiments.training.parallel.lanes import lanes_for
+from experiments.training.trainer import train
+from model.factory import build_model
+
+job = serve.job()
+device = Device.open(DeviceSpec("cpu", job["threads"]), job["precision"])
+seed_everything(1)
+sizes = dict(job["model"])
+vocabulary, window = sizes.pop("vocab_size"), job["window"]
+config = LanguageModel(
+    **sizes, norm="pre", positions="learned", max_length=window, activation="gelu", embedding_scale=1.0, dropout=0.0
+)
+model = build_model(config, vocabulary)
+rounds = serve.window_rounds(job, model.parameters(), f"torch {torch.__version__}")
+never = 10**9
+settings = TrainingConfig(
+    train_steps=never, checkpoint_steps=never, keep_checkpoints=1, label_smoothing=0.0, optimizer="adamw",
+    adam_beta2=0.95, adam_epsilon=1e-8, weight_decay=0.1,
+)  # fmt: skip
+lanes = lanes_for(model, settings, device, Group())
+batches = [
+    [
+        Batch(torch.zeros(len(part), 0, dtype=torch.int64), part[:, :-1], part[:, 1:], 0, len(part) * window)
+        for part in torch.tensor(batch).chunk(lanes)
+    ]
+    for batch in job["batches"]
+]
+with tempfile.TemporaryDirectory() as folder, contextlib.suppress(Preempted):
+    train(
+        model,
+        settings,
+        d_model=sizes["d_model"],
+        batches=lambda step: batches[(step - 1) % len(batches)],
+        seed=1,
+        device=device,
+        folder=Path(folder),
+        emit=lambda *args, **facts: None,
+        should_stop=rounds.step_done,
+        meta={"lineage": "benchmark", "code": "benchmark"},
+        lanes=lanes,
+    )

@@ -1,0 +1,79 @@
+"""Speed of training a language model against others: the same windows in the same run, each engine in its own process.
+
+    python -m benchmarks.language_model [--quick] [--json] [--peers DIR] [--out FILE] [--clock wall|cpu] [--threads N]
+
+Every engine does the same updates on the same batches of bytes: GPT-2's network (norms before the sub-layers, learned
+positions, GELU, one matrix for embedding and softmax) without dropout, AdamW. Rounds are interleaved, and the median
+counts. Peers: nanoGPT's network and loop, written here from its description (nanoGPT is no package), and Hugging Face's
+GPT-2, in the environment `hf` of `python -m benchmarks.setup_peers DIR`. `two runs` are two of our runs with one thread
+each at the same time, against the fastest peer with all threads. `worst` is the smallest ratio / floor; below 1 the
+command exits with 1.
+"""
+
+import argparse
+import random
+import sys
+import time
+from typing import Any
+
+from benchmarks.comparison import Engine, conclude, interleave, parser
+from benchmarks.training import compared
+
+PIECES = 260  # bytes and special symbols
+SMALL = {"num_layers": 4, "d_model": 128, "d_ff": 512, "num_heads": 4, "d_k": 32, "d_v": 32}
+MIDDLE = {"num_layers": 6, "d_model": 384, "d_ff": 1536, "num_heads": 6, "d_k": 64, "d_v": 64}
+# name, sizes, window, windows of a batch, batches of a round, rounds
+CASES = {"small": (SMALL, 128, 32, 4, 5), "middle": (MIDDLE, 256, 16, 1, 3)}
+PEERS = {"nanoGPT's loop": ("", "lm_nanogpt.py"), "GPT-2 of transformers": ("hf", "lm_gpt2.py")}
+FLOORS = {"fp32": 1.15, "bf16": 1.3}
+TWO_RUNS_FLOOR = 1.5
+
+
+def main() -> int:
+    options = _options()
+    results = []
+    for name in ("small",) if options.quick else CASES:
+        for precision in options.precisions.split(","):
+            results += _case(name, precision, options)
+    return conclude(results, options)
+
+
+def _case(name: str, precision: str, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """One result, and one of two runs at the same time."""
+    sizes, window, rows, count, rounds = CASES[name]
+    draw = random.Random(1)
+    batches = [[[draw.randrange(4, PIECES) for _ in range(window + 1)] for _ in range(rows)] for _ in range(count)]
+    job = {"model": {**sizes, "vocab_size": PIECES}, "window": window, "batches": batches, "precision": precision}
+    ours = Engine("", "lm_ours.py", job, options.threads, options)
+    peers = {peer: Engine(*place, job, options.threads, options) for peer, place in PEERS.items()}
+    pair = [Engine("", "lm_ours.py", job, 1, options) for _ in range(2)]
+    interleave([[ours], *([engine] for engine in peers.values()), pair], rounds)
+    found = {peer: engine.close() for peer, engine in peers.items()}
+    halves = [engine.close() for engine in pair]
+    both = {**halves[0], "runs": [half.get("per_s") for half in halves]}
+    if all(both["runs"]):
+        both["per_s"] = round(sum(both["runs"]), 1)
+    same = {"size": name, "precision": precision, "window": window, "target_tokens": window * rows}
+    results = [
+        {**same, **compared(ours.close(), found, FLOORS[precision])},
+        {**same, "two_runs": True, **compared(both, found, TWO_RUNS_FLOOR)},
+    ]
+    for result in () if options.json else results:
+        speeds = {"ours": result["ours"], **result["peers"]}
+        shown = ", ".join(f"{engine} {speed.get('per_s', '–')}" for engine, speed in speeds.items())
+        print(
+            f"{time.strftime('%H:%M:%S')} {name}, {precision}{', two runs' if result.get('two_runs') else ''}: {shown} "
+            f"bytes/s; against {result['fastest_peer']}: {result['ratio']} (floor {result['floor']})",
+            flush=True,
+        )
+    return results
+
+
+def _options() -> argparse.Namespace:
+    made = parser(__doc__, "the small network alone, about two minutes", "TRAINING_PEERS")
+    made.add_argument("--precisions", default="fp32,bf16")
+    return made.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
