@@ -144,7 +144,7 @@ def test_the_record_keeps_the_contract(bench):
     found = record(bench.table().rows[0], bench.table())
     assert {"row", "ppl", "bleu", "num_params", "n", "paper", "run_ids"} <= set(found)
     assert {"state", "stale", "group", "label"} <= set(found)
-    assert found["paper"] == {"perplexity": 4.92, "bleu": None, "params": None, "flops": None}
+    assert found["paper"] == {"perplexity": 4.92, "bleu": None, "params": None}
 
 
 def test_a_rows_state_is_the_seed_that_wants_attention(bench):
