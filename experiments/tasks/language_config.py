@@ -5,7 +5,7 @@ from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from experiments.config import EvaluationConfig, RunConfig
+from experiments.config import EvaluationConfig, RunConfig, TrainingConfig
 from experiments.data.corpora.text.settings import UNREAD, TextData
 from model.config import ModelConfig
 
@@ -19,6 +19,12 @@ class LanguageModel(ModelConfig):
     decoder: str = Field("N * (self_attention, feed_forward)", description="layers of the network, as a line of text")
 
 
+class LanguageTraining(TrainingConfig):
+    """Bits per byte are those of unsmoothed probabilities, so nothing smooths the labels."""
+
+    label_smoothing: float = Field(0.0, ge=0, lt=1, description="epsilon_ls (section 5.4)")
+
+
 class LanguageEvaluation(EvaluationConfig):
     """Likelihood in windows; nothing is searched."""
 
@@ -29,13 +35,14 @@ class LanguageEvaluation(EvaluationConfig):
 
 
 class LanguageConfig(RunConfig):
-    """Defaults are those of the paper's base without its encoder, and frozen like base's."""
+    """Defaults are those of the paper's base without its encoder and its smoothing, and frozen like base's."""
 
     needs_encoder: ClassVar[bool] = False
 
     task: str = "language_modelling"
     model: LanguageModel = LanguageModel()
     data: TextData = TextData()
+    training: LanguageTraining = LanguageTraining()
     evaluation: LanguageEvaluation = LanguageEvaluation()
 
     @property

@@ -8,11 +8,12 @@ from experiments.config import RunConfig, defaults
 from experiments.identity import digest
 from experiments.store import code
 from experiments.tasks.algorithmic_config import AlgorithmicConfig
+from experiments.tasks.language_config import LanguageConfig
 from experiments.tasks.load import load_task
 from experiments.tasks.parsing_config import ParsingConfig
 
 # A new setting with a default of its own changes these: write the new digest here. A changed default must not.
-PINNED = {RunConfig: "33229528985d102d", ParsingConfig: "f5c0470b71919127"}
+PINNED = {RunConfig: "33229528985d102d", ParsingConfig: "f5c0470b71919127", LanguageConfig: "b4aa580648854efc"}
 
 
 @pytest.mark.parametrize("kind", PINNED)
@@ -20,7 +21,7 @@ def test_every_default_is_what_it_was(kind):
     assert digest(dict(defaults(kind))) == PINNED[kind]
 
 
-@pytest.mark.parametrize("name", ["translation", "parsing", "algorithmic"])
+@pytest.mark.parametrize("name", ["translation", "parsing", "algorithmic", "language_modelling"])
 @pytest.mark.parametrize("module", ["experiments.config", "model.config"])
 def test_a_default_that_is_edited_makes_results_stale(monkeypatch, name, module):
     roots = load_task(name).training_code
