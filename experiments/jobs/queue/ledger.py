@@ -16,8 +16,8 @@ from experiments.jobs.queue.queue import Queue
 from experiments.jobs.queue.sqlite_errors import explain
 from experiments.jobs.queue.states import Outcome, State
 
-# A damaged entry is no JSON; it fails by itself when it is read. CROSS JOIN: members first, of which most jobs have none,
-# and not all jobs of the queue for each.
+# A damaged entry is no JSON; it fails by itself when it is read. CROSS JOIN: members first, of which most jobs have
+# none, and not all jobs of the queue for each.
 _MEMBER_LEFT = (
     "SELECT 1 FROM json_each(CASE WHEN json_valid(jobs.spec) THEN jobs.spec ELSE '{}' END, '$.after') AS member "
     "CROSS JOIN jobs AS other ON other.run_id = member.value WHERE other.state IN ('waiting', 'running')"
