@@ -1,20 +1,15 @@
 """This project's trainer on windows of bytes, as a run of task language_modelling calls it."""
 
-import contextlib
-import tempfile
-from pathlib import Path
-
 import serve
 import torch
+from our_trainer import NEVER, train_rounds
 
 from experiments.config import DeviceSpec, TrainingConfig
 from experiments.data.batches.batch import Batch
 from experiments.device import Device, seed_everything
-from experiments.errors import Preempted
 from experiments.tasks.language_config import LanguageModel
 from experiments.training.parallel.group import Group
 from experiments.training.parallel.lanes import lanes_for
-from experiments.training.trainer import train
 from model.factory import build_model
 
 job = serve.job()
@@ -27,9 +22,8 @@ config = LanguageModel(
 )
 model = build_model(config, vocabulary)
 rounds = serve.window_rounds(job, model.parameters(), f"torch {torch.__version__}")
-never = 10**9
 settings = TrainingConfig(
-    train_steps=never, checkpoint_steps=never, keep_checkpoints=1, label_smoothing=0.0, optimizer="adamw",
+    train_steps=NEVER, checkpoint_steps=NEVER, keep_checkpoints=1, label_smoothing=0.0, optimizer="adamw",
     adam_beta2=0.95, adam_epsilon=1e-8, weight_decay=0.1,
 )  # fmt: skip
 lanes = lanes_for(model, settings, device, Group())
@@ -40,17 +34,4 @@ batches = [
     ]
     for batch in job["batches"]
 ]
-with tempfile.TemporaryDirectory() as folder, contextlib.suppress(Preempted):
-    train(
-        model,
-        settings,
-        d_model=sizes["d_model"],
-        batches=lambda step: batches[(step - 1) % len(batches)],
-        seed=1,
-        device=device,
-        folder=Path(folder),
-        emit=lambda *args, **facts: None,
-        should_stop=rounds.step_done,
-        meta={"lineage": "benchmark", "code": "benchmark"},
-        lanes=lanes,
-    )
+train_rounds(model, settings, device, lanes, batches, rounds)

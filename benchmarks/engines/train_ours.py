@@ -1,19 +1,14 @@
 """This project's trainer, as a run calls it: experiments.training.trainer.train."""
 
-import contextlib
-import tempfile
-from pathlib import Path
-
 import serve
 import torch
+from our_trainer import NEVER, train_rounds
 
 from experiments.config import DeviceSpec, TrainingConfig
 from experiments.data.batches.batch import Batch
 from experiments.device import Device, seed_everything
-from experiments.errors import Preempted
 from experiments.training.parallel.group import Group
 from experiments.training.parallel.lanes import lanes_for
-from experiments.training.trainer import train
 from model.config import ModelConfig
 from model.factory import build_model
 
@@ -23,11 +18,10 @@ seed_everything(1)
 sizes = dict(job["model"])
 vocabulary = sizes.pop("vocab_size")
 model = build_model(ModelConfig(**sizes, dropout=job["dropout"], **job["settings"]), vocabulary)
-never = 10**9
 rounds = serve.training_rounds(job, model.parameters(), f"torch {torch.__version__}")
 settings = TrainingConfig(
-    train_steps=never,
-    checkpoint_steps=never,
+    train_steps=NEVER,
+    checkpoint_steps=NEVER,
     eval_steps=0,
     label_smoothing=job["smoothing"],
     keep_checkpoints=1,
@@ -44,17 +38,4 @@ batches = [
     ]
     for batch in job["batches"]
 ]
-with tempfile.TemporaryDirectory() as folder, contextlib.suppress(Preempted):
-    train(
-        model,
-        settings,
-        d_model=sizes["d_model"],
-        batches=lambda step: batches[(step - 1) % len(batches)],
-        seed=1,
-        device=device,
-        folder=Path(folder),
-        emit=lambda *args, **facts: None,
-        should_stop=rounds.step_done,
-        meta={"lineage": "benchmark", "code": "benchmark"},
-        lanes=lanes,
-    )
+train_rounds(model, settings, device, lanes, batches, rounds)

@@ -73,15 +73,16 @@ def _sentence_nll(
     output_BT, _ = pad([[*t, EOS_ID] for t in targets], device)
     memory_BSD = model.encode(source_BS, source_mask_BS)
     hidden_BTD = model.decode(input_BT, memory_BSD, source_mask_BS)
-    nll_BT = torch.zeros(real_BT.shape, dtype=torch.float64, device=real_BT.device)
-    nll_BT[real_BT] = piece_nll(model, hidden_BTD[real_BT], output_BT[real_BT])
-    return nll_BT.sum(1)
+    return piece_nll(model, hidden_BTD, output_BT, real_BT).sum(1)
 
 
-def piece_nll(model: Network, hidden_RD: Tensor, output_R: Tensor) -> Tensor:
-    """−log P of each piece, given the hidden state that predicts it: (R,) in float64."""
+def piece_nll(model: Network, hidden_BTD: Tensor, output_BT: Tensor, real_BT: Tensor) -> Tensor:
+    """−log P of each piece, given the hidden state that predicts it: (B, T) in float64, 0 at padding."""
+    hidden_RD, output_R = hidden_BTD[real_BT], output_BT[real_BT]
     rows = [slice(start, start + LOGIT_ROWS) for start in range(0, len(output_R), LOGIT_ROWS)]
-    return torch.cat([_of_logits(model.logits(hidden_RD[part]), output_R[part]) for part in rows])
+    nll_BT = torch.zeros(real_BT.shape, dtype=torch.float64, device=real_BT.device)
+    nll_BT[real_BT] = torch.cat([_of_logits(model.logits(hidden_RD[part]), output_R[part]) for part in rows])
+    return nll_BT
 
 
 def _of_logits(logits_RW: Tensor, output_R: Tensor) -> Tensor:

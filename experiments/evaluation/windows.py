@@ -56,10 +56,7 @@ def _window_nll(
     model: Network, read_BT: NDArray[np.int64], predicted_BT: NDArray[np.int64], device: Device
 ) -> NDArray[np.float64]:
     """(B, T); at padding 0."""
-    predicted = torch.from_numpy(predicted_BT)
-    real_BT = device.move(predicted != PAD_ID)
+    output_BT = device.move(torch.from_numpy(predicted_BT))
     source_B0 = device.move(torch.zeros(len(read_BT), 0, dtype=torch.int64))
     hidden_BTD = model(source_B0, None, device.move(torch.from_numpy(read_BT)))
-    nll_BT = torch.zeros(real_BT.shape, dtype=torch.float64, device=real_BT.device)
-    nll_BT[real_BT] = piece_nll(model, hidden_BTD[real_BT], device.move(predicted)[real_BT])
-    return nll_BT.cpu().numpy()
+    return piece_nll(model, hidden_BTD, output_BT, output_BT != PAD_ID).cpu().numpy()

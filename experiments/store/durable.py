@@ -8,7 +8,7 @@ import fcntl
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -116,6 +116,16 @@ def locked(root: Path, name: str) -> Iterator[None]:
         for left_over in [*root.glob(f".{name}.*.part*"), *(root / name).rglob(".*.part*")]:
             remove_folder(left_over)
         yield
+
+
+def make_once(folder: Path, make: Callable[[Path], None]) -> None:
+    """Create a folder by `make`, whole or not at all, unless it is there; of several processes one does it."""
+    if folder.is_dir():
+        return
+    with locked(folder.parent, folder.name):
+        if not folder.is_dir():
+            with whole_folder(folder) as made:
+                make(made)
 
 
 def fsync_folder(folder: Path) -> None:

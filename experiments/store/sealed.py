@@ -83,6 +83,11 @@ def describe_file(path: Path) -> dict[str, Any]:
         return {"sha256": hashlib.file_digest(file, "sha256").hexdigest(), "bytes": file.tell()}
 
 
+def describe_files(folder: Path, prefix: str = "") -> dict[str, dict[str, Any]]:
+    """`describe_file` of each file in a folder, by name."""
+    return {f"{prefix}{path.name}": describe_file(path) for path in sorted(folder.iterdir())}
+
+
 def check_file(path: Path, written: Mapping[str, Any]) -> None:
     """Raises Damaged unless the file has the recorded size and SHA-256."""
     try:

@@ -50,6 +50,7 @@ class LanguageModelling(NetworkTask):
     inputs_read: tuple[str, ...] | None = ("data.",)
     prepare_reads: tuple[str, ...] | None = ("data.", "training.tokens_per_batch")
     at_start: tuple[str, ...] = ("entropy_decoder", "gradient_norm")
+    ensembles = True
 
     def corpus(self, config: LanguageConfig) -> TextCorpus:
         """The text of a configuration, found by file names. Raises UserError."""
@@ -83,21 +84,23 @@ class LanguageModelling(NetworkTask):
         return config.data.window
 
     def obstacles(self, config: LanguageConfig, store: Path) -> list[UserError]:
-        found = list(obstacles.of_settings(config.training, config.evaluation))
-        found += obstacles.of_builtin(config.data)
-        try:
-            self.corpus(config).check(store / "corpora")
-            select_sets(self.corpus(config), config.evaluation.sets)
-        except UserError as error:
-            found.append(error)
-        if config.training.tokens_per_batch < config.data.window:
-            found.append(
-                UserError(
-                    f"training.tokens_per_batch = {config.training.tokens_per_batch} is less than data.window = "
-                    f"{config.data.window}: a batch holds at least one window. Raise the one, or lower the other."
-                )
-            )
+        from experiments.data.batches.windows import rows_of
+
+        found = [*obstacles.of_settings(config.training, config.evaluation), *obstacles.of_builtin(config.data)]
+        for check in (
+            lambda: self._check_corpus(config, store),
+            lambda: rows_of(config.training.tokens_per_batch, config.data.window),
+        ):
+            try:
+                check()
+            except UserError as error:
+                found.append(error)
         return found
+
+    def _check_corpus(self, config: LanguageConfig, store: Path) -> None:
+        corpus = self.corpus(config)
+        corpus.check(store / "corpora")
+        select_sets(corpus, config.evaluation.sets)
 
     def prepare(self, config: LanguageConfig, store: Path, progress: Progress) -> dict[str, Any]:
         """Train the tokenizer and encode the text, once; see experiments/data/encoding/text.py for the errors."""
@@ -122,7 +125,8 @@ class LanguageModelling(NetworkTask):
     ) -> dict[str, Any]:  # fmt: skip
         from experiments.tasks.language.likelihood import measure
 
-        return measure(config, self._encoded(config, context), evaluation, weights, folder, context)
+        trainings = context.members or [weights]
+        return measure(config, self._encoded(config, context), evaluation, trainings, folder, context)
 
     def _encoded(self, config: LanguageConfig, context: Context) -> "EncodedText":
         from experiments.data.encoding.text import open_text, text_digest

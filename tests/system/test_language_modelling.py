@@ -40,6 +40,10 @@ key = "sentences"
 set = {data.documents = "line", data.mix_documents = false, evaluation.checkpoint = "best", training.eval_steps = 20}
 
 [[variation]]
+key = "together"
+ensemble = {of = "base", seeds = [1, 2]}
+
+[[variation]]
 key = "rotary"
 set = {model.positions = "rotary", model.activation = "swiglu"}
 """
@@ -54,11 +58,12 @@ def study(folder: Path) -> Path:
 def test_rows_train_and_print_and_a_longer_context_is_no_other_training(cli: Cli, tmp_path: Path) -> None:
     path, store = study(tmp_path), tmp_path / "store"
     rows = {row["row"]: row for row in as_json(cli("run", path, "--store", store, "--devices", "cpu:1x2", "--json"))}
-    assert set(rows) == {"base", "overlap", "pieces", "sentences", "rotary"}
+    assert set(rows) == {"base", "overlap", "pieces", "sentences", "rotary", "together"}
     assert rows["base"]["run_ids"] == rows["overlap"]["run_ids"]
     for row in rows.values():
         assert 0 < row["bits"] < 8 and row["bits_test"] > 0 and row["ppl"] > 1 and row["ppl_word"] > row["ppl"]
     assert rows["base"]["bits"] == pytest.approx(rows["base"]["bits_test"], rel=0.1)
+    assert rows["together"]["num_params"] == 2 * rows["base"]["num_params"]
     table = cli("report", path, "--store", store).stdout
     assert "bits/byte (dev)" in table and "BLEU" not in table and "of training text, 260 pieces of vocabulary" in table
     (tmp_path / "table.json").write_text(cli("report", path, "--store", store, "--format", "json").stdout)

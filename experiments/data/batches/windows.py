@@ -24,12 +24,7 @@ class WindowPlan:
 
     def __init__(self, documents: Places, window: int, mix: bool, tokens_per_batch: int, seed: int) -> None:
         self.window, self.seed = window, seed
-        self.rows = tokens_per_batch // window
-        if not self.rows:
-            raise UserError(
-                f"training.tokens_per_batch = {tokens_per_batch} is less than data.window = {window}: a batch holds at "
-                f"least one window. Set training.tokens_per_batch to {window} or more, or data.window to less."
-            )
+        self.rows = rows_of(tokens_per_batch, window)
         self._last = int(documents[-1])  # pieces that can be predicted
         if mix and self._last < window:
             raise UserError(
@@ -71,6 +66,16 @@ class WindowPlan:
                 windows = np.stack([starts, np.full_like(starts, self.window)], axis=1)
             self._cached = epoch, windows[order]
         return self._cached[1]
+
+
+def rows_of(tokens_per_batch: int, window: int) -> int:
+    """The windows of a batch. Raises UserError where it holds none."""
+    if tokens_per_batch < window:
+        raise UserError(
+            f"training.tokens_per_batch = {tokens_per_batch} is less than data.window = {window}: a batch holds at "
+            f"least one window. Set training.tokens_per_batch to {window} or more, or data.window to less."
+        )
+    return tokens_per_batch // window
 
 
 def cut(documents: Places, window: int, stride: int) -> NDArray[np.int64]:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -16,11 +16,12 @@ from experiments.data.prefetch import prefetch
 CHUNK = 16_384  # pairs per chunk
 
 Pair = tuple[str, str]
+Item = TypeVar("Item")
 
 
-def chunks(pairs: Iterable[Pair], size: int = CHUNK) -> Iterator[list[Pair]]:
-    """Lists of `size` pairs, the last one shorter."""
-    rest = iter(pairs)
+def chunks(items: Iterable[Item], size: int = CHUNK) -> Iterator[list[Item]]:
+    """Lists of `size` items, the last one shorter."""
+    rest = iter(items)
     while chunk := list(islice(rest, size)):
         yield chunk
 

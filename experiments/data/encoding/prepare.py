@@ -25,8 +25,8 @@ from experiments.data.encoding.tokenizer import (
     train_tokenizer,
 )
 from experiments.errors import UserError, explain_os_errors
-from experiments.store.durable import locked, whole_folder
-from experiments.store.sealed import describe_file, write_json
+from experiments.store.durable import locked, make_once, whole_folder
+from experiments.store.sealed import describe_files, write_json
 
 HELD_PAIRS = (
     200_000  # training sets up to this size are read once and kept in memory (about 60 MB); larger ones are streamed
@@ -61,11 +61,7 @@ def prepare(
     work = _Work(corpus, data, shared, target_symbols, counts, progress, threads)
     with explain_os_errors(f"prepare the corpus {corpus.name} under {root}"):
         root.mkdir(parents=True, exist_ok=True)
-        if not (root / name).is_dir():
-            with locked(root, name):
-                if not (root / name).is_dir():
-                    with whole_folder(root / name) as folder:
-                        work.make_train(folder, name)
+        make_once(root / name, lambda folder: work.make_train(folder, name))
         encoded = open_encoded(root, name)
         digests = {each: corpus.set_digest(each, root) for each in corpus.sets}
         if any(digest not in encoded.set_digests(each) for each, digest in digests.items()):
@@ -112,7 +108,7 @@ class _Work:
         seconds = max(time.monotonic() - trained, 1e-9)
         facts = {
             "digest": name,
-            "files": _described(folder / "train", "train/"),
+            "files": describe_files(folder / "train", "train/"),
             "corpus": {"name": self.corpus.name, "source": self.corpus.source, "target": self.corpus.target},
             "shared": self.shared,
             "vocab_size": {side: model.vocab_size for side, model in zip(SIDES, models, strict=True)},
@@ -147,7 +143,7 @@ class _Work:
                 for side, lines in zip(SIDES, zip(*pairs, strict=True), strict=True):
                     with (folder / f"{side}.txt").open("w", encoding="utf-8", newline="\n") as file:
                         file.writelines(f"{line}\n" for line in lines)
-                files = _described(folder)
+                files = describe_files(folder)
                 facts = {"name": name, **encoder.facts(), "seen_in_train": seen[name], "files": files}
                 write_json(folder / "facts.json", facts)
 
@@ -187,11 +183,6 @@ def _check_words(data: DataConfig, sides: Sequence[str], facts: Mapping[str, Any
                 f"{rate:.0%} of its words would be unknown. Words are what stands between spaces. Raise "
                 "data.vocab_size, or set data.units to byte, char, bpe or unigram, which hold any word."
             )
-
-
-def _described(folder: Path, prefix: str = "") -> dict[str, dict[str, Any]]:
-    """Size and hash of each file in a folder, by name."""
-    return {f"{prefix}{path.name}": describe_file(path) for path in sorted(folder.iterdir())}
 
 
 def _reported(items: Iterable[Item], doing: str, total: int, progress: Progress) -> Iterator[Item]:

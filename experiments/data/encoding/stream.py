@@ -6,7 +6,6 @@ its first piece, its bytes and its words.
 """
 
 import itertools
-import mmap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,13 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.data.corpora.text.corpus import Line
+from experiments.data.encoding.mapped import MappedPieces
 from experiments.data.encoding.tokenizer import EOS_ID, Tokenizer
 from experiments.data.encoding.utf8 import to_bytes
 from experiments.errors import Damaged
 
 Places = NDArray[np.int64]
-MAPPED_BYTES = 8 << 20  # most bytes that a process keeps mapped …
-FAULT_BYTES = 64 << 10  # … counting what Linux maps around each place that is read
 SPACE = "\u2581"  # SentencePiece reads it as a space: three bytes that become one
 
 
@@ -80,26 +78,19 @@ class Stream:
             self.documents: Places = np.load(folder / "documents.npy", allow_pickle=False)
             lines = folder / "lines.npy"
             self.lines: Places | None = np.load(lines, allow_pickle=False) if lines.exists() else None
-            with (folder / "pieces").open("rb") as file:
-                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            self._mapped = MappedPieces(folder / "pieces", dtype)
         except (OSError, ValueError) as error:
             raise Damaged(f"{folder} cannot be read ({error}). {_REDO}") from None
-        self.pieces = np.frombuffer(self._map, dtype)
+        self.pieces = self._mapped.all
         if len(self.pieces) != self.documents[-1] + 1:
             raise Damaged(f"{folder} has {len(self.pieces)} pieces and {self.documents[-1] + 1} places. {_REDO}")
-        self._touched = 0
 
     def __len__(self) -> int:
         return len(self.pieces)
 
     def windows(self, places_BW: Places) -> Places:
         """The pieces at these places, of windows one a row: (B, W)."""
-        rows = self.pieces[places_BW].astype(np.int64)
-        self._touched += len(rows) * FAULT_BYTES
-        if len(self._map) > MAPPED_BYTES < self._touched:  # what was read stays in the page cache
-            self._map.madvise(mmap.MADV_DONTNEED)
-            self._touched = 0
-        return rows
+        return self._mapped.read(places_BW, len(places_BW))
 
 
 _REDO = "Delete the folder: the next run creates it again."

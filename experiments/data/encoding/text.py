@@ -5,25 +5,24 @@ Everything is streamed; memory is that of the tokenizer's sample and of the eval
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
 from importlib.metadata import version
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from experiments.data.corpora.text.corpus import Line, TextCorpus
 from experiments.data.corpora.text.settings import TextData
 from experiments.data.encoding.encoded import check_files, read_checked
+from experiments.data.encoding.encoder import chunks
 from experiments.data.encoding.pairs import piece_dtype
+from experiments.data.encoding.prepare import Progress
 from experiments.data.encoding.stream import Stream, StreamWriter
 from experiments.data.encoding.tokenizer import RUNNING_TEXT, Tokenizer, tokenizer_settings, train_tokenizer
 from experiments.errors import Damaged, UserError, explain_os_errors
 from experiments.identity import digest
-from experiments.store.durable import locked, whole_folder
-from experiments.store.sealed import describe_file, read_json, write_json
-
-Progress = Callable[[str, int, int], None]  # what is being done, done, total
+from experiments.store.durable import locked, make_once, whole_folder
+from experiments.store.sealed import describe_files, read_json, write_json
 
 FORMAT = 1  # of the folder; part of the digest
 CHUNK = 8192  # lines
@@ -111,11 +110,7 @@ def prepare_text(corpus: TextCorpus, data: TextData, root: Path, progress: Progr
     name = text_digest(corpus.training_digest(root), data)
     with explain_os_errors(f"prepare the corpus {corpus.name} under {root}"):
         root.mkdir(parents=True, exist_ok=True)
-        if not (root / name).is_dir():
-            with locked(root, name):
-                if not (root / name).is_dir():
-                    with whole_folder(root / name) as folder:
-                        _make_train(folder, name, corpus, data, progress)
+        make_once(root / name, lambda folder: _make_train(folder, name, corpus, data, progress))
         encoded = open_text(root, name)
         digests = {each: corpus.set_digest(each, root) for each in corpus.sets}
         if not all(encoded.has(*each) for each in digests.items()):
@@ -136,7 +131,7 @@ def _make_train(folder: Path, name: str, corpus: TextCorpus, data: TextData, pro
     writer = _encoded(folder / "train", tokenizer, corpus.read_lines("train"), progress, "train", measured=False)
     facts = {
         "digest": name,
-        "files": {f"train/{path.name}": describe_file(path) for path in sorted((folder / "train").iterdir())},
+        "files": describe_files(folder / "train", "train/"),
         "corpus": {"name": corpus.name},
         "vocab_size": {"target": tokenizer.vocab_size},
         "tokenizer": {
@@ -170,7 +165,7 @@ def _make_sets(encoded: EncodedText, missing: dict[str, str], corpus: TextCorpus
     for name, set_digest in missing.items():
         with whole_folder(encoded.folder / "sets" / f"{name}-{set_digest}") as folder:
             writer = _encoded(folder, tokenizer, corpus.read_lines(name), progress, name, measured=True)
-            files = {path.name: describe_file(path) for path in sorted(folder.iterdir())}
+            files = describe_files(folder)
             again = {"lines": sum(text in seen for text in long[name]), "of": len(long[name])}
             write_json(folder / "facts.json", {"name": name, **_counts(writer), "seen_in_train": again, "files": files})
 
@@ -179,19 +174,13 @@ def _encoded(
     folder: Path, tokenizer: Tokenizer, lines: Iterator[Line], progress: Progress, what: str, *, measured: bool
 ) -> StreamWriter:
     writer = StreamWriter(folder, tokenizer, piece_dtype(tokenizer.vocab_size), _threads(), measured=measured)
-    for chunk in _chunks(lines):
+    for chunk in chunks(lines, CHUNK):
         writer.add(chunk)
         progress(f"encoding {what}", writer.lines, 0)
     if not writer.lines:
         raise UserError(f"The {what} text of this corpus is empty. Put text into its files, or leave them out.")
     writer.close()
     return writer
-
-
-def _chunks(lines: Iterable[Line]) -> Iterator[list[Line]]:
-    rest = iter(lines)
-    while chunk := list(islice(rest, CHUNK)):
-        yield chunk
 
 
 def _counts(writer: StreamWriter) -> dict[str, int]:

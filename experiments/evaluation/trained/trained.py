@@ -48,6 +48,12 @@ def load_model(
     return model
 
 
+def load_chosen(config: RunConfig, choice: str | None, attempt: Path, device: Device) -> Network:
+    """The network for inference; `choice` of checkpoint: the configuration's if None. Raises as `load_model` does."""
+    choice = choice or config.evaluation.checkpoint
+    return load_model(config, choice, spacing(config, choice), attempt, device).eval()
+
+
 def model_sizes(config: RunConfig, attempt: Path) -> tuple[int, int]:
     """Pieces of target and source of a finished translation."""
     if not config.data.sized_by_text:

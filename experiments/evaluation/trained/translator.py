@@ -16,7 +16,7 @@ from experiments.device import Device
 from experiments.errors import UserError
 from experiments.evaluation.decode.beam import SearchSettings
 from experiments.evaluation.decode.translate import translate
-from experiments.evaluation.trained.trained import load_model, load_tokenizers, spacing
+from experiments.evaluation.trained.trained import load_chosen, load_tokenizers
 from experiments.store.sealed import read_json
 from model.protocol import Network
 
@@ -50,8 +50,7 @@ class Translator:
     ) -> "Translator":
         """Load from the folder of the attempt that trained; `choice` of checkpoint: the configuration's if None."""
         device = Device.open(spec, precision)
-        choice = choice or config.evaluation.checkpoint
-        model = load_model(config, choice, spacing(config, choice), attempt, device).eval()
+        model = load_chosen(config, choice, attempt, device)
         asked = config.evaluation
         search = SearchSettings(asked.beam_size, asked.length_penalty, asked.max_extra_length)
         return cls(model, load_tokenizers(config, attempt), device, search)

@@ -1,22 +1,21 @@
 """The evaluation of a language model: −ln P of each line of a set. Only the child imports it: it needs torch."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from experiments.data.encoding.text import EncodedText
-from experiments.device import Device
 from experiments.evaluation.score.counts import bits_per_byte, piece_perplexity, word_perplexity
-from experiments.evaluation.trained.trained import load_model
 from experiments.evaluation.windows import stream_nll
 from experiments.tasks.base import Context, EvaluationSpec
 from experiments.tasks.language_config import LanguageConfig
-from experiments.tasks.sequence.spacing import spacing_of
+from experiments.tasks.sequence.trained import open_trained
 
 
 def measure(
-    config: LanguageConfig, encoded: EncodedText, evaluation: EvaluationSpec, weights: Path, folder: Path,
+    config: LanguageConfig, encoded: EncodedText, evaluation: EvaluationSpec, trainings: Sequence[Path], folder: Path,
     context: Context,
 ) -> dict[str, Any]:  # fmt: skip
     """Score a set; `statistics.npy` keeps of each line the sum of −ln P, its pieces, bytes and words.
@@ -24,13 +23,12 @@ def measure(
     A document's end is predicted too and counts to its last line.
     """
     settings = evaluation.settings
-    device = Device.open(context.device, settings["precision"])
     size = encoded.facts["vocab_size"]["target"]
-    model = load_model(config, settings["checkpoint"], spacing_of(evaluation), weights, device, (size, size))
+    trained = open_trained(config, evaluation, trainings, context.device, (size, size))
     stream, facts = encoded.set(evaluation.set, evaluation.inputs["set"])
     nll = stream_nll(
-        model, stream, device, window=settings["window"], stride=settings["stride"], mix=config.data.mix_documents,
-        should_stop=context.should_stop,
+        trained.model, stream, trained.device, window=settings["window"], stride=settings["stride"],
+        mix=config.data.mix_documents, should_stop=context.should_stop,
     )  # fmt: skip
     assert stream.lines is not None
     first = stream.lines[:, 0] - 1  # in nll, which begins at the second piece
@@ -47,5 +45,5 @@ def measure(
         "sentences": len(statistics),
         "pieces": len(nll),
         "set_facts": facts,
-        **device.describe(),
+        **trained.device.describe(),
     }

@@ -14,7 +14,7 @@ from experiments.config import DeviceSpec
 from experiments.data.encoding.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer
 from experiments.device import Device
 from experiments.evaluation.in_batches import evaluating
-from experiments.evaluation.trained.trained import load_model, load_tokenizers, spacing
+from experiments.evaluation.trained.trained import load_chosen, load_tokenizers
 from experiments.tasks.language_config import LanguageConfig
 from model.protocol import Network, SearchState
 
@@ -42,11 +42,8 @@ class Sampler:
     ) -> "Sampler":
         """Load from the folder of the attempt that trained; `choice` of checkpoint: the configuration's if None."""
         device = Device.open(spec, precision)
-        choice = choice or config.evaluation.checkpoint
-        tokenizer, _ = load_tokenizers(config, attempt)
-        sizes = tokenizer.vocab_size, tokenizer.vocab_size
-        model = load_model(config, choice, spacing(config, choice), attempt, device, sizes).eval()
-        return cls(model, tokenizer, device, config.data.window)
+        model = load_chosen(config, choice, attempt, device)
+        return cls(model, load_tokenizers(config, attempt)[0], device, config.data.window)
 
     def sample(self, prompt: str, pieces: int, choice: Choice, samples: int = 1, seed: int = 1) -> list[str]:
         """Continuations of a text, of up to so many pieces each, or to the end of the document."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from experiments.data.encoding.text import MODEL, EncodedText
 from experiments.device import Device
+from experiments.evaluation.likelihood import Likelihood
 from experiments.evaluation.windows import stream_nll
 from experiments.store.keeps import Keep
 from experiments.tasks.base import Context
@@ -36,6 +37,6 @@ def _dev_perplexity(
 
     def evaluate(_step: int) -> dict[str, float]:
         nll = stream_nll(model, stream, device, window=window, stride=window, mix=mix)
-        return {"perplexity": math.exp(min(700.0, math.fsum(nll) / len(nll)))}
+        return {"perplexity": Likelihood(math.fsum(nll), len(nll)).perplexity}
 
     return evaluate

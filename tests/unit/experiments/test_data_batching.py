@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from experiments.data.batches.batch import Batch, collate
 from experiments.data.batches.batching import BatchPlan, deal, split
 from experiments.data.batches.tensors import to_tensors
-from experiments.data.encoding import pairs as pairs_module
+from experiments.data.encoding import mapped
 from experiments.data.encoding.pairs import EncodedPairs, SideWriter, piece_dtype
 from experiments.data.encoding.tokenizer import BOS_ID, EOS_ID, PAD_ID
 from experiments.errors import UserError
@@ -179,7 +179,7 @@ def by_hand(indices: list[int], shape: tuple[int, int, int] | None) -> Batch[lis
 def test_arrays_are_what_a_loop_would_make(
     pairs: EncodedPairs, indices: list[int], shape: tuple[int, int, int] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pairs_module, "MAPPED_BYTES", 0)  # pages are given back after each reading
+    monkeypatch.setattr(mapped, "MAPPED_BYTES", 0)  # pages are given back after each reading
     for _ in range(2):
         batch = collate(pairs, np.array(indices), shape)
     hand = by_hand(indices, shape)

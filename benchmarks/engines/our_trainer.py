@@ -1,0 +1,42 @@
+"""This project's training loop for the engines: rounds of steps until there are no more."""
+
+import contextlib
+import tempfile
+from pathlib import Path
+
+from serve import Rounds
+from torch import Tensor
+
+from experiments.config import TrainingConfig
+from experiments.data.batches.batch import Batch
+from experiments.device import Device
+from experiments.errors import Preempted
+from experiments.training.trainer import train
+from model.protocol import Network
+
+NEVER = 10**9
+
+
+def train_rounds(
+    model: Network,
+    settings: TrainingConfig,
+    device: Device,
+    lanes: int,
+    batches: list[list[Batch[Tensor]]],
+    rounds: Rounds,
+) -> None:
+    """One step per batch, again and again; as a run calls it: experiments.training.trainer.train."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.suppress(Preempted):
+        train(
+            model,
+            settings,
+            d_model=model.config.d_model,
+            batches=lambda step: batches[(step - 1) % len(batches)],
+            seed=1,
+            device=device,
+            folder=Path(folder),
+            emit=lambda *args, **facts: None,
+            should_stop=rounds.step_done,
+            meta={"lineage": "benchmark", "code": "benchmark"},
+            lanes=lanes,
+        )
