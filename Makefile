@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+VALIDATOR := .venv-validator
 
 .PHONY: setup demo test test-slow test-extras test-clusters chaos check bench clean
 
@@ -26,9 +27,15 @@ test: setup
 test-slow: setup
 	$(BIN)/python -m pytest -m slow -n 2 --dist loadfile
 
+# roc-validator requires an older rich than ours: it has an environment of its own
+$(VALIDATOR)/.installed: Makefile
+	$(PYTHON) -m venv $(VALIDATOR)
+	$(VALIDATOR)/bin/pip install --quiet roc-validator==0.13.0 rocrate==0.16.0
+	@touch $@
+
 # the system's Chromium and TeX Live (.ci/packages installs them); without them the tests say so and are skipped
-test-extras: setup
-	$(BIN)/python -m pytest -m "browser or latex" -rs
+test-extras: setup $(VALIDATOR)/.installed
+	$(BIN)/python -m pytest -m "browser or latex or crates" -rs
 
 # a real Slurm (Debian's slurm-wlm and munge, as root) and a real Ray, two nodes each, on this machine
 test-clusters: setup
@@ -50,4 +57,4 @@ bench: setup
 	@ls benchmarks/*.py
 
 clean:
-	rm -rf $(VENV) runs
+	rm -rf $(VENV) $(VALIDATOR) runs

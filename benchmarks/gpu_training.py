@@ -1,12 +1,14 @@
-"""Training speed of all rows of Table 3 at paper sizes on one GPU, unattended and resumable.
+"""Training speed of all rows of a study at paper sizes on one GPU, unattended and resumable.
 
-    python -m benchmarks.gpu_training --out FILE.json [--rows KEY,GROUP] [--seconds S] [--tiny] [--device cpu]
+    python -m benchmarks.gpu_training --out FILE.json [--study table3|nanogpt] [--rows KEY,GROUP] [--seconds S]
+                                      [--tiny] [--device cpu]
 
-Every row trains on generated pairs (lengths log-normal, mean 28 pieces, V 37,000) with the code and the settings of a
-run, 25,000 tokens per step. MFU is model.cost's operations for the real tokens over the rate of the GPU's bf16 matrix
-product, measured here. Rows in FILE are not measured again, so the same command continues after a time limit; a failed
-row is tried again. `--compile` adds rows with training.compile: every padded shape is compiled when it first occurs, so
-use `--spread 0` (one length, few shapes).
+Every row trains with the code and the settings of a run: of `table3` on generated pairs (lengths log-normal, mean 28
+pieces, V 37,000), 25,000 tokens per step; of `nanogpt`, GPT-2 124M and its variations, on generated text in windows of
+1,024 pieces (V 50,257), 491,520 tokens per step. MFU is model.cost's operations for the real tokens over the rate of
+the GPU's bf16 matrix product, measured here. Rows in FILE are not measured again, so the same command continues after a
+time limit; a failed row is tried again. `--compile` adds rows with training.compile: every padded shape is compiled
+when it first occurs, so use `--spread 0` (one length, few shapes).
 `--tiny` is the same with the study's demo profile.
 Needs torch and what `ablations` and `experiments` import to plan and train: numpy, pydantic, safetensors.
 """
@@ -31,18 +33,25 @@ from benchmarks.machine import machine
 from experiments.config import DeviceSpec, RunConfig
 from experiments.data.encoding.encoded import EncodedCorpus
 from experiments.data.encoding.pairs import SIDES, EncodedPairs, SideWriter, piece_dtype
+from experiments.data.encoding.stream import Stream
+from experiments.data.encoding.tokenizer import EOS_ID
 from experiments.device import Device, seed_everything
 from experiments.errors import Preempted
 from experiments.store.sealed import write_json
 from experiments.tasks.base import Context
+from experiments.tasks.language.batches import WindowBatches
+from experiments.tasks.load import load_task
 from experiments.tasks.sequence.batches import Batches
-from experiments.tasks.translation import TASK
 from experiments.training.trainer import train
 from model.cost import flops_per_token
 from model.factory import build_model
 
 PAIRS, MEAN, ROUNDS = 30_000, 28, 3
+PIECES = 4_000_000  # of the generated text
 TINY = ("data.vocab_size=500", "training.tokens_per_batch=400", "training.precision=auto")
+
+
+Data = EncodedPairs | Stream
 
 
 def main() -> int:
@@ -54,7 +63,12 @@ def main() -> int:
     report |= {"device": device.describe(), "matrix_product_tflops": round(limit / 1e12, 3), **machine()}
     with tempfile.TemporaryDirectory() as folder:
         rows = _rows(options)
-        pairs = _pairs(Path(folder), cast(RunConfig, rows[0].config).data.vocab_size, options.spread)
+        vocabulary = cast(RunConfig, rows[0].config).data.vocab_size
+        data: Data = (
+            _pairs(Path(folder), vocabulary, options.spread)
+            if options.study == "table3"
+            else _text(Path(folder), vocabulary)
+        )
         for row in rows:
             key = row.variation.key + (" compiled" if options.compile else "")
             if "target_tokens_per_s" in report["rows"].get(key, {}):
@@ -63,7 +77,7 @@ def main() -> int:
                 print(f"{options.seconds} s are over: the same command goes on with {key}", flush=True)
                 break
             try:
-                found = _measure(row, pairs, device, Path(folder), options)
+                found = _measure(row, data, device, Path(folder), options)
                 found["mfu"] = round(found["flops_per_token"] * found["target_tokens_per_s"] / limit, 4)
             except Exception as error:  # one row's failure is a result, not the end of the others
                 traceback.print_exc()
@@ -84,7 +98,17 @@ def main() -> int:
 def _rows(options: argparse.Namespace) -> list[PlannedRow]:
     profile, sets = ("demo", TINY) if options.tiny else ("paper", ())
     sets += ("training.compile=true",) if options.compile else ()
-    return resolve(load_study("table3"), selection(profile, None, options.rows, 1, sets), TASK)
+    study = load_study(options.study)
+    return resolve(study, selection(profile, None, options.rows, 1, sets), load_task(study.task))
+
+
+def _text(folder: Path, vocabulary: int) -> Stream:
+    """Generated pieces, laid out as an encoded text of one document."""
+    pieces = np.random.default_rng(1).integers(4, vocabulary, PIECES).astype(piece_dtype(vocabulary))
+    pieces[[0, -1]] = EOS_ID
+    pieces.tofile(folder / "pieces")
+    np.save(folder / "documents.npy", np.array([0, PIECES - 1], np.int64), allow_pickle=False)
+    return Stream(folder, piece_dtype(vocabulary))
 
 
 def _pairs(folder: Path, vocabulary: int, spread: float) -> EncodedPairs:
@@ -100,14 +124,16 @@ def _pairs(folder: Path, vocabulary: int, spread: float) -> EncodedPairs:
     return EncodedPairs(folder, (dtype, dtype))
 
 
-def _measure(
-    row: PlannedRow, pairs: EncodedPairs, device: Device, folder: Path, options: argparse.Namespace
-) -> dict[str, Any]:
+def _measure(row: PlannedRow, data: Data, device: Device, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Warm steps, then the median of rounds."""
     config = cast(RunConfig, row.config)
     spec = DeviceSpec("cuda" if device.is_cuda else "cpu", device.threads)
     context = Context(folder, "benchmark", folder, {}, spec, _ignore, lambda: False)
-    batches = Batches(config, context, cast(EncodedCorpus, SimpleNamespace(train=pairs)))
+    batches = (
+        WindowBatches(config, context, data)
+        if isinstance(data, Stream)
+        else Batches(config, context, cast(EncodedCorpus, SimpleNamespace(train=data)))
+    )
     seed_everything(1)
     model = build_model(config.model, config.data.vocab_size, device=device.torch_device)
     clock = _Clock(device, batches, options.warm, options.steps)
@@ -136,7 +162,7 @@ def _measure(
         "target_tokens_per_s": clock.rate,
         "step_ms": clock.step_ms,
         "flops_per_token": round(work),
-        "num_params": TASK.num_params(config),
+        "num_params": load_task(config.task).num_params(config),
         "peak_memory_gb": round(device.peak_memory_bytes() / 1e9, 2),
         "target_tokens_per_step": clock.tokens_per_step,
         **batches.describe(),
@@ -146,7 +172,7 @@ def _measure(
 class _Clock:
     """Counts the trainer's steps, and stops it after the last round."""
 
-    def __init__(self, device: Device, batches: Batches, warm: int, steps: int) -> None:
+    def __init__(self, device: Device, batches: Batches | WindowBatches, warm: int, steps: int) -> None:
         self._device, self._batches, self._warm, self._steps = device, batches, warm, steps
         self._done = 0
         self._times = list[float]()
@@ -218,7 +244,8 @@ def _ignore(*_args: Any, **_facts: Any) -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="the report; read first, then added to")
-    parser.add_argument("--rows", help="keys and groups of Table 3, with commas; all if unset")
+    parser.add_argument("--study", choices=("table3", "nanogpt"), default="table3")
+    parser.add_argument("--rows", help="keys and groups of the study, with commas; all if unset")
     parser.add_argument("--seconds", type=float, default=540, help="no further row is begun after these")
     parser.add_argument("--steps", type=int, default=10, help="updates of a round")
     parser.add_argument("--warm", type=int, default=15, help="updates before the first round")

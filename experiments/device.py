@@ -222,7 +222,8 @@ def _open_cuda(device: torch.device, spec: DeviceSpec) -> None:
     there = torch.cuda.device_count()
     if device.index >= there:
         raise UserError(
-            f"The run has {spec.count} GPUs, but torch sees {there}: check CUDA_VISIBLE_DEVICES and nvidia-smi."
+            f"The run has {spec.count} GPU{'s' * (spec.count != 1)}, but torch sees {there}: check "
+            "CUDA_VISIBLE_DEVICES and nvidia-smi."
         )
     torch.cuda.set_device(device)
     if spec.memory_gb is None:

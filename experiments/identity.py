@@ -4,6 +4,7 @@
     eval_id   the run_id, all evaluation settings, digests of the evaluated set
 
 An ensemble trains nothing: it reads finished runs, its members, so their run_ids are among its inputs and name it.
+So does a branch, which begins with the state of another run, its trunk, after one of that run's steps.
 Settings that change no trained number are not part of run_id (config.NOT_IN_RUN_ID). Imports no torch.
 """
 
@@ -11,13 +12,21 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from experiments.config import TaskConfig, defaults, difference, flatten
 
 PROBE_ID = "0" * 16  # run_id of trainings that are only measured
 NO_SEED = 0  # of an ensemble: seeds of trainings begin at 1
 _MEMBER = re.compile(r"ensemble member ([1-9][0-9]{0,5})")
+_TRUNK, _AFTER = "trunk", "trunk steps"
+
+
+class Trunk(NamedTuple):
+    """Where a branch begins: with the state of this run after this step."""
+
+    run_id: str
+    step: int
 
 
 def run_identity(config: TaskConfig, inputs: Mapping[str, str]) -> str:
@@ -49,9 +58,21 @@ def members_in(inputs: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(found[number] for number in sorted(found))
 
 
-def without_members(inputs: Mapping[str, str]) -> dict[str, str]:
-    """The digests of the data alone."""
-    return {name: value for name, value in inputs.items() if not _MEMBER.fullmatch(name)}
+def with_trunk(inputs: Mapping[str, str], trunk: Trunk) -> dict[str, str]:
+    """The inputs of a branch: those of its own training, and where it begins."""
+    return {**inputs, _TRUNK: trunk.run_id, _AFTER: str(trunk.step)}
+
+
+def trunk_in(inputs: Mapping[str, str]) -> Trunk | None:
+    """Where a branch begins; None for the inputs of a training from the start."""
+    run_id, step = inputs.get(_TRUNK, ""), inputs.get(_AFTER, "")
+    return Trunk(run_id, int(step)) if re.fullmatch("[0-9a-f]{16}", run_id) and step.isdecimal() else None
+
+
+def without_runs(inputs: Mapping[str, str]) -> dict[str, str]:
+    """The digests of the data alone, without the members of an ensemble and the trunk of a branch."""
+    theirs = (_TRUNK, _AFTER) if trunk_in(inputs) else ()
+    return {name: value for name, value in inputs.items() if not _MEMBER.fullmatch(name) and name not in theirs}
 
 
 def lineage(config: TaskConfig, inputs: Mapping[str, str]) -> str:

@@ -242,7 +242,8 @@ def _depth(config: "ModelConfig", side: Side) -> int:
 def groups(config: "ModelConfig", side: Side) -> tuple[int, ...]:
     """For each layer, in order, the index of the weights that it uses: 0, 0, 1, 1 for four layers in two groups."""
     count = len(layers(config, side))
-    sets = min(config.layer_groups or count, count)
+    shares = config.layer_groups_in in ("both", side)
+    sets = min((config.layer_groups if shares else None) or count, count)
     return tuple(layer * sets // count for layer in range(count))
 
 
@@ -258,6 +259,8 @@ _OF_TWO_SIDES = frozenset({"shared_vocabulary", "memory_embeddings"})  # not of 
 def settings_read(config: "ModelConfig") -> frozenset[str]:
     """Names of the settings on which this network depends."""
     found = set(_ALWAYS if config.encoder else _ALWAYS - _OF_TWO_SIDES)
+    if config.encoder and config.layer_groups is not None:
+        found.add("layer_groups_in")
     for side in SIDES:
         if _has_n(parse(getattr(config, side))):
             found |= {f"{side}_layers"} | ({"num_layers"} if getattr(config, f"{side}_layers") is None else set())

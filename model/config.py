@@ -61,9 +61,21 @@ class ModelConfig(Section):
     position_distance: int = Field(128, ge=1, description="position bias: distances from here on share a bucket")
     position_shared: bool = Field(True, description="position bias: one table for all layers of a stack")
     rotary_share: float = Field(1.0, gt=0, le=1, description="part of a head's width that rotary positions turn")
-    activation: Literal["relu", "gelu", "swish", "relu2", "glu", "bilinear", "reglu", "geglu", "swiglu"] = Field(
-        "relu", description="of the feed-forward network; the last five are gated, with a third matrix"
-    )
+    activation: Literal[
+        "relu",
+        "gelu",
+        "swish",
+        "relu2",
+        "elu",
+        "selu",
+        "sigmoid",
+        "softplus",
+        "glu",
+        "bilinear",
+        "reglu",
+        "geglu",
+        "swiglu",
+    ] = Field("relu", description="of the feed-forward network; the last five are gated, with a third matrix")
     norm_kind: Literal["layer", "rms", "scale"] = Field("layer", description="LayerNorm, RMSNorm or ScaleNorm")
     fixnorm: bool = Field(False, description="embeddings of length 1, in the look-up and in the softmax")
     residual: bool = Field(True, description="residual connections around the sub-layers")
@@ -74,16 +86,22 @@ class ModelConfig(Section):
     embedding_scale: float | None = Field(
         None, gt=0, description="factor on the embeddings; the root of their width if unset"
     )
-    tying: Literal["all", "decoder", "none"] = Field(
-        "all", description="matrices that are one: source, target and softmax; target and softmax; none"
+    tying: Literal["all", "decoder", "inputs", "none"] = Field(
+        "all",
+        description="matrices that are one: source, target and softmax; target and softmax; source and target; none",
     )
-    embedding_size: int | None = Field(None, ge=1, description="width of factorised embeddings; d_model if unset")
+    embedding_size: int | None = Field(
+        None, ge=1, description="width of factorised embeddings; d_model if unset, and in a softmax of tying = inputs"
+    )
     layer_groups: int | None = Field(
         None, ge=1, description="layers of a stack share weights within so many groups; 1: all; each its own if unset"
     )
     layer_drop: float = Field(0.0, ge=0, lt=1, description="probability that a layer is left out of a training step")
 
     memory_embeddings: bool = Field(False, description="the decoder reads the encoder's output plus its input")
+    layer_groups_in: Literal["both", "encoder", "decoder"] = Field(
+        "both", description="stacks whose layers share weights within layer_groups"
+    )
 
     @property
     def longest(self) -> int | None:
@@ -105,6 +123,11 @@ class ModelConfig(Section):
             raise ValueError(f'residual_scale = "deepnorm" is made for norm = "post", and norm is "{self.norm}"')
         if self.residual_scale != 1 and not self.residual:
             raise ValueError(f"residual_scale = {self.residual_scale} scales a sum, and residual = false leaves it out")
+        if self.tying == "inputs" and not self.shared_vocabulary:
+            raise ValueError(
+                'tying = "inputs" makes one matrix of source and target, and shared_vocabulary = false gives them two '
+                'vocabularies: take tying = "none"'
+            )
         if self.positions == "sinusoidal" and self.d_model % 2:
             raise ValueError(
                 f"d_model = {self.d_model} is odd, and sinusoidal positions pair each sine with a cosine: "

@@ -68,8 +68,11 @@ def _joining(config: ModelConfig) -> int:
 
 
 def _embeddings(config: ModelConfig, target: int, source: int) -> int:
-    separate = bool(config.encoder) and (config.tying != "all" or not config.shared_vocabulary)
     width = config.embedding_size or config.d_model
+    if config.tying == "inputs":  # the softmax's matrix has the full width
+        widen = width * config.d_model if config.embedding_size else 0
+        return target * (width + config.d_model) + widen
+    separate = bool(config.encoder) and (config.tying != "all" or not config.shared_vocabulary)
     rows = target + (source if separate else 0) + (target if config.tying == "none" else 0)
     widen = (separate + 2) * width * config.d_model if config.embedding_size else 0  # one per side, and the softmax's
     return rows * width + widen
@@ -95,8 +98,9 @@ def forward_flops(config: ModelConfig, vocab_size: int, source_length: Length, t
     width = config.embedding_size or config.d_model
     # of both sides to the width of the layers, and of the target back
     embedded = source_length + target_length if config.encoder else target_length
-    factors = (embedded + target_length) * width * config.d_model if config.embedding_size else 0
-    total: Length = layers + 2 * (target_length * width * vocab_size + factors)
+    full = config.tying == "inputs"  # the softmax has the width of the layers
+    factors = (embedded + target_length * (not full)) * width * config.d_model if config.embedding_size else 0
+    total: Length = layers + 2 * (target_length * (config.d_model if full else width) * vocab_size + factors)
     return total
 
 

@@ -21,9 +21,11 @@ from model.sublayers.contract import Given, Room
 def _roles(config: ModelConfig) -> tuple[str, str, str]:
     """The names of the embeddings of source, target and softmax."""
     if not config.encoder:
-        return "target", "target", "output" if config.tying == "none" else "target"
+        return "target", "target", "output" if config.tying in ("inputs", "none") else "target"
     if config.tying == "none":
         return "source", "target", "output"
+    if config.tying == "inputs":
+        return "shared", "shared", "output"
     separate = config.tying == "decoder" or not config.shared_vocabulary
     return ("source", "target", "target") if separate else ("shared", "shared", "shared")
 
@@ -43,8 +45,11 @@ class EncoderDecoder(Network):
         self._roles = _roles(config)
         sizes = {"source": source_vocab_size or vocab_size}
         width = config.embedding_size or config.d_model
+        widths = {"output": config.d_model} if config.tying == "inputs" else {}  # a softmax that nothing factorises
         self.embeddings = nn.ModuleDict({
-            role: Embedding(sizes.get(role, vocab_size), width, config.embedding_scale, fixnorm=config.fixnorm)
+            role: Embedding(
+                sizes.get(role, vocab_size), widths.get(role, width), config.embedding_scale, fixnorm=config.fixnorm
+            )
             for role in sorted(set(self._roles))
         })  # fmt: skip
         # Factorised embeddings (Lan 2019, ALBERT, arXiv 1909.11942, section 3.1): V × E and E × D in place of V × D.
@@ -52,7 +57,8 @@ class EncoderDecoder(Network):
         if config.embedding_size:
             for role in sorted(set(self._roles[:2])):
                 self.widen[role] = nn.Linear(width, config.d_model, bias=False)
-            self.narrow["output"] = nn.Linear(config.d_model, width, bias=False)
+            if config.tying != "inputs":
+                self.narrow["output"] = nn.Linear(config.d_model, width, bias=False)
         self.quick = applies(config)  # whether a search takes its quick form (model/fast)
         self.encoder = Stack(config, "encoder") if config.encoder else None
         self.decoder = Stack(config, "decoder")

@@ -1,8 +1,9 @@
 """A child program without torch: trains nothing, obeys the contract of experiments/child/run.py, fails on command.
 
 `config["stub"]` may hold: step_s, checkpoint_steps, and attempts: {"1": {"at": step, "do": …}} with do one of kill,
-exit, bug, user_error, diverged, out_of_memory, disk_full, lie (ends well without a result), deaf (ignores SIGTERM),
-hang (deaf, and no step more), segfault, mute (the disk is so full that not even that can be told).
+exit, bug, raise (a bug with its traceback), user_error, diverged, out_of_memory, disk_full, lie (ends well without a
+result), deaf (ignores SIGTERM), hang (deaf, and no step more), segfault, mute (the disk is so full that not even that
+can be told).
 Its state is a sum over steps, so that lost or repeated steps show in the result.
 """
 
@@ -12,6 +13,7 @@ import os
 import signal
 import sys
 import time
+import traceback
 from pathlib import Path
 
 from experiments.child.stopping import StopRequest
@@ -37,6 +39,12 @@ def misbehave(what, events):
     if what == "deaf":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         return
+    if what == "raise":
+        try:
+            sum([1, 0]) / sum([])
+        except ZeroDivisionError as error:
+            events.emit("failed", cls="bug", message=str(error), traceback=traceback.format_exc())
+            os._exit(1)
     events.emit("failed", cls=what, message=f"stub says {what}", traceback="")
     os._exit(1)
 

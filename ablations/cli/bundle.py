@@ -19,16 +19,23 @@ from experiments.exchange.redaction import NOTHING, identity, places
 from experiments.jobs.queue.job import Member
 from experiments.store.layout import Store
 from experiments.tracking.record import finished_run
-from reports.trust.bundles.archive import SUFFIX
+from reports.trust.bundles.archive import CRATE_SUFFIX, SUFFIX, is_bundle
 from reports.trust.bundles.read import read_bundle
 from reports.trust.bundles.traces import traces
 from reports.trust.bundles.write import write_bundle
+from reports.trust.stated import sentences
+from reports.trust.statement import state
 
 
 def bundle(
     study: options.StudyName,
     selectors: Selectors,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="The archive; STUDY.tar.gz if unset.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The archive; STUDY.tar.gz (STUDY.zip of a crate) if unset.")
+    ] = None,
+    crate: Annotated[
+        bool, typer.Option("--crate", help="Write an RO-Crate (.zip), which other programs can read too.")
+    ] = False,
     weights: Annotated[bool, typer.Option("--weights", help="Include the trained weights.")] = False,
     anonymous: Annotated[
         bool, typer.Option("--anonymous", help="For double-blind review: no names, commits, logs or code changes.")
@@ -39,9 +46,13 @@ def bundle(
     if anonymous and as_recorded:
         raise UserError("--anonymous removes what --as-recorded keeps: give only one of them.")
     chosen = choose(study, selectors)
-    path = out or Path(f"{chosen.study.name}{SUFFIX}")
-    if not path.name.endswith(SUFFIX):
-        raise UserError(f"--out {path}: a bundle's name ends with {SUFFIX}.")
+    suffix = CRATE_SUFFIX if crate else SUFFIX
+    path = out or Path(f"{chosen.study.name}{suffix}")
+    if not path.name.endswith(suffix):
+        what, other = (
+            ("crate", "leave out --crate") if crate else ("bundle", f"for a crate ({CRATE_SUFFIX}) add --crate")
+        )
+        raise UserError(f"--out {path}: a {what}'s name ends with {suffix}; {other}.")
     if not path.absolute().parent.is_dir():
         raise UserError(f"--out {path}: there is no folder {path.absolute().parent}. Create it, or name another one.")
     plan, opened, folder = chosen.plan, chosen.store, chosen.study.folder
@@ -51,9 +62,14 @@ def bundle(
         redaction = (
             identity(opened, folder) if anonymous else places(opened, [r.run_id for r in plan.trainings], folder)
         )
-    count = write_bundle(path, plan, opened, chosen.columns, chosen.asked, redaction, weights)
+    statement = state(plan, opened)
+    count = write_bundle(
+        path, plan, opened, chosen.columns, chosen.asked, redaction, weights, statement if crate else None
+    )
     size = f"{path.stat().st_size / 1e6:.1f} MB"
     typer.echo(f"{path}: {number(len(plan.trainings), 'run')}, {number(count, 'file')}, {size}")
+    for sentence in sentences(statement):
+        typer.echo(f"- {sentence}")
     for found in traces(path, opened.root) if anonymous else ():
         typer.echo(f"not anonymous: {found}", err=True)
 
@@ -78,7 +94,7 @@ Members = dict[str, tuple[Member, ...]]
 
 def _origin(source: Path, folder: Path) -> tuple[Store, Members]:
     """The store to import from, and the tables that its runs belong to."""
-    if source.name.endswith(SUFFIX):
+    if is_bundle(source.name):
         found = read_bundle(source, folder)
         typer.echo(f"{source}: {found.checked}", err=True)
         plan = found.plan
@@ -87,7 +103,7 @@ def _origin(source: Path, folder: Path) -> tuple[Store, Members]:
             members[run.run_id] = (*members.get(run.run_id, ()), member(plan, run))
         return found.store, members
     if not (source / "store.json").is_file():
-        raise UserError(f"{source} is neither a bundle ({SUFFIX}) nor a store (it has no store.json).")
+        raise UserError(f"{source} is neither a bundle ({SUFFIX}, {CRATE_SUFFIX}) nor a store (it has no store.json).")
     store = Store.open(source, create=False)
     return store, {row.run_id: row.members for row in all_rows(store)}
 

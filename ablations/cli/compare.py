@@ -11,11 +11,12 @@ import typer
 from ablations.cli import options
 from ablations.cli.report import table_of
 from ablations.service.selected import SelectedTable, Selectors, choose_table
+from ablations.study.messages import number
 from experiments.errors import UserError
 from reports.results.results import CountsOf, counts_in
 from reports.results.revision import AtRevision
 from reports.results.table import Table
-from reports.trust.bundles.archive import SUFFIX
+from reports.trust.bundles.archive import is_bundle
 from reports.trust.compare import as_records, as_text
 from reports.trust.compare import compare as compare_tables
 from reports.trust.sides import Look, side_of, side_of_file
@@ -41,7 +42,7 @@ def compare(
         )
 
     def choose(name: str, store: Path) -> SelectedTable:
-        return choose_table(name, replace(Selectors() if name.endswith(SUFFIX) else selectors, store=store))
+        return choose_table(name, replace(Selectors() if is_bundle(name) else selectors, store=store))
 
     chosen = choose(study, selectors.store)
     table = table_of(chosen, "none")
@@ -70,7 +71,7 @@ def _other(
     path = Path(str(against))
     if path.suffix in (".json", ".csv"):
         look, found = side_of_file(path)
-        return look, None, f"{path.name}, {len(found)} rows; tokens and sentences unknown"
+        return look, None, f"{path.name}, {number(len(found), 'row')}; tokens and sentences unknown"
     is_store = path.is_dir()
     other = choose(study, path) if is_store else choose(str(against), store)
     table: Table = table_of(other, "none")

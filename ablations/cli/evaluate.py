@@ -20,7 +20,9 @@ def evaluate(
     """
     chosen = choose(study, selectors)
     plan = chosen.plan
-    untrained = [run.name for run in plan.trainings if not run.members and not chosen.store.result(run.run_id)]
+    needed = {run_id for run in plan.runs for run_id in run.members or (run.run_id,)}  # of a branch not its trunk
+    trained = {run_id for run_id in needed if chosen.store.result(run_id)}
+    untrained = [run.name for run in plan.trainings if run.run_id in needed - trained]
     if untrained:
         raise UserError(
             f"Not trained in {chosen.store.root} with these settings: {', '.join(untrained)}. `evaluate` never trains: "
@@ -32,4 +34,4 @@ def evaluate(
             f"The trainings of {', '.join(dict.fromkeys(run.row for run in again))} kept too few checkpoints for this "
             "evaluation.checkpoint, and `evaluate` never trains. Use `ablations run` with the same options."
         )
-    run_chosen(chosen, devices, "keep", "json" if as_json else "markdown")
+    run_chosen(chosen, devices, "keep", "json" if as_json else "")

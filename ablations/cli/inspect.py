@@ -2,26 +2,29 @@
 
 import argparse
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
 from ablations.cli import exits, options
 from ablations.cli.report import table_of
-from ablations.service.selected import Selectors, choose_table
+from ablations.cli.table_options import TableOptions
+from ablations.service.selected import Selectors, choose_table, open_bundle
 from ablations.study.messages import number
 from experiments.errors import UserError
+from reports.table.build import build_table
 from reports.trust import explain as explaining
 from reports.trust import verify as verifying
-from reports.trust.bundles.archive import SUFFIX
+from reports.trust.bundles.archive import is_bundle
 
+_PRINTING = [field.name for field in fields(TableOptions)]
 FORMATS = ", ".join(verifying.SUFFIXES.values())
 
 
 def verify(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A table printed by `ablations report`.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A table printed by `ablations report`, or a bundle.")],
     study: Annotated[
         str | None, typer.Argument(metavar="[STUDY]", help="A study or a bundle, if the file does not name it.")
     ] = None,
@@ -31,11 +34,16 @@ def verify(
         str | None, typer.Option(metavar="MODE", help="As given when the table was printed.")
     ] = None,
     format_: Annotated[str | None, typer.Option("--format", metavar="F", help=f"One of: {FORMATS}")] = None,
+    printing: TableOptions,
 ) -> None:
     """Compute a table again from the store and list the cells that changed. Exits 1 if any did.
 
-    LaTeX and HTML files contain their study and selectors; options given here replace those.
+    Of a bundle alone: which of its cells follow from its files, and whether its printed table is what they give.
+    LaTeX and HTML files contain their study, selectors and choices of columns; options given here replace those.
     """
+    if study is None and is_bundle(file.name):
+        _verify_bundle(file)
+        return
     text = _text(file)
     format_ = format_ or verifying.SUFFIXES.get(file.suffix, "")
     if format_ not in verifying.SUFFIXES.values():
@@ -43,15 +51,30 @@ def verify(
     said = _said(verifying.asked_for(text))
     named, tests = said.pop("study", None), said.pop("significance", None)
     study = study or _find(named, file)
-    if not study.endswith(SUFFIX):
-        selectors = replace(selectors, **{n: value for n, value in said.items() if getattr(selectors, n) is None})
-    table = table_of(choose_table(study, selectors), significance or tests or "auto")
+    if not is_bundle(study):
+        own = {name: value for name, value in said.items() if name not in _PRINTING}
+        selectors = replace(selectors, **{n: value for n, value in own.items() if getattr(selectors, n) is None})
+    said_printing = {name: said[name] for name in _PRINTING if name in said and getattr(printing, name) is None}
+    printing = replace(printing, **said_printing)
+    table = table_of(choose_table(study, selectors), significance or tests or "auto", printing=printing)
     verdict = verifying.verify(text, table, format_)
     if verdict.same:
         typer.echo(f"{file}: {number(verdict.cells, 'cell')}, all equal to the store's")
         return
     typer.echo("\n".join([f"{file}: {number(len(verdict.changed), 'difference')}", *verdict.changed]))
     raise typer.Exit(exits.FAILED)
+
+
+def _verify_bundle(file: Path) -> None:
+    from reports.trust.follow import differences, lines  # with the reader of bundles: it takes a fifth of a second
+
+    bundle = open_bundle(file)
+    table = build_table(bundle.plan, bundle.store, bundle.columns)
+    for line in lines(bundle, table):
+        typer.echo(line)
+    if found := list(differences(bundle, table)):
+        typer.echo("\n".join([f"{file}: {number(len(found), 'difference')}", *found]))
+        raise typer.Exit(exits.FAILED)
 
 
 def _text(file: Path) -> str:
@@ -69,6 +92,9 @@ def _said(words: list[str]) -> dict[str, Any]:
         parser.add_argument(name)
     parser.add_argument("--seeds", type=int)
     parser.add_argument("--set", action="append", dest="sets")
+    for name, kind in get_type_hints(TableOptions).items():
+        of_bool = bool in get_args(kind)
+        parser.add_argument(f"--{name}", action=argparse.BooleanOptionalAction if of_bool else "store", default=None)
     try:
         found, _ = parser.parse_known_args(words)
     except (argparse.ArgumentError, SystemExit):

@@ -17,7 +17,7 @@ from experiments.jobs.queue.states import State
 from experiments.store.layout import Store
 
 FOLLOW_S = 0.5
-SPOKEN = ("resumed", "restarted", "checkpoint_skipped", "failed", "preempted")  # events that explain a run
+SPOKEN = ("resumed", "branched", "restarted", "checkpoint_skipped", "failed", "preempted")  # events that explain a run
 
 
 def log(
@@ -64,6 +64,7 @@ def _print_attempts(store: Store, row: JobStatus) -> None:
 def _spoken(event: dict[str, object]) -> str:
     words = {
         "resumed": "resumed at step {step}, from {path}",
+        "branched": "begins with the state of run {run} after step {step}",
         "restarted": "restarted from step 0: {why}",
         "checkpoint_skipped": "skipped the checkpoint {path}: {reason}",
         "failed": "failed ({cls}): {message}",

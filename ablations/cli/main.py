@@ -28,6 +28,7 @@ VERBS = {  # by name, in the order of --help: the module here, and its function
     "layers": ("layers", "layers"),
     "plan": ("plan", "plan"),
     "probe": ("probe", "probe"),
+    "noise": ("noise", "noise"),
     "run": ("run", "run"),
     "queue": ("run", "queue"),
     "work": ("run", "work_command"),

@@ -16,7 +16,8 @@ StudyName = Annotated[
     str, typer.Argument(metavar="STUDY", help="A built-in study (`ablations studies`) or the path of a .toml file.")
 ]
 StudyOrBundle = Annotated[
-    str, typer.Argument(metavar="STUDY", help="A built-in study, the path of a .toml file, or a bundle (.tar.gz).")
+    str,
+    typer.Argument(metavar="STUDY", help="A built-in study, the path of a .toml file, or a bundle (.tar.gz, .zip)."),
 ]
 Devices = Annotated[
     str, typer.Option(metavar="SLOTS", help="auto, cpu:NxT, cuda:0,2, cuda:*x3; in run also cpu:auto, cuda:*xauto.")
@@ -100,6 +101,19 @@ OPTIONS = {  # options of dataclass fields by name, in the order of --help
         envvar="ABLATIONS_STATE_DIR",
         help="A local folder for queue.db and mlflow.db, if the store is on a network disk.",
     ),
+    "columns": typer.Option(
+        metavar="A,B,…", help="Print these columns, in this order: bleu, d_k, params, bleu.change, any setting …"
+    ),
+    "hide": typer.Option(metavar="A,B,…", help="Leave these columns out."),
+    "plain": typer.Option("--plain/--no-plain", help="No changes from base, no published numbers (LaTeX's default)."),
+    "paper": typer.Option("--paper/--no-paper", help="Published numbers; if unset, where the corpus is the paper's."),
+    "digits": typer.Option(metavar="N|A=N,…", help="Digits after the point, of all metrics or by column."),
+    "units": typer.Option(metavar="A=UNIT,…", help="params in k, M or G; hours in s, min, h or d; else words: f1=%."),
+    "caption": typer.Option(metavar="TEXT", help="Caption or title; the study's title if unset."),
+    "notes": typer.Option(metavar="none|short|full", help="Notes: none, those that explain signs, or all."),
+    "label": typer.Option(metavar="NAME", help="LaTeX: \\label; tab:STUDY if unset."),
+    "wide": typer.Option("--wide/--no-wide", help="LaTeX: across both columns of a page (table*)."),
+    "siunitx": typer.Option("--siunitx/--no-siunitx", help="LaTeX: align numbers with the package siunitx."),
 }
 
 

@@ -1,26 +1,28 @@
 """`ablations plan`: show the runs of a table without running anything."""
 
 import json
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from ablations.cli import options
+from ablations.cli.noise import seeds_needed
 from ablations.cli.terminal import plain_progress
 from ablations.plan.ensembles import in_words
 from ablations.plan.plan import Plan, PlannedRun, plan_as_json
 from ablations.service.enqueue import wanted
 from ablations.service.forecast import Forecast, forecast, lines, measure
 from ablations.service.made_again import say_trained_again, trained_again
+from ablations.service.noise import hours_of_rows, noise_of, wanted_difference
 from ablations.service.obstacles import Obstacle, crowded, obstacles, paragraphs
-from ablations.service.selected import Selectors, choose, device_count
+from ablations.service.selected import Selected, Selectors, choose, device_count
 from ablations.study.messages import duration, number
 from experiments.errors import UserError
 from experiments.identity import seed_in_words
-from experiments.jobs.devices.slots import parse_slots
+from experiments.jobs.devices.slots import Slot, parse_slots
 
 
 def plan(
@@ -30,6 +32,10 @@ def plan(
     devices: options.Devices = "auto",
     devices_per_run: options.DevicesPerRun = "1",
     measured: Annotated[bool, typer.Option("--measure", help="Train a few steps to predict the time.")] = False,
+    detect: Annotated[
+        str | None,
+        typer.Option(metavar="[COLUMN=]D", help="Seeds and hours per row that show a difference D from base."),
+    ] = None,
     as_json: options.Json = False,
 ) -> None:
     """Show the runs of a table: settings, parameters, predicted cost, and state."""
@@ -41,21 +47,64 @@ def plan(
     if measured and todo:
         measure(chosen, todo, slots[0], plain_progress)
     predicted = forecast(chosen, planned, todo, slots)
+    needed = _needed(study, selectors, chosen, detect, slots) if detect is not None else None
     found, again = obstacles(chosen, todo, slots), trained_again(chosen, todo)
     if as_json:
-        typer.echo(json.dumps(_as_json(planned, predicted, found, again), indent=1, ensure_ascii=False))
+        rows = _as_json(planned, predicted, found, again)
+        if needed:
+            for row in rows:
+                row["detect"] = {"seeds": needed.seeds, "hours": needed.hours.get(row["row"])}
+        typer.echo(json.dumps(rows, indent=1, ensure_ascii=False))
     else:
         _print(planned, chosen.store.root, predicted)
         for line in lines(predicted, slots, devices):
             typer.echo(line)
         for note in filter(None, [*planned.notes, say_trained_again(again)]):
             typer.echo(f"note: {note}")
+        for line in needed.lines() if needed else ():
+            typer.echo(line)
     if warning := crowded(slots):
         typer.echo(f"note: {warning}", err=True)
     if any(not obstacle.needs_corpus for obstacle in found):
         raise UserError(paragraphs(found, todo))
     if found:
         typer.echo(f"`ablations run` would refuse this: {paragraphs(found, todo)}", err=True)
+
+
+@dataclass(frozen=True)
+class _Needed:
+    """What --detect asks for."""
+
+    words: str
+    seeds: int | None  # None: more than are looked for
+    hours: dict[str, float | None]  # of all these seeds, by row; None: unknown
+
+    def lines(self) -> Iterator[str]:
+        yield self.words
+        width = max(map(len, self.hours))
+        for row, hours in self.hours.items() if self.seeds else ():
+            time = "unknown time" if hours is None else duration(hours * 3600)
+            yield f"  {row:<{width}}  {number(self.seeds or 0, 'seed')}  {time}"
+
+
+def _needed(study: str, selectors: Selectors, chosen: Selected, detect: str, slots: Sequence[Slot]) -> _Needed:
+    """Seeds and hours of each row. Raises UserError where the store has no two seeds of base."""
+    wanted = wanted_difference(detect)
+    found = noise_of(study, selectors, chosen)
+    if not found:
+        raise UserError(
+            f"--detect: the spread of base between seeds is not known here. `ablations noise {study}` with the same "
+            "options trains some seeds of it."
+        )
+    of = wanted.of(found)
+    seeds = of.seeds_for(wanted.difference)
+    hours = hours_of_rows(study, selectors, slots)
+    count = seeds[0] or 0
+    return _Needed(
+        seeds_needed(of, wanted.difference, seeds),
+        seeds[0],
+        {row: None if value is None else value * count for row, value in hours.items()},
+    )
 
 
 def _as_json(
@@ -86,6 +135,8 @@ def _print(planned: Plan, store: Path, predicted: Forecast) -> None:
         if run.members:
             members = planned.members_of(run)
             typer.echo(f"  {'':<{width}}  of {members[0].row}, {in_words([member.seed for member in members])}")
+        if run.trunk and (trunk := planned.trunk_of(run)):
+            typer.echo(f"  {'':<{width}}  begins with {trunk.name} after step {run.trunk.step:,}")
         if run.row not in described:
             described.add(run.row)
             for line in run.config.described():

@@ -7,10 +7,10 @@ from typing import Annotated
 import typer
 
 from ablations.cli import exits
-from ablations.service.queued_runs import all_rows
 from ablations.service.selected import Place
 from ablations.study.messages import number
-from experiments.errors import UserError
+from experiments.errors import Damaged, UserError
+from experiments.jobs.queue.queue import Queue
 from experiments.jobs.queue.states import State
 from experiments.store.layout import Store
 from experiments.store.pruning import removable, remove, size
@@ -25,21 +25,33 @@ def prune(
     """Remove the checkpoints of finished runs; weights, scores, events and logs stay. Asks first."""
     opened = place.open()
     with _alone(opened):
-        busy = [row.run_id for row in all_rows(opened) if row.state in (State.WAITING, State.RUNNING)]
+        busy = _busy(opened)
         found = list(removable(opened, busy))
         if not found:
             typer.echo(f"nothing to remove in {opened.root}")
             return
         megabytes = size([one.path for one in found]) / 1e6
         counts = Counter(one.what for one in found)
-        what = ", ".join(f"{count} folders of {name}" for name, count in counts.items())
-        typer.echo(f"{megabytes:,.1f} MB in {opened.root}: {what}, of {len({one.run_id for one in found})} runs.")
-        typer.echo("Without them, runs cannot be averaged, evaluated at their best step, or trained for more steps.")
+        what = ", ".join(f"{number(count, 'folder')} of {name}" for name, count in counts.items())
+        runs = number(len({one.run_id for one in found}), "run")
+        typer.echo(f"{megabytes:,.1f} MB in {opened.root}: {what}, of {runs}.")
+        lost = "averaged, evaluated at their best step, trained for more steps or branched from"
+        typer.echo(f"Without them, runs cannot be {lost}.")
         if not yes and not typer.confirm("Remove them?"):
             typer.echo("nothing was removed")
             return
         remove([one.path for one in found])
         typer.echo(f"removed {megabytes:,.1f} MB")
+
+
+def _busy(store: Store) -> set[str]:
+    """Runs that wait or run, and those that they read: a trunk's checkpoint is the beginning of its branches."""
+    with Queue(store.queue_db, create=False) as queue:
+        found = {row.run_id for row in queue.status() if row.state in (State.WAITING, State.RUNNING)}
+        for run_id in list(found):
+            with contextlib.suppress(Damaged):
+                found.update(queue.job(run_id).job.after)
+    return found
 
 
 def rebuild(place: Place) -> None:

@@ -1,59 +1,101 @@
 """`ablations report`: print the table from the results in the store."""
 
 import shlex
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from ablations.cli import exits, options
+from ablations.cli.table_options import TableOptions
+from ablations.cli.terminal import unguarded
 from ablations.service.selected import SelectedTable, Selectors, choose_table
 from ablations.study.messages import number
 from experiments.errors import UserError, explain_os_errors
 from experiments.store.durable import write_bytes
 from reports.render.formats import RENDERERS, render
+from reports.render.printed import choices_for
+from reports.render.terminal import for_terminal
 from reports.results.failures import failures
 from reports.results.sound import Results
 from reports.results.table import Table, missing_cells
 from reports.table.build import build_table
 
 CARRY_NO_WARNINGS = ("csv", "json")
+BY_STUDY = TableOptions()
 
 
 def report(
     study: options.StudyOrBundle,
+    *,
     selectors: Selectors,
-    format_: Annotated[str, typer.Option("--format", metavar="F", help="One of: " + ", ".join(RENDERERS))] = "markdown",
+    format_: Annotated[
+        str,
+        typer.Option(
+            "--format", metavar="F", help=f"One of: {', '.join(RENDERERS)}. If unset: terminal on one, else markdown."
+        ),
+    ] = "",
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write to a file instead of the terminal.")] = None,
     significance: options.Significance = "auto",
+    provisional: Annotated[
+        bool, typer.Option("--provisional", help="Where a seed is missing, print the mean over the others, marked.")
+    ] = False,
     strict: Annotated[bool, typer.Option(help="Exit with 1 if the table has gaps.")] = False,
     as_json: options.Json = False,
+    printing: TableOptions,
 ) -> None:
-    """Print the table of a study; missing results are shown as gaps."""
+    """Print the table of a study; missing results are shown as gaps.
+
+    The choices of columns, notes and so on may also stand in the study (docs/printing.md). CSV and JSON have every
+    column, unless some are chosen here.
+    """
     chosen = choose_table(study, selectors)
-    table = print_table(chosen, "json" if as_json else format_, out, significance)
+    table = print_table(chosen, "json" if as_json else format_, out, significance, provisional, printing)
     gaps = missing_cells(table)
     if strict and gaps:
         typer.echo(f"{number(gaps, 'cell')} missing", err=True)
         raise typer.Exit(exits.FAILED)
 
 
-def table_of(chosen: SelectedTable, significance: str = "auto", results: Results | None = None) -> Table:
-    """The selected table, with the words of the command line that select it."""
-    table = build_table(chosen.plan, results or chosen.store, chosen.columns, significance)
+def table_of(
+    chosen: SelectedTable,
+    significance: str = "auto",
+    results: Results | None = None,
+    *,
+    provisional: bool = False,
+    printing: TableOptions = BY_STUDY,
+) -> Table:
+    """The selected table, with the words of the command line that select and print it."""
+    store = results or chosen.store
+    table = build_table(chosen.plan, store, chosen.columns, significance, provisional=provisional)
     words = [*chosen.asked, *(("--significance", significance) if significance != "auto" else ())]
-    return replace(table, asked=shlex.join(words))
+    return replace(table, asked=shlex.join([*words, *printing.words()]), chosen=printing.choices())
 
 
-def print_table(chosen: SelectedTable, format_: str, out: Path | None = None, significance: str = "auto") -> Table:
-    """Build the table and print it, or write it to `out` atomically."""
+def print_table(
+    chosen: SelectedTable,
+    format_: str,
+    out: Path | None = None,
+    significance: str = "auto",
+    provisional: bool = False,
+    printing: TableOptions = BY_STUDY,
+) -> Table:
+    """Build the table and print it, or write it to `out` atomically; "" is the format for where it goes."""
+    screen = unguarded(sys.stdout) if out is None and unguarded(sys.stdout).isatty() else None
+    format_ = format_ or ("terminal" if screen else "markdown")
     if format_ not in RENDERERS:
         raise UserError(f"--format {format_}: write one of {', '.join(RENDERERS)}.")
-    table = table_of(chosen, significance)
-    if format_ in CARRY_NO_WARNINGS:
+    table = table_of(chosen, significance, provisional=provisional, printing=printing)
+    if format_ in CARRY_NO_WARNINGS or choices_for(table, format_).notes == "none":
         for warning in table.warnings:
             typer.echo(f"warning: {warning}", err=True)
+    if screen and format_ == "terminal":
+        console = Console(file=screen, highlight=False)
+        console.print(for_terminal(table, console.width))
+        return table
     text = page(table, chosen) if format_ == "html" else render(table, format_)
     if out is None:
         typer.echo(text, nl=not text.endswith("\n"))

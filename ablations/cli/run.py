@@ -1,5 +1,6 @@
 """`ablations queue`, `work` and `run`: from the plan to finished runs."""
 
+import time
 from collections import Counter
 from dataclasses import replace
 from typing import Annotated
@@ -7,8 +8,9 @@ from typing import Annotated
 import typer
 
 from ablations.cli import exits, options
-from ablations.cli.progress import work_on
-from ablations.cli.report import print_table
+from ablations.cli.progress import Live, work_on
+from ablations.cli.report import BY_STUDY, print_table
+from ablations.cli.table_options import TableOptions
 from ablations.cli.terminal import plain_progress
 from ablations.plan.plan import Plan, PlannedRun
 from ablations.service.enqueue import enqueue, prepare, wanted
@@ -17,8 +19,9 @@ from ablations.service.made_again import say_renewed, say_trained_again, trained
 from ablations.service.obstacles import crowded, refuse
 from ablations.service.selected import Place, Selected, Selectors, choose, device_count
 from ablations.service.sharing import as_one, resolve_auto
+from ablations.service.smoke import smoke as tried
 from ablations.service.work import WorkOptions, engine_settings
-from ablations.study.messages import number
+from ablations.study.messages import duration, number
 from experiments.errors import UserError
 from experiments.jobs.coordinator.reporter import Summary
 from experiments.jobs.coordinator.watch import HANG_S
@@ -90,6 +93,12 @@ def run(
     max_hours: Annotated[
         float | None, typer.Option(metavar="H", min=0.0, help="Refuse to start if the runs would take longer.")
     ] = None,
+    smoke: Annotated[
+        bool,
+        typer.Option(
+            "--smoke", help="Only try: two steps and two sentences of every row, then the table's skeleton; keeps none."
+        ),
+    ] = False,
     as_json: options.Json = False,
 ) -> None:
     """Train and evaluate the missing runs of a table, then print it."""
@@ -113,22 +122,60 @@ def run(
         working = replace(working, devices=resolve_auto(devices, chosen, todo, plain_progress, say))
     if max_hours is not None and todo:
         typer.echo(refuse_above(max_hours, chosen, todo, working.slots, plain_progress, here=here), err=True)
-    run_chosen(chosen, working, stale, "json" if as_json else "markdown")
+    format_ = "json" if as_json else ""
+    if smoke:
+        _try_all(chosen, working, format_)
+    else:
+        run_chosen(chosen, working, stale, format_)
 
 
-def run_chosen(chosen: Selected, working: WorkOptions | str, stale: str, format_: str, show: bool = True) -> None:
+def _try_all(chosen: Selected, working: WorkOptions, format_: str) -> None:
+    """Two steps of every row. Exits 1 if one failed, with 128 + the signal if interrupted."""
+    began = time.monotonic()
+    with tried(chosen, plain_progress) as small:
+        with Live() as live:
+            summary = working.start(small.store, "empty", live.update, tracked=False)
+        failed = {} if summary.interrupted else small.failed()
+        rows = dict.fromkeys(run.row for run in small.runs)
+    print_table(chosen, format_)
+    for row, why in failed.items():
+        typer.echo(f"{row}: {why}", err=True)
+    tried_in = (
+        f"two steps of {number(len(rows), 'row')} in {duration(time.monotonic() - began)}; nothing of them is kept"
+    )
+    typer.echo(f"{tried_in}; {len(failed) or 'none'} failed", err=True)
+    if summary.interrupted:
+        raise typer.Exit(exits.INTERRUPTED + summary.interrupted)
+    if failed:
+        raise typer.Exit(exits.FAILED)
+
+
+def run_chosen(
+    chosen: Selected,
+    working: WorkOptions | str,
+    stale: str,
+    format_: str,
+    show: bool = True,
+    printing: TableOptions = BY_STUDY,
+) -> None:
     """plan − valid results → queue → work → report. Exits 1 if a run failed, with 128 + the signal if interrupted."""
     working = WorkOptions(working) if isinstance(working, str) else working
     plan = chosen.plan
     runs = wanted(plan, stale)
     summary = Summary()
-    if runs:
-        _queue(chosen, plan, runs, stale)
-        summary = work_on(chosen.store, working)
-    else:
+    if not runs:
         typer.echo(f"{number(len(plan.trainings), 'run')}, all done, nothing to train", err=True)
+    asked: set[str] = set()
+    while runs and not (summary.interrupted or asked.issuperset(run.run_id for run in runs)):
+        asked |= {run.run_id for run in runs}
+        _queue(chosen, plan, runs, stale)
+        summary = summary.plus(work_on(chosen.store, working))
+        if not plan.by_rule:
+            break
+        plan = chosen.plan  # the rule may ask for more seeds
+        runs = wanted(plan, "keep")
     if show and not summary.interrupted:
-        print_table(chosen, format_)
+        print_table(chosen, format_, printing=printing)
     _exit_if_bad(summary)
 
 

@@ -13,6 +13,7 @@ from ablations.cli import options
 from ablations.cli.terminal import for_data, unguarded
 from ablations.service import choose_run
 from ablations.service.selected import Selectors
+from ablations.study.messages import number
 from experiments.errors import UserError
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ def _progress(path: Path | None) -> Iterator[Callable[[int], None]]:
     if not terminal.isatty() or unguarded(sys.stdout).isatty():
         yield lambda _done: None
     elif path is None:
-        yield lambda done: print(f"\r{done:,} lines", end="", file=terminal, flush=True)
+        yield lambda done: print(f"\r{number(done, 'line')}", end="", file=terminal, flush=True)
         print(file=terminal)
     else:
         with typer.progressbar(length=_count(path), label="lines", show_pos=True, file=terminal) as bar:

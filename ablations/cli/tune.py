@@ -39,7 +39,7 @@ def tune(
     ] = None,
     format_: Annotated[
         str, typer.Option("--format", metavar="F", help="Format of the table: see `ablations report`.")
-    ] = "markdown",
+    ] = "",
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table to a file.")] = None,
     importances: Annotated[bool, typer.Option(help="Print the importance of each tuned setting for each row.")] = False,
     yes: options.Yes = False,

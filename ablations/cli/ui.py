@@ -169,4 +169,14 @@ def _table(chosen: Selected, plan: Plan, table: Printed) -> Table:
         note=render(table, "markdown"),
         files=files,
         charts=charts,
+        cost=_cost(table),
     )
+
+
+def _cost(table: Printed) -> dict[str, float]:
+    """What the table cost, of which tuning, as far as it is known."""
+    spent = table.spent
+    if spent is None:
+        return {}
+    found = {**spent.total.as_json(), **{f"tuning_{name}": value for name, value in spent.tuning.as_json().items()}}
+    return {name: float(value) for name, value in found.items() if isinstance(value, int | float) and value}

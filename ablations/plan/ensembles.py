@@ -1,4 +1,4 @@
-"""Rows that are ensembles: trainings of another row that decode together."""
+"""Rows that are made of another row: ensembles of its trainings, and branches, which begin with one of them."""
 
 from collections.abc import Sequence
 
@@ -7,13 +7,15 @@ from ablations.study.study import Study, Variation
 
 
 def as_run(study: Study, row: Variation) -> Variation:
-    """The row with all settings that its runs have: an ensemble's members are trainings of the row that it names.
+    """The row with all settings that its runs have: those of the row that it names, and its own.
 
-    What an ensemble sets itself (how it is decoded) replaces what that row sets.
+    What an ensemble sets itself (how it is decoded) or a branch (how it goes on) replaces what that row sets. A branch
+    has the seeds of its trunk, unless it says how many.
     """
-    if row.ensemble is None:
+    named = row.ensemble.of if row.ensemble else row.branch.row if row.branch else None
+    if named is None:
         return row
-    of = next(other for other in study.variations if other.key == row.ensemble.of)
+    of = next(other for other in study.variations if other.key == named)
 
     def joined(theirs: Overrides, own: Overrides) -> Overrides:
         return {**{name: value for name, value in theirs.items() if name not in row.declared}, **own}
@@ -21,7 +23,8 @@ def as_run(study: Study, row: Variation) -> Variation:
     parts = {name: joined(getattr(of, name), getattr(row, name)) for name in ("set", "fixed", "tuned")}
     profiles = dict.fromkeys([*of.by_profile, *row.by_profile])
     by_profile = {name: joined(of.by_profile.get(name, {}), row.by_profile.get(name, {})) for name in profiles}
-    return row.model_copy(update={**parts, "by_profile": by_profile})
+    seeds = {"seeds": row.seeds or of.seeds, "seed_offset": of.seed_offset} if row.branch else {}
+    return row.model_copy(update={**parts, **seeds, "by_profile": by_profile})
 
 
 def in_words(seeds: Sequence[int]) -> str:

@@ -5,14 +5,25 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ablations.plan.branches import steps_kept
 from ablations.plan.published import published_names
 from ablations.plan.resolve import PlannedRow, resolve
 from ablations.study.messages import show
 from ablations.study.selectors import Selection
 from ablations.study.study import Study
-from experiments.config import TaskConfig
+from experiments.config import TaskConfig, total_steps
 from experiments.errors import UserError
-from experiments.identity import NO_SEED, digest, eval_identity, members_in, run_identity, with_members
+from experiments.identity import (
+    NO_SEED,
+    Trunk,
+    digest,
+    eval_identity,
+    members_in,
+    run_identity,
+    trunk_in,
+    with_members,
+    with_trunk,
+)
 from experiments.tasks.base import EvaluationSpec, Task, settings_read
 
 
@@ -48,20 +59,40 @@ class PlannedRun:
     seed: int  # NO_SEED: an ensemble
     config: TaskConfig
     run_id: str
-    inputs: Mapping[str, str]  # digests of what training reads; of an ensemble, its members' run_ids too
+    inputs: Mapping[str, str]  # digests of what training reads; its members' or its trunk's run_ids too
     evaluations: tuple[PlannedEvaluation, ...]
     num_params: int | None  # None: known only after training; an ensemble has those of all members
-    cost: float  # predicted floating-point operations of training; 0: unknown, or an ensemble
+    cost: float  # predicted floating-point operations of training, of a branch's own steps; 0: unknown, or an ensemble
     overrides: Mapping[str, Any]  # changes from base, after scaling, by dotted name
     paper: Mapping[str, float]
     state: str  # RunState.word
     stale: tuple[str, ...] = ()  # RunState.stale
     read_by: tuple[EvaluationSpec, ...] = ()  # evaluations of ensembles, which read its checkpoints
+    kept_at: tuple[int, ...] = ()  # steps after which rows of the study branch from it: it keeps these checkpoints
+    read_at: tuple[int, ...] = ()  # those of them with which planned branches that are not finished begin
 
     @property
     def members(self) -> tuple[str, ...]:
         """The run_ids of an ensemble's members; () for a training."""
         return members_in(self.inputs)
+
+    @property
+    def trunk(self) -> Trunk | None:
+        """Where a branch begins; None for a training from the start."""
+        return trunk_in(self.inputs)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The run_ids that must be trained before: an ensemble's members, a branch's trunk."""
+        return (*self.members, *([self.trunk.run_id] if self.trunk else []))
+
+    @property
+    def own_steps(self) -> int | None:
+        """Steps that this run trains itself; None if unknown. Of an ensemble 0."""
+        if self.members:
+            return 0
+        steps = total_steps(self.config)
+        return steps if steps is None or self.trunk is None else steps - self.trunk.step
 
     @property
     def name(self) -> str:
@@ -84,11 +115,16 @@ class Plan:
     runs: tuple[PlannedRun, ...]  # by row in the study's order, then by seed
     notes: tuple[str, ...]  # for the reader of the table: declared values that were replaced, the profile's notes
     paper_keys: tuple[str, ...]  # names of the published numbers that the task's columns can print
-    members: tuple[PlannedRun, ...] = ()  # trainings that ensembles among `runs` read, each once
+    members: tuple[PlannedRun, ...] = ()  # trainings that ensembles and branches among `runs` read, each once
+    by_rule: bool = False  # whether the study's rule decides the number of seeds
 
     def members_of(self, run: PlannedRun) -> list[PlannedRun]:
         """The members of an ensemble, by seed; [] for a training."""
         return [member for member in self.members if member.run_id in run.members]
+
+    def trunk_of(self, run: PlannedRun) -> PlannedRun | None:
+        """The run with which a branch begins; None for a training from the start."""
+        return next((m for m in self.members if run.trunk and m.run_id == run.trunk.run_id), None)
 
     @property
     def trainings(self) -> list[PlannedRun]:
@@ -105,25 +141,51 @@ def plan_study(study: Study, selection: Selection, task: Task, store: Path, stat
     """
     rows = resolve(study, selection, task)
     inputs = _Inputs(task, store)
+    name, profile = study.profile_named(selection.profile)
+    kept_at = steps_kept(study, name, profile)
     runs: list[PlannedRun] = []
     members: dict[str, PlannedRun] = {}
     for row in rows:
-        if row.variation.ensemble is None:
-            runs += _runs_of(row, inputs, task, store, state_of)
+        if row.trunk is not None:
+            trunks = _runs_of(row.trunk, inputs, task, store, state_of)
+            branches = _runs_of(row, inputs, task, store, state_of, [run.run_id for run in trunks])
+            runs += branches
+            for trunk, branch in zip(trunks, branches, strict=True):
+                before = members.get(trunk.run_id, replace(trunk, evaluations=()))
+                read_at = {*before.read_at, *([row.shared_steps] if branch.state != "finished" else [])}
+                members[trunk.run_id] = replace(
+                    before,
+                    kept_at=kept_at[row.trunk.variation.key],
+                    read_at=tuple(sorted(read_at)),
+                    **_state(state_of(trunk.run_id, [])),
+                )
             continue
-        trained = _runs_of(_members(study, row), inputs, task, store, state_of)
+        if row.variation.ensemble is None:
+            of_row = kept_at.get(row.variation.key, ())
+            runs += [replace(run, kept_at=of_row) for run in _runs_of(row, inputs, task, store, state_of)]
+            continue
+        single = _members(study, row)
+        trained = _runs_of(single, inputs, task, store, state_of)
         runs.append(_ensemble(row, trained, state_of))
         for member in trained:
-            read_by = (*members.get(member.run_id, member).read_by, *(e.spec for e in member.evaluations))
+            before = members.get(member.run_id, member)
+            read_by = (*before.read_by, *(e.spec for e in member.evaluations))
             overrides = {name: value for name, value in row.overrides.items() if not name.startswith("evaluation.")}
-            state = _state(state_of(member.run_id, []))
-            members[member.run_id] = replace(member, evaluations=(), read_by=read_by, overrides=overrides, **state)
+            members[member.run_id] = replace(
+                member,
+                evaluations=(),
+                read_by=read_by,
+                overrides=overrides,
+                kept_at=kept_at.get(single.variation.key, ()),
+                read_at=before.read_at,
+                **_state(state_of(member.run_id, [])),
+            )
     _refuse_same_runs(runs, study)
-    name, profile = study.profile_named(selection.profile)
     # A profile's notes describe results of its own settings, so they are left out for another corpus or other settings.
-    notes = (*_notes(rows), *(() if selection.forced else profile.notes))
+    notes = (*_notes(rows), *_on_target(study, name, selection), *(() if selection.forced else profile.notes))
     paper_keys = tuple(published_names(study, task))
-    return Plan(study, name, tuple(rows), tuple(runs), notes, paper_keys, tuple(members.values()))
+    by_rule = study.seed_rule is not None and selection.seeds is None
+    return Plan(study, name, tuple(rows), tuple(runs), notes, paper_keys, tuple(members.values()), by_rule)
 
 
 class _Inputs:
@@ -140,14 +202,23 @@ class _Inputs:
         return self._known[key]
 
 
-def _runs_of(row: PlannedRow, inputs: _Inputs, task: Task, store: Path, state_of: StateOf) -> list[PlannedRun]:
-    """One run per seed. Parameters, cost and evaluations are the same for all seeds of a row."""
-    digests = inputs.of(row.config)
+def _runs_of(
+    row: PlannedRow, inputs: _Inputs, task: Task, store: Path, state_of: StateOf, trunks: Sequence[str] = ()
+) -> list[PlannedRun]:
+    """One run per seed. Parameters, cost and evaluations are the same for all seeds of a row.
+
+    trunks: of a branch, the runs with which its own begin, by seed.
+    """
+    data = inputs.of(row.config)
     specs = task.evaluations(row.config, store)
     num_params, cost = task.num_params(row.config), task.cost(row.config)
+    if row.trunk is not None:
+        steps = total_steps(row.config) or row.shared_steps
+        cost *= (steps - row.shared_steps) / steps
     runs = []
-    for seed in row.seeds:
+    for place, seed in enumerate(row.seeds):
         config = row.config_of(seed)
+        digests = with_trunk(data, Trunk(trunks[place], row.shared_steps)) if trunks else data
         run_id = run_identity(config, digests)
         evaluations = tuple(
             PlannedEvaluation(spec, eval_identity(run_id, spec.settings, spec.inputs)) for spec in specs
@@ -237,12 +308,21 @@ def _notes(rows: list[PlannedRow]) -> list[str]:
     ]
 
 
+def _on_target(study: Study, profile: str, selection: Selection) -> list[str]:
+    """A target is a number for one text, size and length of training; a profile's is for the profile's own."""
+    if not selection.forced or study.rule is None or study.profiles[profile].target is None:
+        return []
+    given = ", ".join(f"{option} {name}" for name, (_, option) in selection.forced.items())
+    return [f"The target of the rule {study.rule} was chosen for the profile {profile} as it is, not for {given}."]
+
+
 def plan_as_json(plan: Plan) -> list[dict[str, Any]]:
     """The plan for other programs: one object per run, members of ensembles too. Missing published numbers are null."""
     return [
         {
             "row": run.row,
             "members": list(run.members),
+            **({"trunk": run.trunk._asdict()} if run.trunk else {}),
             "group": run.group,
             "label": run.label,
             "seed": run.seed,

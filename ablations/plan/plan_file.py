@@ -1,11 +1,11 @@
 """Serialise a plan as JSON, so that a table prints without its corpus, its study file and its task's code."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ablations.plan.plan import Plan, PlannedEvaluation, PlannedRun
 from ablations.plan.resolve import PlannedRow
-from ablations.study.study import Study
+from ablations.study.study import Study, Variation
 from experiments.tasks.base import EvaluationSpec
 from experiments.tasks.recorded import describe, recorded_type
 
@@ -22,7 +22,8 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
         "paper_keys": list(plan.paper_keys),
         "rows": [_row(row) for row in plan.rows],
         "runs": [_run(run) for run in plan.runs],
-        "members": [_run(run) for run in plan.members],
+        "members": [_run(run) | _config(run, plan) for run in plan.members],
+        "by_rule": plan.by_rule,
     }
 
 
@@ -47,6 +48,12 @@ def _run(run: PlannedRun) -> dict[str, Any]:
     }
 
 
+def _config(run: PlannedRun, plan: Plan) -> dict[str, Any]:
+    """The settings of a trunk; those of an ensemble's member are the ensemble's."""
+    is_trunk = any(other.trunk and other.trunk.run_id == run.run_id for other in plan.runs)
+    return {"config": run.config.model_dump(mode="json"), "overrides": dict(run.overrides)} if is_trunk else {}
+
+
 def plan_from_json(data: Mapping[str, Any]) -> Plan:
     """Read a plan back. Raises ValueError (including pydantic's), KeyError or TypeError for invalid data.
 
@@ -66,17 +73,31 @@ def plan_from_json(data: Mapping[str, Any]) -> Plan:
         for item in data["rows"]
     }
     runs = tuple(_run_again(item, rows[item["row"]]) for item in data["runs"])
-    ensembles = [run for run in runs if run.members]
     members = tuple(
-        _run_again(item, rows[next(run.row for run in ensembles if item["run_id"] in run.members)], item["row"])
+        _run_again(item, _row_of(item, runs, rows, variations), item["row"])
         for item in data.get("members", ())  # bundles of earlier versions have none
     )
     notes, paper_keys = tuple(data["notes"]), tuple(data["paper_keys"])
-    return Plan(study, data["profile"], tuple(rows.values()), runs, notes, paper_keys, members)
+    by_rule = bool(data.get("by_rule"))
+    return Plan(study, data["profile"], tuple(rows.values()), runs, notes, paper_keys, members, by_rule)
+
+
+def _row_of(
+    item: Mapping[str, Any],
+    runs: Iterable[PlannedRun],
+    rows: Mapping[str, PlannedRow],
+    variations: Mapping[str, Variation],
+) -> PlannedRow:
+    """The row of a run that others read: a trunk's own, or that of the ensemble whose member it is."""
+    reader = next(rows[run.row] for run in runs if item["run_id"] in run.reads)
+    if "config" not in item:
+        return reader
+    config = type(reader.config).from_mapping(item["config"])
+    return PlannedRow(variations[item["row"]], config, (item["seed"],), item["overrides"], ())
 
 
 def _run_again(item: Mapping[str, Any], row: PlannedRow, key: str = "") -> PlannedRun:
-    """A run of a row; of the row `key`, with the settings of the ensemble `row`, whose member it is."""
+    """A run of a row; of the row `key`, with the settings of `row`."""
     evaluations = tuple(
         PlannedEvaluation(EvaluationSpec(e["set"], e["settings"], e["inputs"]), e["eval_id"])
         for e in item["evaluations"]

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ablations.plan.branches import check_branch, first_step
 from ablations.plan.ensembles import as_run
-from ablations.plan.published import check_claims, check_published
+from ablations.plan.published import check_claims, check_heads, check_published, check_target
 from ablations.study.messages import show
 from ablations.study.overrides import Setting, build, check_names, setting_names
 from ablations.study.scale import check_ratios, scaled
@@ -43,6 +44,8 @@ class PlannedRow:
     overrides: Mapping[str, Any]  # changes from base, after scaling, by dotted name
     replaced: tuple[Replaced, ...]
     repeated_by: tuple[str, ...] = ()  # rows of designs that equal this one and are left out
+    trunk: "PlannedRow | None" = None  # of a branch: the row that it begins with, with its own seeds
+    shared_steps: int = 0  # of a branch: the steps that its trunk trains
 
     def config_of(self, seed: int) -> TaskConfig:
         """The configuration with another seed."""
@@ -78,11 +81,24 @@ def resolve(study: Study, selection: Selection, task: Task) -> list[PlannedRow]:
         _prove(context, row, changed)
         seeds = (NO_SEED,) if row.ensemble else tuple(row_seeds(study, row, selection))
         config = config.model_copy(update={"seed": seeds[0]})
-        planned.append(PlannedRow(row, config, seeds, changed, replaced))
+        planned.append(_branched(context, PlannedRow(row, config, seeds, changed, replaced), reference))
     planned = _merge_repeats(planned)
     _refuse_equal(planned, context)
     _refuse_cancelled(planned, context)
     return planned
+
+
+def _branched(context: _Context, row: PlannedRow, reference: Mapping[str, Any]) -> PlannedRow:
+    """A branch with its trunk as a row of the same seeds; another row as it is. Raises UserError (see branches.py)."""
+    if row.variation.branch is None:
+        return row
+    where = context.where(row.variation)
+    of = next(other for other in context.study.variations if other.key == row.variation.branch.row)
+    step = first_step(row.variation, context.profile_name, context.profile, where)
+    config, _ = _row_config(context, of)
+    check_branch(row.variation, config, row.config, step, context.task, where)
+    trunk = PlannedRow(of, config, row.seeds, _changes(config, reference), ())
+    return replace(row, trunk=trunk, shared_steps=step)
 
 
 def _refuse_ensembles(context: _Context, rows: Iterable[Variation]) -> None:
@@ -99,7 +115,9 @@ def _check_words(context: _Context) -> None:
     study, known = context.study, setting_names(context.task.config_type)
     given = context.task.config_type.setting_roles.given_elsewhere
     check_names(study.base, known, f"{study.origin}, [base]", given)
+    check_heads(study, context.task)
     check_claims(study, context.task)
+    check_target(study, context.profile_name, context.task)
     measured = [f"{START}{name}" for name in context.task.at_start]
     check_names(study.columns, [*known, *measured], f"{study.origin}, [columns]", given)
     for name, profile in study.profiles.items():
@@ -186,9 +204,15 @@ def _merge_repeats(rows: list[PlannedRow]) -> list[PlannedRow]:
 
 
 def _settings_digest(row: PlannedRow) -> str:
-    """Equal for rows of the same settings; for ensembles, of the same members too."""
-    ensemble = row.variation.ensemble
-    return digest([row.config.model_dump(mode="json", exclude={"seed"}), ensemble and list(ensemble.seeds)])
+    """Equal for rows of the same settings; for ensembles, of the same members too, and for branches of one place."""
+    ensemble, branch = row.variation.ensemble, row.variation.branch
+    return digest(
+        [
+            row.config.model_dump(mode="json", exclude={"seed"}),
+            ensemble and list(ensemble.seeds),
+            branch and [branch.row, row.shared_steps],
+        ]
+    )
 
 
 def _refuse_equal(rows: list[PlannedRow], context: _Context) -> None:
@@ -215,7 +239,7 @@ def _equal(first: PlannedRow, second: PlannedRow, seed: int, context: _Context) 
 def _refuse_cancelled(rows: list[PlannedRow], context: _Context) -> None:
     """Refuse a row whose changes were all replaced: it would print base's numbers under its own name."""
     for row in rows:
-        if row.replaced and not row.overrides and not row.variation.ensemble:
+        if row.replaced and not row.overrides and not row.variation.ensemble and not row.trunk:
             raise UserError(
                 f'{context.study.origin}: the row "{row.variation.key}" equals base under profile '
                 f'"{context.profile_name}".{_lost(row)} Leave out the row with --rows, or do not replace that setting.'

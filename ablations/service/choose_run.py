@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ablations.service.queued_runs import all_rows
 from ablations.service.selected import Selectors, choose, task_of
+from ablations.study.messages import number
 from ablations.study.study import Study, load_study
 from experiments.config import DeviceSpec, RunConfig
 from experiments.errors import UserError
@@ -52,7 +53,8 @@ def find_trained(named: Named, selectors: Selectors, tasks: Sequence[str] = ("tr
     if result is None or attempt is None:
         raise UserError(f"The run {run_id} is not trained in {store.root}; train it with `ablations run`.")
     if result.task not in tasks:
-        raise UserError(f"The run {run_id} belongs to the task {result.task}, which does not {DOES[tasks[0]]}.")
+        use = " Use `ablations sample`." if result.task == "language_modelling" else ""
+        raise UserError(f"The run {run_id} belongs to the task {result.task}, which does not {DOES[tasks[0]]}.{use}")
     if result.ensemble:
         members = ", ".join(f"--run {member.run_id}" for member in result.ensemble)
         raise UserError(f"The run {run_id} is an ensemble, which has no weights of its own. Name a member: {members}.")
@@ -65,7 +67,8 @@ def _by_id(store: Store, run: str) -> str:
     known = sorted(path.parent.name for path in store.runs.glob(f"*/{FILE}"))
     fitting = [run_id for run_id in known if run_id.startswith(run)]
     if len(fitting) != 1:
-        found = f"{len(fitting)} runs begin with it" if fitting else f"there are {len(known)} trained runs"
+        none = f"none begins with it; {number(len(known), 'trained run')}"
+        found = f"{len(fitting)} runs begin with it" if fitting else none
         raise UserError(f"--run {run}: {found} in {store.root}: {', '.join((fitting or known)[:8]) or 'none'}.")
     return fitting[0]
 

@@ -1,6 +1,7 @@
 """Turn planned runs into jobs of the queue: the desired state minus what is valid already."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,13 @@ from ablations.service.selected import Selected
 from ablations.study.selectors import CORPUS
 from experiments.config import flatten, total_steps
 from experiments.errors import UserError, explain_os_errors
-from experiments.identity import digest, lineage, without_members
+from experiments.identity import digest, lineage, without_runs
 from experiments.jobs.queue.job import Job, Member
 from experiments.jobs.queue.queue import Queue
 from experiments.records import TRAINING
 from experiments.store.code import code_digests
 from experiments.store.durable import remove_folder
+from experiments.store.keeps import at_steps, union
 from experiments.store.layout import Store
 from experiments.store.sealed import read_json, write_json
 from experiments.tasks.base import Progress, Task, settings_read
@@ -26,12 +28,12 @@ STALE = ("keep", "rerun")
 
 
 def wanted(plan: Plan, stale: str) -> list[PlannedRun]:
-    """The runs that are not done, and their members. Raises UserError unless `stale` is keep or rerun."""
+    """The runs that are not done, and their members and trunks. Raises UserError unless `stale` is keep or rerun."""
     if stale not in STALE:
         raise UserError(f"--stale {stale}: write keep (older results stay, marked) or rerun (make them again).")
     done = {"finished"} if stale == "rerun" else {"finished", "stale"}
     runs = [run for run in plan.runs if run.state not in done]
-    asked = {run_id for run in runs for run_id in run.members}
+    asked = {run_id for run in runs for run_id in run.reads}
     return [*runs, *(member for member in plan.members if member.run_id in asked and member.state not in done)]
 
 
@@ -49,7 +51,7 @@ def prepare(chosen: Selected, runs: Iterable[PlannedRun], progress: Progress) ->
     try:
         for run in different.values():
             chosen.task.prepare(run.config, chosen.store.root, progress)
-            if chosen.task.inputs(run.config, chosen.store.root) != without_members(run.inputs):
+            if chosen.task.inputs(run.config, chosen.store.root) != without_runs(run.inputs):
                 raise UserError(
                     f"The inputs of {run.row} have changed since its run was planned a moment ago. Nothing was queued: "
                     "run the same command again when the files are final."
@@ -61,13 +63,13 @@ def prepare(chosen: Selected, runs: Iterable[PlannedRun], progress: Progress) ->
         raise
 
 
-def enqueue(chosen: Selected, plan: Plan, runs: Iterable[PlannedRun], stale: str) -> int:
-    """Put runs into the queue; returns how many were not in it."""
+def enqueue(chosen: Selected, plan: Plan, runs: Iterable[PlannedRun], stale: str, limit: int | None = None) -> int:
+    """Put runs into the queue; returns how many were not in it. `limit`: see Job."""
     store, code = chosen.store, code_digests(chosen.task.evaluation_code)
     jobs = []
     for run in runs:
         _keep_config(store, run)
-        jobs.append(_job(chosen, plan, run, stale, code))
+        jobs.append(replace(_job(chosen, plan, run, stale, code), limit=limit))
     with Queue(store.queue_db) as queue:
         return queue.enqueue(jobs)
 
@@ -105,13 +107,20 @@ def _job(chosen: Selected, plan: Plan, run: PlannedRun, stale: str, code: Mappin
         gpu_memory_gb=_memory_gb(chosen.task, run, "cuda"),
         devices=1 if run.members else chosen.devices_per_run,
         priority=chosen.priority,
+        turn=_turn(plan, run),
         members=(member(plan, run),),
         rerun_after=result.attempt if result and retrain else 0,
-        keeps=() if run.members else chosen.task.keeps(run.config),
+        keeps=() if run.members else union(chosen.task.keeps(run.config), at_steps(run.kept_at)),
         continues=() if run.members else tuple(_shorter(store, run)),
-        after=run.members,
+        after=run.reads,
         read_by=tuple({"set": s.set, "settings": dict(s.settings), "inputs": dict(s.inputs)} for s in run.read_by),
+        read_at=run.read_at,
     )
+
+
+def _turn(plan: Plan, run: PlannedRun) -> int:
+    """The place of a run's seed among those of its row. A trial of tuning is no run of the plan."""
+    return len({other.seed for other in plan.trainings if other.row == run.row and other.seed < run.seed})
 
 
 def _memory_gb(task: Task, run: PlannedRun, kind: str) -> float:

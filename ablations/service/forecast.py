@@ -10,8 +10,9 @@ from ablations.service.enqueue import prepare
 from ablations.service.selected import Selected
 from ablations.study.messages import duration, number
 from ablations.study.overrides import nested
-from experiments.config import flatten, total_steps
+from experiments.config import flatten
 from experiments.errors import UserError
+from experiments.identity import without_runs
 from experiments.jobs.attempts.calibration import Point, Speed, keep, kept, of_results
 from experiments.jobs.attempts.probe import STEPS, probe
 from experiments.jobs.devices.devices_per_run import devices_per_run, simulate
@@ -151,7 +152,7 @@ def lines(predicted: Forecast, slots: Sequence[Slot], devices: str) -> Iterable[
 
 def _seconds(run: PlannedRun, members: Sequence[float], speed: Speed, scoring: Speed) -> float | None:
     """Training and evaluations; an ensemble only evaluates, with all of its members (the cost of a step of each)."""
-    steps, cost = (0, sum(members)) if members else (total_steps(run.config), step_cost(run))
+    steps, cost = run.own_steps, sum(members) if members else step_cost(run)
     if steps is None or (steps and not (speed and cost)):
         return None
     evaluating = scoring.seconds(cost) * len(run.evaluations) if scoring else 0.0
@@ -160,7 +161,7 @@ def _seconds(run: PlannedRun, members: Sequence[float], speed: Speed, scoring: S
 
 def step_cost(run: PlannedRun) -> float:
     """Predicted floating-point operations of one training step; 0: unknown."""
-    return run.cost / (total_steps(run.config) or 1)
+    return run.cost / (run.own_steps or 1)
 
 
 def short_spec(chosen: Selected, run: PlannedRun, steps: int = STEPS) -> dict[str, object]:
@@ -172,5 +173,5 @@ def short_spec(chosen: Selected, run: PlannedRun, steps: int = STEPS) -> dict[st
         "task": run.config.task,
         "folder": str(chosen.study.folder or ""),
         "config": nested({**settings, name: steps}),
-        "inputs": dict(run.inputs),
+        "inputs": without_runs(run.inputs),  # a branch is measured from the start
     }

@@ -9,7 +9,7 @@ from experiments.records import TRAINING
 
 
 def trained_again(chosen: Selected, runs: Iterable[PlannedRun]) -> list[PlannedRun]:
-    """Finished runs that kept too few checkpoints for an evaluation to be made: an average, the best.
+    """Finished runs that kept too few checkpoints for what is to be made: an average, the best, a branch.
 
     Such a run is trained once more; its present result stays until then.
     """
@@ -27,7 +27,7 @@ def say_trained_again(runs: Sequence[PlannedRun]) -> str:
     if not runs:
         return ""
     return (
-        f"{_rows(runs)}: already trained, but with fewer checkpoints than evaluation.checkpoint needs here. The run is "
+        f"{_rows(runs)}: already trained, but with fewer checkpoints than {_needs(runs)} needs here. The run is "
         f"trained again{_cost(runs)}. Its scores stay; if the weights come out different "
         "(on another device), all scores of the run are made again."
     )
@@ -43,6 +43,11 @@ def say_renewed(runs: Sequence[PlannedRun], stale: str) -> str:
     for part in dict.fromkeys(part for run in rest for part in run.stale):
         told.append(f"{part} of {_rows([run for run in rest if part in run.stale])}, no training")
     return f"made again, because the code has changed: {'; '.join(told)}" if told else ""
+
+
+def _needs(runs: Iterable[PlannedRun]) -> str:
+    steps = sorted({step for run in runs for step in run.read_at})
+    return f"a branch from step {', '.join(map(str, steps))}" if steps else "evaluation.checkpoint"
 
 
 def _rows(runs: Iterable[PlannedRun]) -> str:

@@ -7,6 +7,7 @@ from ablations.plan.plan import Plan, PlannedRun, RunState, StateOf, plan_study
 from ablations.study.selectors import Selection
 from ablations.study.study import Study
 from experiments.errors import Damaged
+from experiments.identity import Trunk
 from experiments.jobs.queue.queue import Queue
 from experiments.records import TRAINING
 from experiments.store.code import code_digests
@@ -14,6 +15,8 @@ from experiments.store.ensembles import changed
 from experiments.store.layout import Store
 from experiments.store.results import EvaluationResult
 from experiments.tasks.base import Task
+from experiments.training.checkpoints.trunk import checkpoint_of, other_weights
+from reports.table.seed_rule import seeds_by_rule
 
 DONE = ("finished", "stale")
 
@@ -21,10 +24,15 @@ DONE = ("finished", "stale")
 def plan_with_states(study: Study, selection: Selection, task: Task, store: Store) -> Plan:
     """The plan of a study with the present states. Raises UserError as `plan_study` does.
 
-    A finished member of an ensemble is missing if it kept too few checkpoints for what the ensemble has to evaluate.
+    A finished member of an ensemble, or trunk of a branch, is missing if it kept too few checkpoints for what the
+    ensemble has to evaluate, or with which the branch has to begin.
     """
-    plan = plan_study(study, selection, task, store.root, run_states(store, task))
-    asked = {run_id for run in plan.runs if run.state not in DONE for run_id in run.members}
+    states = run_states(store, task)
+    if study.seed_rule is not None and selection.seeds is None:
+        every = plan_study(study, replace(selection, seeds=study.seed_rule.max), task, store.root, states)
+        selection = replace(selection, by_rule=seeds_by_rule(every, store, task.columns))
+    plan = plan_study(study, selection, task, store.root, states)
+    asked = {run_id for run in plan.runs if run.state not in DONE for run_id in run.reads}
     members = [
         replace(member, state="missing")
         if member.run_id in asked and member.state in DONE and lacks_checkpoints(member, store, task)
@@ -35,12 +43,20 @@ def plan_with_states(study: Study, selection: Selection, task: Task, store: Stor
 
 
 def lacks_checkpoints(run: PlannedRun, store: Store, task: Task) -> bool:
-    """Whether a finished training kept too few checkpoints for an evaluation to be made: an average, the best."""
+    """Whether a finished training kept too few checkpoints for what is to be made: an average, the best, a branch."""
     weights = store.weights_folder(run.run_id)
     if weights is None or run.members:
         return False
     lacking = [e.spec for e in run.evaluations if store.evaluation(run.run_id, e.eval_id) is None]
-    return not all(task.serves(run.config, spec, weights) for spec in (*lacking, *run.read_by))
+    if not all(task.serves(run.config, spec, weights) for spec in (*lacking, *run.read_by)):
+        return True
+    return bool(lost_steps(run, store, task))
+
+
+def lost_steps(run: PlannedRun, store: Store, task: Task) -> list[int]:
+    """The steps after which branches are to begin and whose checkpoints the run has not, by the present code."""
+    code = code_digests({TRAINING: task.training_code})[TRAINING] if run.read_at else ""
+    return [step for step in run.read_at if checkpoint_of(store, Trunk(run.run_id, step), code) is None]
 
 
 def run_states(store: Store, task: Task) -> StateOf:
@@ -65,7 +81,7 @@ def run_states(store: Store, task: Task) -> StateOf:
             tried = result is None or lacking & asked_of_failed.get(run_id, set())
             return RunState("failed" if in_queue == "failed" and tried else "missing")
         old = {part for made in evaluations if made for part in stale_parts(made, parts)}
-        other = result.code_digest != training or bool(changed(store, result))
+        other = result.code_digest != training or bool(changed(store, result)) or other_weights(store, result)
         stale = [TRAINING] * other + [part for part in parts if part in old]
         return RunState("stale", tuple(stale)) if stale else RunState("finished")
 

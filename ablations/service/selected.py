@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -21,7 +22,10 @@ from experiments.store.layout import Store
 from experiments.tasks.base import Task
 from experiments.tasks.columns import Column
 from experiments.tasks.load import load_task
-from reports.trust.bundles.archive import SUFFIX
+from reports.trust.bundles.archive import is_bundle
+
+if TYPE_CHECKING:
+    from reports.trust.bundles.read import Bundle
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,18 +133,12 @@ def device_count(text: str) -> int:
 
 def choose_table(study_name: str, selectors: Selectors) -> SelectedTable:
     """Like `choose`, for verbs that only read: STUDY may also be a bundle (`ablations bundle`) of one table."""
-    if not study_name.endswith(SUFFIX):
+    if not is_bundle(study_name):
         return choose(study_name, selectors)
     selected = selectors.profile, selectors.corpus, selectors.rows, selectors.seeds
     if selected != (None,) * 4 or selectors.sets:
         raise UserError(f"{study_name} is a bundle of one table. Leave out the selectors.")
-    from reports.trust.bundles.read import read_bundle  # only where there is one: it takes a fifth of a second
-
-    folder = Path(tempfile.mkdtemp(prefix="ablations-bundle-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    bundle = read_bundle(Path(study_name), folder)
-    opened_bundles.append(study_name)
-    typer.echo(f"{study_name}: {bundle.checked}", err=True)
+    bundle = open_bundle(Path(study_name))
     return SelectedTable(
         study=bundle.plan.study,
         store=bundle.store,
@@ -148,3 +146,15 @@ def choose_table(study_name: str, selectors: Selectors) -> SelectedTable:
         columns=bundle.columns,
         asked=bundle.asked,
     )
+
+
+def open_bundle(path: Path) -> "Bundle":
+    """Read and check a bundle; its files are removed when the process ends. Raises UserError (see `read_bundle`)."""
+    from reports.trust.bundles.read import read_bundle  # only where there is one: it takes a fifth of a second
+
+    folder = Path(tempfile.mkdtemp(prefix="ablations-bundle-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    bundle = read_bundle(path, folder)
+    opened_bundles.append(str(path))
+    typer.echo(f"{path}: {bundle.checked}", err=True)
+    return bundle

@@ -11,7 +11,7 @@ from ablations.service.selected import Selected
 from ablations.study.overrides import setting_names
 from ablations.study.selectors import Selection, select_rows
 from ablations.study.study import Study
-from ablations.study.tuning import SETS, about, deciding_column, space_of, tune_of, with_tuned
+from ablations.study.tuning import SETS, about, deciding_column, space_of, trials_of, tune_of, with_tuned
 from experiments.errors import UserError
 from experiments.events.history import History
 from experiments.jobs.coordinator.reporter import View
@@ -38,13 +38,15 @@ class Trials:
         self.tune, self.column, self.trials = tune_of(study, task), deciding_column(study, task), trials
         self.searches: dict[str, Search] = {}
         for row in select_rows(study, selected.rows):
-            if row.ensemble is not None:
-                continue  # its members are tuned as a row of their own
+            if row.ensemble is not None or row.branch is not None:
+                continue  # its members, or its trunk, are tuned as a row of their own
             space = space_of(study, row, selected, task)
             run = self._plan(study, row.key).runs[0]
             self.searches[row.key] = Search(chosen.store, space, about(run.config, run.inputs, space))
         if not self.searches:
-            raise UserError("The chosen rows are ensembles, which train nothing: tune the rows of their members.")
+            raise UserError(
+                "The chosen rows are ensembles or branches, which are made of other rows' trainings: tune those rows."
+            )
         self._at_once = max(1, -(-slots // len(self.searches)))  # queued or running trials of a row
         self._runs: dict[tuple[str, int], PlannedRun] = {}  # trials queued by this process
         self._curves: dict[str, tuple[History, dict[int, float]]] = {}
@@ -103,7 +105,7 @@ class Trials:
         if (row, trial.number) in self._runs:
             return
         study = with_tuned(self._chosen.study, {row: trial.params})
-        plan = self._plan(study.model_copy(update={"name": f"{study.name}-tuning"}), row)
+        plan = self._plan(study.model_copy(update={"name": trials_of(study.name)}), row)
         run = replace(plan.runs[0], row=f"{row}.trial{trial.number + 1}")
         self._runs[row, trial.number] = run
         self.searches[row].started(trial.number, run.run_id)

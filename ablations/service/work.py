@@ -40,14 +40,24 @@ class WorkOptions:
         parse = parse_slots if self.engine == "local" else parse_cluster_slots
         object.__setattr__(self, "slots", parse(self.devices))
 
-    def start(self, store: Store, until: Until = "empty", on_progress: Callable[[View], None] | None = None) -> Summary:
-        """Work on the store's queue until `until`; `on_progress` is called about twice a second."""
+    def start(
+        self,
+        store: Store,
+        until: Until = "empty",
+        on_progress: Callable[[View], None] | None = None,
+        *,
+        tracked: bool = True,
+    ) -> Summary:
+        """Work on the store's queue until `until`; `on_progress` is called about twice a second.
+
+        tracked: write the runs to MLflow.
+        """
         slots = self.slots if until != "submitted" else _for_all(self.slots, store)
         return work(
             store,
             slots,
             load_task,
-            Background(lambda: Tracker(store)),
+            Background(lambda: Tracker(store)) if tracked else None,
             on_progress,
             until=until,
             engine=load_engine(self.engine, dict(map(_pair, self.settings)), store.root, len(self.slots)),

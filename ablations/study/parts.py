@@ -2,7 +2,16 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, FiniteFloat, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    FiniteFloat,
+    Tag,
+    field_validator,
+    model_validator,
+)
 
 from ablations.study.overrides import Overrides, dotted
 from experiments.tasks.columns import Column
@@ -22,6 +31,37 @@ Group = Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?$", max_len
 Text = Annotated[str, AfterValidator(_printable)]
 Settings = Annotated[Overrides, BeforeValidator(dotted)]
 Count = Annotated[int, Field(ge=1)]
+
+
+class Stop(Section):
+    """When a row needs no more seeds; see docs/seeds.md."""
+
+    difference: FiniteFloat = Field(gt=0, description="the smallest difference from base that matters")
+    alpha: float = Field(0.05, gt=0, lt=1, description="error over all rows of the table")
+    power: float = Field(0.8, gt=0, lt=1, description="to find that difference, for each row")
+    metric: str = Field("", description="the deciding column's key; the first not compared by logarithms, if unset")
+
+
+class SeedRule(Section):
+    """Seeds by a rule fixed in advance: {start = 3, max = 12, stop = {difference = 0.3}}."""
+
+    start: int = Field(3, ge=2, description="seeds of every row before the first look")
+    max: int = Field(ge=2, le=100, description="the most seeds of a row")
+    stop: Stop
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.max < self.start:
+            raise ValueError(f"max = {self.max} is less than start = {self.start}")
+        return self
+
+
+def _kind_of_seeds(value: Any) -> str:
+    return "rule" if isinstance(value, dict | SeedRule) else "number"
+
+
+# A number of seeds, or a rule.
+Seeds = Annotated[Annotated[Count, Tag("number")] | Annotated[SeedRule, Tag("rule")], Discriminator(_kind_of_seeds)]
 
 
 class Metric(Section):
@@ -75,6 +115,14 @@ class Ensemble(Section):
         if len(set(seeds)) < len(seeds):
             raise ValueError("a seed is there twice; each member is another training")
         return tuple(sorted(seeds))
+
+
+class Branch(Section):
+    """A row that begins with another row's training: {row = "base", step = 80_000}; see docs/branches.md."""
+
+    row: Key = Field(description="the trunk: the row whose first steps are shared")
+    step: Count = Field(description="the last shared step; a profile's scale.steps multiplies it")
+    by_profile: dict[Key, Count] = Field({}, description="for one profile only, in place of `step`; not scaled")
 
 
 class Interval(Section):

@@ -1,4 +1,4 @@
-"""Checks of what a study says of its printed table: `pivot`, and the names in its claims."""
+"""Checks of what a study says of its printed table: `pivot`, the names in its claims, and the target of its rule."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -59,3 +59,17 @@ def check_claim(claim: Claim, rows: Sequence[_Row], cited: Sequence[Cited]) -> N
             raise ValueError(f'claim "{claim.text}": the row\'s group has no cited result "{label}". {near}')
     if not any(claim.number in others[label].values for label in claim.published or others):
         raise ValueError(f'claim "{claim.text}": no cited result that it compares with has a {claim.number}')
+
+
+def check_rule(rule: str | None, target: object, of_profiles: Sequence[object]) -> None:
+    """Raises ValueError for a rule without any target, and for the study's own target without a rule.
+
+    A target of a profile alone is no mistake: `extends` inherits profiles, but no rule.
+    """
+    if rule and target is None and not any(of_profiles):
+        raise ValueError(
+            f'rule = "{rule}" needs a target, a number chosen before the rows are trained: write target = 3.28 beside '
+            "it, or in a profile; [target] with value, metric, set, alpha and source says more"
+        )
+    if target is not None and not rule:
+        raise ValueError('it has a target, but no rule that reads it: add rule = "speedrun", or remove the target')

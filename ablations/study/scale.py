@@ -26,6 +26,17 @@ def check_ratios(profile: Profile, known: Collection[str], where: str) -> None:
             )
 
 
+def scaled_step(step: int, profile: Profile, name: str, where: str) -> int:
+    """A step of the training under a profile. Raises UserError for a result that is no integer of at least 1."""
+    new = step * Fraction(str(profile.scale.steps))
+    if new.denominator != 1 or new < 1:
+        raise UserError(
+            f"{where}: from.step = {step} times steps = {profile.scale.steps:g} is {float(new):g}, expected an integer "
+            f"of at least 1. Change scale.steps of the profile, or give the step as from.by_profile.{name}."
+        )
+    return int(new)
+
+
 def scaled(settings: Mapping[str, Setting], profile: Profile, name: str, where: str) -> dict[str, Setting]:
     """The settings that profile `name` scales, with their new values. Settings that are no integers are left out.
 

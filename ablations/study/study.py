@@ -2,16 +2,18 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, FiniteFloat, model_validator
 
 from ablations.study.messages import suggestion
 from ablations.study.overrides import Overrides, dotted
-from ablations.study.parts import Count, Ensemble, Group, Key, Metric, Settings, Text, Tune
-from ablations.study.printed import check_claim, check_pivot
+from ablations.study.parts import Branch, Count, Ensemble, Group, Key, Metric, SeedRule, Seeds, Settings, Text, Tune
+from ablations.study.printed import check_claim, check_pivot, check_rule
 from ablations.study.published import Cited, Claim
 from ablations.study.study_file import builtin_names, read_study
+from ablations.study.table_choices import TableChoices
+from ablations.study.target import Target, TargetOrNumber
 from experiments.errors import UserError
 from model.section import Section
 
@@ -33,6 +35,7 @@ class Profile(Section):
     notes: tuple[Text, ...] = Field(
         (), strict=False, description="printed under the table of this profile, unless --corpus or --set is given"
     )
+    target: TargetOrNumber | None = Field(None, description="of the study's rule in this profile; replaces the study's")
 
 
 class Variation(Section):
@@ -55,6 +58,9 @@ class Variation(Section):
     ensemble: Ensemble | None = Field(
         None, description="the row trains nothing: members of another row decode together"
     )
+    branch: Branch | None = Field(
+        None, alias="from", description="the row begins with another row's training after a step of it"
+    )
 
     @property
     def declared(self) -> Overrides:
@@ -69,7 +75,7 @@ class Variation(Section):
     @property
     def is_base(self) -> bool:
         """Whether the row changes nothing."""
-        return not (self.set or self.fixed or self.by_profile or self.seed_offset or self.ensemble)
+        return not (self.set or self.fixed or self.by_profile or self.seed_offset or self.ensemble or self.branch)
 
     @model_validator(mode="after")
     def _declared_once(self) -> Self:
@@ -78,6 +84,14 @@ class Variation(Section):
             places = [f"`{part}`" for part, settings in parts.items() if name in settings]
             if len(places) > 1:
                 raise ValueError(f"{name} is in both {' and '.join(places)}; keep one")
+        return self
+
+    @model_validator(mode="after")
+    def _trained_from_one_state(self) -> Self:
+        if self.branch is not None and self.ensemble is not None:
+            raise ValueError("an ensemble trains nothing, so it has no `from`: leave out one of `ensemble` and `from`")
+        if self.branch is not None and self.seed_offset:
+            raise ValueError("a branch has the seeds of its trunk, with which it begins: leave out `seed_offset`")
         return self
 
     @model_validator(mode="after")
@@ -105,17 +119,21 @@ class Study(Section):
     task: Annotated[str, Field(min_length=1)] = "translation"
     command: str = Field("", description="the trainer as a shell command; the task is then `command`")
     default_profile: str = Field("", description="the first one declared, if unset")
-    seeds: Count = 1
+    seeds: Seeds = 1
     base: Settings = Field({})
     profiles: dict[Key, Profile] = Field({}, alias="profile")
     variations: tuple[Variation, ...] = Field((), alias="variation", strict=False)
     metrics: tuple[Metric, ...] = Field((), alias="metric", strict=False, description="the task's own if none")
     columns: Annotated[dict[str, Text], BeforeValidator(dotted)] = Field(
         {},
-        description="settings printed as columns, with their heads; all that rows set if unset; start.…: what runs "
-        "measure before their first update",
+        description="settings printed as columns, with their heads: these alone; all that rows set if unset; start.…: "
+        "what runs measure before their first update",
     )
+    table: TableChoices = Field(TableChoices(), description="how the table is printed; `ablations report` has the same")
     tune: Tune | None = Field(None, description="how `ablations tune` searches the best settings of every row")
+    published: dict[Key, Text] = Field(
+        {}, description="published numbers that nothing here measures: their names in `paper`, with their heads"
+    )
     cited: tuple[Cited, ...] = Field((), strict=False, description="published results of other systems")
     claims: tuple[Claim, ...] = Field(
         (), alias="claim", strict=False, description="what the paper says of its numbers, checked under the table"
@@ -124,6 +142,13 @@ class Study(Section):
         {},
         description="group → head: rows with the same label print as one line, these groups as columns, each with "
         "changes from its own first row",
+    )
+    rule: Literal["speedrun"] | None = Field(
+        None, description="a test of each row by itself, printed under the table (reports/statistics/rule.py)"
+    )
+    target: TargetOrNumber | None = Field(None, description="of the rule, in every profile without its own")
+    within_groups: bool = Field(
+        False, description="changes, tests and bold are within each group, from its first row, as always in a pivot"
     )
     sustained_flops: dict[str, FiniteFloat] = Field(
         {}, description="operations per second that a device sustains, by part of its name; for costs by time"
@@ -165,15 +190,43 @@ class Study(Section):
             )
         for row in self.variations:
             _check_members(row, self.variations)
+            _check_trunk(row, self.variations, self.profiles)
             for name in row.by_profile:
                 if name not in self.profiles:
                     near = suggestion(name, self.profiles, "profiles").rstrip(".")
                     raise ValueError(f'row "{row.key}", by_profile.{name}: there is no such profile. {near}')
         if self.pivot:
             check_pivot(self.pivot, self.variations, self.cited)
+        lone = next((row.key for row in self.variations if not row.group), None)
+        if self.within_groups and lone is not None:
+            raise ValueError(f'within_groups: the row "{lone}" has no group; give it one, or leave out within_groups')
         for claim in self.claims:
             check_claim(claim, self.variations, self.cited)
+        check_rule(self.rule, self.target, [profile.target for profile in self.profiles.values()])
+        self._check_seeds()
         return self
+
+    def _check_seeds(self) -> None:
+        """Raises ValueError where rows have their own seeds, or are not all compared with one base."""
+        if self.seed_rule is None:
+            return
+        own = [row.key for row in self.variations if row.seeds is not None]
+        if own:
+            raise ValueError(f"seeds follow a rule, so the rows {', '.join(own)} cannot have a number of their own")
+        branches = [row.key for row in self.variations if row.branch]
+        if branches:
+            raise ValueError(
+                f"seeds follow a rule, whose error rates are those of rows trained independently of base: the rows "
+                f"{', '.join(branches)} share steps with another. Leave them out, or give `seeds` a number"
+            )
+        if self.pivot or self.within_groups or self.base_row is None:
+            raise ValueError("seeds follow a rule, which compares every row with one base: it needs a row without "
+                             "changes, and neither [pivot] nor within_groups")  # fmt: skip
+
+    @property
+    def seed_rule(self) -> SeedRule | None:
+        """The rule that decides the number of seeds, if it is not fixed."""
+        return self.seeds if isinstance(self.seeds, SeedRule) else None
 
     @property
     def base_row(self) -> Variation | None:
@@ -181,10 +234,20 @@ class Study(Section):
         return next((row for row in self.variations if row.is_base), None)
 
     @property
+    def families(self) -> tuple[str, ...]:
+        """The groups whose rows are compared with each other alone; none: all rows are compared."""
+        groups = dict.fromkeys(row.group for row in self.variations) if self.within_groups else ()
+        return tuple(self.pivot or groups)
+
+    @property
     def factors(self) -> dict[str, str]:
         """Settings printed as columns, with their heads."""
         names = dict.fromkeys(name for row in self.variations for name in row.declared)
         return self.columns or {name: name.rpartition(".")[2] for name in names}
+
+    def target_in(self, profile: str) -> Target | None:
+        """The rule's target in a profile; None without a rule, or where none is written."""
+        return (self.profiles[profile].target or self.target) if self.rule else None
 
     def profile_named(self, name: str | None) -> tuple[str, Profile]:
         """A profile with its name; the default profile for None. Raises UserError with the nearest names."""
@@ -202,11 +265,35 @@ def _check_members(row: Variation, rows: Iterable[Variation]) -> None:
     if row.ensemble is None:
         return
     others = {other.key: other for other in rows if other.key != row.key and other.ensemble is None}
+    branches = next((other for other in rows if other.key == row.ensemble.of and other.branch), None)
+    if branches is not None:
+        raise ValueError(
+            f'row "{row.key}", ensemble: the row of = "{row.ensemble.of}" is a branch. Members are trained from the '
+            "start: name such a row"
+        )
     if row.ensemble.of not in others:
         near = suggestion(row.ensemble.of, others, "rows").rstrip(".")
         known = any(other.key == row.ensemble.of for other in rows)
         why = "is an ensemble itself, and trains nothing" if known else "does not exist"
         raise ValueError(f'row "{row.key}", ensemble: the row of = "{row.ensemble.of}" {why}. {near}')
+
+
+def _check_trunk(row: Variation, rows: Iterable[Variation], profiles: Iterable[str]) -> None:
+    """Raises ValueError for a branch of a row that does not exist, trains nothing, or is a branch."""
+    if row.branch is None:
+        return
+    where, of = f'row "{row.key}", from', next((other for other in rows if other.key == row.branch.row), None)
+    others = [other.key for other in rows if other.key != row.key and not (other.ensemble or other.branch)]
+    near = suggestion(row.branch.row, others, "rows").rstrip(".")
+    if of is None:
+        raise ValueError(f'{where}: the row = "{row.branch.row}" does not exist. {near}')
+    if of.ensemble or of.branch:
+        why = "is an ensemble, which trains nothing" if of.ensemble else "is a branch itself, or this row"
+        raise ValueError(f'{where}: the row = "{of.key}" {why}. A trunk is trained from the start. {near}')
+    for name in row.branch.by_profile:
+        if name not in profiles:
+            near = suggestion(name, profiles, "profiles").rstrip(".")
+            raise ValueError(f"{where}, by_profile.{name}: there is no such profile. {near}")
 
 
 def _repeated(keys: Iterable[str]) -> str | None:

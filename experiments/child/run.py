@@ -34,7 +34,9 @@ from experiments.config import DeviceSpec, TaskConfig
 from experiments.errors import Damaged, Preempted
 from experiments.events.event_log import EventWriter
 from experiments.events.training_time import training_time
-from experiments.identity import PROBE_ID, eval_identity, run_identity
+from experiments.identity import PROBE_ID, eval_identity, run_identity, trunk_in
+from experiments.processes.identity import age_s
+from experiments.processes.meter import Meter
 from experiments.records import TRAINING, ChildExit, FailureClass
 from experiments.store import provenance
 from experiments.store.code import code_digest, code_digests
@@ -45,6 +47,7 @@ from experiments.store.sealed import write_json
 from experiments.store.spec import AttemptSpec
 from experiments.tasks.base import Context, Task
 from experiments.tasks.load import load_task
+from experiments.training.checkpoints.trunk import checkpoint_of
 
 log = logging.getLogger("experiments.child.run")
 
@@ -58,7 +61,8 @@ def main(spec_path: Path, rank: int = 0, port: int = 0, *, alone: bool = False) 
     faulthandler.enable()  # a crash in native code leaves its stack in the log
     folder = spec_path.parent
     try:
-        events = EventWriter(folder / "ranks" / str(rank) if rank else folder)
+        meter = None if rank else Meter()
+        events = EventWriter(folder / "ranks" / str(rank) if rank else folder, meter.used if meter else None)
     except OSError as error:
         log.exception("no event can be written")
         return ChildExit.DISK_FULL if failure_class(error) is FailureClass.DISK_FULL else ChildExit.FAILED
@@ -66,6 +70,8 @@ def main(spec_path: Path, rank: int = 0, port: int = 0, *, alone: bool = False) 
         spec = AttemptSpec.read(spec_path)
         stop = StopRequest(None if rank or alone else spec.coordinator)
         cap_memory(DeviceSpec(**spec.device))
+        if meter is not None:
+            meter.lease(DeviceSpec(**spec.device).kind, DeviceSpec(**spec.device).share)
         task = load_task(spec.task, spec.folder).with_settings(spec.config)
         if rank:
             _other_rank(spec, task, folder, rank, port)
@@ -112,6 +118,7 @@ def _announce(events: EventWriter, spec: AttemptSpec, task: Task, code: str) -> 
     events.emit(
         "started",
         attempt=spec.attempt,
+        after_s=round(age_s(), 3),
         pid=os.getpid(),
         members=spec.members,
         device=spec.device,
@@ -161,7 +168,9 @@ def _context(
         earlier=[store.root / path for path in spec.earlier],
         pinned=spec.pinned,
         keeps=union(Keep(*keep) for keep in spec.keeps),
+        limit=spec.limit,
         code_digest=code,
+        trunk=(trunk, checkpoint_of(store, trunk, code)) if (trunk := trunk_in(spec.inputs)) else None,
     )
 
 

@@ -8,22 +8,26 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 from experiments.events import clock
-from experiments.events.lines import FORMAT, LONGEST_LINE, LineError, decode, encode, format_of
+from experiments.events.lines import FORMAT, LONGEST_LINE, LineError, decode, encode, format_of, past_its_end
 
 FILE = "events.jsonl"
 NOT_FSYNCED = ("metrics", "progress")
+ENDS = ("finished", "failed", "preempted", "ended")  # the last event of an attempt whose end is known
 PROGRESS_EVERY_S = 1.0
+LAST_BYTES = 1 << 13  # read from the end to find the last event
 
 
 class EventWriter:
     """Appends events to `<folder>/events.jsonl`, one write call per line, so a kill damages at most the last."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, used: Callable[[bool], Mapping[str, float]] | None = None) -> None:
+        """used: gives fields on what was used so far to every event (Meter.used)."""
+        self._used = used
         self._file = os.open(folder / FILE, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
         size = os.fstat(self._file).st_size
         self._head = {} if size else {"format": FORMAT}
@@ -37,8 +41,9 @@ class EventWriter:
             if time.monotonic() - self._progress_at < PROGRESS_EVERY_S:
                 return
             self._progress_at = time.monotonic()
+        used = self._used(kind not in NOT_FSYNCED) if self._used else {}
         with self._turn:
-            self._append(encode({**fields, **self._head, "t": round(clock.now(), 3), "kind": kind}))
+            self._append(encode({**fields, **used, **self._head, "t": round(clock.now(), 3), "kind": kind}))
             self._head = {}
         if kind not in NOT_FSYNCED:  # a restart relies on these events, so they must survive a power cut
             os.fsync(self._file)
@@ -109,6 +114,9 @@ class Tail:
             line = file.readline(LONGEST_LINE)
             whole = line.endswith(b"\n")
             if not whole and len(line) < LONGEST_LINE and not self._within_too_long:
+                if past_its_end(line):
+                    self.offset += len(line)
+                    self.damaged += 1
                 return b""
             self.offset += len(line)
             if whole and not self._within_too_long:
@@ -129,6 +137,28 @@ def _format(file: IO[bytes]) -> int | None:
         if (found := format_of(line)) is not None:
             return found
     return None
+
+
+def last_event(folder: Path, having: str = "kind") -> dict[str, Any] | None:
+    """The last readable event of an attempt with that field, without reading all; None if there is none."""
+    try:
+        with open(folder / FILE, "rb", opener=_without_waiting) as file:
+            format_, size = _format(file) or FORMAT, file.seek(0, os.SEEK_END)
+            window = LAST_BYTES
+            while True:
+                begin = max(0, size - window)
+                file.seek(begin)
+                lines = file.read(size - begin).split(b"\n")[begin > 0 : -1]  # whole ones
+                for line in reversed(lines):
+                    with contextlib.suppress(LineError):
+                        event = decode(line + b"\n", format_) if line.strip() else None
+                        if event is not None and having in event:
+                            return event
+                if not begin:
+                    return None
+                window *= 8
+    except OSError:
+        return None
 
 
 def read_events(folder: Path) -> list[dict[str, Any]]:

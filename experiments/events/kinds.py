@@ -13,12 +13,17 @@ Step = Annotated[int, Field(ge=0, le=LAST_STEP)]
 Time = Annotated[float, Field(ge=0, lt=253402300800)]  # Unix seconds (clock.py), to the end of the year 9999
 Count = Annotated[int, Field(ge=0, le=LAST_STEP)]
 Number = float | Literal["nan", "inf", "-inf"]  # JSON has no NaN
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class _Event(TypedDict, total=False):
     __pydantic_config__ = ConfigDict(strict=True, extra="allow")  # type: ignore[misc]
     t: Required[Time]
     format: Annotated[int, Field(ge=2)]
+    # Used by the attempt until then (experiments/processes/meter.py); not in older stores.
+    cpu_s: Amount
+    cpu_joules: Amount  # not where energy is not measured
+    gpu_joules: Amount
 
 
 class Started(_Event, total=False):
@@ -26,6 +31,7 @@ class Started(_Event, total=False):
 
     kind: Required[Literal["started"]]
     attempt: Required[Count]
+    after_s: Amount  # since the start of its process; not in older stores
     pid: Count
     members: list[Annotated[list[str], Field(min_length=4, max_length=5)]]  # study, profile, corpus, row, group
     device: dict[str, Any]
@@ -42,6 +48,15 @@ class Resumed(_Event, total=False):
     step: Required[Step]
     path: Required[str]
     run: str
+
+
+class Branched(_Event, total=False):
+    """Training begins with the state of another run, the trunk, after this step of it."""
+
+    kind: Required[Literal["branched"]]
+    step: Required[Step]
+    path: Required[str]
+    run: Required[str]
 
 
 class Restarted(_Event, total=False):
@@ -134,6 +149,12 @@ class Failed(_Event, total=False):
     micro_batch_tokens: Count
 
 
+class Ended(_Event, total=False):
+    """The coordinator saw the end of an attempt that did not say it: its process was killed."""
+
+    kind: Required[Literal["ended"]]
+
+
 class Probed(_Event, total=False):
     """The measured rate of a large matrix product."""
 
@@ -142,7 +163,7 @@ class Probed(_Event, total=False):
 
 
 _Kind = (
-    Started | Resumed | Restarted | Point | Progress | Checkpoint | CheckpointSkipped | Pinned | Trained | Evaluated
-    | Finished | Preempted | Failed | Probed
+    Started | Resumed | Branched | Restarted | Point | Progress | Checkpoint | CheckpointSkipped | Pinned | Trained
+    | Evaluated | Finished | Preempted | Failed | Ended | Probed
 )  # fmt: skip
 EVENT: TypeAdapter[Any] = TypeAdapter(Annotated[_Kind, Field(discriminator="kind")])

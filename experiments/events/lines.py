@@ -21,6 +21,7 @@ FORMAT = 2
 LONGEST_LINE = 4 << 20  # bytes; a longer line counts as damaged and is never read as a whole
 LONGEST_TEXT = 200_000  # characters of a text in an event; the middle of a longer text is cut out
 _CRC = re.compile(rb',"crc":"([0-9a-f]{8})"\}\n?\Z')
+_NO_NEWLINE = re.compile(rb',"crc":"[0-9a-f]{8}"\}[^\n]\Z', re.DOTALL)
 _CRC_LENGTH = len(b',"crc":"01234567"}\n')
 
 
@@ -60,6 +61,11 @@ def decode(line: bytes, format_: int) -> dict[str, Any] | None:
         raise
     except ValueError as error:  # includes bad UTF-8, NaN, lone surrogates and nesting beyond 200
         raise LineError(str(error)) from None
+
+
+def past_its_end(line: bytes) -> bool:
+    """Whether a last line without newline goes on after its end: the newline was damaged. One cut short does not."""
+    return _NO_NEWLINE.search(line, max(0, len(line) - _CRC_LENGTH)) is not None
 
 
 def format_of(line: bytes) -> int | None:

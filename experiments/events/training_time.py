@@ -73,7 +73,7 @@ def _seconds(events: list[dict[str, Any]]) -> float:
 
 def _ended(events: list[dict[str, Any]]) -> str:
     """The class of the failure, "stopped" on request, or "killed"."""
-    last = events[-1]
+    last = events[-1]  # "ended" of a killed one
     if last["kind"] == "failed":
         return str(last.get("cls", "failed"))
     return "stopped" if last["kind"] == "preempted" else "killed"

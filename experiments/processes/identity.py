@@ -2,10 +2,12 @@
 
 The system reuses process ids. A start time as time of day distinguishes two processes only while nobody sets the
 clock: psutil adds the ticks to the boot's time of day, which moves with the clock. Ticks do not. Only this file reads
-them. Imports no torch, and psutil only on systems without /proc.
+them, and other fields of /proc/PID/stat. Imports no torch, and psutil only on systems without /proc.
 """
 
 import functools
+import os
+import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,12 +16,14 @@ STAT = "/proc/{}/stat"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _CLOCK_S = 2.0  # tolerance for two readings of one start time, for small clock steps
 _STATE, _PARENT, _START_TICKS = 0, 1, 19  # fields 3, 4 and 22 of /proc/PID/stat, counted behind the name
+_CPU_TICKS = slice(11, 15)  # fields 14 to 17: its own time as user and system, that of ended children
 
 
 class _Stat(NamedTuple):
     state: str
     parent: int
     start_ticks: int
+    cpu_ticks: int
 
 
 def identify(pid: int) -> dict[str, Any]:
@@ -61,6 +65,20 @@ def descendants(pid: int) -> list[int]:
     return [child for child in below if (stat := found[child]) is not None and stat.state not in "ZX"]
 
 
+def age_s() -> float:
+    """Seconds since this process was started or forked; 0 without /proc."""
+    stat = _read_stat(os.getpid())
+    if stat is None:
+        return 0.0
+    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - stat.start_ticks / os.sysconf("SC_CLK_TCK"))
+
+
+def cpu_below_s() -> float:
+    """CPU seconds of the living processes below this one, with those below them that have ended; 0 without /proc."""
+    stats = map(_read_stat, descendants(os.getpid()))
+    return sum(stat.cpu_ticks for stat in stats if stat is not None) / os.sysconf("SC_CLK_TCK")
+
+
 def _read_stat(pid: int) -> _Stat | None:
     """None if there is no such process. The name, in parentheses, may itself contain blanks and parentheses."""
     try:
@@ -68,7 +86,8 @@ def _read_stat(pid: int) -> _Stat | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     fields = text[text.rindex(b")") + 1 :].split()
-    return _Stat(fields[_STATE].decode(), int(fields[_PARENT]), int(fields[_START_TICKS]))
+    cpu_ticks = sum(map(int, fields[_CPU_TICKS]))
+    return _Stat(fields[_STATE].decode(), int(fields[_PARENT]), int(fields[_START_TICKS]), cpu_ticks)
 
 
 @functools.cache

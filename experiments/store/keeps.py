@@ -11,10 +11,11 @@ from experiments.config import EvaluationConfig, TrainingConfig
 
 SPACED = "spaced"  # checkpoints at multiples of `every`, and the last step
 BEST = "best"  # the best on dev among checkpoints at multiples of `every`
+AT = "at"  # the checkpoint of step `every` alone, from which another run branches, with its optimizer state
 
 
 class Keep(NamedTuple):
-    """One demand. An evaluation uses `needed` of the `kept` checkpoints; the rest is for later evaluations."""
+    """One demand. An evaluation or a branch uses `needed` of the `kept` checkpoints; the rest is for later ones."""
 
     what: str
     every: int  # steps
@@ -22,7 +23,9 @@ class Keep(NamedTuple):
     needed: int = 0
 
     def steps(self, last_step: int) -> list[int]:
-        """Ascending steps of the spaced checkpoints needed to evaluate after `last_step`; [] for other demands."""
+        """Ascending steps of the checkpoints needed after `last_step`; [] where the steps are not known (the best)."""
+        if self.what == AT:
+            return [self.every] if self.needed and self.every <= last_step else []
         if self.what != SPACED or not self.needed:
             return []
         return spaced_steps(last_step, self.every, self.needed)
@@ -31,6 +34,11 @@ class Keep(NamedTuple):
 def spaced_steps(last_step: int, every: int, count: int) -> list[int]:
     """The newest `count` of: the multiples of `every`, and the last step. Ascending; fewer if there are fewer."""
     return [*range(every, last_step, every), *([last_step] if last_step else [])][-count:]
+
+
+def at_steps(steps: Iterable[int]) -> tuple[Keep, ...]:
+    """The demands of branches that begin after these steps."""
+    return tuple(Keep(AT, step, 1, 1) for step in steps)
 
 
 def keeps_of(training: TrainingConfig, evaluation: EvaluationConfig | None = None) -> tuple[Keep, ...]:

@@ -171,6 +171,14 @@ class EnsembleMember(Facts):
     weights: Word = ""  # digest of its weights, so that other weights under the same name are noticed
 
 
+class TrunkRecord(Facts):
+    """Where a branch began: the run whose state it took after a step, and a digest of the weights there."""
+
+    run_id: Word = ""
+    step: Count = 0
+    weights: Word = ""
+
+
 class TrainingResult(Record):
     """The record of a finished training, or of an ensemble: sums over its members (ensembles.py). Times in seconds."""
 
@@ -178,7 +186,7 @@ class TrainingResult(Record):
     of_builtin: ClassVar[frozenset[str]] = frozenset(
         {
             "data", "precision", "num_params", "flops", "flops_per_token", "target_tokens", "resumed_from", "seconds",
-            "start", "pinned", "peak_memory_bytes", "example_files", "ensemble",
+            "start", "pinned", "peak_memory_bytes", "example_files", "ensemble", "trunk",
         }
     )  # fmt: skip
 
@@ -218,6 +226,8 @@ class TrainingResult(Record):
     seconds: Amount | None = None  # of the steps of the last attempt
     start: dict[Word, Amount | None] = Field(default_factory=dict)  # before the first update; not in older stores
     ensemble: list[EnsembleMember] = Field(default_factory=list)  # not in the record of a training
+    # Of a branch. Its times, tokens and operations are those of its own steps, after the trunk's.
+    trunk: TrunkRecord = Field(default_factory=functools.cache(TrunkRecord))
 
 
 class Part(Facts):

@@ -36,6 +36,7 @@ class AttemptSpec:
     device: Mapping[str, Any]  # {kind, threads, memory_gb, count, share}: experiments.config.DeviceSpec
     train: bool = True  # False: the weights exist, only evaluations are made
     evaluations: tuple[EvaluationRequest, ...] = ()
+    limit: int | None = None  # examples of each set that evaluations take; None: all
     folder: str = ""  # the study's folder, where a user's own task is found; "" for a built-in study
     members: tuple[tuple[str, ...], ...] = ()  # (study, profile, corpus, row, group): the tables it appears in
     earlier: tuple[str, ...] = ()  # attempts whose checkpoints may be used, newest first, relative to the store

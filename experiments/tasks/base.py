@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from experiments.config import DeviceSpec, RunConfig, TaskConfig, flatten
 from experiments.errors import UserError
+from experiments.identity import Trunk
 from experiments.store.keeps import Keep
 from experiments.store.provenance import PACKAGES
 from experiments.tasks.columns import Column, known_to
@@ -43,7 +44,9 @@ class Context:
     keeps: Sequence[Keep] = ()  # checkpoints that evaluations of other rows and studies need (store/keeps.py)
     rank: int = 0  # of the device.count processes that train together: rank 0 starts, reports and saves
     port: int = 0  # the port at which the other ranks find rank 0
+    limit: int | None = None  # examples of each set that an evaluation takes, for `run --smoke`; None: all
     members: Sequence[Path] = ()  # of an ensemble: folders of the attempts that trained its members
+    trunk: tuple[Trunk, Path | None] | None = None  # of a branch: where it begins, and the checkpoint there
 
 
 class Task(ABC):
@@ -134,6 +137,13 @@ class Task(ABC):
         remembered file hashes.
         """
         return []
+
+    def not_a_branch(self, trunk: Any, config: Any, step: int) -> str:
+        """Why a run of `config` cannot begin with the state of a run of `trunk` after a step; "" where it can.
+
+        A task whose `train` begins with `context.trunk` defines it.
+        """
+        return f"the task {self.name} does not begin a training with the state of another"
 
     @abstractmethod
     def prepare(self, config: Any, store: Path, progress: Progress) -> dict[str, Any]:

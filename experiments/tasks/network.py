@@ -9,6 +9,7 @@ from experiments.store.keeps import Keep, keeps_of
 from experiments.tasks import footprint
 from experiments.tasks.base import EvaluationSpec, Task
 from experiments.tasks.sequence.spacing import spacing_of
+from experiments.training import branching
 from experiments.training.checkpoints import retention
 from model import cost as count
 
@@ -69,6 +70,9 @@ class NetworkTask(Task):
 
     def keeps(self, config: RunConfig) -> tuple[Keep, ...]:
         return keeps_of(config.training, config.evaluation)
+
+    def not_a_branch(self, trunk: RunConfig, config: RunConfig, step: int) -> str:
+        return branching.not_a_branch(trunk, config, step)
 
     def serves(self, config: RunConfig, evaluation: EvaluationSpec, weights: Path) -> bool:
         return retention.serves(weights, evaluation.settings["checkpoint"], spacing_of(evaluation))

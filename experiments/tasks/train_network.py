@@ -17,6 +17,7 @@ from experiments.identity import lineage
 from experiments.store.keeps import BEST, Keep
 from experiments.tasks.base import Context
 from experiments.training.checkpoints.checkpoint import add_file
+from experiments.training.checkpoints.start import Start
 from experiments.training.parallel.group import Group
 from experiments.training.parallel.lanes import lanes_for
 from experiments.training.parallel.ranks import joined
@@ -93,6 +94,7 @@ def _train(
         emit=context.emit,
         should_stop=context.should_stop,
         earlier=context.earlier,
+        start=Start(*context.trunk) if context.trunk else None,
         evaluate=material.dev(model, device) if measures else None,
         meta={"lineage": lineage(config, context.inputs), "code": context.code_digest, "run_id": context.run_id},
         group=group,
@@ -109,18 +111,28 @@ def _train(
         "data": dict(material.data),
         "batches": batches.describe(),
         **facts,
-        **_trained_on(config, vocab_sizes[0], batches, facts["step"]),
+        **_trained_on(config, vocab_sizes[0], batches, facts["step"], context.trunk[0].step if context.trunk else 0),
     }
 
 
-def _trained_on(config: RunConfig, target_vocab_size: int, batches: BatchSource, steps: int) -> dict[str, Any]:
-    """Tokens and operations of a training, from the lengths that it used (model/cost.py has the formula)."""
-    seen, source, target = batches.trained_on(steps)
-    forward = cost.forward_flops(config.model, target_vocab_size, source, target)
-    flops = float((seen * cost.TRAINING * forward).sum())
-    tokens = int((seen * target).sum())
+def _trained_on(
+    config: RunConfig, target_vocab_size: int, batches: BatchSource, steps: int, shared: int
+) -> dict[str, Any]:
+    """Tokens and operations of a training, from the lengths that it used (model/cost.py has the formula).
+
+    shared: the first steps of a branch, which its trunk trained: they are not counted here.
+    """
+
+    def until(step: int) -> NDArray[np.float64]:
+        seen, source, target = batches.trained_on(step)
+        forward = cost.forward_flops(config.model, target_vocab_size, source, target)
+        sums = ((seen * source).sum(), (seen * target).sum(), (seen * cost.TRAINING * forward).sum())
+        return np.array(sums, dtype=np.float64)
+
+    found = until(steps) - until(shared) if shared else until(steps)
+    source_tokens, tokens, flops = int(found[0]), int(found[1]), float(found[2])
     return {
-        "source_tokens": int((seen * source).sum()),
+        "source_tokens": source_tokens,
         "target_tokens": tokens,
         "flops": flops,
         "flops_per_token": round(flops / max(1, tokens)),

@@ -23,7 +23,7 @@ from typing import Any
 
 from experiments.config import flatten
 from experiments.events.history import History, Point
-from experiments.identity import seed_in_words, without_members
+from experiments.identity import seed_in_words, without_runs
 from experiments.records import RUNNING, TrackedRun
 from experiments.store.layout import Store
 from experiments.tracking.artifacts import Artifacts, artifacts
@@ -170,7 +170,7 @@ class Tracker:
         use = self._entities.InputTag("mlflow.data.context", "training")
         datasets = [
             self._entities.DatasetInput(self._entities.Dataset(name, value[:36], "local", source), [use])
-            for name, value in without_members(run.inputs).items()
+            for name, value in without_runs(run.inputs).items()
         ]
         if datasets:
             self._client.log_inputs(entry.mlflow_id, datasets)

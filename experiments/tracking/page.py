@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from experiments.identity import digest
+from experiments.tracking.record import COST
 
 if TYPE_CHECKING:
     from experiments.tracking.mlflow import Tracker
@@ -45,6 +46,7 @@ class Table:
     note: str  # Markdown
     files: Mapping[str, bytes]
     charts: Sequence[Chart]
+    cost: Mapping[str, float]  # what all of it cost; metrics of the heading
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,10 @@ def publish(tracker: "Tracker", table: Table) -> Published:
     experiment = tracker.headings.experiment(table.study)
     heading = tracker.headings.heading(table.study, table.profile, table.corpus)
     client.set_tag(heading, NOTE, _note(table.note))
+    known_costs = client.get_run(heading).data.metrics
+    for name, value in table.cost.items():
+        if known_costs.get(f"{COST}{name}") != value:
+            client.log_metric(heading, f"{COST}{name}", value)
     with tempfile.TemporaryDirectory(prefix="ablations-view-") as folder:
         for name, data in table.files.items():
             path = Path(folder) / name

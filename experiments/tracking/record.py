@@ -6,12 +6,13 @@ Everything follows from the run's files, so a database filled while runs train e
 import math
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from experiments.errors import UserError
 from experiments.events.history import History, Point
-from experiments.identity import members_in, without_members
+from experiments.events.spent import Spent, spent
+from experiments.identity import members_in, trunk_in, without_runs
 from experiments.records import Member, TrackedRun
 from experiments.store.layout import Store
 from experiments.store.results import EvaluationResult, TrainingResult
@@ -19,6 +20,16 @@ from experiments.store.sealed import read_json
 
 TAG_LENGTH = 4000  # below MLflow's limit
 NUM_PARAMS, TRAIN_WALL_S = "num_params", "train_wall_s"
+COST = "cost_"  # prefix of metrics on what a run or a table cost
+_COSTS: tuple[tuple[str, Callable[[Spent], float | None]], ...] = (
+    ("attempts", lambda one: 1.0),
+    ("wall_hours", lambda one: one.wall_s / 3600),
+    ("thread_hours", lambda one: _hours(one, gpu=False)),
+    ("gpu_hours", lambda one: _hours(one, gpu=True)),
+    ("cpu_hours", lambda one: None if one.cpu_s is None else one.cpu_s / 3600),
+    ("cpu_kwh", lambda one: None if one.cpu_joules is None else one.cpu_joules / 3.6e6),
+    ("gpu_kwh", lambda one: None if one.gpu_joules is None else one.gpu_joules / 3.6e6),
+)
 _IDENTITY = re.compile(r"[0-9a-f]{16}")
 
 
@@ -68,7 +79,9 @@ def tags(run: TrackedRun, history: History) -> dict[str, str]:
     if first:
         found |= dict(zip(("study", "profile", "corpus", "row", "group"), first, strict=True))
     found |= {f"row.{member[0]}": member[3] for member in reversed(members)}
-    found |= {f"input.{name}": digest for name, digest in without_members(run.inputs).items()}
+    found |= {f"input.{name}": digest for name, digest in without_runs(run.inputs).items()}
+    if trunk := trunk_in(run.inputs):
+        found |= {"trunk": trunk.run_id, "trunk_steps": str(trunk.step)}
     if members_of := members_in(run.inputs):  # an ensemble has no seed of its own
         found |= {"seed": "", "ensemble": ", ".join(members_of)}
     if run.error:
@@ -77,7 +90,7 @@ def tags(run: TrackedRun, history: History) -> dict[str, str]:
 
 
 def final_points(store: Store, run: TrackedRun, history: History) -> list[Point]:
-    """num_params, the training time, and every score: `bleu` on dev, `bleu.test_2016` on another set.
+    """num_params, the training time, the costs, and every score: `bleu` on dev, `bleu.test_2016` on another set.
 
     The plain names always belong to the decoding that the run was first queued with. Another decoding of a set gets the
     beginning of its eval_id: `bleu.dev.1f2e3d4c`. Each point has the time of its evaluation.
@@ -100,10 +113,39 @@ def final_points(store: Store, run: TrackedRun, history: History) -> list[Point]
         suffix = suffix if own.get(name) == eval_id else f".{name}.{eval_id[:8]}"
         for metric, value in made.metrics.items():
             kept = f"{metric}{suffix}"
-            kept = f"{kept}.{name}" if kept in (NUM_PARAMS, TRAIN_WALL_S) else kept
+            kept = f"{kept}.{name}" if kept in (NUM_PARAMS, TRAIN_WALL_S) or kept.startswith(COST) else kept
             found.append((kept, value, history.evaluated_t.get(eval_id, trained), step))
     numbers = (point for point in found if isinstance(point[1], int | float) and not isinstance(point[1], bool))
-    return [Point(name, float(value), t, step) for name, value, t, step in numbers]
+    scores = [Point(name, float(value), t, step) for name, value, t, step in numbers]
+    return [*scores, *cost_points(store, run.run_id)]
+
+
+def cost_points(store: Store, run_id: str) -> Iterator[Point]:
+    """What the run had cost at the end of each attempt, all attempts before it included; the step is its number.
+
+    An amount ends with the first attempt that did not record it. The last attempt counts once its end is known.
+    """
+    attempts = spent(store, run_id)
+    sums: dict[str, float] = dict.fromkeys((name for name, _ in _COSTS), 0.0)
+    for one in attempts:
+        if not one.seen and one is attempts[-1]:
+            return
+        for name, of in _COSTS:
+            value = of(one)
+            if value is None:
+                sums.pop(name, None)
+            elif name in sums:
+                sums[name] += value
+        if one.t is not None:  # else of the store that the run was imported from
+            known = {name: value for name, value in sums.items() if value}
+            yield from (Point(f"{COST}{name}", value, one.t, one.attempt) for name, value in known.items())
+
+
+def _hours(one: Spent, *, gpu: bool) -> float | None:
+    """Hours of GPUs, or of threads, that an attempt leased; None where it did not say."""
+    if one.device_s is None:
+        return None
+    return one.device_s / 3600 if (one.kind == "cuda") is gpu else 0.0
 
 
 def own_evaluations(store: Store, run_id: str, evaluated_t: Mapping[str, float] | None = None) -> dict[str, str]:

@@ -16,11 +16,13 @@ from experiments.config import TrainingConfig
 from experiments.data.batches.batch import Batch
 from experiments.device import Device, mix
 from experiments.errors import Diverged
-from experiments.store.keeps import BEST, SPACED, Keep, keeps_of, union
+from experiments.store.keeps import AT, BEST, SPACED, Keep, keeps_of, union
 from experiments.training.at_start import at_start
 from experiments.training.checkpoints import checkpoint, retention
 from experiments.training.checkpoints.retention import meta_of
 from experiments.training.checkpoints.saver import Saver
+from experiments.training.checkpoints.start import Start
+from experiments.training.checkpoints.trunk import digest_of
 from experiments.training.compiled import compile_layers, eagerly
 from experiments.training.curve import Curve
 from experiments.training.objective import Objective
@@ -97,8 +99,8 @@ class Training:
         if self._lanes:
             self._lanes.seed(value)
 
-    def resume(self, earlier: Sequence[Path]) -> None:
-        """Continue from the newest checkpoint of this configuration and code, if there is one."""
+    def resume(self, earlier: Sequence[Path], start: Start | None = None) -> None:
+        """Continue from the newest checkpoint of this configuration and code; else begin as a branch from `start`."""
         attempts = [self.folder, *(path for path in earlier if path != self.folder)]
         found = checkpoint.newest(
             attempts,
@@ -109,22 +111,41 @@ class Training:
             keeps=self._keeps,
         )
         if found is None:
+            if start is not None:
+                self._branch(start)
             return
+        self._restore(found)
+        if self.group.leads:
+            checkpoint.link_checkpoints(found, attempts, self.folder)
+        self._best_steps = dict(found.meta.get("best_steps") or {})
+        if "trunk" in found.meta:
+            self._meta["trunk"] = self.facts["trunk"] = found.meta["trunk"]
+        self._emit("resumed", run=found.meta["run_id"], **self._came_from(found))  # may be a shorter run
+
+    def _branch(self, start: Start) -> None:
+        """Begin with the state of another run. Its checkpoints stay with it."""
+        found = start.open()
+        self._restore(found)
+        run_id, step = start.trunk
+        self._meta["trunk"] = self.facts["trunk"] = {"run_id": run_id, "step": step, "weights": digest_of(found.path)}
+        self._emit("branched", run=run_id, **self._came_from(found))
+
+    def _restore(self, found: checkpoint.Checkpoint) -> None:
+        """Take weights, moments and counts from a checkpoint."""
         checkpoint.restore_model(self.model, found.weights())
         if state := found.optimizer():
             restore_optimizers(self.model, self.optimizers, state, found.step)
-        if self.group.leads:
-            checkpoint.link_checkpoints(found, attempts, self.folder)
         self.step, self.target_tokens = found.step, found.meta["target_tokens"]
-        self._best_steps = dict(found.meta.get("best_steps") or {})
         self._start = dict(found.meta.get("start") or {})  # not in older checkpoints
         self.plateau = Plateau(*found.meta.get("plateau", ()))
         self.facts["resumed_from"] = found.step
+
+    def _came_from(self, found: checkpoint.Checkpoint) -> dict[str, Any]:
+        """Step and place, for the event, and what has changed that decides the last bits."""
         changed = {
             key: [found.meta.get(key), self._meta[key]] for key in EXACT if found.meta.get(key) != self._meta[key]
         }
-        run = found.meta["run_id"]  # may be a shorter run
-        self._emit("resumed", step=found.step, path=_short(found.path), run=run, changed=changed)
+        return {"step": found.step, "path": _short(found.path), "changed": changed}
 
     def rehearse(self, batches: Sequence[Batch[Tensor]]) -> None:
         """Run a pass and discard its gradients. After its first pass DDP sums gradients in another order, which changes
@@ -177,7 +198,10 @@ class Training:
 
     def saves(self, step: int) -> bool:
         """Whether a checkpoint is due at this step."""
-        return any(keep.what == SPACED and step % keep.every == 0 for keep in self._keeps)
+        return any(
+            (keep.what == SPACED and step % keep.every == 0) or (keep.what == AT and step == keep.every)
+            for keep in self._keeps
+        )
 
     def _measures(self, step: int) -> list[int]:
         """The spacings of dev measurements that include this step."""
@@ -265,7 +289,7 @@ class Training:
             meta = {**self._meta, "step": self.step, "target_tokens": self.target_tokens}
             checkpoint.save_final(self.folder, weights, meta)
             if not self.settings.keep_optimizer:
-                retention.drop_optimizers(self.folder)
+                retention.drop_optimizers(self.folder, self._keeps)
         seconds = time.perf_counter() - self._started
         return {
             **self.facts,

@@ -17,6 +17,7 @@ from experiments.data.prefetch import prefetch
 from experiments.device import Device, naming_nondeterminism, naming_out_of_memory
 from experiments.errors import Preempted
 from experiments.store.keeps import Keep
+from experiments.training.checkpoints.start import Start
 from experiments.training.compiled import naming_recompiles
 from experiments.training.heap import Heap
 from experiments.training.optimizers import clip, set_learning_rate, update
@@ -39,6 +40,7 @@ def train(
     should_stop: Callable[[], bool],
     meta: Mapping[str, Any],
     earlier: Sequence[Path] = (),
+    start: Start | None = None,
     evaluate: Callable[[int], Mapping[str, float]] | None = None,
     group: Group | None = None,
     lanes: int = 1,
@@ -52,6 +54,7 @@ def train(
     lanes: number of micro-batches computed in parallel (parallel/lanes.py).
     meta: must contain "lineage" and "code" (a checkpoint with others is not continued); stored with every checkpoint.
     earlier: folders of attempts whose checkpoints may be used.
+    start: of a branch, which begins with the state of another run where no earlier attempt has a checkpoint.
     evaluate(step): called every `eval_steps` with the model in eval mode; its "perplexity" decides the best checkpoint.
     keeps: checkpoints that other studies need of this training, besides its own settings (experiments/store/keeps.py).
 
@@ -64,7 +67,7 @@ def train(
         run = stack.enter_context(
             contextlib.closing(Training(model, settings, device, folder, emit, meta, group, lanes, keeps))
         )
-        run.resume(earlier)
+        run.resume(earlier, start)
         steps = range(run.step + 1, settings.train_steps + 1)
         ahead = stack.enter_context(contextlib.closing(prefetch((step, batches(step)) for step in steps)))
         schedule, heap = make_schedule(settings, d_model), Heap()

@@ -21,6 +21,7 @@ class Convolution(Kind):
 
     kernel: int = Field(3, ge=1)
     gated: bool = False  # a gated linear unit on the output
+    rectified: bool = False  # a ReLU on the output
     separable: bool = False  # each channel alone over positions, then a matrix over channels
     dilation: int = Field(1, ge=1)
 
@@ -30,7 +31,9 @@ class Convolution(Kind):
         return (self.kernel - 1) * self.dilation
 
     def check(self, config: "ModelConfig", side: Side) -> None:
-        """An even kernel has no middle."""
+        """An even kernel has no middle, and an output has one activation."""
+        if self.gated and self.rectified:
+            raise ValueError("gated=true and rectified=true: the output has a gated linear unit or a ReLU, take one")
         if side == "encoder" and self.kernel % 2 == 0:
             raise ValueError(
                 f"kernel={self.kernel} has no middle, and in an encoder the window lies around its position: take an "
@@ -54,4 +57,5 @@ class Convolution(Kind):
         output = 2 * width if self.gated else width
         weights = width * self.kernel + width * output if self.separable else self.kernel * width * output
         kept = width * (1 if self.separable else self.kernel) + (output if self.gated else 0)
+        kept += width if self.rectified else 0
         return Cost(weights + (output if config.bias else 0), 2 * length * weights, length * kept)

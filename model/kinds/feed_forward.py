@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 # Values of d_ff that are kept: the operand of W_2, what the activation needs, both factors of a gate.
-_KEPT = {"relu": 1, "gelu": 2, "swish": 2, "relu2": 2}
+_KEPT = {"relu": 1, "gelu": 2, "swish": 2, "relu2": 2, "elu": 2, "selu": 2, "sigmoid": 1, "softplus": 2}
 _KEPT_GATED = {"glu": 3, "bilinear": 3, "reglu": 3, "geglu": 4, "swiglu": 4}
 
 

@@ -1,8 +1,9 @@
 """Activations of the feed-forward network. Shapes: F d_ff.
 
 relu is the paper's (equation 2); gelu is x·Φ(x) (Hendrycks 2016, arXiv 1606.08415); swish x·σ(x) (Ramachandran 2017,
-arXiv 1710.05941); relu2 max(0, x)² (So 2021, arXiv 2109.08668). The gated forms are g(x W) ⊗ x V with a third matrix V
-(Shazeer 2020, arXiv 2002.05202, equations 4 to 6).
+arXiv 1710.05941); relu2 max(0, x)² (So 2021, arXiv 2109.08668); elu x or eˣ − 1 below 0 (Clevert 2015, arXiv
+1511.07289); selu a scaled ELU (Klambauer 2017, arXiv 1706.02515); softplus ln(1 + eˣ). The gated forms are g(x W) ⊗ x V
+with a third matrix V (Shazeer 2020, arXiv 2002.05202, equations 4 to 6).
 """
 
 from collections.abc import Callable
@@ -21,7 +22,16 @@ def _identity(x_F: Tensor) -> Tensor:
     return x_F
 
 
-PLAIN: dict[str, Activation] = {"relu": Tensor.relu_, "gelu": F.gelu, "swish": F.silu, "relu2": _relu2}
+PLAIN: dict[str, Activation] = {
+    "relu": Tensor.relu_,
+    "gelu": F.gelu,
+    "swish": F.silu,
+    "relu2": _relu2,
+    "elu": F.elu,
+    "selu": F.selu,
+    "sigmoid": Tensor.sigmoid,
+    "softplus": F.softplus,
+}
 GATED: dict[str, Activation] = {
     "glu": Tensor.sigmoid,
     "bilinear": _identity,

@@ -12,7 +12,7 @@ class Embedding(nn.Module):
 
     Padding rows, up to a multiple of ROW_MULTIPLE, are zero and never looked up. `logits` leaves out their columns, so
     they get no gradient. fixnorm: vectors have length 1, in the look-up and in the softmax (Nguyen & Chiang 2018;
-    Nguyen & Salazar 2019, arXiv 1910.05895, section 2.2).
+    Nguyen & Salazar 2019, arXiv 1910.05895, section 2.3).
     """
 
     def __init__(self, vocab_size: int, width: int, scale: float | None = None, *, fixnorm: bool = False) -> None:

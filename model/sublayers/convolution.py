@@ -12,9 +12,9 @@ from model.sublayers.contract import Given, Now, Room, State, Sublayer
 class Convolution(Sublayer):
     """W [x_{t−r}; …; x_t] + b over windows of k inputs, as in ConvS2S (Gehring et al. 2017, section 3.2).
 
-    Linear, as attention is; gated: (A) ⊗ σ(B), its gated linear unit. dilation: van den Oord et al. 2016, "WaveNet",
-    section 2.1. separable: depthwise, then pointwise (Kaiser et al. 2017, "Depthwise Separable Convolutions for Neural
-    Machine Translation"), with one bias after both. Outside of the sentence are zeros.
+    Linear, as attention is; gated: (A) ⊗ σ(B), its gated linear unit; rectified: max(0, ·). dilation: van den Oord et
+    al. 2016, "WaveNet", section 2.1. separable: depthwise, then pointwise (Kaiser et al. 2017, "Depthwise Separable
+    Convolutions for Neural Machine Translation"), with one bias after both. Outside of the sentence are zeros.
     """
 
     def __init__(self, config: ModelConfig, options: kinds.Convolution) -> None:
@@ -24,6 +24,7 @@ class Convolution(Sublayer):
             options.kernel, options.dilation, options.reach, options.gated,
         )  # fmt: skip
         taps = 1 if options.separable else options.kernel
+        self.rectified = options.rectified
         # One product with the inputs of a window side by side: on a processor faster than nn.Conv1d (torch 2.13).
         self.window = nn.Linear(taps * width, (2 if options.gated else 1) * width, bias=config.bias)
         self.depthwise = (
@@ -53,6 +54,8 @@ class Convolution(Sublayer):
     def _output(self, windows_C: Tensor) -> Tensor:
         """(…, C) → (…, D)."""
         output_D: Tensor = self.window(windows_C)
+        if self.rectified:
+            return output_D.relu_()
         return F.glu(output_D) if self.gated else output_D
 
     def start(self, given: Given, room: Room) -> State:

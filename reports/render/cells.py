@@ -43,6 +43,7 @@ class Cell:
     text: str = ""
     emphasis: bool = False
     mark: str = ""  # printed raised, after the text
+    provisional: bool = False  # a mean or change over the seeds that are there
     span: int = 1  # columns that the cell takes; 0: taken by the one to its left
 
 

@@ -3,13 +3,15 @@
 from collections.abc import Iterable
 
 from ablations.study.messages import number
-from experiments.identity import without_members
-from reports.render.setup import HOUR, distinct, duration, paragraph, trained
+from experiments.identity import without_runs
+from reports.render import spent
+from reports.render.setup import HOUR, distinct, paragraph, trained
 from reports.results.results import Outcome
 from reports.results.table import Row, Table, missing_cells
 from reports.table.cost import training_seconds
 from reports.table.made_with import code, device, software
 from reports.table.provenance import corpus_name
+from reports.table.spent import duration
 
 
 def checklist(table: Table) -> list[tuple[str, str]]:
@@ -87,7 +89,7 @@ def _data(table: Table) -> str:
 
 def _data_of(outcome: Outcome) -> str:
     pairs = outcome.record.data.train.kept if outcome.record else None
-    inputs = ", ".join(f"{name} ({digest[:8]})" for name, digest in without_members(outcome.run.inputs).items())
+    inputs = ", ".join(f"{name} ({digest[:8]})" for name, digest in without_runs(outcome.run.inputs).items())
     name = corpus_name(outcome) or inputs
     parts = [f"{name}: {number(pairs, 'training pair')}" if pairs is not None else name]
     for name, scored in outcome.scored.items():
@@ -109,9 +111,11 @@ def _hyperparameters(table: Table) -> str:
 
 
 def as_markdown(table: Table) -> str:
-    """The paragraph on the setup and the checklist, as Markdown."""
+    """The paragraph on the setup, the checklist, and what the table cost, as Markdown."""
     from reports.render.markdown import escape
 
     lines = [f"**Experimental setup**\n\n{escape(paragraph(table))}\n\n**Reproducibility checklist**\n"]
     lines += [f"- **{escape(question)}**: {escape(answer)}" for question, answer in checklist(table)]
+    if found := spent.lines(table):
+        lines += ["\n**What it cost**\n", *(f"- **{escape(what)}**: {escape(cost)}." for what, cost in found)]
     return "\n".join(lines) + "\n"

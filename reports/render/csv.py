@@ -5,9 +5,10 @@ import io
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from reports.render.records import records
 from reports.render.text import plain
 from reports.results.table import Table
-from reports.table.row_records import record
+from reports.table.row_records import SPENT
 
 # Also the full-width forms, which some spreadsheets read as their ASCII counterparts.
 _FORMULA = tuple("=+-@＝＋－＠")
@@ -15,7 +16,8 @@ _FORMULA = tuple("=+-@＝＋－＠")
 
 def render(table: Table) -> str:
     """The records of reports/table/row_records.py, one line each, under one line of names."""
-    lines = [dict(_flat(record(row, table), table)) for row in table.rows]
+    found, settings = records(table, "csv")
+    lines = [dict(_flat(values, settings)) for values in found]
     names = list(dict.fromkeys(name for line in lines for name in line))
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
@@ -30,13 +32,15 @@ def text(value: object) -> str:
     return f"'{clean}" if clean.startswith(_FORMULA) else clean
 
 
-def _flat(values: Mapping[str, Any], table: Table) -> Iterator[tuple[str, Any]]:
+def _flat(values: Mapping[str, Any], settings: Sequence[str]) -> Iterator[tuple[str, Any]]:
     """The record's nested parts as columns of their own; settings only as in the table: blank where as in base."""
     for name, value in values.items():
+        if name in SPENT:
+            continue
         if name == "paper":
             yield from ((f"paper_{key}", number) for key, number in value.items())
         elif name == "settings":
-            yield from ((key, value[key]) for key in table.settings if key in value)
+            yield from ((key, value[key]) for key in settings if key in value)
         else:
             yield name, value
 

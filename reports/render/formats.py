@@ -3,11 +3,12 @@
 from collections.abc import Callable
 
 from experiments.errors import UserError
-from reports.render import checklist, csv, html, json, latex, markdown
+from reports.render import checklist, csv, html, json, latex, markdown, terminal
 from reports.results.table import Table
 
 RENDERERS: dict[str, Callable[[Table], str]] = {
     "markdown": markdown.render,
+    "terminal": terminal.render,
     "latex": latex.render,
     "csv": csv.render,
     "json": json.render,

@@ -9,7 +9,7 @@ from reports.render.cells import Cell, Grid, Head, Line
 from reports.render.numbers import decimals, fixed, gap, group_name, plain, power, signed
 from reports.render.pivot import pivoted
 from reports.results.comparable import change_digits
-from reports.results.table import Measure, Row, Table
+from reports.results.table import BRANCH, Measure, Row, Table
 from reports.table.cited import in_order
 from reports.table.cost import COSTS, Cost, shown
 from reports.table.settings import show
@@ -22,20 +22,31 @@ Layout = list[tuple[Head, Callable[[Row], Cell]]]
 
 
 def lay_out(table: Table) -> Grid:
-    """Columns as in the paper: what varies, then each metric with its change and the paper's values, params, n."""
+    """Every column as in the paper: what varies, then each metric with its change and the paper's, params, n."""
+    return arranged(table, layout_of(table))
+
+
+def layout_of(table: Table, costs: Sequence[Cost] | None = None) -> Layout:
+    """Every column that the table has, with what makes a row's cell in it. `costs`: in other units."""
     rows = in_order(table)
     layout: Layout = []
     if any(row.group and row.group != row.key for row in rows):
         layout.append((Head("group", "", kind="group"), _group))
-    layout.append((Head("row", "row", kind="row"), lambda row: Cell(row.key)))
-    layout += [_setting(name, head) for name, head in table.settings.items()]
+    layout.append((Head("row", "row", kind="row"), lambda row: Cell(row.name)))
+    layout += [setting(name, head) for name, head in table.settings.items()]
     if any(row.label for row in rows):
         layout.append((Head("label", "", kind="label"), lambda row: Cell(row.label)))
     for column in table.columns:
         layout += _metric(column, table)
-    layout += _costs(table)
+    layout += _costs(table, shown(table) if costs is None else costs)
+    layout += [_printed_alone(name, head, table) for name, head in table.published.items()]
     layout.append((Head("n", "n"), _seeds))
-    layout = [(head, _of_any_row(head, make, table)) for head, make in layout]
+    return [(head, _of_any_row(head, make, table)) for head, make in layout]
+
+
+def arranged(table: Table, layout: Layout) -> Grid:
+    """The cells of some columns, line by line."""
+    rows = in_order(table)
     if table.pivot:
         return pivoted(table, rows, layout)
     opens = [number == 0 or row.group != rows[number - 1].group for number, row in enumerate(rows)]
@@ -45,7 +56,7 @@ def lay_out(table: Table) -> Grid:
 
 def _of_any_row(head: Head, make: Callable[[Row], Cell], table: Table) -> Callable[[Row], Cell]:
     """Cells of rows that were run by `make`, of cited ones from the published numbers."""
-    return lambda row: make(row) if row.outcomes else _published(head, row, table)
+    return lambda row: make(row) if row.outcomes else published(head, row, table)
 
 
 def _line(row: Row, opens_group: bool, layout: Layout) -> Line:
@@ -55,7 +66,7 @@ def _line(row: Row, opens_group: bool, layout: Layout) -> Line:
     return Line((row,), opens_group, tuple(cells))
 
 
-def _published(head: Head, row: Row, table: Table) -> Cell:
+def published(head: Head, row: Row, table: Table) -> Cell:
     """A cell of a cited row: its name, or a number among the paper's."""
     if head.kind in ("row", "label"):
         return Cell(row.key if head.kind == "row" else row.label)
@@ -73,7 +84,9 @@ def _group(row: Row) -> Cell:
     return Cell(group_name(row.group)) if row.group != row.key else Cell()
 
 
-def _setting(name: str, head: str) -> tuple[Head, Callable[[Row], Cell]]:
+def setting(name: str, head: str) -> tuple[Head, Callable[[Row], Cell]]:
+    """A setting's column; a blank cell is base's value."""
+
     def cell(row: Row) -> Cell:
         return Cell(show(name, row.settings[name])) if name in row.settings else Cell()
 
@@ -89,10 +102,15 @@ def _metric(column: Column, table: Table) -> Layout:
     change_places = change_digits(column) if column.logarithmic else digits
     layout: Layout = []
     if any(m.requested for m in measures):
-        layout.append((Head(f"{key}.ours", column.header, "ours"), lambda row: _value(row, column)))
-    if any(m.change is not None for m in measures):
+        layout.append((Head(f"{key}.ours", column.header, "ours"), lambda row: _value(row, column, table.provisional)))
+    if any(m.change is not None or (table.provisional and m.change_so_far is not None) for m in measures):
         places = change_digits(column)
-        layout.append((Head(f"{key}.change", column.header, delta), lambda row: _change(row.measures[key], places)))
+        layout.append(
+            (
+                Head(f"{key}.change", column.header, delta),
+                lambda row: _change(row.measures[key], places, table.provisional),
+            )
+        )
     if any(m.reported is not None for m in measures) or any(column.paper in row.paper for row in table.cited):
         layout.append(
             (Head(f"{key}.paper", column.header, "paper"), lambda row: Cell(plain(row.measures[key].reported, digits)))
@@ -107,26 +125,31 @@ def _metric(column: Column, table: Table) -> Layout:
     return layout
 
 
-def _value(row: Row, column: Column) -> Cell:
+def _value(row: Row, column: Column, provisional: bool) -> Cell:
     measure = row.measures[column.key]
     if not measure.requested:
         return Cell()
+    if provisional and measure.mean_so_far is not None:
+        number = fixed(measure.mean_so_far, column.digits)
+        return Cell(f"{number} ({len(measure.values)}/{measure.requested})", provisional=True)
     if measure.mean is None:
         return Cell(gap(measure))
     text = fixed(measure.mean, column.digits)
     if measure.sd is not None:
         text += f" ± {fixed(measure.sd, column.digits)}"
-    return Cell(text, measure.best, STALE if row.stale else "")
+    return Cell(text, measure.best, STALE * row.stale + BRANCH * row.branch)
 
 
-def _change(measure: Measure, digits: int) -> Cell:
+def _change(measure: Measure, digits: int, provisional: bool) -> Cell:
+    if provisional and measure.change is None and measure.change_so_far is not None:
+        return Cell(signed(measure.change_so_far, digits), provisional=True)
     return Cell(signed(measure.change, digits), mark=MARK if measure.test and measure.test.marked else "")
 
 
-def _costs(table: Table) -> Layout:
+def _costs(table: Table, shown: Sequence[Cost]) -> Layout:
     """What no evaluation measures, each with the published numbers; a cost that no row has gets no column."""
     layout: Layout = []
-    for _, group in itertools.groupby(shown(table), key=lambda cost: cost.key):
+    for _, group in itertools.groupby(shown, key=lambda cost: cost.key):
         costs = list(group)
         for number, cost in enumerate(costs):
             known = [value for row in table.rows if (value := cost.value(row, table)) is not None]
@@ -141,19 +164,32 @@ def _costs(table: Table) -> Layout:
 
 def _cost(cost: Cost, known: Sequence[float], table: Table) -> Callable[[Row], Cell]:
     """One digit after the point, or as many as show three figures of the smallest value; or a power of ten."""
-    smallest = min((value for value in known if value > 0), default=10 * cost.unit) / cost.unit
-    places = min(6, max(1, 2 - math.floor(math.log10(smallest))))
+    factor = cost.scale / cost.unit
+    smallest = min((value for value in known if value > 0), default=10 / factor) * factor
+    places = min(6, max(1, 2 - math.floor(math.log10(smallest)))) if cost.digits is None else cost.digits
 
     def cell(row: Row) -> Cell:
         value = cost.value(row, table)
-        return Cell(power(value) if cost.power else plain(None if value is None else value / cost.unit, places))
+        return Cell(power(value) if cost.power else plain(None if value is None else value * factor, places))
 
     return cell
 
 
 def _reported(cost: Cost, values: Sequence[float | None]) -> Callable[[Row], Cell]:
-    digits = decimals(values)
-    return lambda row: Cell(power(row.paper.get(cost.key)) if cost.power else plain(row.paper.get(cost.key), digits))
+    found = [None if value is None else value * cost.scale for value in values]
+    digits = decimals(found) if cost.digits is None else cost.digits
+
+    def cell(row: Row) -> Cell:
+        value = row.paper.get(cost.key)
+        return Cell(power(value) if cost.power else plain(None if value is None else value * cost.scale, digits))
+
+    return cell
+
+
+def _printed_alone(name: str, head: str, table: Table) -> tuple[Head, Callable[[Row], Cell]]:
+    """A number of the paper that nothing here measures."""
+    digits = decimals([row.paper.get(name) for row in table.rows])
+    return Head(f"{name}.paper", f"{head} (paper)"), lambda row: Cell(plain(row.paper.get(name), digits))
 
 
 def _seeds(row: Row) -> Cell:

@@ -14,15 +14,15 @@ from ablations.study.messages import number
 from experiments.identity import seed_in_words
 from reports.render.cells import Cell, Grid, Head, Line, labels_span
 from reports.render.checklist import checklist
-from reports.render.grid import lay_out
 from reports.render.html_sections import escape, failures_section, figures_section, runs_section
 from reports.render.latex import MADE_BY
 from reports.render.numbers import fixed
 from reports.render.page_style import CSS
+from reports.render.printed import printed
 from reports.render.setup import paragraph
 from reports.render.text import plain
 from reports.results.failures import Failure
-from reports.results.table import Measure, Row, Table
+from reports.results.table import Measure, Row, Table, Test
 
 GRID_JSON = "table"
 LONG = 24  # characters
@@ -31,7 +31,8 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri
 
 def render(table: Table, figures: Mapping[str, tuple[str, bytes]] | None = None, failed: Sequence[Failure] = ()) -> str:
     """`figures`: caption and SVG by name (reports/figures); `failed`: reports/results/failures.py."""
-    grid = lay_out(table)
+    shown = printed(table, "html")
+    table, grid = shown.table, shown.grid
     title = escape(table.title or table.name)
     parts = [
         "<!DOCTYPE html>",
@@ -41,10 +42,10 @@ def render(table: Table, figures: Mapping[str, tuple[str, bytes]] | None = None,
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>{title}</title><style>{CSS}</style></head><body>",
         f"<header><h1>{title}</h1><p class=soft>{escape(_summary(table))}</p></header><main>",
-        *(f"<p class=warning role=note>{escape(text)}</p>" for text in table.warnings),
+        *(f"<p class=warning role=note>{escape(text)}</p>" for text in shown.warnings),
         *_table(table, grid),
         '<ul class="notes">',
-        *(f"<li>{escape(note)}</li>" for note in table.footnotes),
+        *(f"<li>{escape(note)}</li>" for note in shown.notes),
         "</ul>",
         *figures_section(figures or {}),
         *failures_section(failed),
@@ -130,7 +131,7 @@ def _cell(table: Table, head: Head, cell: Cell, line: Line) -> str:
     measure = row.measures.get(head.metric) if row and head.kind == "value" else None
     if row is None or measure is None or not text or head.role not in ("ours", "change"):
         return f'<td colspan="{cell.span}">{text}</td>' if cell.span > 1 else f"<td>{text}</td>"
-    kinds = ["cell", *(["best"] if cell.emphasis else []), *(["gap"] if measure.missing else [])]
+    kinds = ["cell", *(["best"] if cell.emphasis else []), *(["gap"] if measure.missing or cell.provisional else [])]
     tip = escape_html("\n".join(map(plain, _detail(table, row, measure, head))), quote=True)
     return f'<td class="{" ".join(kinds)}" tabindex="0">{text}<span class="tip" role="tooltip">{tip}</span></td>'
 
@@ -138,6 +139,10 @@ def _cell(table: Table, head: Head, cell: Cell, line: Line) -> str:
 def _long(cell: Cell) -> str:
     """A long text may break anywhere; a short one stays on its line."""
     return " long" if len(cell.text) > LONG else ""
+
+
+def _p(test: Test) -> str:
+    return "by the rule for seeds" if test.p is None else f"p = {test.p:.2g} corrected"
 
 
 def _detail(table: Table, row: Row, measure: Measure, head: Head) -> Iterator[str]:
@@ -153,6 +158,6 @@ def _detail(table: Table, row: Row, measure: Measure, head: Head) -> Iterator[st
         yield f"change from {table.base_of(row)}: {fixed(measure.change, 3, signed=True)}"
     if measure.test is not None:
         low, high = (fixed(bound, 3, signed=True) for bound in (measure.test.low, measure.test.high))
-        yield f"95% interval {low} … {high}, p = {measure.test.p:.2g} corrected, between {table.test}"
+        yield f"95% interval {low} … {high}, {_p(measure.test)}, between {table.test}"
     if measure.reported is not None:
         yield f"published: {measure.reported}"

@@ -1,165 +1,100 @@
 r"""LaTeX, laid out as Table 3 of the paper: rules between groups only, (A) before a group's first row, a label across
-the settings that it stands for. It is a `table` environment; the document needs \usepackage{booktabs}, nothing else.
+the settings that it stands for. A `table` environment to paste; what is not printed follows in comments.
+
+Its fonts are as large as the text's width allows. Where that is less than expected (one column of two, without --wide),
+\resizebox scales it down, so that it never runs over what stands beside it.
 """
 
-import itertools
 from collections.abc import Iterator
-from dataclasses import replace
 
-from reports.render.cells import Cell, Grid, Head, Line, labels_span, settings_of
-from reports.render.grid import lay_out
+from reports.render.latex_cells import alignment, body_of, heads, lines
 from reports.render.latex_text import escape, foreign
-from reports.render.numbers import group_name
+from reports.render.latex_width import BOTH_COLUMNS, HALF, ONE_COLUMN, Fit, fit
+from reports.render.markdown import as_pipe
+from reports.render.printed import Printed, printed
 from reports.render.text import plain
 from reports.results.table import Table
 
 MADE_BY = "made with: ablations report "  # `ablations verify` reads it
-
-# The paper's heads of settings, over two lines; other heads are escaped text.
-HEADS = {
-    "N": ("", "$N$"),
-    "d_model": ("", r"$d_{\mathrm{model}}$"),
-    "d_ff": ("", r"$d_{\mathrm{ff}}$"),
-    "h": ("", "$h$"),
-    "d_k": ("", "$d_k$"),
-    "d_v": ("", "$d_v$"),
-    "P_drop": ("", "$P_{drop}$"),
-    "ε_ls": ("", r"$\epsilon_{ls}$"),
-    "train steps": ("train", "steps"),
-}
-
-# Sizes for a text of usual width; what is wider still reaches evenly into both margins.
-SMALL = (r"\scriptsize", r"\setlength{\tabcolsep}{3pt}")
-SMALLEST = (r"\tiny", r"\setlength{\tabcolsep}{2pt}")
+_SCALED = r"\resizebox{\ifdim\width>\linewidth \linewidth\else\width\fi}{!}{%"
 
 
 def render(table: Table) -> str:
-    """A `table` environment with its caption and notes."""
-    grid = _as_in_the_paper(lay_out(table))
-    heads = list(_heads(grid))
+    """A `table` environment with its caption, label and notes."""
+    shown = printed(table, "latex")
+    siunitx, wide = bool(shown.choices.siunitx), bool(shown.choices.wide)
+    body = body_of(shown.grid)
+    fitted = fit(body.widths(siunitx), body.least(), wide)
+    scaled = fitted.total > HALF
+    environment = "table*" if wide else "table"
     parts = [
-        *_preface(table, grid),
-        r"\begin{table}[t]",
+        *_preface(shown, fitted, siunitx, scaled),
+        rf"\begin{{{environment}}}[t]",
         r"\centering",
-        *([rf"\caption{{{escape(table.title)}}}", r"\smallskip"] if table.title else []),
-        *(SMALLEST if len(grid.heads) > 16 else SMALL),
-        r"\makebox[\linewidth]{%",
-        rf"\begin{{tabular}}{{@{{}}{_alignment(grid)}@{{}}}}",
+        *_caption(shown),
+        fitted.size,
+        rf"\setlength{{\tabcolsep}}{{{fitted.space}pt}}",
+        *([_SCALED] if scaled else []),
+        rf"\begin{{tabular}}{{@{{}}{alignment(body, fitted, siunitx)}@{{}}}}",
         r"\toprule",
-        *heads,
-        *_body(grid),
+        *heads(body, siunitx),
+        *lines(body, fitted, siunitx),
         r"\bottomrule",
-        r"\end{tabular}}",
-        *_notes(table),
-        r"\end{table}",
+        r"\end{tabular}" + "}" * scaled,
+        *_notes(shown),
+        rf"\end{{{environment}}}",
+        *_comments(shown),
     ]
     return "\n".join(parts) + "\n"
 
 
-def _as_in_the_paper(grid: Grid) -> Grid:
-    """One name column: (A), or the key of a row without a group; the label where there are no settings to span.
-
-    A pivoted table has the labels as names.
-    """
-    if grid.pivoted:
-        keep = [i for i, head in enumerate(grid.heads) if head.kind != "row"]
-        kept = (replace(line, cells=tuple(line.cells[i] for i in keep)) for line in grid.lines)
-        return replace(grid, heads=tuple(grid.heads[i] for i in keep), lines=tuple(kept))
-    names = [_name(line) for line in grid.lines]
-    dropped = {"group", "row"} | ({"label"} if labels_span(grid) else set())
-    keep = [i for i, head in enumerate(grid.heads) if head.kind not in dropped]
-    lines = tuple(
-        Line(line.rows, line.opens_group, (name, *(line.cells[i] for i in keep)))
-        for name, line in zip(names, grid.lines, strict=True)
-    )
-    return Grid((Head("name", "", kind="group"), *(grid.heads[i] for i in keep)), lines)
+def _caption(shown: Printed) -> Iterator[str]:
+    label = f"tab:{shown.table.name}" if shown.choices.label is None else shown.choices.label
+    if shown.table.title:
+        yield rf"\caption{{{escape(shown.table.title)}}}"
+    if label and shown.table.title:  # without a caption there is no number to refer to
+        yield rf"\label{{{label}}}"
+    if shown.table.title:
+        yield r"\smallskip"
 
 
-def _name(line: Line) -> Cell:
-    group = line.row.group
-    if not group:
-        return Cell(line.row.key)
-    return Cell(group_name(group)) if line.opens_group else Cell()
-
-
-def _alignment(grid: Grid) -> str:
-    kinds = {"group": "l", "label": "l", "setting": "c"}
-    return "".join(kinds.get(head.kind, "r") for head in grid.heads)
-
-
-def _heads(grid: Grid) -> Iterator[str]:
-    """The head's two lines: a metric spans its columns, with a rule below."""
-    top: list[str] = []
-    bottom: list[str] = []
-    rules = []
-    for (_, spans), group in itertools.groupby(grid.heads, key=lambda head: (head.spanned_by, bool(head.sub))):
-        heads = list(group)
-        if spans and len(heads) > 1:
-            rules.append(rf"\cmidrule(lr){{{len(bottom) + 1}-{len(bottom) + len(heads)}}}")
-            top.append(rf"\multicolumn{{{len(heads)}}}{{c}}{{{escape(heads[0].top)}}}")
-            bottom += [escape(head.sub.replace("paper Δ", "Δ")) for head in heads]
-        else:
-            lines = [_two_lines(head) for head in heads]
-            top += [first for first, _ in lines]
-            bottom += [second for _, second in lines]
-    yield " & ".join(top) + r" \\"
-    yield from ["".join(rules)] if rules else []
-    yield " & ".join(bottom) + r" \\"
-
-
-def _two_lines(head: Head) -> tuple[str, str]:
-    if head.kind == "setting" and head.top in HEADS:
-        return HEADS[head.top]
-    first, _, second = head.top.partition(" ")
-    return escape(first), escape(second)
-
-
-def _body(grid: Grid) -> Iterator[str]:
-    for line in grid.lines:
-        if line.opens_group:
-            yield r"\midrule"
-        yield " & ".join(_cells(grid, line)) + r" \\"
-
-
-def _cells(grid: Grid, line: Line) -> Iterator[str]:
-    """A label takes the place of the settings, all blank, that it says in words."""
-    unnamed = line.row.group and line.row.group != line.row.key
-    text = line.row.label or (line.row.key if unnamed else "")
-    own_column = any(head.kind == "label" for head in grid.heads)
-    spans = bool(text) and not own_column and not any(cell.text for cell in settings_of(grid, line))
-    for kind, pairs in itertools.groupby(zip(grid.heads, line.cells, strict=True), key=lambda pair: pair[0].kind):
-        cells = [cell for _, cell in pairs]
-        if kind == "setting" and spans:
-            yield rf"\multicolumn{{{len(cells)}}}{{c}}{{{escape(text)}}}"
-        else:
-            yield from (_cell(cell) for cell in cells if cell.span)
-
-
-def _cell(cell: Cell) -> str:
-    text = escape(cell.text)
-    mark = rf"\rlap{{$^{{{escape(cell.mark)}}}$}}" if cell.mark else ""  # numbers line up without it
-    shown = (rf"\textbf{{{text}}}" if cell.emphasis else text) + mark
-    return rf"\multicolumn{{{cell.span}}}{{c}}{{{shown}}}" if cell.span > 1 else shown
-
-
-def _preface(table: Table, grid: Grid) -> list[str]:
+def _preface(shown: Printed, fitted: Fit, siunitx: bool, scaled: bool) -> Iterator[str]:
     r"""What the document needs; characters that pdfLaTeX's default fonts lack are named by code point."""
-    texts = [table.title, *table.warnings, *table.footnotes]
+    table, grid = shown.table, shown.grid
+    texts = [table.title, *shown.warnings, *shown.notes]
     texts += [head.top for head in grid.heads] + [cell.text for line in grid.lines for cell in line.cells]
     texts += [line.row.label for line in grid.lines]
-    lines = [r"% in the preamble: \usepackage{booktabs}"]
     if table.asked:
-        lines.insert(0, f"% {MADE_BY}{plain(table.asked)}")
+        yield f"% {MADE_BY}{plain(table.asked)}"
+    packages = ["booktabs", *(["graphicx"] if scaled else []), *(["siunitx"] if siunitx else [])]
+    yield rf"% in the preamble: \usepackage{{{','.join(packages)}}}"
+    page = BOTH_COLUMNS if shown.choices.wide else ONE_COLUMN
+    if scaled:
+        narrower = "" if shown.choices.wide else "; across both columns of a page: --wide"
+        yield f"% about {fitted.total:.0f} pt wide{narrower}; scaled down where the text is narrower"
+    if fitted.total > page:
+        yield "% wider than a usual page in the smallest legible size: leave columns out with --columns or --hide"
     missing = sorted(set("".join(map(foreign, texts))))
     if missing:
         some = " ".join(f"U+{ord(char):04X}" for char in missing[:8])
-        lines.append(f"% compile with XeLaTeX or LuaLaTeX and a font that has {some}{' …' if missing[8:] else ''}")
-    return lines
+        yield f"% compile with XeLaTeX or LuaLaTeX and a font that has {some}{' …' if missing[8:] else ''}"
 
 
-def _notes(table: Table) -> list[str]:
-    notes = [rf"\emph{{Warning:}} {escape(text)}\par" for text in table.warnings]
-    notes += [rf"{escape(text)}\par" for text in table.footnotes]
+def _notes(shown: Printed) -> list[str]:
+    notes = [rf"\emph{{Warning:}} {escape(text)}\par" for text in shown.warnings]
+    notes += [rf"{escape(text)}\par" for text in shown.notes]
     if not notes:
         return []
     return [r"\par\smallskip", r"\begin{minipage}{\linewidth}\scriptsize\raggedright", *notes, r"\end{minipage}"]
+
+
+def _comments(shown: Printed) -> Iterator[str]:
+    """The other columns and notes, for the author."""
+    if any(head.kind in ("value", "setting") for head in shown.hidden.heads):
+        yield "%"
+        yield "% Not printed (--columns, --no-plain and --paper print them):"
+        yield from (f"% {line}" for line in as_pipe(shown.hidden).splitlines())
+    if shown.left_out:
+        yield "%"
+        yield "% Notes that are not printed (--notes full prints them):"
+        yield from (f"% - {plain(text)}" for text in shown.left_out)

@@ -3,7 +3,7 @@
 import re
 
 from reports.render.cells import Cell, Grid
-from reports.render.grid import lay_out
+from reports.render.printed import printed
 from reports.render.text import plain, width
 from reports.results.table import Table
 
@@ -16,13 +16,13 @@ _BLOCK_START = re.compile(r"^(\d*)([-+.)]|=+|#+)(?=\s|$)")  # of a list, a headi
 
 def render(table: Table) -> str:
     """Title, pipe table, and a list of warnings and notes."""
-    grid = lay_out(table)
-    parts = [_table(grid)]
-    if table.title:
-        parts.insert(0, f"**{escape(table.title)}**\n")
-    if table.warnings or table.footnotes:
-        lines = [f"- **Warning:** {escape(note)}" for note in table.warnings]
-        parts.append("\n".join([*lines, *(f"- {escape(note)}" for note in table.footnotes)]) + "\n")
+    shown = printed(table, "markdown")
+    parts = [as_pipe(shown.grid)]
+    if shown.table.title:
+        parts.insert(0, f"**{escape(shown.table.title)}**\n")
+    if shown.warnings or shown.notes:
+        lines = [f"- **Warning:** {escape(note)}" for note in shown.warnings]
+        parts.append("\n".join([*lines, *(f"- {escape(note)}" for note in shown.notes)]) + "\n")
     return "\n".join(parts)
 
 
@@ -37,7 +37,8 @@ def in_cell(text: str) -> str:
     return escape(text).replace("|", "\\|")
 
 
-def _table(grid: Grid) -> str:
+def as_pipe(grid: Grid) -> str:
+    """The cells as a pipe table."""
     heads = [in_cell(head.alone) for head in grid.heads]
     lines = [[_cell(cell) for cell in line.cells] for line in grid.lines]
     return pipe(heads, lines, [head.kind in ("group", "row", "label") for head in grid.heads])
@@ -63,4 +64,6 @@ def _line(cells: list[str], widths: list[int], left: list[bool]) -> str:
 
 def _cell(cell: Cell) -> str:
     text, mark = in_cell(cell.text), in_cell(cell.mark)
+    if cell.provisional:
+        return f"*{text}*"
     return f"**{text}**{mark}" if cell.emphasis else text + mark

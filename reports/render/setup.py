@@ -10,10 +10,12 @@ from experiments.store.results import Encoded
 from model.config import ModelConfig
 from reports.results.results import Outcome
 from reports.results.table import Table
+from reports.table import branches
 from reports.table.cost import training_seconds
 from reports.table.made_with import device
 from reports.table.provenance import corpus_name, typical
 from reports.table.settings import show, unexpected
+from reports.table.spent import duration
 
 HOUR = 3600.0
 # Settings that the paragraph has words for.
@@ -40,6 +42,10 @@ def _sentences(table: Table) -> Iterator[str]:
         "probabilities at each step of the search."
         for row in table.rows
         if row.ensemble
+    )
+    yield from (
+        f"{branches.in_words(rows, trunk, step)}: the steps up to there are those of {trunk} with the same seed."
+        for (trunk, step), rows in branches.places(table).items()
     )
     ours = base.run.config.setting_roles.frozen_defaults  # then it is a Transformer, whose settings have words
     yield from _transformer(base) if ours else ()
@@ -152,15 +158,9 @@ def _took(outcomes: list[Outcome]) -> str:
 
 def trained(table: Table) -> list[Outcome]:
     """Each training once, even if several rows share it; for an ensemble, its members."""
-    outcomes = [*(o for row in table.rows if not row.ensemble for o in row.outcomes), *table.members]
+    # a row's own outcome last: it has scores, which a member has not
+    outcomes = [*table.members, *(o for row in table.rows if not row.ensemble for o in row.outcomes)]
     return list({o.run.run_id: o for o in outcomes if o.record is not None}.values())
-
-
-def duration(hours: float) -> str:
-    """Hours in the unit that suits their size: "1.5 hours", "3.0 minutes", "2.4 seconds"."""
-    if hours >= 1:
-        return f"{hours:.1f} hours"
-    return f"{hours * 60:.1f} minutes" if hours * 60 >= 1 else f"{hours * HOUR:.1f} seconds"
 
 
 def distinct(texts: Iterable[str]) -> str:

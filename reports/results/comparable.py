@@ -53,7 +53,13 @@ def one_basis(rows: Iterable[Row], column: Column) -> bool:
 def change(row: Row, base: Row, column: Column) -> float | None:
     """Mean over seeds minus base's, on the column's scale. None where incomplete or not comparable."""
     ours, theirs = row.measures[column.key], base.measures[column.key]
-    if row is base or not (ours.complete and theirs.complete and one_basis((row, base), column)):
+    return change_so_far(row, base, column) if ours.complete and theirs.complete else None
+
+
+def change_so_far(row: Row, base: Row, column: Column) -> float | None:
+    """The same over the seeds that are there."""
+    ours, theirs = row.measures[column.key], base.measures[column.key]
+    if row is base or not (ours.values and theirs.values and one_basis((row, base), column)):
         return None
     return _difference(ours.values, theirs.values, column)
 

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from experiments.events.event_log import Tail
 from experiments.store.layout import Store
+from reports.results.ended import last_failure
 from reports.results.table import Table
 
 LONGEST = 2000  # characters of a message that are shown
@@ -32,12 +32,8 @@ def failures(table: Table, store: Store) -> list[Failure]:
 
 
 def _last(store: Store, row: str, seed: int, run_id: str) -> Failure:
-    for attempt in reversed(store.attempts(run_id)):
-        failed = None
-        for event in Tail(store.attempt_folder(run_id, attempt)).read():
-            failed = event if event["kind"] == "failed" else failed
-        if failed is not None:
-            return Failure(row, seed, run_id, attempt, failed["cls"], failed["message"][:LONGEST])
+    if ended := last_failure(store, run_id):
+        return Failure(row, seed, run_id, ended.attempt, ended.kind, ended.message[:LONGEST])
     return Failure(
         row, seed, run_id, 0, "", "The process ended without an error message; `ablations status` shows its log."
     )

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ablations.study.messages import number
 from experiments.errors import Damaged
 from experiments.store.results import EvaluationResult
 from experiments.tasks.columns import Column, Counts
@@ -27,7 +28,7 @@ def recomputed(column: Column, folder: Path, record: EvaluationResult) -> float 
     if column.counts is None or kept is None or not len(kept):
         return None
     if record.sentences not in (None, len(kept)):
-        raise Damaged(f"{column.counts.file} has {len(kept)} sentences, result.json says {record.sentences}")
+        raise Damaged(f"{column.counts.file} has {number(len(kept), 'sentence')}, result.json says {record.sentences}")
     return float(column.counts.of(kept.sum(axis=0)))
 
 

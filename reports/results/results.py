@@ -12,6 +12,7 @@ from experiments.errors import Damaged
 from experiments.store.results import EvaluationResult, TrainingResult
 from experiments.tasks.base import EvaluationSpec
 from experiments.tasks.columns import Column
+from reports.results.ended import last_failure
 from reports.results.recomputed import read_array, read_counts
 from reports.results.sound import Results, sound_evaluation, sound_result
 
@@ -40,6 +41,7 @@ class Outcome:
     record: TrainingResult | None
     scored: Mapping[str, Scored]  # by set, in the plan's order
     harm: Mapping[str, str] = field(default_factory=dict)  # by set ("" for the training): why its record is left out
+    failure: str = ""  # of a failed run: how its last attempt ended (a FailureClass)
 
     def measured(self, set_: str, metric: str) -> float | None:
         """The metric's value; None if it is missing or not finite."""
@@ -81,7 +83,9 @@ def collect(plan: Plan, store: Results, columns: Sequence[Column] = ()) -> list[
                 evaluated[place] = sound_evaluation(store, run, asked, columns)
             found, harm[asked.spec.set] = evaluated[place]
             scored[asked.spec.set] = Scored(asked.spec, asked.eval_id, found)
-        outcomes.append(Outcome(run, record, scored, {name: why for name, why in harm.items() if why}))
+        ended = last_failure(store, run.run_id) if run.state == "failed" else None
+        harm = {name: why for name, why in harm.items() if why}
+        outcomes.append(Outcome(run, record, scored, harm, ended.kind if ended else ""))
     return outcomes
 
 

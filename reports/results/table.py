@@ -9,10 +9,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from ablations.study.table_choices import Choices, TableChoices
 from experiments.tasks.columns import Column
+from reports.results.amounts import TableSpent
 from reports.results.results import Outcome
 
 # The state of a row is the first of these that one of its seeds has.
+BRANCH = "‡"  # marks rows that share steps with another
 ATTENTION = ("damaged", "failed", "running", "waiting", "missing", "stale", "finished")
 
 
@@ -20,11 +23,19 @@ ATTENTION = ("damaged", "failed", "running", "waiting", "missing", "stale", "fin
 class Test:
     """A row's change from base in one column, tested (reports/statistics/significance.py)."""
 
-    p: float  # two-sided, corrected for the column's rows
+    p: float | None  # two-sided, corrected for the column's rows; None: decided by a rule for seeds, not by a p-value
     low: float  # 95 % interval of the change; between seeds for all rows at once, between sentences for each
     high: float
     marked: bool
     paired: tuple[float, float] | None  # between seeds: 95 % interval of the seeds' own differences, this row alone
+
+
+@dataclass(frozen=True)
+class RuleTest:
+    """A row by the study's rule (reports/statistics/rule.py)."""
+
+    p: float | None = None  # one-sided; None: not tested
+    holds: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -33,11 +44,13 @@ class Measure:
 
     values: tuple[float, ...]  # of the seeds that have one
     requested: int  # seeds of the plan; 0: the row is not scored on this set
-    lacking: tuple[str, ...] = ()  # why, per seed without a value: failed, running, waiting, nan, or "" for not done
+    # Why, per seed without a value: failed, diverged, running, waiting, nan, damaged, or "" for not done.
+    lacking: tuple[str, ...] = ()
     reported: float | None = None  # the paper's value
     change: float | None = None  # from base, over the same tokens and sentences (see comparable.change)
+    change_so_far: float | None = None  # the same over the seeds that are there, where one is missing
     reported_change: float | None = None
-    best: bool = False  # of its column, where every row has a value and they can be compared
+    best: bool = False  # of its column, or not to be told from the best (reports/statistics/significance.py)
     test: Test | None = None  # of the change
 
     @property
@@ -54,6 +67,11 @@ class Measure:
     def mean(self) -> float | None:
         """The mean over the seeds; None if one is missing."""
         return statistics.fmean(self.values) if self.complete else None
+
+    @property
+    def mean_so_far(self) -> float | None:
+        """The mean over the seeds that are there, where one is missing: provisional, for `report --provisional`."""
+        return statistics.fmean(self.values) if self.missing and self.values else None
 
     @property
     def sd(self) -> float | None:
@@ -73,6 +91,12 @@ class Row:
     num_params: int | None  # None: the task does not say
     paper: Mapping[str, Any]
     outcomes: tuple[Outcome, ...]  # one per seed: where every number comes from
+    here: str = ""  # "8 → 4": the key names a size that the profile scales
+
+    @property
+    def name(self) -> str:
+        """The key as it is printed."""
+        return f"{self.key} ({self.here})" if self.here else self.key
 
     @property
     def state(self) -> str:
@@ -83,6 +107,11 @@ class Row:
     def ensemble(self) -> bool:
         """Whether the row's one entry is an ensemble, which has no seed."""
         return any(o.run.members for o in self.outcomes)
+
+    @property
+    def branch(self) -> bool:
+        """Whether the row begins with another row's trainings."""
+        return any(o.run.trunk for o in self.outcomes)
 
     @property
     def stale(self) -> bool:
@@ -105,19 +134,29 @@ class Table:
     settings: Mapping[str, str]  # setting → head
     columns: tuple[Column, ...]  # "*" resolved: one per set
     rows: tuple[Row, ...]
-    base: str | None  # the row that changes are from; None: not selected (of a pivoted table see `base_of`)
+    base: str | None  # the row that changes are from; None: not selected (of a table with `groups` see `base_of`)
     members: tuple[Outcome, ...] = ()  # trainings that ensembles among the rows read; a row may have them too
     cited: tuple[Row, ...] = ()  # published by others, nothing of them run here (reports/table/cited.py)
     footnotes: tuple[str, ...] = ()
+    legend: Mapping[str, str] = field(default_factory=dict)  # those footnotes that explain signs → the part of a
+    # column that they are about: "change", "paper", "n"; "" for any
     warnings: tuple[str, ...] = ()
     test: str = ""  # what marks changes: "seeds" or "sentences"; "" for no test
     test_notes: tuple[str, ...] = ()
+    rule: Mapping[str, RuleTest] | None = None  # by row; None: the study has no rule, or no target for it
     asked: str = ""  # the words after `ablations report` that select this table
     tuned: tuple[str, ...] = ()  # settings that tuning found, row by row
     start: Mapping[str, str] = field(default_factory=dict)  # what is printed of runs' starts, with heads
     sustained_flops: Mapping[str, float] = field(default_factory=dict)  # the study's, by a part of a device's name
     pivot: Mapping[str, str] = field(default_factory=dict)  # group → head, where groups are printed as columns
-    bases: Mapping[str, str] = field(default_factory=dict)  # of a pivoted table: each group's own base
+    published: Mapping[str, str] = field(default_factory=dict)  # numbers that only the paper has: name → head
+    groups: tuple[str, ...] = ()  # compared within themselves, as always in a pivot; none: all rows together
+    bases: Mapping[str, str] = field(default_factory=dict)  # of `groups`: each one's own base
+    spent: TableSpent | None = None  # what it cost; None: of a store without folders
+    provisional: bool = False  # whether a cell with a missing seed prints the mean of the others, marked as such
+    choices: TableChoices = field(default_factory=TableChoices)  # the study's
+    chosen: Choices = field(default_factory=Choices)  # the command's, over the study's
+    papers_corpus: bool = True  # whether published numbers are of the corpus that the rows are trained on
 
     def compared(self, column: Column) -> list[Row]:
         """Rows whose change from base is known: complete, over the same tokens and sentences."""
@@ -129,16 +168,18 @@ class Table:
         return next((row for row in self.rows if row.key == self.base), None)
 
     def base_of(self, row: Row) -> str | None:
-        """Key of the row that this one's changes are from: its group's own in a pivoted table."""
-        return self.bases.get(row.group) if self.pivot else self.base
+        """Key of the row that this one's changes are from: its group's own where groups are compared within."""
+        return self.bases.get(row.group) if self.groups else self.base
 
     @property
     def families(self) -> list["Table"]:
-        """The rows that are compared with each other, as tables: all, or those of each column of a pivoted table."""
-        if not self.pivot:
+        """The rows that are compared with each other, as tables: all, or those of each of `groups`."""
+        if not self.groups:
             return [self]
-        rows = {group: tuple(row for row in self.rows if row.group == group) for group in self.pivot}
-        return [replace(self, rows=of, base=self.bases.get(group), pivot={}) for group, of in rows.items() if of]
+        rows = {group: tuple(row for row in self.rows if row.group == group) for group in self.groups}
+        return [
+            replace(self, rows=of, base=self.bases.get(group), pivot={}, groups=()) for group, of in rows.items() if of
+        ]
 
 
 def missing_cells(table: Table) -> int:

@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,7 @@ class Family:
     rows: tuple[int, ...]  # values of each row
     variance: float  # pooled within rows and control
     freedom: int  # its degrees of freedom
+    alpha: float = ALPHA  # level of the test
 
     def error(self, n: int) -> float:
         """Standard error of the difference between the mean of `n` values and the control's."""
@@ -38,7 +40,7 @@ class Family:
 
     def critical(self) -> float:
         """The t beyond which a row differs: differences of critical × error(n) and less are not marked."""
-        return _solve(lambda t: 1 - self._inside(t) - ALPHA, 0.0, 200.0)
+        return _solve(lambda t: 1 - self._inside(t) - self.alpha, 0.0, 200.0)
 
     def _inside(self, t: float) -> float:
         """P(every row's |t| ≤ t) where no row differs."""
@@ -66,16 +68,24 @@ def family(control: Sequence[float], rows: Sequence[Sequence[float]]) -> Family 
     return Family(len(control), tuple(len(values) for values in rows), variance, freedom)
 
 
+@lru_cache(maxsize=256)  # 60 ms, and asked for each row of a column
 def detectable(of: Family, n: int) -> float:
     """The true difference that is marked with probability POWER, for a row of `n` values."""
+    limit = of.critical()
+    return _solve(lambda shift: POWER - _marked(of, limit, shift), 0.0, 400.0) * of.error(n)
+
+
+def power(of: Family, n: int, difference: float) -> float:
+    """The probability that a row of `n` values with this true difference is marked."""
+    return _marked(of, of.critical(), abs(difference) / of.error(n))
+
+
+def _marked(of: Family, limit: float, shift: float) -> float:
+    """The same by the difference over its standard error, whose estimate has a noncentral t distribution."""
     from scipy.special import nctdtr
 
-    limit = of.critical()
-
-    def marked(shift: float) -> float:
-        return float(1 - nctdtr(of.freedom, shift, limit) + nctdtr(of.freedom, shift, -limit))
-
-    return _solve(lambda shift: POWER - marked(shift), 0.0, 400.0) * of.error(n)
+    above, below = (float(nctdtr(of.freedom, shift, t)) for t in (limit, -limit))
+    return 1.0 if math.isnan(above) else 1 - above + (0.0 if math.isnan(below) else below)  # nan: too far to compute
 
 
 def t_interval(values: Sequence[float]) -> tuple[float, float, float]:
@@ -109,8 +119,7 @@ def _between(low: NDArray[np.float64], high: NDArray[np.float64]) -> NDArray[np.
 
 
 def _solve(falling: Callable[[float], float], low: float, high: float) -> float:
-    """The root of a falling function; 60 halvings."""
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if falling(middle) > 0 else (low, middle)
-    return (low + high) / 2
+    """The root of a falling function between low and high, to 1e-12."""
+    from scipy.optimize import brentq
+
+    return float(brentq(falling, low, high, xtol=1e-12))

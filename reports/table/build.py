@@ -5,21 +5,26 @@ from dataclasses import replace
 
 from ablations.plan.plan import Plan
 from ablations.study.study import Study
+from experiments.records import FailureClass
 from experiments.tasks.columns import START, Column
 from reports.results import comparable
 from reports.results.results import Outcome, collect, counts_in
 from reports.results.sound import Results
+from reports.results.spending import spending
 from reports.results.table import Measure, Row, Table
-from reports.statistics import significance
+from reports.statistics import rule, significance
 from reports.statistics.paired import shares_in
-from reports.table import notes, settings, warnings
+from reports.table import notes, seed_rule, settings, warnings
 from reports.table.cited import cited
+from reports.table.spent import spent_on
 
 
-def build_table(plan: Plan, store: Results, columns: Sequence[Column], tests: str = "auto") -> Table:
+def build_table(
+    plan: Plan, store: Results, columns: Sequence[Column], tests: str = "auto", *, provisional: bool = False
+) -> Table:
     """The table of a plan's rows, from what the store holds now; `columns` are the task's.
 
-    `tests`: which differences from base are marked (significance.MODES).
+    `tests`: which differences from base are marked (significance.MODES). `provisional`: see Table.
     """
     grouped: dict[str, list[Outcome]] = {}
     for outcome in collect(plan, store, columns):
@@ -27,17 +32,18 @@ def build_table(plan: Plan, store: Results, columns: Sequence[Column], tests: st
     resolved = _columns(columns, grouped)
     families = _families(plan.study, grouped)
     made = {r.key: r for base, family in families for r in _compared(family, base, resolved, plan.paper_keys)}
-    rows = tuple(made[key] for key in grouped)
+    declared = {row.key: row.declared for row in plan.study.variations}
+    rows = tuple(replace(made[key], here=settings.here(made[key], declared[key])) for key in grouped)
     bases = {base for base, _ in families}
     shown = [(row.label, row.settings) for row in rows if row.key not in bases]
-    if plan.study.pivot:  # every base shows all that varies, also where it varies in another column only
+    if plan.study.families:  # every base shows all that varies, also where it varies in another group only
         varying = dict.fromkeys(name for _, changed in shown for name in changed)
         rows = tuple(replace(r, settings=settings.at(r, varying)) if r.key in bases else r for r in rows)
-    heads = settings.columns(shown, plan.study.factors, always=plan.study.columns)
-    rates, tuned = (
-        plan.study.sustained_flops,
-        tuple(dict.fromkeys(name for v in plan.study.variations for name in v.tuned)),
-    )
+    named = [name for name in plan.study.columns if not name.startswith(START)]
+    rows = tuple(replace(r, settings={**settings.at(r, named), **r.settings}) if r.key in bases else r for r in rows)
+    tuned = tuple(dict.fromkeys(name for v in plan.study.variations for name in v.tuned))
+    heads = settings.columns(shown, plan.study.factors, named, tuned)
+    heads = {name: head for name, head in heads.items() if any(name in row.settings for row in rows)}
     start = {name.removeprefix(START): head for name, head in plan.study.columns.items() if name.startswith(START)}
     table = Table(
         plan.study.name,
@@ -48,24 +54,40 @@ def build_table(plan: Plan, store: Results, columns: Sequence[Column], tests: st
         _base_key(plan.study, grouped),
         tuned=tuned,
         start=start,
-        sustained_flops=rates,
+        sustained_flops=plan.study.sustained_flops,
         pivot=plan.study.pivot,
-        bases={row.group: row.key for row in rows if plan.study.pivot and row.key in bases},
+        published=plan.study.published,
+        groups=plan.study.families,
+        bases={row.group: row.key for row in rows if plan.study.families and row.key in bases},
+        provisional=provisional,
+        choices=plan.study.table,
+        papers_corpus=settings.on_corpus(rows, plan.study.table.paper_corpus),
     )
     table = replace(table, members=tuple(collect(replace(plan, runs=plan.members), store)))
-    table = significance.with_tests(table, tests, counts_in(store), shares_in(store))
+    decisions = seed_rule.decisions_of(table, plan) if plan.by_rule else {}
+    decided = (seed_rule.rule_of(plan.study, resolved)[1], decisions) if plan.by_rule else None
+    table = significance.with_tests(table, tests, counts_in(store), shares_in(store), decided)
+    table = rule.with_rule(table, plan)
     table = replace(table, cited=cited(plan.study, resolved))
-    return replace(table, footnotes=notes.footnotes(table, plan), warnings=warnings.warnings(table))
+    if (found := spending(plan, store)) is not None:
+        table = replace(table, spent=spent_on(table, plan, found, decisions))
+    of_rule = tuple(seed_rule.notes(table, plan, decisions))
+    return replace(
+        table,
+        footnotes=notes.footnotes(table, plan, of_rule),
+        legend=notes.legend(table),
+        warnings=warnings.warnings(table),
+    )
 
 
 Outcomes = Mapping[str, list[Outcome]]  # by row
 
 
 def _families(study: Study, grouped: Outcomes) -> list[tuple[str | None, Outcomes]]:
-    """The rows that are compared with each other, with their base: all, or each group of a pivoted table."""
-    if not study.pivot:
+    """The rows that are compared with each other, with their base: all, or each of the study's families."""
+    if not study.families:
         return [(_base_key(study, grouped), grouped)]
-    families = {group: {k: o for k, o in grouped.items() if o[0].run.group == group} for group in study.pivot}
+    families = {group: {k: o for k, o in grouped.items() if o[0].run.group == group} for group in study.families}
     return [(_base_key(study, family, group), family) for group, family in families.items() if family]
 
 
@@ -82,9 +104,8 @@ def _base_key(study: Study, grouped: Outcomes, group: str | None = None) -> str 
 def _compared(
     grouped: Outcomes, base: str | None, columns: Sequence[Column], paper_keys: Sequence[str]
 ) -> tuple[Row, ...]:
-    """Rows with changes from one base; the best of each column is marked."""
-    rows = _rows(grouped, base, columns, paper_keys)
-    return _mark_best(_with_changes(rows, base, columns), columns)
+    """Rows with changes from one base."""
+    return _with_changes(_rows(grouped, base, columns, paper_keys), base, columns)
 
 
 def _columns(columns: Sequence[Column], grouped: Outcomes) -> tuple[Column, ...]:
@@ -148,6 +169,8 @@ def _why(outcome: Outcome, column: Column) -> str:
     if "" in outcome.harm or column.set in outcome.harm:
         return "damaged"
     state = outcome.run.state
+    if state == "failed" and outcome.failure == FailureClass.DIVERGED:
+        return str(outcome.failure)
     return state if state in ("failed", "running", "waiting") else ""
 
 
@@ -161,25 +184,10 @@ def _with_changes(rows: tuple[Row, ...], base: str | None, columns: Sequence[Col
             column.key: replace(
                 row.measures[column.key],
                 change=comparable.change(row, reference, column),
+                change_so_far=comparable.change_so_far(row, reference, column),
                 reported_change=comparable.reported_change(row, reference, column),
             )
             for column in columns
         }
         changed.append(row if row is reference else replace(row, measures=measures))
     return tuple(changed)
-
-
-def _mark_best(rows: tuple[Row, ...], columns: Sequence[Column]) -> tuple[Row, ...]:
-    for column in columns:
-        means = {row.key: row.measures[column.key].mean for row in rows if row.measures[column.key].requested}
-        known = {key: round(mean, column.digits) for key, mean in means.items() if mean is not None}
-        if len(known) < 2 or len(known) < len(means) or not comparable.one_basis(rows, column):
-            continue
-        best = min(known.values()) if column.better == "lower" else max(known.values())
-        rows = tuple(
-            replace(row, measures={**row.measures, column.key: replace(row.measures[column.key], best=True)})
-            if known.get(row.key) == best
-            else row
-            for row in rows
-        )
-    return rows

@@ -16,7 +16,7 @@ KEY = "cited"
 
 def cited(study: Study, columns: Sequence[Column]) -> tuple[Row, ...]:
     """The study's entries that have a number for one of the printed columns, those of a group together."""
-    printed = {*(cost.key for cost in COSTS), *(column.paper for column in columns)}
+    printed = {*(cost.key for cost in COSTS), *(column.paper for column in columns), *study.published}
     entries = [entry for entry in study.cited if printed & entry.values.keys()]
     # a pivoted table prints one line a label, in the study's order
     groups = [] if study.pivot else list(dict.fromkeys(entry.group for entry in entries))

@@ -5,7 +5,7 @@ from typing import Any
 
 from ablations.study.messages import number
 from experiments.config import flatten
-from experiments.identity import without_members
+from experiments.identity import without_runs
 from experiments.store.results import Data, EvaluationResult
 from reports.results.results import Outcome, Scored
 from reports.results.table import Row, Table
@@ -22,7 +22,7 @@ def training(table: Table) -> Iterator[str]:
         yield _sentence(f"Corpus: {corpus_name(outcome)}, ", parts)
         yield from _other_units(table, outcome)
     elif outcome.run.inputs:
-        inputs = without_members(outcome.run.inputs)
+        inputs = without_runs(outcome.run.inputs)
         yield f"Data: {', '.join(f'{name} ({digest[:8]})' for name, digest in inputs.items())}."
     parts = [
         _counted(settings, "training.train_steps", "step"),
@@ -50,7 +50,7 @@ def corpus_name(outcome: Outcome) -> str:
     corpus = (
         str(outcome.setting("data.algorithm") or outcome.setting("data.corpus") or "").rstrip("/").rpartition("/")[2]
     )
-    digest = " ".join(value[:8] for value in without_members(outcome.run.inputs).values())
+    digest = " ".join(value[:8] for value in without_runs(outcome.run.inputs).values())
     return f"{corpus} ({digest})" if corpus and digest else corpus
 
 
@@ -104,19 +104,22 @@ def _settings(table: Table, outcome: Outcome) -> Iterator[str]:
         yield f"Settings of {row.key} other than {usual}: {', '.join(others)}."
     elif others:
         yield f"Settings of {row.key}: {', '.join(others)}."
-    behind = [f"{row.key}: {words}" for row in table.rows if (words := _behind_label(row, table))]
-    if behind:
+    hidden = [(row, words) for row in table.rows if (words := _without_column(row, table))]
+    if behind := [f"{row.key}: {words}" for row, words in hidden if row.label]:
         yield f"Settings that the words in a row stand for: {'; '.join(behind)}."
+    if others := [f"{row.key}: {words}" for row, words in hidden if not row.label]:
+        yield f"Settings without a column: {'; '.join(others)}."
     for other in table.rows:
         if other is not row and other.key in table.bases.values():
             differing = _in_words(between(other, row))
-            yield f"{other.key}, from which the changes of its column are, differs from {row.key} in: {differing}."
+            place = "column" if table.pivot else "group"
+            yield f"{other.key}, from which the changes of its {place} are, differs from {row.key} in: {differing}."
 
 
 _IN_TRAINING = ("training.train_steps", "training.tokens_per_batch", "training.warmup_steps")
 
 
-def _behind_label(row: Row, table: Table) -> str:
+def _without_column(row: Row, table: Table) -> str:
     hidden = {name: value for name, value in row.settings.items() if name not in table.settings}
     return _in_words(hidden) if row is not table.base_row and row.key not in table.bases.values() else ""
 
@@ -187,9 +190,15 @@ def seeds(table: Table) -> Iterator[str]:
         return
     usual, *others = sorted(groups, key=lambda text: -len(groups[text]))
     exceptions = "".join(f"; {', '.join(groups[other])}: {other}" for other in others)
-    counts = {len(row.outcomes) for row in table.rows}
-    spread = "" if counts == {1} else " Values over several seeds are mean ± sample standard deviation."
-    yield f"n: number of seeds; they are numbered {usual}{exceptions}.{spread}"
+    yield f"n: number of seeds; they are numbered {usual}{exceptions}."
+
+
+def spread(table: Table) -> Iterator[str]:
+    """What stands behind ± in a cell."""
+    counts = {len(row.outcomes) for row in table.rows if not row.ensemble} - {1}
+    if counts:
+        seeds = f"{counts.pop()} seeds" if len(counts) == 1 else "several seeds"
+        yield f"Values over {seeds} are mean ± sample standard deviation."
 
 
 def _ranges(found: list[int]) -> str:

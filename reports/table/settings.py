@@ -1,6 +1,8 @@
 """Settings in words: those that vary, under the study's heads, and those that a reader could not guess."""
 
+import re
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 from ablations.plan.plan import PlannedRun
@@ -30,6 +32,14 @@ def at(row: Row, names: Collection[str]) -> dict[str, Any]:
     return {name: settings[name] for name in names if name in settings}
 
 
+def here(row: Row, declared: Settings) -> str:
+    """What a size in the row's key is in this table, "8 → 4" for C-N8; "" where it is what the key says."""
+    actual = at(row, declared)
+    said = {*re.findall(r"\d+(?:\.\d+)?", row.key)}
+    scaled = [(value, actual[name]) for name, value in declared.items() if str(value) in said and name in actual]
+    return ", ".join(dict.fromkeys(f"{old} → {new}" for old, new in scaled if new != old))
+
+
 def between(row: Row, other: Row) -> dict[str, Any]:
     """The settings of `row` that `other` has otherwise."""
     ours, theirs = (_settings(each.outcomes[0].run) for each in (row, other))
@@ -40,15 +50,25 @@ def _settings(run: PlannedRun) -> dict[str, Any]:
     return {name: value for name, value in flatten(run.config) if name not in ("seed", "task")}
 
 
-def columns(rows: Sequence[tuple[str, Settings]], heads: Mapping[str, str], always: Collection[str]) -> dict[str, str]:
-    """Setting → head, for what varies; `rows` are (label, settings) of all rows but base, `heads` the study's.
+def columns(
+    rows: Sequence[tuple[str, Settings]], heads: Mapping[str, str], named: Sequence[str], tuned: Sequence[str] = ()
+) -> dict[str, str]:
+    """Setting → head. `rows` are (label, settings) of all rows but base, `heads` the study's.
 
-    A setting that is not in `always` gets no column if every row that changes it has a label: words say it.
+    `named`: the study's own [columns]; if there are some, these alone, and what tuning found. Otherwise what varies:
+    without a setting that only rows with a label change, because words say it.
     """
     varying = dict.fromkeys(name for _, settings in rows for name in settings)
     unsaid = {name for label, settings in rows if not label for name in settings}
-    wanted = [name for name in dict.fromkeys([*heads, *varying]) if name in varying]
-    return {name: heads.get(name, _head(name)) for name in wanted if name in unsaid or name in always}
+    found = [name for name in tuned if name in unsaid]
+    printed = [*named, *found] if named else [name for name in {**heads, **varying} if name in unsaid]
+    return {name: heads.get(name, _head(name)) for name in dict.fromkeys(printed)}
+
+
+def on_corpus(rows: Sequence[Row], names: Collection[str]) -> bool:
+    """Whether every row is trained on a corpus folder of one of these names; also if there are no names."""
+    found = {PurePath(str(o.setting("data.corpus") or "")).name for row in rows for o in row.outcomes}
+    return not names or found <= set(names)
 
 
 def _head(name: str) -> str:

@@ -27,7 +27,7 @@ def make(number=1, attempts=None, steps=STEPS, evaluate=True, step_s=0.0, **more
     config = {"training": {"train_steps": steps, "tokens_per_batch": 1000}, "stub": stub}
     evaluations = ({"eval_id": EVALUATION, "set": "dev", "settings": {}, "inputs": {}},) if evaluate else ()
     members = (Member("s", "p", "c", str(number)),)
-    return Job(run_id, "stub", config, evaluations=evaluations, members=members, **{"steps": steps, **more})
+    return Job(run_id, "stub", config, evaluations=evaluations, **{"members": members, "steps": steps, **more})
 
 
 def enqueue(store, *jobs):

@@ -38,7 +38,8 @@ def wait_for_checkpoints(store: Path, count: int, process: subprocess.Popen[byte
 def test_a_loss_that_is_not_a_number_fails_with_step_and_value(cli: Cli, tiny: Path, tmp_path: Path) -> None:
     wild = ["--rows", "base,untrained", "--set", "training.learning_rate_scale=1e30"]
     done = cli("run", tiny, *wild, "--store", tmp_path / "store", "--devices", "cpu:1", code=1)
-    assert "1 failed" in done.stderr and "– (failed)" in done.stdout
+    assert "1 failed" in done.stderr and "– (diverged)" in done.stdout
+    assert "weight or result of that training was not finite" in done.stdout
     status = cli("status", "--store", tmp_path / "store").stdout
     assert "diverged" in status and "step" in status and "nan" in status.lower()
 

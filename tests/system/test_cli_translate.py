@@ -141,7 +141,7 @@ def test_a_recurrent_row_draws_the_attention_that_it_has_and_names_what_it_lacks
     ("arguments", "message"),
     [
         ((), "Name the model"),
-        (("--run", "ffff"), "there are 1 trained runs"),
+        (("--run", "ffff"), "none begins with it; 1 trained run in"),
         (("--over-long", "cut"), "refuse or skip"),
         (("--checkpoint", "bset"), "--checkpoint bset: write last, best or average:K"),
         (("--checkpoint", "average:0"), "--checkpoint average:0: write last"),

@@ -9,7 +9,8 @@ import pytest
 from experiments.config import DeviceSpec, RunConfig
 from experiments.data.batches.shapes import MOST_SHAPES
 from experiments.store.layout import Store
-from experiments.tasks.base import Context
+from experiments.tasks.base import Context, Task
+from experiments.tasks.language_modelling import TASK as LANGUAGE
 from experiments.tasks.translation import TASK
 from experiments.training import compiled, state
 
@@ -21,8 +22,17 @@ SETTINGS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def _train(store: Store, name: str, **settings: Any) -> tuple[dict[int, float], dict[str, Any]]:
-    config = RunConfig(**{**SETTINGS, "training": {**SETTINGS["training"], **settings}})
+TEXT: dict[str, Any] = {
+    **SETTINGS,
+    "data": {"units": "byte", "window": 32, "builtin_pairs": 200},
+    "training": {**SETTINGS["training"], "label_smoothing": 0.0},
+}
+
+
+def _train(
+    store: Store, name: str, task: Task = TASK, of: dict[str, Any] = SETTINGS, **settings: Any
+) -> tuple[dict[int, float], dict[str, Any]]:
+    config = task.config_type.from_mapping({**of, "training": {**of["training"], **settings}})
     folder = store.root / name
     folder.mkdir()
     losses: dict[int, float] = {}
@@ -31,8 +41,8 @@ def _train(store: Store, name: str, **settings: Any) -> tuple[dict[int, float], 
         if kind == "metrics" and fields["step"] % 10 == 0 and "loss" in fields["metrics"]:
             losses[fields["step"]] = fields["metrics"]["loss"]
 
-    inputs = TASK.inputs(config, store.root)
-    facts = TASK.train(config, Context(store.root, name, folder, inputs, DeviceSpec(), emit, lambda: False))
+    inputs = task.inputs(config, store.root)
+    facts = task.train(config, Context(store.root, name, folder, inputs, DeviceSpec(), emit, lambda: False))
     return losses, facts
 
 
@@ -49,4 +59,17 @@ def test_padded_shapes_and_graphs_change_no_number(tmp_path: Path, monkeypatch: 
     assert (plain["compiled"], facts["compiled"]) == (False, True)
     assert facts["batches"]["shapes"] <= MOST_SHAPES
     assert plain["batches"]["padding"] <= facts["batches"]["padding"]
+    assert facts["target_tokens"] == plain["target_tokens"]
+
+
+@pytest.mark.slow
+def test_a_compiled_language_model_has_the_same_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "compile_layers", partial(compiled.compile_layers, backend="aot_eager"))
+    store = Store.open(tmp_path / "store")
+    LANGUAGE.prepare(LANGUAGE.config_type.from_mapping(TEXT), store.root, lambda *_: None)
+    free, plain = _train(store, "free", LANGUAGE, TEXT)
+    fixed, facts = _train(store, "fixed", LANGUAGE, TEXT, compile=True)
+    assert list(free) == [10]
+    assert fixed == pytest.approx(free, rel=1e-5)
+    assert (plain["compiled"], facts["compiled"]) == (False, True)
     assert facts["target_tokens"] == plain["target_tokens"]

@@ -11,12 +11,13 @@ from experiments.jobs.coordinator import admission, watch
 from experiments.jobs.coordinator.notify import Notifier
 from experiments.jobs.devices import hardware, neighbours
 from experiments.jobs.devices.slots import Slot
+from experiments.jobs.queue.job import Member
 from experiments.jobs.queue.queue import Queue
 from experiments.jobs.queue.states import State
 from experiments.store.layout import Store
 from experiments.store.sealed import read_json
 
-from .stub_store import assert_whole, events, go, in_thread, make, outcomes, resumed_at, row, wait_for
+from .stub_store import SLOTS, assert_whole, events, go, in_thread, make, outcomes, resumed_at, row, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -44,6 +45,45 @@ def test_a_run_that_hangs_again_fails_and_says_so(store, impatient):
     assert (summary.failed, summary.finished) == (1, 1)
     assert outcomes(store) == ["hung", "hung"]
     assert row(store).error_class == "hung" and "--hang-after" in row(store).error
+
+
+class TestFailedAlike:
+    """Rows of one table that fail with the same traceback."""
+
+    def test_the_rest_of_the_table_waits_with_the_reason(self, store):
+        wrong = {str(n): {"at": 1, "do": "raise"} for n in (1, 2)}
+        elsewhere = make(9, members=(Member("other", "p", "c", "9"),))
+        summary = go(store, *(make(n, attempts=wrong, cost=9.0 - n) for n in range(1, 7)), elsewhere, slots=SLOTS[:1])
+        assert (summary.failed, summary.finished) == (2, 1)
+        assert_whole(store, 9)
+        waits = [row(store, n) for n in range(3, 7)]
+        assert {one.state for one in waits} == {State.WAITING}
+        [why] = {one.held for one in waits}
+        assert "rows of s failed with the same traceback (1, 2: ZeroDivisionError at" in why
+        assert "stub_child.py:" in why and "`ablations retry`" in why
+        # the same command again: failed runs are queued again, and held ones are not passed over
+        summary = go(store, *(make(n, attempts={}, cost=9.0 - n) for n in (1, 2)), slots=SLOTS[:1])
+        assert summary.failed == 2 and row(store, 1).state is State.FINISHED
+
+    def test_retry_releases_them_while_a_coordinator_works(self, store):
+        wrong = {"1": {"at": 1, "do": "raise"}}
+        jobs = [make(n, attempts=wrong, cost=9.0 - n) for n in (1, 2)] + [make(n, cost=1.0) for n in (3, 4)]
+        go(store, *jobs, slots=SLOTS[:1])
+        with Queue(store.queue_db) as queue:
+            assert queue.held() and queue.retry([make(1).run_id, make(2).run_id]) == 2
+            assert queue.held() == []
+        assert go(store, slots=SLOTS[:1]).finished == 4
+
+    @pytest.mark.parametrize("do", ["diverged", "out_of_memory", "bug"])
+    def test_what_a_rows_settings_bring_about_and_what_has_no_traceback_holds_nothing(self, store, do):
+        wrong = {str(n): {"at": 1, "do": do} for n in range(1, 20)}
+        summary = go(store, *(make(n, attempts=wrong) for n in (1, 2)), make(3), slots=SLOTS[:1])
+        assert (summary.failed, summary.finished) == (2, 1)
+
+    def test_seeds_of_one_row_hold_nothing(self, store):
+        wrong, mine = {"1": {"at": 1, "do": "raise"}}, (Member("s", "p", "c", "A"),)
+        jobs = [make(n, attempts=wrong, members=mine) for n in (1, 2)]
+        assert go(store, *jobs, make(3), slots=SLOTS[:1]).finished == 1
 
 
 def test_a_slow_run_that_steps_is_no_hanging_one(store):

@@ -25,6 +25,15 @@ def test_training(tmp_path: Path) -> None:
     assert "base" in json.dumps(report)
 
 
+def test_training_of_a_language_model(tmp_path: Path) -> None:
+    words = ("--study", "nanogpt", "--rows", "base,rotary", "--steps", 2, "--warm", 1)
+    report = script("gpu_training", tmp_path / "out.json", *words)
+    rows = report["rows"]
+    assert isinstance(rows, dict) and set(rows) == {"base", "rotary"}
+    assert rows["base"]["num_params"] == rows["rotary"]["num_params"] + 64 * 48  # learned positions
+    assert rows["base"]["target_tokens_per_step"] > 0 and rows["base"]["mfu"] > 0
+
+
 def test_table3(tmp_path: Path) -> None:
     work, out = tmp_path / "work", tmp_path / "out.json"
     report = script("gpu_table3", out, "--rows", "base,E", "--work", work, "--together", 2, "--threads", 1)

@@ -1,17 +1,20 @@
-"""The LaTeX that reports print, through real engines: pdfLaTeX with a bare article class, XeLaTeX and LuaLaTeX."""
+"""The LaTeX that reports print, through real engines: pdfLaTeX (classes of one and two columns), XeLaTeX, LuaLaTeX."""
 
+import re
 import shutil
 import subprocess
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ablations.plan.plan import Plan, RunState, plan_study
+from ablations.plan.plan import Plan, PlannedRun, RunState, plan_study
+from ablations.service.selected import task_of
 from ablations.study.selectors import selection
-from ablations.study.study import load_study
+from ablations.study.study import builtin_studies, load_study
+from ablations.study.table_choices import Choices, TableChoices
 from experiments.store.results import EvaluationResult, TrainingResult
-from experiments.tasks.load import load_task
 from reports.render.formats import render
 from reports.results.table import Table
 from reports.table.build import build_table
@@ -22,21 +25,35 @@ NASTY = [
     "“quoted” ‘x’ …", "|pipe| <tag> \"q\" `t'", "±×·−≤≥≈→∞√αβΔδελμσ²³⁶†‡§τ", "x" * 10_000, "é ß Ł ı",
     "</script>", "=cmd|' /C calc'!A0",
 ]  # fmt: skip
-DOCUMENT = "\\documentclass{article}\n\\usepackage{booktabs}\n%s\\begin{document}\n\\input{table}\n\\end{document}\n"
+CLASSES = {  # one column, two columns, and the options that a table across both of these has
+    "article": (r"\documentclass{article}", {}),
+    "twocolumn": (r"\documentclass[twocolumn]{article}", {"wide": True}),
+    "IEEEtran": (r"\documentclass[conference]{IEEEtran}", {"wide": True}),
+}
+PACKAGES = r"\usepackage{booktabs,graphicx}"
 KOREAN = "\\usepackage{fontspec}\n\\setmainfont{%s}\n"
 
 
-def compiled(folder: Path, table: Table, engine: str = "pdflatex", preamble: str = "") -> str:
-    """The text of the PDF. Skips without the engine; fails on any error and on a box wider than the page."""
-    if shutil.which(engine) is None:
-        pytest.skip(f"there is no {engine}")
+def compiled(
+    folder: Path, table: Table, engine: str = "pdflatex", preamble: str = "", head: str = r"\documentclass{article}"
+) -> str:
+    """The log. Skips without the engine or a package; fails on any error and on any box that is too wide."""
+    needed = ["IEEEtran.cls"] if "IEEEtran" in head else ["siunitx.sty"] if table.chosen.siunitx else []
+    if shutil.which(engine) is None or any(subprocess.run(["kpsewhich", name]).returncode for name in needed):
+        pytest.skip(f"there is no {engine} with {needed}")
     (folder / "table.tex").write_text(render(table, "latex"), encoding="utf-8")
-    (folder / "doc.tex").write_text(DOCUMENT % preamble, encoding="utf-8")
+    body = "\\begin{document}\nText.\n\\input{table}\nText.\n\\end{document}\n"
+    (folder / "doc.tex").write_text("\n".join([head, PACKAGES, preamble, body]), encoding="utf-8")
     command = [engine, "-interaction=nonstopmode", "-halt-on-error", "-no-shell-escape", "doc.tex"]
     done = subprocess.run(command, cwd=folder, capture_output=True, timeout=300)
     log = (folder / "doc.log").read_text(encoding="utf-8", errors="replace")
     assert done.returncode == 0, log[-3000:]
     assert "Missing character" not in log
+    return log
+
+
+def text_of(folder: Path) -> str:
+    """The text of the PDF; "" without pdftotext."""
     if shutil.which("pdftotext") is None:
         return ""
     done = subprocess.run(["pdftotext", "-layout", "doc.pdf", "-"], cwd=folder, capture_output=True, check=True)
@@ -49,14 +66,17 @@ class Published:
 
     plan: Plan
 
+    def run(self, run_id: str) -> PlannedRun:
+        return next(run for run in [*self.plan.runs, *self.plan.members] if run.run_id == run_id)
+
     def result(self, run_id: str) -> TrainingResult:
-        run = next(run for run in self.plan.runs if run.run_id == run_id)
+        run = self.run(run_id)
         return TrainingResult.read(
             {"num_params": run.num_params, "device": "a P100", "device_kind": "cuda", "precision": "fp32"}
         )
 
     def evaluation(self, run_id: str, eval_id: str) -> EvaluationResult:
-        run = next(run for run in self.plan.runs if run.run_id == run_id)
+        run = self.run(run_id)
         off = run.seed - 2
         bleu = run.paper.get("bleu", run.paper.get("bleu_test", 0.0))
         metrics = {"perplexity": run.paper.get("perplexity", 5.0) + 0.02 * off, "bleu": bleu + 0.1 * off}
@@ -64,36 +84,79 @@ class Published:
         return EvaluationResult.read({"metrics": metrics, "signature": {"bleu": signature}})
 
 
-def table3(title: str = "", note: str = "A note.", seeds: int = 3) -> Table:
-    """Table 3 at the paper's sizes with the paper's own numbers, as a finished reproduction prints it."""
-    task, study = load_task("translation"), load_study("table3")
-    plan = plan_study(
-        study, selection("paper", "builtin", seeds=seeds), task, Path("nowhere"), lambda *_: RunState("finished")
-    )
-    table = build_table(plan, Published(plan), task.columns)
+def planned(name: str, profile: str | None = None, seeds: int | None = 3) -> Table:
+    """A built-in study's table as a finished run of it prints it."""
+    study = load_study(name)
+    task = task_of(study)
+    chosen = selection(profile or study.default_profile, None, seeds=seeds)
+    plan = plan_study(study, chosen, task, Path("nowhere"), lambda *_: RunState("finished"))
+    return build_table(plan, Published(plan), task.columns)
+
+
+def table3(title: str = "", note: str = "A note.") -> Table:
+    """Table 3 at the paper's sizes with the paper's own numbers."""
+    table = planned("table3", "paper")
     warnings = (*table.warnings, "A warning: 5 % & more.")
     return replace(table, title=title or table.title, footnotes=(*table.footnotes, note), warnings=warnings)
 
 
 def test_table3_compiles_and_reads_as_the_paper(tmp_path: Path) -> None:
-    text = compiled(tmp_path, table3())
-    assert "Overfull \\hbox" not in (tmp_path / "doc.log").read_text(encoding="utf-8", errors="replace")
-    if text:
+    assert "Overfull \\hbox" not in compiled(tmp_path, table3())
+    if text := text_of(tmp_path):
         lines = [line.split() for line in text.split("\n")]
         assert any(line[:1] == ["base"] for line in lines) and any(line[:1] == ["big"] for line in lines)
         assert "positional embedding instead of sinusoids" in text
         assert [line[0] for line in lines if line and line[0] in ("(A)", "(B)", "(C)", "(D)", "(E)")] == [
             "(A)", "(B)", "(C)", "(D)", "(E)",
         ]  # fmt: skip
+        (base,) = [line for line in lines if line[:1] == ["base"]]
+        assert " ".join(base) == "base 6 512 2048 8 64 64 0.1 0.1 100K 4.92 ± 0.02 25.8 ± 0.1 63.1"  # its 12 columns
+
+
+# The natural width is written to the log, and a scaled table stays as wide as it is: an overfull box, if any, shows.
+UNSCALED = r"\renewcommand{\resizebox}[3]{\setbox0\hbox{#3}\typeout{WIDTH \the\wd0}\box0 }"
+
+
+@pytest.mark.parametrize("layout", CLASSES)
+@pytest.mark.parametrize("study", builtin_studies())
+def test_every_study_fits_the_page(tmp_path: Path, study: str, layout: str) -> None:
+    """In a class of one column as it is, in those of two with --wide. The smallest size is not \\tiny."""
+    head, options = CLASSES[layout]
+    table = replace(planned(study), chosen=Choices(**options))
+    assert "Overfull \\hbox" not in compiled(tmp_path, table, head=head)
+    assert r"\tiny" not in render(table, "latex")
+
+
+@pytest.mark.parametrize("study", builtin_studies())
+def test_the_estimated_width_is_the_real_one(tmp_path: Path, study: str) -> None:
+    log = compiled(tmp_path, planned(study), preamble=UNSCALED)
+    found = re.search(r"^WIDTH ([\d.]+)pt", log, re.MULTILINE)
+    estimated = re.search(r"^% about (\d+) pt wide", (tmp_path / "table.tex").read_text(encoding="utf-8"), re.MULTILINE)
+    assert (found is None) == (estimated is None)
+    if found and estimated:
+        assert float(found[1]) == pytest.approx(float(estimated[1]), rel=0.06)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"siunitx": True}, {"siunitx": True, "plain": False, "paper": True}, {"notes": "full"}, {"notes": "none"},
+     {"columns": ("bleu", "d_k", "warmup_steps")}, {"hide": ("ppl",)}],
+    ids=str,
+)  # fmt: skip
+def test_other_choices_compile(tmp_path: Path, options: dict[str, Any]) -> None:
+    table = replace(table3(), chosen=Choices(**options))
+    packages = r"\usepackage{siunitx}" if options.get("siunitx") else ""
+    assert "Overfull \\hbox" not in compiled(tmp_path, table, preamble=packages)
+
+
+def test_one_column_of_two_scales_what_is_too_wide(tmp_path: Path) -> None:
+    assert "Overfull \\hbox" not in compiled(tmp_path, table3(), head=CLASSES["twocolumn"][0])
 
 
 def test_table2_compiles_with_the_language_pairs_as_columns(tmp_path: Path) -> None:
     """The heads of a pair span its columns, and one cost stands across both, as the paper prints it."""
-    task, study = load_task("translation"), load_study("table2")
-    plan = plan_study(study, selection("demo", seeds=3), task, Path("nowhere"), lambda *_: RunState("finished"))
-    text = compiled(tmp_path, build_table(plan, Published(plan), task.columns))
-    assert "Overfull \\hbox" not in (tmp_path / "doc.log").read_text(encoding="utf-8", errors="replace")
-    if text:
+    assert "Overfull \\hbox" not in compiled(tmp_path, planned("table2", "demo"))
+    if text := text_of(tmp_path):
         lines = text.split("\n")
         assert any("BLEU (test) EN-DE" in line and "BLEU (test) EN-FR" in line for line in lines)
         (big,) = [line.split() for line in lines if line.strip().startswith("big model")]
@@ -107,7 +170,8 @@ def test_hostile_names_compile_and_run_nothing(tmp_path: Path) -> None:
         table = table3(title=text, note=text)
         rows = (table.rows[0], replace(table.rows[1], label=text, settings={}), *table.rows[2:])
         heads, columns = dict.fromkeys(table.settings, text), tuple(replace(c, header=text) for c in table.columns)
-        found = compiled(folder, replace(table, rows=rows, settings=heads, columns=columns))
+        compiled(folder, replace(table, rows=rows, settings=heads, columns=columns, choices=TableChoices()))
+        found = text_of(folder)
         assert "root:" not in found and "uid=" not in found
 
 
@@ -118,5 +182,7 @@ def test_korean_compiles_where_its_note_says(tmp_path: Path, engine: str) -> Non
     if not names:
         pytest.skip("there is no Korean font")
     preferred = next((name for name in names if name.startswith("Nanum")), names[0])
-    text = compiled(tmp_path, table3(title="변형 실험", note="한국어 각주"), engine, KOREAN % preferred)
+    table = replace(table3(title="변형 실험", note="한국어 각주"), chosen=Choices(notes="full"))
+    compiled(tmp_path, table, engine, KOREAN % preferred)
+    text = text_of(tmp_path)
     assert not text or ("변형 실험" in text and "한국어 각주" in text)

@@ -107,6 +107,12 @@ def test_every_row_has_its_budget_and_prints_its_best(cli: Cli, tuned: Path) -> 
     text = cli("tune", tuned / "tuned.toml", "--store", tuned / "store").stdout
     assert "each row had 8 trials" in text and "loss on dev" in text and "best of 8 trials" in text
     assert "rate 0.001–10 (log)" in text
+    # the best trial is the row's first seed; a trial of two rows with the same settings is one run
+    runs = len(list((tuned / "store").glob("runs/*")))
+    counted = {key: (row["cost"]["runs"], row["cost"]["tuning"]["runs"]) for key, row in rows.items()}
+    assert sum(own + tuning for own, tuning in counted.values()) == runs
+    assert all(own == 2 and 0 < tuning <= 7 for own, tuning in counted.values())
+    assert f"Cost: {runs} runs in {runs} attempts" in text and f"Of this, tuning: {runs - 6} runs in " in text
 
 
 def test_asked_again_it_only_prints(cli: Cli, tuned: Path) -> None:

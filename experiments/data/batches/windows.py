@@ -28,8 +28,8 @@ class WindowPlan:
         self._last = int(documents[-1])  # pieces that can be predicted
         if mix and self._last < window:
             raise UserError(
-                f"The training text has {self._last:,} pieces, fewer than data.window = {window}. Set data.window to "
-                f"{self._last} or less, or take more text."
+                f"The training text has {self._last:,} piece{'s' * (self._last != 1)}, fewer than data.window = "
+                f"{window}. Set data.window to {self._last} or less, or take more text."
             )
         self._cut = None if mix else cut(documents, window, window)[:, :2]
         # With any offset there are so many whole windows.

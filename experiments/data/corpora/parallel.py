@@ -140,7 +140,8 @@ def _checked(pair: FilePair, fingerprints: Fingerprints) -> tuple[str, str, int]
     source, target = fingerprints.facts(pair.source), fingerprints.facts(pair.target)
     if source.lines != target.lines:
         raise UserError(
-            f"{pair.source} has {source.lines:,} lines but {pair.target} has {target.lines:,}. Line n of one must "
+            f"{pair.source} has {source.lines:,} line{'s' * (source.lines != 1)} but {pair.target} has "
+            f"{target.lines:,}. Line n of one must "
             'translate line n of the other; lines end at "\\n" only. Align them, or remove the extra lines.'
         )
     return source.sha256, target.sha256, source.lines

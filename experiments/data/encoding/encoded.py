@@ -7,7 +7,7 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,10 @@ class EncodedSet:
     target: tuple[str, ...]  # the reference text
     pairs: EncodedPairs
     facts: dict[str, Any]
+
+    def first(self, count: int | None) -> "EncodedSet":
+        """The set with the text of so many pairs, the first ones; None: itself."""
+        return self if count is None else replace(self, source=self.source[:count], target=self.target[:count])
 
 
 class EncodedCorpus:

@@ -5,6 +5,7 @@ documents.npy (int64): the places of these EOS. An evaluated set has also lines.
 its first piece, its bytes and its words.
 """
 
+import copy
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
@@ -87,6 +88,15 @@ class Stream:
 
     def __len__(self) -> int:
         return len(self.pieces)
+
+    def first(self, count: int | None) -> "Stream":
+        """The first so many lines of an evaluated set, as one document; None: itself."""
+        if count is None or self.lines is None or count >= len(self.lines):
+            return self
+        end = int(self.lines[count, 0])
+        part = copy.copy(self)
+        part.lines, part.documents, part.pieces = self.lines[:count], np.array([0, end]), self.pieces[: end + 1]
+        return part
 
     def windows(self, places_BW: Places) -> Places:
         """The pieces at these places, of windows one a row: (B, W)."""

@@ -1,5 +1,6 @@
 """One attempt: its starting point, its child's spec, and its state while it runs."""
 
+import contextlib
 import os
 import time
 from collections import deque
@@ -92,6 +93,7 @@ def prepare_attempt(
         inputs=dict(job.inputs),
         train=TRAINING in parts,
         evaluations=tuple(EvaluationRequest(**item) for item in job.evaluations if item["eval_id"] in parts),
+        limit=job.limit,
         device=slot.device_spec(threads),
         keeps=tuple(tuple(keep) for keep in job.keeps),
         earlier=tuple(os.path.relpath(path, store.root) for path in earlier),
@@ -180,6 +182,16 @@ def _say_restart(store: Store, job: Job, number: int, folder: Path, why: str) ->
 def _first_event(folder: Path) -> Mapping[str, Any] | None:
     """The "started" event of an attempt, without reading its curve."""
     return next((event for event in Tail(folder).read() if event["kind"] == "started"), None)
+
+
+def say_ended(live: RunningAttempt) -> None:
+    """Record in the events when a child ended that could not say so itself; its costs are counted until then."""
+    live.listen()
+    if live.progress.started and not live.progress.said_end:
+        with contextlib.suppress(OSError):  # the disk is full: counted until its last event
+            events = EventWriter(live.folder)
+            events.emit("ended")
+            events.close()
 
 
 def log_tail(store: Store, folder: Path) -> str:

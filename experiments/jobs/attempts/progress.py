@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from experiments.events.event_log import ENDS
+
 
 @dataclass
 class AttemptProgress:
@@ -18,6 +20,7 @@ class AttemptProgress:
     failure: Mapping[str, Any] | None = None
     preempted: bool = False
     started: bool = False
+    said_end: bool = False
     first_t: float | None = None  # time of the first and the last event
     last_t: float | None = None
     first_point: tuple[int, float] | None = None  # step and time of the first and of the last "metrics"
@@ -38,13 +41,16 @@ class AttemptProgress:
     def take(self, event: Mapping[str, Any]) -> None:
         """Take one event into account."""
         kind, step = event["kind"], event.get("step")
+        self.said_end = self.said_end or kind in ENDS
+        if kind == "ended":  # the coordinator's own
+            return
         self.last_t = event["t"]
         self.first_t = self.last_t if self.first_t is None else self.first_t
-        if step is not None and kind in ("resumed", "metrics", "checkpoint", "trained", "preempted"):
+        if step is not None and kind in ("resumed", "branched", "metrics", "checkpoint", "trained", "preempted"):
             self.step = step
             self.first_step = step if self.first_step is None else self.first_step
         self.started = self.started or kind == "started"
-        if kind in ("started", "resumed", "metrics", "checkpoint"):
+        if kind in ("started", "resumed", "branched", "metrics", "checkpoint"):
             self.doing = "starting" if kind == "started" else "training"
         if kind == "metrics":
             self.last_point = (event["step"], event["t"])

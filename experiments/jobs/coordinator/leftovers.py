@@ -18,7 +18,7 @@ from experiments.store.layout import Store
 # names of this version and of former ones, where tempfile made the random part
 _RANDOM = r"(?:[0-9a-f]{16}|[a-z0-9_]{8})"
 _NAME = re.compile(
-    rf"\.?(?:mlflow|taking|probe)-{_RANDOM}|\..+\.{_RANDOM}\.partial"
+    rf"\.?(?:mlflow|taking|probe|smoke)-{_RANDOM}|\..+\.{_RANDOM}\.partial"
     rf"|\..+\.(?:json|jsonl|toml|db|npy|txt|diff)\.{_RANDOM}"
 )
 _INSIDE = ("", "evaluations", "evaluations/*", "attempts/*")

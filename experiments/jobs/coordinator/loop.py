@@ -13,6 +13,7 @@ from experiments.jobs.attempts import outcomes
 from experiments.jobs.attempts.attempt import RunningAttempt
 from experiments.jobs.attempts.promote import missing, promote
 from experiments.jobs.coordinator import folder_errors
+from experiments.jobs.coordinator.alike import FailedAlike
 from experiments.jobs.coordinator.interrupts import Interrupts
 from experiments.jobs.coordinator.placement import Placement
 from experiments.jobs.coordinator.reporter import Reporter
@@ -49,6 +50,7 @@ class Coordinator:
         self._store, self._ledger, self._slots, self._engine = store, ledger, slots, engine
         self._placement, self._reporter, self._interrupts = placement, reporter, interrupts
         self._watch = Watch(engine, hang_s)
+        self._alike = FailedAlike(ledger)
         self._refill, self._refilled_at = refill, -1  # number of ended jobs at the last refill
         self._seen_version = -1
         self._draining = False
@@ -121,6 +123,8 @@ class Coordinator:
 
     def _finish(self, live: RunningAttempt, ended: Exit) -> None:
         """Move what the attempt completed into place, and decide about its job."""
+        if live.handle is not None and not self._engine.outlives:  # else it may have ended long ago
+            attempts.say_ended(live)
         content = content_of(live.folder)  # before reading, so that later events change it
         live.listen()
         now = self._now(live)
@@ -133,6 +137,8 @@ class Coordinator:
         self._watch.live.pop(live.run_id, None)
         self._placement.look = True
         self._reporter.ended(now, ending.state, ending.error)
+        if ending.state is State.FAILED:
+            self._alike.add(now.job, live.progress.failure)
         if ending.outcome is Outcome.DISK_FULL:
             self._disk_full = ending.detail
         if ending.detail or ending.error:

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Sequence
 
 from experiments.errors import Damaged, UserError
+from experiments.identity import Trunk, members_in
 from experiments.jobs.attempts import attempt as attempts
 from experiments.jobs.attempts.attempt import PreparedAttempt, RunningAttempt
 from experiments.jobs.attempts.promote import leftover, missing
@@ -11,6 +12,7 @@ from experiments.jobs.coordinator.admission import Admission
 from experiments.jobs.coordinator.preparation import LoadTask, Preparation, serves, task_of
 from experiments.jobs.coordinator.reporter import Reporter
 from experiments.jobs.coordinator.scheduler import place
+from experiments.jobs.coordinator.trunks import no_trunk
 from experiments.jobs.devices.devices_per_run import devices_per_run
 from experiments.jobs.devices.neighbours import Neighbours
 from experiments.jobs.devices.slots import Slot, by_device, join
@@ -22,6 +24,7 @@ from experiments.jobs.queue.states import Outcome, State
 from experiments.records import TRAINING
 from experiments.store.code import code_digest
 from experiments.store.layout import Store
+from experiments.training.checkpoints.trunk import checkpoint_of
 
 LOOKAHEAD = 64  # jobs examined in one placement beyond the number of free slots
 
@@ -140,7 +143,11 @@ class Placement:
                 taken = leftover(self._store, claimed.job, code)
                 self._ledger.score_again(claimed.job, taken.replaced)
                 claimed = self._ledger.job(run_id) if taken.replaced else claimed
-            parts = self._parts(claimed.job)
+            parts = self._parts(claimed.job, code)
+            if TRAINING in parts and (why := no_trunk(self._store, self._ledger, claimed.job, code)):
+                self._ledger.hold(run_id, why)
+                self.look = True
+                return None
             attempt = self._store.new_attempt(run_id) if parts else None
         except Exception as error:
             ending = folder_errors.ending(error, run_id)
@@ -160,14 +167,16 @@ class Placement:
             self._reporter.ended(claimed, ending.state, ending.error)
             return None
 
-    def _parts(self, job: Job) -> list[str]:
-        """Parts that an attempt must make; includes training if the present weights do not serve an evaluation.
+    def _parts(self, job: Job, code: str) -> list[str]:
+        """Parts that an attempt must make; includes training if what is there does not serve an evaluation or a branch.
 
         An ensemble has no weights; its members are asked for its evaluations (`job.read_by`).
         """
         parts, weights = missing(self._store, job), self._store.weights_folder(job.run_id)
-        if self._load_task is None or weights is None or TRAINING in parts or job.after:
+        if self._load_task is None or weights is None or TRAINING in parts or members_in(job.inputs):
             return parts
+        if any(checkpoint_of(self._store, Trunk(job.run_id, step), code) is None for step in job.read_at):
+            return [TRAINING, *parts]
         lacking = [*(item for item in job.evaluations if item["eval_id"] in parts), *job.read_by]
         return parts if serves(task_of(job, self._load_task), job, lacking, weights) else [TRAINING, *parts]
 

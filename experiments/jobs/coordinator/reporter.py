@@ -34,6 +34,11 @@ class Summary:
     cancelled: int = 0
     interrupted: int = 0
 
+    def plus(self, other: "Summary") -> "Summary":
+        """Both together, one after the other."""
+        finished, failed = self.finished + other.finished, self.failed + other.failed
+        return Summary(finished, failed, self.cancelled + other.cancelled, other.interrupted)
+
 
 @dataclass(frozen=True)
 class View:

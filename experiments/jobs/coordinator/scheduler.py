@@ -24,14 +24,17 @@ class Choice(NamedTuple):
 def place(waiting: Iterable[Waiting], free: Sequence[Slot], slots: Sequence[Slot]) -> list[tuple[Waiting, Lease]]:
     """Pairs of a job and its slots; each job and each slot occurs at most once. `slots`: all slots, free or not.
 
-    Order: higher priority first, then the longest by predicted cost, so that short jobs end last and the makespan
-    stays within max(longest, total / slots) plus one short job. Ties keep the order of `waiting`. A run that started
+    Order: higher priority first, then the first seed of every row, so that a table has all of its rows early, then the
+    longest by predicted cost. A job that is as long as a slot's share of all waiting ones goes before its turn: the
+    makespan stays within max(longest, total / slots) plus one job. Ties keep the order of `waiting`. A run that started
     on one kind of device stays on it, if the coordinator has a slot of that kind. A job that needs several slots
     keeps the free ones until it has all; otherwise smaller jobs behind it could delay it without end.
     """
     kinds = {slot.kind for slot in slots}
     left, placed = list(free), []
-    for job in sorted(waiting, key=lambda job: (-job.priority, -job.cost)):
+    waiting = list(waiting)
+    share = sum(job.cost for job in waiting) / max(1, len(slots))
+    for job in sorted(waiting, key=lambda job: (-job.priority, 0 if job.cost >= share > 0 else job.turn, -job.cost)):
         if not left:
             break
         bound = job.kind in kinds

@@ -11,7 +11,7 @@ from experiments.jobs.queue.sqlite_errors import BUSY_TIMEOUT_S, REBUILD, explai
 from experiments.store.durable import folder_beside, name_new
 from experiments.store.sqlite_mode import journal_mode
 
-VERSION = 5
+VERSION = 6
 APPLICATION = 0x41424C51  # "ABLQ": this file is a queue of ours
 
 SCHEMA = """
@@ -25,9 +25,9 @@ CREATE TABLE jobs (
     queued REAL NOT NULL, started REAL, ended REAL,
     memory_gb REAL NOT NULL DEFAULT 0, devices INTEGER NOT NULL DEFAULT 1, alone INTEGER NOT NULL DEFAULT 0,
     hangs INTEGER NOT NULL DEFAULT 0, left_s REAL, gpu_memory_gb REAL NOT NULL DEFAULT 0,
-    signature TEXT NOT NULL DEFAULT '', held TEXT NOT NULL DEFAULT ''
+    signature TEXT NOT NULL DEFAULT '', held TEXT NOT NULL DEFAULT '', turn INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
-CREATE INDEX by_turn ON jobs (state, priority DESC, cost DESC, queued, run_id);
+CREATE INDEX by_turn ON jobs (state, priority DESC, turn, cost DESC, queued, run_id);
 CREATE TABLE members (
     run_id TEXT NOT NULL, study TEXT NOT NULL, profile TEXT NOT NULL, corpus TEXT NOT NULL, row TEXT NOT NULL,
     grp TEXT NOT NULL, PRIMARY KEY (run_id, study, profile, corpus, row)
@@ -54,6 +54,11 @@ ALTER TABLE jobs ADD COLUMN signature TEXT NOT NULL DEFAULT '';
 ALTER TABLE jobs ADD COLUMN held TEXT NOT NULL DEFAULT '';
 """,
     4: "ALTER TABLE attempts ADD COLUMN events TEXT NOT NULL DEFAULT ''",
+    5: """
+ALTER TABLE jobs ADD COLUMN turn INTEGER NOT NULL DEFAULT 0;
+DROP INDEX by_turn;
+CREATE INDEX by_turn ON jobs (state, priority DESC, turn, cost DESC, queued, run_id);
+""",
 }
 
 

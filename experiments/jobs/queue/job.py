@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
-from experiments.identity import digest, without_members
+from experiments.identity import digest, without_runs
 from experiments.jobs.queue.states import Outcome, State
 from experiments.store.keeps import Keep, union
 
@@ -47,12 +47,15 @@ class Job:
     gpu_memory_gb: float = 0.0  # the same on a GPU
     devices: int = 1  # devices that train it together; 0: as many as shorten the total (../devices/devices_per_run.py)
     priority: int = 0  # higher first
+    turn: int = 0  # lower first: the first seed of every row has 0, the second 1, …
     members: tuple[Member, ...] = ()
     rerun_after: int = 0  # results of attempts up to this number are stale: train again
     keeps: tuple[Keep, ...] = ()  # checkpoints that all requests for this run need
     continues: tuple[str, ...] = ()  # run_ids of shorter runs of the same schedule, longest first
-    after: tuple[str, ...] = ()  # run_ids of an ensemble's members: it starts when none of them waits or runs
+    after: tuple[str, ...] = ()  # run_ids of its members or its trunk: it starts when none of them waits or runs
+    limit: int | None = None  # examples of each set that evaluations take, for `run --smoke`; None: all
     read_by: tuple[Mapping[str, Any], ...] = ()  # set, settings, inputs of ensembles' evaluations: need its checkpoints
+    read_at: tuple[int, ...] = ()  # steps after which branches begin: need these checkpoints
 
     def __post_init__(self) -> None:
         if not self.run_id:
@@ -62,7 +65,7 @@ class Job:
     def inputs_key(self) -> str:
         """Equal for jobs that share one preparation."""
         settings = {k: v for k, v in self.config.items() if k not in ("seed", "evaluation")}
-        inputs = without_members(self.inputs)
+        inputs = without_runs(self.inputs)
         return digest({"task": self.task, "inputs": inputs, "prepared": self.prepared_key or settings})
 
     @property
@@ -81,7 +84,7 @@ class Job:
         """Read a job of `to_json`; unknown fields are ignored. Raises TypeError for missing ones."""
         known = {f.name for f in fields(cls)}
         kept = {key: value for key, value in values.items() if key in known}
-        for name in ("evaluations", "continues", "after", "read_by"):
+        for name in ("evaluations", "continues", "after", "read_by", "read_at"):
             kept[name] = tuple(kept.get(name, ()))
         kept["keeps"] = union(kept.get("keeps", ()))
         return cls(**kept, members=members)
@@ -99,7 +102,9 @@ def merge(old: Job, new: Job) -> Job:
         evaluations=tuple(evaluations.values()),
         keeps=union(old.keeps, new.keeps),
         read_by=old.read_by + tuple(item for item in new.read_by if item not in old.read_by),
+        read_at=tuple(sorted({*old.read_at, *new.read_at})),
         priority=max(old.priority, new.priority),
+        turn=min(old.turn, new.turn),
         rerun_after=max(old.rerun_after, new.rerun_after),
         members=old.members + tuple(m for m in new.members if m not in old.members),
     )
@@ -142,6 +147,7 @@ class Waiting:
     devices: int = 1  # devices that train it together; 0: as many as shorten the total
     alone: bool = False  # needs its own device after running out of memory beside others (0 or 1 from the queue)
     gpu_memory_gb: float = 0.0  # predicted, on a GPU; 0: unknown
+    turn: int = 0
 
     def needs_gb(self, kind: str) -> float:
         """Predicted GB on a device of that kind."""

@@ -28,15 +28,15 @@ class Ledger(Queue):
     """A queue with the changes that only the coordinator makes."""
 
     def waiting(self, limit: int, without: Collection[str] = ()) -> list[Waiting]:
-        """The first waiting jobs: by priority, then predicted cost, then age; none of the inputs_keys in `without`.
+        """The first waiting jobs: by priority, turn, predicted cost and age; none of the inputs_keys in `without`.
 
-        An ensemble is left out while a member waits or runs.
+        An ensemble is left out while a member waits or runs, a branch while its trunk does.
         """
         marks = ",".join("?" * len(without))
         rows = self._read(
-            "SELECT run_id, priority, cost, kind, inputs_key, memory_gb, devices, alone, gpu_memory_gb FROM jobs "
+            "SELECT run_id, priority, cost, kind, inputs_key, memory_gb, devices, alone, gpu_memory_gb, turn FROM jobs "
             f"WHERE state='waiting' AND held='' AND inputs_key NOT IN ({marks}) AND NOT EXISTS ({_MEMBER_LEFT}) "
-            "ORDER BY priority DESC, cost DESC, queued, run_id LIMIT ?",
+            "ORDER BY priority DESC, turn, cost DESC, queued, run_id LIMIT ?",
             (*without, limit),
         )
         return [Waiting(*row) for row in rows]
@@ -50,6 +50,14 @@ class Ledger(Queue):
     def hold(self, run_id: str, why: str) -> None:
         """Keep a waiting job from being started, with the reason."""
         self._write("UPDATE jobs SET held=? WHERE run_id=? AND state='waiting'", (why, run_id))
+
+    def hold_table(self, member: Member, why: str) -> None:
+        """Keep all waiting jobs of a table from being started, with the reason."""
+        self._write(
+            "UPDATE jobs SET held=? WHERE state='waiting' AND run_id IN "
+            "(SELECT run_id FROM members WHERE study=? AND profile=? AND corpus=?)",
+            (why, *member[:3]),
+        )
 
     def release_held(self) -> None:
         """Release all held jobs to be checked again: another coordinator's user may have another key."""

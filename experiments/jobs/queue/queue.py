@@ -12,6 +12,7 @@ from typing import Any
 
 from experiments.errors import Damaged
 from experiments.events import clock
+from experiments.identity import trunk_in
 from experiments.jobs.queue import database, trust
 from experiments.jobs.queue.entries import from_text, job_from, to_text
 from experiments.jobs.queue.job import Job, merge
@@ -50,8 +51,12 @@ class Queue(Reading):
         return count
 
     def retry(self, run_ids: Iterable[str]) -> int:
-        """Queue failed and cancelled jobs again, with their checkpoints; returns their number."""
+        """Queue failed and cancelled jobs again, with their checkpoints; returns their number.
+
+        Jobs that wait because others failed are held no longer; those that need trust are held again.
+        """
         with self._change():
+            self._db.execute("UPDATE jobs SET held='' WHERE held<>''")
             return sum(
                 self._db.execute(
                     "UPDATE jobs SET state='waiting', stalls=0, hangs=0, error='', error_class='', doing='', "
@@ -124,22 +129,21 @@ class Queue(Reading):
             job = merge(job_from(row[0], job.run_id), job)
         elif row is not None and not again:  # trained again: earlier demands still hold
             job = replace(job, keeps=union(job_from(row[0], job.run_id).keeps, job.keeps))
-        wanted = (job.seed, job.priority, job.cost, job.inputs_key, job.total_steps)
+        wanted = (job.seed, job.priority, job.turn, job.cost, job.inputs_key, job.total_steps)
         spec = to_text(job.to_json())
         values = (spec, *wanted, job.memory_gb, job.gpu_memory_gb, job.devices, trust.sign(spec))
         if again:
-            names = (
-                "spec=?, seed=?, priority=?, cost=?, inputs_key=?, total=?, memory_gb=?, gpu_memory_gb=?, devices=?, "
-            )
-            names += "signature=?, held=''"
+            names = "spec=?, seed=?, priority=?, turn=?, cost=?, inputs_key=?, total=?, "
+            names += "memory_gb=?, gpu_memory_gb=?, devices=?, signature=?, held=''"
             self._db.execute(f"UPDATE jobs SET {names} WHERE run_id=?", (*values, job.run_id))
             return False
-        doing = "waits for its members" if job.after else ""
+        doing = f"waits for its {'trunk' if trunk_in(job.inputs) else 'members'}" if job.after else ""
         self._db.execute(
-            "INSERT INTO jobs (run_id, state, queued, spec, seed, priority, cost, inputs_key, total, memory_gb, "
-            "gpu_memory_gb, devices, signature, doing) VALUES (?, 'waiting', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
+            "INSERT INTO jobs (run_id, state, queued, spec, seed, priority, turn, cost, inputs_key, total, "
+            "memory_gb, gpu_memory_gb, devices, signature, doing) "
+            "VALUES (?, 'waiting', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
             "ON CONFLICT (run_id) DO UPDATE SET state='waiting', queued=excluded.queued, "
-            "spec=excluded.spec, seed=excluded.seed, priority=excluded.priority, "
+            "spec=excluded.spec, seed=excluded.seed, priority=excluded.priority, turn=excluded.turn, "
             "cost=excluded.cost, inputs_key=excluded.inputs_key, total=excluded.total, memory_gb=excluded.memory_gb, "
             "gpu_memory_gb=excluded.gpu_memory_gb, devices=excluded.devices, "
             "signature=excluded.signature, held='', alone=0, hangs=0, left_s=NULL, stalls=0, "

@@ -56,7 +56,7 @@ class Reading:
     def rows(self, state: State, limit: int) -> list[JobStatus]:
         """The first `limit` jobs of a state, in the order of the queue."""
         rows = self._read(
-            f"SELECT {_ROW} FROM jobs WHERE state=? ORDER BY priority DESC, cost DESC, queued, run_id LIMIT ?",
+            f"SELECT {_ROW} FROM jobs WHERE state=? ORDER BY priority DESC, turn, cost DESC, queued, run_id LIMIT ?",
             (state, limit),
         )
         return [_row(self.path, values, self._members(values[0]).get(values[0], ())) for values in rows]

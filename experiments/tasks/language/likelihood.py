@@ -26,6 +26,7 @@ def measure(
     size = encoded.facts["vocab_size"]["target"]
     trained = open_trained(config, evaluation, trainings, context.device, (size, size))
     stream, facts = encoded.set(evaluation.set, evaluation.inputs["set"])
+    stream = stream.first(context.limit)
     nll = stream_nll(
         trained.model, stream, trained.device, window=settings["window"], stride=settings["stride"],
         mix=config.data.mix_documents, should_stop=context.should_stop,

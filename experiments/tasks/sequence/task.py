@@ -127,7 +127,7 @@ class SequenceTask(NetworkTask):
         from experiments.tasks.sequence.encoded import encoded_of
 
         encoded = encoded_of(config, context, self.target_symbols(config))
-        text = encoded.set(evaluation.set, evaluation.inputs["set"])
+        text = encoded.set(evaluation.set, evaluation.inputs["set"]).first(context.limit)
         trainings = tuple(context.members) or (weights,)
         outputs = folder / self.outputs_file
         if part == SCORE:

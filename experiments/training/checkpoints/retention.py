@@ -9,7 +9,7 @@ from typing import Any
 
 from experiments.errors import Damaged, UserError
 from experiments.store.durable import discard
-from experiments.store.keeps import BEST, SPACED, Keep, spaced_steps
+from experiments.store.keeps import AT, BEST, SPACED, Keep, spaced_steps
 from experiments.store.sealed import read_json, write_json
 
 OPTIMIZER = "optimizer.safetensors"
@@ -58,6 +58,9 @@ def prune(folder: Path, keeps: Iterable[Keep]) -> None:
         if keep.what == SPACED:
             kept |= set([p for p in paths if step_of(p) % keep.every == 0][-keep.kept :])
             continue
+        if keep.what == AT:
+            kept |= {p for p in paths if step_of(p) == keep.every}
+            continue
         try:
             kept |= {top} if (top := best(folder, keep.every)) else set()
         except Damaged:
@@ -67,9 +70,15 @@ def prune(folder: Path, keeps: Iterable[Keep]) -> None:
             discard(path)
 
 
-def drop_optimizers(folder: Path) -> None:
-    """Keep only the weights in a finished training's checkpoints. Other attempts that link the files keep theirs."""
+def drop_optimizers(folder: Path, keeps: Iterable[Keep] = ()) -> None:
+    """Keep only the weights in a finished training's checkpoints, but for those from which other runs branch.
+
+    Other attempts that link the files keep theirs.
+    """
+    needed = {keep.every for keep in keeps if keep.what == AT}
     for path in all_of(folder):
+        if step_of(path) in needed:
+            continue
         meta = meta_of(path)
         if meta["files"].pop(OPTIMIZER, None) is not None:
             write_json(path / "meta.json", meta)
@@ -110,7 +119,8 @@ def gap(found: Path, meta: Mapping[str, Any], attempts: Sequence[Path], keeps: S
         measured = {keep.every for keep in keeps for step in scored if step % keep.every == 0}
     for keep in keeps:
         if lost := [step for step in keep.steps(last_step) if step <= step_of(found) and step not in there]:
-            return f"the checkpoint of step {lost[0]}, needed for an average, was not kept"
+            what = "a branch" if keep.what == AT else "an average"
+            return f"the checkpoint of step {lost[0]}, needed for {what}, was not kept"
         if keep.what == BEST and keep.needed and step_of(found) >= keep.every and keep.every not in measured:
             return f"the perplexity on dev was not measured every {keep.every} steps up to it, as is needed now"
     return ""

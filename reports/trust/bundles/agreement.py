@@ -70,6 +70,9 @@ def _check_run(where: str, run: PlannedRun, store: Store, names: bool, built_in:
                 _equal(where, name, value, theirs.get(name, _default(run.config, name)), "the run recorded")
     _equal(where, "inputs", dict(run.inputs), about.get("inputs", dict(run.inputs)), "the run recorded")
     _equal(where, "seed", run.seed, result.config.get("seed", run.seed), "the run recorded")
+    if run.trunk is not None:
+        recorded = result.trunk.run_id, result.trunk.step
+        _equal(where, "trunk and its steps", tuple(run.trunk), recorded, "the run recorded")
     if names:
         _equal(where, "run_id", run.run_id, run_identity(run.config, run.inputs), "its settings give")
     settings = dict(flatten(run.config))

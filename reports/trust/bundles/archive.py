@@ -1,26 +1,29 @@
-"""The archive of a bundle: equal files are packed to equal bytes, and unpacked as untrusted data.
+"""The files of a bundle, whatever contains them: unpacked as untrusted data, within limits.
 
-bundle.json       first: the table, and size and SHA-256 of every other file (the manifest)
+bundle.json       the table, and size and SHA-256 of every other file (the manifest)
 store.json  runs/<run_id>/…     as in a store
+A crate (zipped.py) also has a description of itself, a statement, descriptions of the corpora, and the printed table.
 """
 
-import gzip
-import io
 import json
 import re
 import shutil
-import tarfile
-from collections.abc import Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
+from ablations.study.messages import number
 from experiments.errors import UserError
 from experiments.store.sealed import describe_file
 
 HEAD = "bundle.json"
-SUFFIX = ".tar.gz"
+STATEMENT = "statement.json"
+TABLES = {"table.csv": "csv", "table.md": "markdown"}  # the printed table in a crate, by format
+SUFFIX, CRATE_SUFFIX = ".tar.gz", ".zip"
 NAME = re.compile(
-    r"store\.json|runs/(?P<run_id>[0-9a-f]{16})/(config\.json|result\.json|attempts/(?P<attempt>[0-9]{4,6})/(final/)?"
+    r"store\.json|statement\.json|table\.(csv|md)|datasets/[0-9a-f]{16}\.json|"
+    r"runs/(?P<run_id>[0-9a-f]{16})/(config\.json|result\.json|attempts/(?P<attempt>[0-9]{4,6})/(final/)?"
     r"(?!\.)[A-Za-z0-9._-]{1,80}|evaluations/(?P<eval_id>[0-9a-f]{16})/(?!\.)[A-Za-z0-9._-]{1,80})"
 )
 # Limits of an archive: about a hundred times a large table with its weights.
@@ -29,92 +32,73 @@ LARGEST_HEAD = 256 << 20
 LARGEST_RECORD = 64 << 20  # a .json file, which is read as a whole
 MOST_FILES = 1_000_000
 DEEPEST = 64  # brackets within brackets in JSON
-_ONE_READ = 1 << 20  # tarfile reads an extended header as a whole, whatever length it claims
 
 
-def pack(file: IO[bytes], head: bytes, files: Mapping[str, Path]) -> None:
-    """Write a tar.gz without dates, owners and its own name, so that equal files give equal bytes."""
-    with (
-        gzip.GzipFile(fileobj=file, mode="wb", mtime=0, filename="", compresslevel=6) as packed,
-        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
-    ):
-        _add(archive, HEAD, io.BytesIO(head), len(head))
-        for name, path in files.items():
-            with path.open("rb") as content:
-                _add(archive, name, content, path.stat().st_size)
+def is_bundle(name: str) -> bool:
+    """Whether a word of the command line names a bundle: an archive or a crate."""
+    return name.endswith((SUFFIX, CRATE_SUFFIX))
 
 
-def _add(archive: tarfile.TarFile, name: str, content: IO[bytes], size: int) -> None:
-    entry = tarfile.TarInfo(name)
-    entry.size, entry.mode = size, 0o644
-    archive.addfile(entry, content)
+class Entry(NamedTuple):
+    """One file as an archive lists it."""
+
+    name: str
+    size: int  # as claimed
+    plain: bool  # an ordinary file: no link, no device, not sparse
+    open: Callable[[], IO[bytes] | None]
 
 
-class Packed:
-    """A bundle that is open for reading. Raises ValueError, or an error of tarfile, gzip or zlib, for anything else."""
+class Archive(ABC):
+    """A bundle that is open for reading. Methods raise ValueError, or an error of the container, for anything else."""
 
-    def __init__(self, file: IO[bytes]) -> None:
-        self._stream = _Measured(gzip.GzipFile(fileobj=file, mode="rb"))
-        self._archive = tarfile.open(fileobj=self._stream, mode="r:")  # type: ignore[call-overload]  # noqa: SIM115
-        first = self._archive.next()
-        if first is None or first.name != HEAD or not _plain(first) or first.size > LARGEST_HEAD:
-            raise ValueError(f"it does not begin with {HEAD}")
-        content = self._archive.extractfile(first)
-        self.head = parsed(content.read() if content else b"")
+    head_text: bytes
+
+    @property
+    def head(self) -> dict[str, Any]:
+        """The head, parsed."""
+        return parsed(self.head_text)
+
+    @abstractmethod
+    def entries(self) -> Iterator[Entry]:
+        """All files but the head; each can be read until the next is asked for."""
+
+    def finish(self) -> None:  # noqa: B027  (most containers have nothing to check)
+        """Check what lies behind the last file."""
 
     def unpack(self, manifest: Mapping[str, Mapping[str, Any]], folder: Path) -> None:
         """Write the manifest's files below `folder`, which must be empty. Raises UserError for one that is altered."""
         _check(manifest, folder)
         missing = set(manifest)
-        for entry in self._archive:
-            if entry.name == HEAD and entry.offset == 0:
-                continue
-            if not _plain(entry) or not NAME.fullmatch(entry.name):
+        for entry in self.entries():
+            if not entry.plain or not NAME.fullmatch(entry.name):
                 raise ValueError(f"{entry.name[:80]!r} has no place in a bundle")
             if entry.name not in missing:
                 raise ValueError(f"{entry.name} is not in its manifest, or there twice")
-            listed = manifest[entry.name]
-            self._unpack(entry, folder / entry.name, listed)
+            _unpack(entry, folder / entry.name, manifest[entry.name])
             missing.discard(entry.name)
         if missing:
-            raise UserError(f"{len(missing)} files are missing, such as {min(missing)}.")
-        while rest := self._stream.read(_ONE_READ):  # to the end, where gzip compares its own checksum
-            if rest.strip(b"\0"):
-                raise ValueError("something follows its last file")
-
-    def _unpack(self, entry: tarfile.TarInfo, target: Path, listed: Mapping[str, Any]) -> None:
-        content = self._archive.extractfile(entry) if entry.size == listed.get("bytes", entry.size) else None
-        if content is not None:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with target.open("xb") as file:
-                shutil.copyfileobj(content, file)
-        if content is None or describe_file(target)["sha256"] != listed["sha256"]:
-            raise UserError(f"{entry.name} is not the file that was packed.")
-        if target.suffix == ".json":
-            parsed(target.read_bytes())
+            verb = "is" if len(missing) == 1 else "are"
+            raise UserError(f"{number(len(missing), 'file')} {verb} missing, such as {min(missing)}.")
+        self.finish()
 
 
-class _Measured:
-    """A stream that refuses large reads, whatever lengths its headers claim."""
-
-    def __init__(self, stream: gzip.GzipFile) -> None:
-        self._stream = stream
-
-    def read(self, size: int = -1) -> bytes:
-        if not 0 <= size <= _ONE_READ:
-            raise ValueError("a header of it claims to be larger than any")
-        return self._stream.read(size)
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        return self._stream.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self._stream.tell()
+def _unpack(entry: Entry, target: Path, listed: Mapping[str, Any]) -> None:
+    content = entry.open() if entry.size == listed.get("bytes", entry.size) else None
+    if content is not None:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("xb") as file:
+            _copy(content, file, entry.size)
+    if content is None or describe_file(target)["sha256"] != listed["sha256"]:
+        raise UserError(f"{entry.name} is not the file that was packed.")
+    if target.suffix == ".json":
+        parsed(target.read_bytes())
 
 
-def _plain(entry: tarfile.TarInfo) -> bool:
-    """Whether the entry is an ordinary file: no link, no device, not sparse."""
-    return entry.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and not entry.issparse()
+def _copy(content: IO[bytes], file: IO[bytes], size: int) -> None:
+    """Copy `size` bytes at most: compressed data may be longer than its entry claims."""
+    while size > 0 and (read := content.read(min(size, 1 << 20))):
+        size -= len(read)
+        file.write(read)
 
 
 def _check(manifest: Mapping[str, Mapping[str, Any]], folder: Path) -> None:

@@ -1,12 +1,14 @@
 """Read a bundle of unknown origin: within limits, checked against its manifest and itself, without running its code."""
 
 import gzip
+import struct
 import tarfile
+import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from pydantic import ValidationError
 
@@ -14,16 +16,18 @@ from ablations.plan.plan import Plan
 from ablations.plan.plan_file import plan_from_json
 from experiments.errors import UserError
 from experiments.store.layout import Store
-from experiments.store.sealed import unseal
-from experiments.tasks.columns import Column, known_to
-from experiments.tasks.load import BUILTIN, load_task
+from experiments.store.sealed import read_json, unseal
+from experiments.tasks.columns import Column
 from reports.trust.bundles.agreement import check
-from reports.trust.bundles.archive import NAME, Packed
+from reports.trust.bundles.archive import HEAD, NAME, STATEMENT, Archive
+from reports.trust.bundles.head import READABLE, VERSION, columns_of, keep_spent
+from reports.trust.bundles.in_crate import check_described, facts_of
 from reports.trust.bundles.shapes import check_head
-from reports.trust.bundles.write import VERSION
+from reports.trust.bundles.tarred import Packed
+from reports.trust.bundles.zipped import Crate, ForeignZipError
+from reports.trust.statement import Statement, read_statement
 
-_READABLE = (1, 2, VERSION)
-_KNOWN_BY_NAME = 2  # up to this version translation's metrics were recognised by name in every task
+_ZIP = b"PK"  # a zip begins so, a gzip never
 
 
 @dataclass(frozen=True)
@@ -35,23 +39,28 @@ class Bundle:
     asked: tuple[str, ...]  # the words that select the table
     store: Store
     checked: str  # what was computed again, and what was not, in a sentence
+    files: Mapping[str, Mapping[str, Any]]  # size and SHA-256 by name, the head first
+    metadata: Mapping[str, Any] | None = None  # a crate's description of itself
+    statement: Statement | None = None  # a crate's
 
 
 def read_bundle(path: Path, folder: Path) -> Bundle:
     """Unpack into `folder`, which must be empty, and check. Raises UserError for damage and for other files."""
     try:
         with path.open("rb") as file:
-            return _read(Packed(file), folder)
+            return _read(_opened(file), folder)
     except OSError as error:
         if isinstance(error, gzip.BadGzipFile):
             raise _refused(path, str(error)) from None
         raise UserError(f"{path} cannot be read as a bundle: {error.strerror}.") from None
+    except ForeignZipError as error:
+        raise UserError(f"{path} {error}.") from None
     except UserError as error:
         raise UserError(f"{path}: {error} Ask its maker for the bundle again.") from None
     except ValidationError as error:  # of a pydantic type: the first error is enough
         first = error.errors(include_url=False, include_input=False)[0]
         raise _refused(path, f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-    except (tarfile.TarError, zlib.error, EOFError, ValueError) as error:
+    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, struct.error, EOFError, ValueError) as error:
         raise _refused(path, str(error)) from None
     except (LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, MemoryError) as error:
         raise _refused(path, f"{type(error).__name__}: {error}") from None  # something in it has another type
@@ -62,25 +71,39 @@ def _refused(path: Path, reason: str) -> UserError:
     return UserError(f"{path} is not a bundle of `ablations bundle`, or it is damaged ({first}).")
 
 
-def _read(packed: Packed, folder: Path) -> Bundle:
+def _opened(file: IO[bytes]) -> Archive:
+    """The file as what its first bytes say that it is."""
+    begin = file.read(len(_ZIP))
+    file.seek(0)
+    return Crate(file) if begin == _ZIP else Packed(file)
+
+
+def _read(packed: Archive, folder: Path) -> Bundle:
     head = unseal(packed.head)
-    if head.get("bundle") not in _READABLE:
+    if head.get("bundle") not in READABLE:
         raise UserError(f"it is a bundle of version {head.get('bundle')}; this program reads up to {VERSION}.")
     check_head(head)
     plan = plan_from_json(head["plan"])
     manifest = _manifest(head["files"])
     _only_the_plans(manifest, plan)
     packed.unpack(manifest, folder)
+    keep_spent(head, folder)
     columns = columns_of(head["columns"], plan.study.task, head["bundle"])
     store = Store.open(folder, create=False)
     checked = check(plan, columns, store, head.get("names_can_be_checked", True) is True)
-    return Bundle(plan, columns, tuple(map(str, head["asked"])), store, checked)
+    bundle = Bundle(
+        plan, columns, tuple(map(str, head["asked"])), store, checked, {HEAD: facts_of(packed.head_text), **manifest}
+    )
+    return _with_description(bundle, packed.metadata) if isinstance(packed, Crate) else bundle
 
 
-def columns_of(described: Sequence[Mapping[str, Any]], task: str, version: int) -> tuple[Column, ...]:
-    """The bundle's columns; those of a built-in task are completed by the task's own."""
-    names = [task] * (task in BUILTIN) + ["translation"] * (version <= _KNOWN_BY_NAME)
-    return known_to((Column(**each) for each in described), [own for name in names for own in load_task(name).columns])
+def _with_description(bundle: Bundle, metadata: Mapping[str, Any]) -> Bundle:
+    """A crate's own parts, checked against the bundle."""
+    check_described(metadata, bundle.files)
+    said = read_json(bundle.store.root / STATEMENT)
+    if said is None:
+        raise ValueError(f"it has no {STATEMENT}")
+    return replace(bundle, metadata=metadata, statement=read_statement(said, bundle.plan))
 
 
 def _manifest(files: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

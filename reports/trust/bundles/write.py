@@ -8,7 +8,6 @@ table gives the same archive. Host names and absolute paths are left out unless 
 import json
 import tempfile
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,12 @@ from experiments.store.durable import whole_file
 from experiments.store.layout import Store
 from experiments.store.sealed import describe_file, seal
 from experiments.tasks.columns import Column
-from reports.trust.bundles.archive import pack
-
-VERSION = 3  # columns say how they are compared; before, their metrics' names did
+from reports.results.spending import spending
+from reports.trust.bundles.head import SPENT, VERSION, column_to_json
+from reports.trust.bundles.in_crate import crate_files, metadata_of
+from reports.trust.bundles.tarred import pack
+from reports.trust.bundles.zipped import pack_crate
+from reports.trust.statement import Statement
 
 
 def write_bundle(
@@ -34,8 +36,11 @@ def write_bundle(
     asked: Sequence[str],
     redaction: Redaction,
     weights: bool = False,
+    statement: Statement | None = None,
 ) -> int:
     """Write the archive, whole or not at all; returns the number of files.
+
+    With a `statement` it is a crate.
 
     Raises UserError for an unfinished table, and for a store with links that lead out of it.
     """
@@ -52,15 +57,24 @@ def write_bundle(
             kept = redaction.file(store.root / name, Path(place) / str(len(files)))
             if kept is not None:
                 files[name] = kept
-        head = _head(plan, columns, asked, redaction) | {"files": {n: describe_file(p) for n, p in files.items()}}
+        head = _head(plan, store, columns, asked, redaction)
+        if statement is not None:
+            files |= crate_files(head, files, redaction.value(statement.model_dump()), Path(place) / "crate")
+        head |= {"files": {n: describe_file(p) for n, p in files.items()}}
         # the keys are not sorted: their order is that of the table's columns
         text = (json.dumps(seal(head), indent=1, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
+        described = None if statement is None else metadata_of(head, text, Path(place) / "crate")
         with explain_os_errors(f"write {path}"), whole_file(path.absolute()) as file:
-            pack(file, text, files)
+            if described is None:
+                pack(file, text, files)
+            else:
+                pack_crate(file, described, text, files)
     return len(files)
 
 
-def _head(plan: Plan, columns: Sequence[Column], asked: Sequence[str], redaction: Redaction) -> dict[str, Any]:
+def _head(
+    plan: Plan, store: Store, columns: Sequence[Column], asked: Sequence[str], redaction: Redaction
+) -> dict[str, Any]:
     shown = plan_to_json(plan)
     shared = redaction.value(shown)
     # run_ids that depend on a path or a name that is left out cannot be computed by a reader
@@ -72,9 +86,5 @@ def _head(plan: Plan, columns: Sequence[Column], asked: Sequence[str], redaction
         "asked": redaction.value(list(asked)),
         "columns": [column_to_json(column) for column in columns],
         "plan": shared,
+        SPENT: redaction.value(found.model_dump(mode="json") if (found := spending(plan, store)) else {}),
     }
-
-
-def column_to_json(column: Column) -> dict[str, Any]:
-    """A column without the function of its counts: readers take that of a built-in task, and run no code of others."""
-    return {field.name: getattr(column, field.name) for field in fields(column) if field.name != "counts"}

@@ -15,6 +15,7 @@ from experiments.errors import UserError
 from experiments.tasks.base import EvaluationSpec, Task
 from experiments.tasks.columns import Column
 from experiments.tasks.sequence.task import SequenceTask
+from experiments.training.branching import not_a_branch
 
 HEAD = 'name = "mine"\ntitle = "A study of mine"\n'
 
@@ -47,6 +48,9 @@ class FakeTask(Task):
 
     def cost(self, config: RunConfig) -> float:
         return float(config.model.d_model * config.training.train_steps)
+
+    def not_a_branch(self, trunk: RunConfig, config: RunConfig, step: int) -> str:
+        return not_a_branch(trunk, config, step)
 
     def prepare(self, *arguments: Any) -> dict[str, Any]:
         raise AssertionError("planning prepares nothing")

@@ -183,7 +183,7 @@ def test_prune_asks_first_and_keeps_what_counts(store, checkpoints):
     assert "nothing was removed" in call(store, "prune", input="n\n")
     assert (folder / "checkpoints").exists()
     text = call(store, "prune", "--yes")
-    assert "2 folders of checkpoints" in text and "1 folders of weights" in text
+    assert "2 folders of checkpoints" in text and "1 folder of weights" in text and "of 1 run." in text
     assert not (folder / "checkpoints").exists() and waiting.exists()
     assert (folder / "final" / "model.safetensors").exists()
     assert "nothing to remove" in call(store, "prune")
@@ -219,3 +219,12 @@ def test_runs_that_are_held_say_why_and_are_allowed_by_their_studys_name(store):
     assert "A-h16 seed 1 (00a100a100a100a1): held: it executes the command 'x'" in call(store, "status")
     with pytest.raises(UserError, match="no such study is queued"):
         call(store, "work", "--trust", "table9", "--devices", "cpu:1")
+
+
+def test_the_first_seed_of_every_row_is_queued_before_the_second_ones(tmp_path):
+    """Whatever they cost: C-N8 costs more than twice as much as C-N2."""
+    store = Store.open(tmp_path / "store")
+    call(store, "queue", "table3", "--rows", "C-N2,C-N8", "--seeds", "3")
+    with Ledger(store.queue_db) as ledger:
+        order = [(job.members[0].row, job.seed) for job in ledger.rows(State.WAITING, 10)]
+    assert order == [(row, seed) for seed in (1, 2, 3) for row in ("C-N8", "C-N2")]

@@ -7,7 +7,7 @@ from ablations.plan.plan_file import plan_from_json, plan_to_json
 from ablations.plan.resolve import resolve
 from ablations.study.selectors import selection
 from ablations.study.study import load_study
-from experiments.identity import NO_SEED, members_in, run_identity, with_members, without_members
+from experiments.identity import NO_SEED, members_in, run_identity, with_members, without_runs
 from experiments.tasks.load import load_task
 
 STUDY = """
@@ -40,7 +40,7 @@ def test_its_identity_is_a_function_of_its_members(own_study, plan_of):
     assert [run.run_id for run in plan.members] == [run.run_id for run in trained]  # nothing is trained twice
     assert three.run_id == run_identity(three.config, with_members(trained[0].inputs, three.members))
     assert three.run_id not in three.members and members_in(trained[0].inputs) == ()
-    assert without_members(three.inputs) == trained[0].inputs
+    assert without_runs(three.inputs) == trained[0].inputs
     again = plan_of(own_study(STUDY + ensemble(seeds="[3, 1, 2]", key="other"))).runs[-1]
     assert again.run_id == three.run_id and again.eval_ids == three.eval_ids
     fewer = plan_of(own_study(STUDY + ensemble(seeds="[1, 2]"))).runs[-1]

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from ablations.cli import options
 from ablations.cli.main import VERBS, app, verb
+from ablations.cli.table_options import TableOptions
 from ablations.service.choose_run import Named
 from ablations.service.selected import Place, Selectors
 
@@ -61,7 +62,7 @@ def test_a_field_left_out_is_no_option_and_keeps_its_default():
 
 
 def test_every_field_has_an_option():
-    fields = {field.name for kind in (Named, Place, Selectors) for field in dataclasses.fields(kind)}
+    fields = {field.name for kind in (Named, Place, Selectors, TableOptions) for field in dataclasses.fields(kind)}
     assert fields == set(options.OPTIONS)
 
 

@@ -84,9 +84,9 @@ def test_inputs_are_asked_once_per_corpus(own_study, plan_of, task):
 
 
 def test_replaced_values_are_said(plan_of):
-    note, *of_the_profile = plan_of(TABLE3, profile="demo").notes
-    assert of_the_profile == list(TABLE3.profiles["demo"].notes)
-    assert 'profile "demo" sets training.train_steps = ' in note
+    note, *of_the_profile = plan_of(TABLE3, profile="demo-600").notes
+    assert of_the_profile == list(TABLE3.profiles["demo-600"].notes)
+    assert 'profile "demo-600" sets training.train_steps = ' in note
     assert note.endswith("in every row, also in big (declares 300000).")
     assert plan_of(TABLE3, profile="paper").notes == ()
     (note,) = plan_of(TABLE3, profile="paper", rows="base,A", sets=["model.num_heads=2"]).notes

@@ -20,6 +20,7 @@ from experiments.store.layout import Store
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\x08\x7f\r"
 SENT = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+COLOUR = re.compile("\x1b\\[[0-9;]*m")  # of the table that `report` prints
 STUDY = """
 name = "mine"
 title = "A title TITLE"
@@ -112,9 +113,26 @@ def test_no_control_sequence_reaches_the_terminal(monkeypatch, study, titled, st
     given = [word.format(study=study, titled=titled, store=store) for word in words]
     text, ended = on_a_terminal(monkeypatch, *given)
     assert ended == code, text
-    assert not SENT.search(text), text
+    assert not SENT.search(COLOUR.sub("", text)), text
     if words[0] in ("log", "status") and code == 0:
         assert "\\u001b]0;owned\\u0007" in text  # shown, not swallowed
+
+
+def test_report_fits_the_terminal_and_is_markdown_elsewhere(monkeypatch, study, store, capsys):
+    """No runs: gaps alone. The pseudo-terminal has 80 columns if it says nothing else."""
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "50")
+    text, code = on_a_terminal(monkeypatch, "report", study, "--store", store)
+    lines = COLOUR.sub("", text).split("\n")
+    assert code == 0 and "\x1b[" in text and not any(line.startswith("|") for line in lines)
+    assert max(map(len, lines)) <= 50 and any(line.startswith("base") for line in lines)
+    assert "--notes short" in " ".join(text.split())
+    chosen, _ = on_a_terminal(monkeypatch, "report", study, "--store", store, "--format", "markdown")
+    assert "\n| base" in chosen
+    monkeypatch.setattr(sys, "argv", ["ablations", "report", str(study), "--store", str(store)])
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert "| base" in capsys.readouterr().out
 
 
 def test_json_means_the_same_text(monkeypatch, store):

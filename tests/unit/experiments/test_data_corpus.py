@@ -118,8 +118,8 @@ def test_unclear_files_are_refused(folder: Path) -> None:
 def test_unequal_sides_are_named_with_both_counts(folder: Path) -> None:
     write(folder, "dev.de", ["G", "H"])
     text = message(config(folder))
-    assert "dev.en has 1 lines" in text and "dev.de has 2" in text
-    with pytest.raises(UserError, match=r"dev\.en has 1 lines"):
+    assert "dev.en has 1 line but" in text and "dev.de has 2" in text
+    with pytest.raises(UserError, match=r"dev\.en has 1 line but"):
         resolve(config(folder)).training_digest()
 
 

@@ -231,7 +231,10 @@ class TestUpgrade:
         ledger.enqueue([Job("a" * 16, "stub", {}, cost=2.0)])
         ledger.close()
         old = sqlite3.connect(path)
-        for name in ("memory_gb", "devices", "alone", "hangs", "left_s", "gpu_memory_gb", "signature", "held"):
+        added = ("memory_gb", "devices", "alone", "hangs", "left_s", "gpu_memory_gb", "signature", "held", "turn")
+        old.execute("DROP INDEX by_turn")
+        old.execute("CREATE INDEX by_turn ON jobs (state, priority DESC, cost DESC, queued, run_id)")
+        for name in added:
             old.execute(f"ALTER TABLE jobs DROP COLUMN {name}")
         old.execute("ALTER TABLE attempts DROP COLUMN events")
         old.execute("DROP TABLE notes")

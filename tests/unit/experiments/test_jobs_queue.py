@@ -142,12 +142,16 @@ def test_a_job_comes_back_as_it_went_in(ledger):
     assert (row.state, row.seed, row.total, row.members) == (State.WAITING, 3, 10, (member,))
 
 
-def test_the_turn_is_priority_then_cost_then_age(ledger):
+def test_the_order_is_priority_then_turn_then_cost_then_age(ledger):
     ledger.enqueue([make(1, cost=1.0)], now=1)
     ledger.enqueue([make(2, cost=5.0)], now=2)
     ledger.enqueue([make(3, cost=5.0)], now=1)
     ledger.enqueue([make(4, cost=0.5, priority=1)], now=3)
-    assert [int(w.run_id, 16) for w in ledger.waiting(10)] == [4, 3, 2, 1]
+    ledger.enqueue([make(5, cost=9.0, turn=1)], now=0)
+    assert [int(w.run_id, 16) for w in ledger.waiting(10)] == [4, 3, 2, 1, 5]
+    assert [int(row.run_id, 16) for row in ledger.rows(State.WAITING, 10)] == [4, 3, 2, 1, 5]
+    ledger.enqueue([make(5, cost=9.0)])  # asked again, as a first seed
+    assert [int(w.run_id, 16) for w in ledger.waiting(10)] == [4, 5, 3, 2, 1]
     key = make(1).inputs_key
     assert ledger.waiting(10, without=[key]) == []
 

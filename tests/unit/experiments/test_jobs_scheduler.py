@@ -21,6 +21,19 @@ free_slots = st.lists(st.sampled_from(["cpu", "cuda"]), max_size=8).map(
 BOTH = [Slot("cpu:there", "cpu"), Slot("cuda:there", "cuda")]
 
 
+def simulated(waiting, slots):
+    """(begin, job) in the order of their starts, where a job takes as many hours as it costs."""
+    waiting, free_at, started = list(waiting), [(0.0, f"cpu:{i}") for i in range(slots)], []
+    all_slots = [Slot(name, "cpu") for _, name in free_at]
+    while waiting:
+        now, name = heapq.heappop(free_at)
+        [(job, _)] = pairs(waiting, [slot for slot in all_slots if slot.name == name], all_slots)
+        waiting.remove(job)
+        heapq.heappush(free_at, (now + job.cost, name))
+        started.append((now, job))
+    return started
+
+
 def pairs(waiting, free, slots):
     """For jobs that take one slot each."""
     return [(job, *lease) for job, lease in place(waiting, free, slots)]
@@ -58,15 +71,38 @@ def test_a_kind_that_no_slot_has_binds_nobody(waiting, free):
 def test_the_makespan_is_within_grahams_bound_and_the_longest_starts_first(lengths, slots):
     """No slot idles before the last job starts: end ≤ (sum − last) / m + last, and longest first makes `last` short."""
     waiting = [Waiting(f"{i:016x}", 0, float(length), "", "") for i, length in enumerate(lengths)]
-    free_at = [(0.0, f"cpu:{i}") for i in range(slots)]
-    started, ends = [], []
-    while waiting:
-        now, name = heapq.heappop(free_at)
-        [(job, _)] = pairs(waiting, [Slot(name, "cpu")], [Slot(name, "cpu")])
-        waiting.remove(job)
-        heapq.heappush(free_at, (now + job.cost, name))
-        started.append(job.cost)
-        ends.append((now + job.cost, job.cost))
-    end, last = max(ends)
+    started = simulated(waiting, slots)
+    end, last = max((begin + job.cost, job.cost) for begin, job in started)
     assert end <= (sum(lengths) - last) / slots + last + 1e-9
-    assert started == sorted(lengths, reverse=True)
+    assert [job.cost for _, job in started] == sorted(lengths, reverse=True)
+
+
+@given(st.lists(st.integers(1, 100), min_size=1, max_size=9), st.integers(1, 4), st.integers(1, 5))
+def test_first_seeds_go_first_but_for_what_would_end_last(lengths, seeds, slots):
+    """A later seed starts before a first one only if it is as long as a slot's share of all that waits."""
+    waiting = [
+        Waiting(f"{turn}-{row}", 0, float(length), "", "", turn=turn)
+        for row, length in enumerate(lengths)
+        for turn in range(seeds)
+    ]
+    started = [job for _, job in simulated(waiting, slots)]
+    for place_, job in enumerate(started):
+        left = started[place_:]
+        early = job.turn > min(other.turn for other in left)
+        assert not early or job.cost >= sum(other.cost for other in left) / slots - 1e-9
+
+
+def test_the_last_seed_of_a_long_row_does_not_wait_for_its_turn():
+    """Three seeds of a row of 40 h and of twenty of 5 h on 8 slots, 52.5 h of each."""
+    waiting = [Waiting(f"big-{turn}", 0, 40.0, "", "", turn=turn) for turn in range(3)]
+    waiting += [Waiting(f"{row}-{turn}", 0, 5.0, "", "", turn=turn) for row in range(20) for turn in range(3)]
+    started = simulated(waiting, 8)
+    assert max(begin + job.cost for begin, job in started) <= 55
+    assert max(begin for begin, job in started if job.turn == 0) <= 15
+    assert min(begin for begin, job in started if job.turn == 2 and job.cost == 5) >= 20
+
+
+@given(st.integers(2, 9), st.integers(2, 4))
+def test_first_seeds_go_first_where_costs_are_unknown(rows, seeds):
+    waiting = [Waiting(f"{row}-{turn}", 0, 0.0, "", "", turn=turn) for row in range(rows) for turn in range(seeds)]
+    assert [job.turn for _, job in simulated(waiting, 1)] == sorted(job.turn for job in waiting)

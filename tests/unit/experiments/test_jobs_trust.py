@@ -171,6 +171,9 @@ def test_an_older_queue_is_read_on_a_disk_that_cannot_be_written(tmp_path, monke
     path = tmp_path / "queue.db"
     Ledger(path).close()
     old = sqlite3.connect(path)
+    old.execute("DROP INDEX by_turn")
+    old.execute("CREATE INDEX by_turn ON jobs (state, priority DESC, cost DESC, queued, run_id)")
+    old.execute("ALTER TABLE jobs DROP COLUMN turn")
     old.execute("ALTER TABLE jobs DROP COLUMN held")
     old.execute("ALTER TABLE jobs DROP COLUMN signature")
     old.execute("ALTER TABLE attempts DROP COLUMN events")

@@ -41,6 +41,16 @@ def test_it_equals_torch(kernel, dilation, gated, causal):
     torch.testing.assert_close(ours(x_BTD, Given(causal)), expected_BTD, atol=1e-12, rtol=0)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_rectified_one_is_the_linear_one_without_its_negative_part(causal):
+    linear, rectified = built(kernel=3), built(kernel=3, rectified=True)
+    rectified.load_state_dict(linear.state_dict())
+    x_BTD = torch.randn(B, T, D, dtype=torch.float64)
+    torch.testing.assert_close(rectified(x_BTD, Given(causal)), linear(x_BTD, Given(causal)).clamp(min=0))
+    with pytest.raises(ValueError, match="a gated linear unit or a ReLU"):
+        kinds.Convolution(gated=True, rectified=True).check(ModelConfig(), "decoder")
+
+
 @pytest.mark.parametrize("dilation", [1, 2])
 def test_separable_equals_torchs_grouped_convolution_and_one_of_width_1(dilation):
     ours = built(kernel=3, separable=True, dilation=dilation)

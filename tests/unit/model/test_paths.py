@@ -39,7 +39,7 @@ def dependences(config: ModelConfig, side: Side, length: int) -> torch.Tensor:
     weight = torch.randn(config.d_model, dtype=torch.float64)  # the sum over a LayerNorm's output is constant
 
     def run(x_BTD: torch.Tensor) -> torch.Tensor:
-        for layer in getattr(model, side).layers:
+        for layer in getattr(model, side):
             x_BTD = layer(x_BTD, given)
         return (x_BTD[0] * weight).sum(-1)
 

@@ -5,6 +5,7 @@ import torch
 
 from model import architecture
 from model.config import ModelConfig
+from model.cost import num_params
 from model.factory import build_model
 from model.parts.norms import make_norm
 from model.parts.residual import RESIDUAL
@@ -70,6 +71,24 @@ def test_ties(small_config):
     assert weights() == {"shared"}
     assert weights(tying="decoder") == weights(shared_vocabulary=False) == {"source", "target"}
     assert weights(tying="none") == weights(tying="none", shared_vocabulary=False) == {"source", "target", "output"}
+    assert weights(tying="inputs") == {"shared", "output"}
+
+
+def test_only_the_inputs_of_tied_inputs_are_factorised(small_config):
+    config = small_config(tying="inputs", embedding_size=3)
+    model = build_model(config, 64)
+    assert {name: tuple(part.weight.shape) for name, part in model.embeddings.items()} == {
+        "shared": (64, 3), "output": (64, 8),
+    }  # fmt: skip
+    assert num_params(config, 64) == sum(p.numel() for p in model.parameters())
+
+
+def test_layers_share_weights_in_the_named_stack_alone(small_config):
+    for side, other in (("encoder", "decoder"), ("decoder", "encoder")):
+        config = small_config(num_layers=3, layer_groups=1, layer_groups_in=side)
+        model = build_model(config, 64)
+        assert len(getattr(model, side).layers) == 1 and len(getattr(model, other).layers) == 3
+        assert num_params(config, 64) == sum(p.numel() for p in model.parameters())
 
 
 def test_fixed_lengths_of_embeddings(small_config):
@@ -108,6 +127,7 @@ def test_dropped_layers_are_left_out_in_training_alone(small_config):
     [
         ({"residual_scale": "deepnorm", "norm": "pre"}, 'made for norm = "post"'),
         ({"residual_scale": 0.5, "residual": False}, "leaves it out"),
+        ({"tying": "inputs", "shared_vocabulary": False}, "gives them two vocabularies"),
         (
             {"encoder": "self_attention, feed_forward", "layer_groups": 1},
             "layers that share weights must be equal",

@@ -124,8 +124,8 @@ class Bench:
         study = Study.model_validate(self.study)
         return Plan(study, "exact", tuple(self.rows), tuple(self.runs), self.notes, self.paper_keys)
 
-    def table(self, tests: str = "auto") -> Table:
-        return build_table(self.plan(), self.store, COLUMNS, tests)
+    def table(self, tests: str = "auto", *, provisional: bool = False) -> Table:
+        return build_table(self.plan(), self.store, COLUMNS, tests, provisional=provisional)
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from reports.render.setup import paragraph
 from reports.results.failures import failures
 from reports.table.cost import by_time, counted, training_seconds
 from reports.trust.explain import as_text, explain
-from reports.trust.verify import verify
+from reports.trust.verify import SUFFIXES, verify
 from tests.unit.reports.real import Made, said, write
 
 KINDS = ("translation", "parsing", "language", "ensembles", "own", "command")
@@ -33,8 +33,8 @@ KINDS = ("translation", "parsing", "language", "ensembles", "own", "command")
 def test_every_format_prints_the_table_of_every_task(small, kind, format_):
     table = small[kind].table()
     text = render(table, format_)
-    assert "None" not in text and len(text) > 200
-    if format_ != "setup":
+    assert "None" not in text and len(text) > 100
+    if format_ in SUFFIXES.values():
         verdict = verify(text, table, format_)
         assert verdict.same and verdict.cells >= 2 * len(table.rows)
 
@@ -112,8 +112,9 @@ def test_a_perplexity_over_other_pieces_is_not_compared(small, tmp_path):
 
 def test_seeds_are_counted_and_tested(small):
     table = small["own"].table()
-    assert said(table, "they are numbered 1–3; base: 1–5.", "mean ± sample standard deviation")
-    assert said(table, "Dunnett") and said(table, "80 % power for a true difference")
+    assert said(table, "they are numbered 1–3; base: 1–5.")
+    assert said(table, "Values over several seeds are mean ± sample standard deviation.")
+    assert said(table, "Dunnett") and said(table, "found with 80% power where it is true")
     one = small["translation"].table()
     assert said(one, "Not tested for significance (needs at least 3 seeds per row)")
     assert said(one, "n: number of seeds; they are numbered 1.") and not said(one, "±")
@@ -343,10 +344,12 @@ def test_every_field_of_a_record_is_written_by_some_child(small):
                     record.check(built_in=kind in KINDS[:4])
                     written |= _fields(record)
     named = {*_named(TrainingResult), *_named(EvaluationResult)}
-    # runs of several attempts and renewed evaluations have tests of their own; code_digest is of older stores
+    # runs of several attempts, renewed evaluations and branches (test_branches.py) have tests of their own; code_digest
+    # is of older stores
     assert named - written == {
         "Earlier.attempt", "Earlier.seconds", "Earlier.ended", "EvaluationResult.renews",
-        "EvaluationResult.code_digest",
+        "EvaluationResult.code_digest", "TrainingResult.trunk", "TrunkRecord.run_id", "TrunkRecord.step",
+        "TrunkRecord.weights",
     }  # fmt: skip
 
 

@@ -16,9 +16,11 @@ from experiments.exchange.import_runs import files_of, import_runs, runs_in
 from experiments.exchange.redaction import NOTHING
 from experiments.store.layout import Store
 from experiments.tasks.translation import PERPLEXITY, TASK
-from reports.trust.bundles.archive import Packed, parsed
-from reports.trust.bundles.read import columns_of, read_bundle
-from reports.trust.bundles.write import column_to_json, write_bundle
+from reports.trust.bundles.archive import parsed
+from reports.trust.bundles.head import column_to_json, columns_of
+from reports.trust.bundles.read import read_bundle
+from reports.trust.bundles.tarred import Packed
+from reports.trust.bundles.write import write_bundle
 
 from_hex = "0123456789abcdef"
 
@@ -89,7 +91,7 @@ def test_altered_missing_doubled_and_foreign_archives_are_named(tmp_path):
 
     refused(UserError, "not the file that was packed", {NAME: b"y"}, {NAME: said(b"x")})
     refused(UserError, "not the file that was packed", {NAME: b"xy"}, {NAME: said(b"x")})
-    refused(UserError, "1 files are missing", {}, {NAME: said(b"x")})
+    refused(UserError, "1 file is missing", {}, {NAME: said(b"x")})
     refused(ValueError, "not in its manifest", {NAME: b"x", NAME + "2": b"x"}, {NAME: said(b"x")})
     (tmp_path / "e.tar.gz").write_bytes(b"no archive")
     for path in (tmp_path / "e.tar.gz", tmp_path / "none.tar.gz", tmp_path):

@@ -59,7 +59,8 @@ def test_a_file_with_cited_rows_is_verified_cell_by_cell(bench: Bench, format_: 
     text = RENDERERS[format_](table)
     assert ("GNMT" in text) == (format_ not in ("csv", "json"))
     assert verify(text, table, format_).same
-    changed = verify(text.replace("24.62", "24.7"), table, format_).changed
+    once = 1 if format_ == "latex" else -1  # its comments have the number too
+    changed = verify(text.replace("24.62", "24.7", once), table, format_).changed
     assert len(changed) == (1 if "24.62" in text else 0) and all("cited, " in line for line in changed)
 
 

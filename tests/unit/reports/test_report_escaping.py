@@ -100,10 +100,13 @@ def test_hostile_tables_come_out_whole(new_bench, text):
 
 
 def check_latex(text):
+    """Comments hold any text, as long as it stays on their lines."""
+    text = "\n".join(line for line in text.split("\n") if not re.match("%( |$)", line))
     assert balanced(text)
     assert re.findall(r"\\begin\{(\w+)\}", text) == ["table", "tabular", "minipage"]
     assert re.findall(r"\\end\{(\w+)\}", text) == ["tabular", "minipage", "table"]
-    kinds = re.search(r"\\begin\{tabular\}\{@\{\}([lcr]+)@\{\}\}", text)[1]
+    kinds = re.sub(r"p\{\d+pt\}", "p", re.search(r"\\begin\{tabular\}\{@\{\}(.+)@\{\}\}", text)[1])
+    assert not kinds.strip("lcrp")
     inside = text.split(r"\toprule", 1)[1].split(r"\bottomrule", 1)[0]
     rows = [line for line in inside.strip().split("\n") if line.endswith(r"\\")]
     for row in rows:
@@ -112,7 +115,7 @@ def check_latex(text):
     for first, last in re.findall(r"\\cmidrule\(lr\)\{(\d+)-(\d+)\}", text):
         assert 1 < int(first) < int(last) <= len(kinds)
     for line in text.split("\n"):
-        assert line.startswith("% ") or not re.search(r"(?<!\\)%(?!$)", line)
+        assert not re.search(r"(?<!\\)%(?!$)", line)
 
 
 @pytest.mark.parametrize("text", NASTY)
@@ -120,7 +123,7 @@ def test_known_attacks(new_bench, text):
     table = hostile_table(new_bench, text)
     latex = render(table, "latex")
     check_latex(latex)
-    assert r"\input" not in latex
+    assert r"\input" not in "\n".join(line for line in latex.split("\n") if not line.startswith("% "))
     assert "<img" not in render(table, "markdown")
     assert "\x1b" not in "".join(render(table, name) for name in ("markdown", "latex", "csv"))
     assert not re.search(r"(?:^|,)\"?[=@]", render(table, "csv"), re.MULTILINE)

@@ -4,12 +4,18 @@ import re
 
 import pytest
 
+from ablations.plan.plan import RunState, plan_study
+from ablations.study.selectors import selection
+from ablations.study.study import load_study
 from experiments.errors import UserError
+from experiments.tasks.load import load_task
 from reports.render.formats import RENDERERS, render
 from reports.render.grid import lay_out
 from reports.render.numbers import fixed, gap
 from reports.render.text import width
 from reports.results.table import Measure
+from reports.table.build import build_table
+from tests.unit.reports.conftest import FakeStore
 
 
 def shown(table, head):
@@ -45,11 +51,64 @@ def test_numbers(value, digits, signed, text):
     assert fixed(value, digits, signed) == text
 
 
+def test_a_row_named_after_a_size_prints_what_it_is_here(tmp_path):
+    task, study = load_task("translation"), load_study("table3")
+
+    def names(profile):
+        chosen = selection(profile, None, None, None, ())
+        plan = plan_study(study, chosen, task, tmp_path, lambda run_id, eval_ids: RunState("missing"))
+        return shown(build_table(plan, FakeStore(), task.columns), "row")
+
+    assert names("paper") == [row.key for row in study.variations]
+    scaled = [name for name in names("demo") if "→" in name]
+    assert scaled == [
+        "B-dk16 (16 → 2)", "B-dk32 (32 → 4)", "C-N2 (2 → 1)", "C-N4 (4 → 2)", "C-N8 (8 → 4)", "C-dmodel256 (256 → 32)",
+        "C-dmodel1024 (1024 → 128)", "C-dff1024 (1024 → 128)", "C-dff4096 (4096 → 512)",
+    ]  # fmt: skip
+
+
 def test_states_of_rows_reach_their_cells(bench):
     bench.row("base").row("B", {"model.d_k": 16}, results=[None], states=["failed"])
     bench.row("C", {"model.d_k": 32}, results=[None] * 2, states=["missing", "running"])
     assert shown(bench.table(), "bleu.ours") == ["25.0", "– (failed)", "– (0/2, 1 running)"]
     assert shown(bench.table(), "n") == ["1", "0/1", "0/2"]
+
+
+class TestProvisional:
+    """Rows that are half done, as `report --provisional` prints them."""
+
+    @pytest.fixture
+    def half_done(self, bench):
+        bench.row("base", results=[(5.0, 24.0), (5.2, 26.0)])
+        bench.row("B", {"model.d_k": 16}, results=[(5.0, 28.0), None], states=["finished", "running"])
+        return bench.row("C", {"model.d_k": 32}, results=[None, None])
+
+    def test_a_mean_so_far_stands_with_its_seeds_and_is_never_final(self, half_done):
+        table = half_done.table(provisional=True)
+        assert shown(table, "bleu.ours") == ["25.0 ± 1.4", "28.0 (1/2)", "– (0/2)"]
+        assert shown(table, "bleu.change") == ["", "+3.0", ""]
+        measure = table.rows[1].measures["bleu"]
+        assert (measure.mean, measure.change, measure.test, measure.best) == (None, None, None, False)
+        assert shown(half_done.table(), "bleu.ours")[1] == "– (1/2, 1 running)"
+        assert "--provisional" in render(half_done.table(), "markdown")
+
+    @pytest.mark.parametrize(
+        ("form", "text"), [("markdown", "*28.0 (1/2)*"), ("latex", r"\textit{28.0 (1/2)}"), ("html", "cell gap")]
+    )
+    def test_every_format_for_readers_marks_it(self, half_done, form, text):
+        printed = render(half_done.table(provisional=True), form)
+        assert text in printed
+        assert re.search("provisional, the mean over the seeds done so far", printed)
+
+    @pytest.mark.parametrize("form", ["json", "csv"])
+    def test_formats_for_programs_have_no_number_there(self, half_done, form):
+        assert render(half_done.table(provisional=True), form) == render(half_done.table(), form)
+
+    def test_a_change_from_a_base_that_is_half_done_is_provisional_too(self, bench):
+        bench.row("base", results=[(5.0, 24.0), None]).row("B", {"model.d_k": 16}, results=[(5.0, 28.0)] * 2)
+        assert shown(bench.table(provisional=True), "bleu.change") == ["", "+4.0"]
+        assert "*+4.0*" in render(bench.table(provisional=True), "markdown")
+        assert "bleu.change" not in [head.key for head in lay_out(bench.table()).heads]
 
 
 def test_mean_deviation_and_the_papers_own_digits(bench):
@@ -128,9 +187,10 @@ def test_stale_numbers_are_marked(bench):
 
 
 def test_best_is_bold(bench):
-    bench.row("base").row("B", {"model.d_k": 16}, results=[(4.0, 24.0)])
-    assert "**4.00**" in render(bench.table(), "markdown")
-    assert r"\textbf{4.00}" in render(bench.table(), "latex")
+    bench.row("base", results=[(5.0, 25.0), (5.01, 25.0), (5.02, 25.0)])
+    bench.row("B", {"model.d_k": 16}, results=[(4.0, 24.0), (4.01, 24.0), (3.99, 24.0)])
+    assert "**4.00 ± 0.01**" in render(bench.table(), "markdown")
+    assert r"\textbf{4.00 ± 0.01}" in render(bench.table(), "latex").replace(r"$\pm$", "±")
 
 
 def test_the_same_results_give_the_same_bytes(new_bench):
@@ -142,5 +202,5 @@ def test_the_same_results_give_the_same_bytes(new_bench):
 
 
 def test_an_unknown_format_is_refused_by_name(bench):
-    with pytest.raises(UserError, match=r"'docx'.*markdown, latex, csv, json"):
+    with pytest.raises(UserError, match=r"'docx'.*markdown, terminal, latex, csv, json"):
         render(bench.row("base").table(), "docx")

@@ -47,7 +47,7 @@ def test_seeds_mark_what_differs_and_only_that(bench):
             assert test.marked == (not test.low < 0 < test.high)
     text = render(table, "markdown")
     assert r"−3.0\* " in text or "−2.9\\*" in text
-    assert "between seeds: Dunnett" in text and "on 6 degrees of freedom" in text
+    assert "Dunnett's test over the seeds' values" in text and "on 6 degrees of freedom" in text
     assert r"\rlap{$^{{*}}$} &" in render(table, "latex")
 
 

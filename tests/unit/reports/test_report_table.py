@@ -5,7 +5,9 @@ import statistics
 
 import pytest
 
+from reports.render.formats import render
 from reports.results.table import missing_cells
+from reports.statistics import dunnett
 from reports.table.row_records import record
 
 
@@ -13,17 +15,22 @@ def column(table, key):
     return {row.key: row.measures[key] for row in table.rows}
 
 
-def test_rows_keep_the_studys_order_and_show_only_what_varies(bench):
+def test_rows_keep_the_studys_order_and_show_what_the_study_names(bench):
     bench.study["columns"] = {"model.d_ff": "d_ff", "model.num_heads": "h", "model.dropout": "P_drop"}
     bench.row("base").row("A-h4", {"model.num_heads": 4}, group="A").row("C-small", {"model.d_ff": 1024}, group="C")
     table = bench.table()
     assert [row.key for row in table.rows] == ["base", "A-h4", "C-small"]
-    assert table.settings == {"model.d_ff": "d_ff", "model.num_heads": "h"}  # in the study's order; P_drop is alike
+    assert table.settings == bench.study["columns"]  # in the study's order, P_drop too, which is alike in all rows
     assert [dict(row.settings) for row in table.rows] == [
-        {"model.num_heads": 8, "model.d_ff": 2048},
+        {"model.d_ff": 2048, "model.num_heads": 8, "model.dropout": 0.1},
         {"model.num_heads": 4},
         {"model.d_ff": 1024},
     ]
+
+
+def test_without_names_what_varies_is_printed(bench):
+    bench.row("base").row("A", {"model.num_heads": 4}).row("B", {"model.norm": "pre"})
+    assert bench.table().settings == {"model.num_heads": "num_heads", "model.norm": "norm"}
 
 
 def test_a_label_stands_for_settings_that_the_study_gives_no_column(bench):
@@ -31,8 +38,15 @@ def test_a_label_stands_for_settings_that_the_study_gives_no_column(bench):
     bench.row("base").row("E", {"model.positions": "learned"}, label="learned positions")
     bench.row("F", {"model.num_heads": 4}, label="fewer heads")
     assert bench.table().settings == {"model.num_heads": "h"}
-    bench.row("G", {"model.norm": "pre"})
-    assert bench.table().settings == {"model.num_heads": "h", "model.norm": "norm"}
+
+
+def test_a_note_names_a_change_that_has_neither_column_nor_label(bench):
+    bench.study["columns"] = {"model.num_heads": "h"}
+    bench.row("base").row("F", {"model.num_heads": 4}).row("G", {"model.norm": "pre"}, group="g")
+    table = bench.table()
+    assert table.settings == {"model.num_heads": "h"}
+    assert "Settings without a column: G: model.norm pre." in table.footnotes
+    assert r"g & \multicolumn{1}{c}{G} & " in render(table, "latex").replace("(g)", "g")
 
 
 def test_mean_and_sample_deviation_over_seeds(bench):
@@ -113,13 +127,50 @@ def test_bleu_of_other_sentences_or_signature_is_not_compared(bench, other):
     assert any(text.startswith("BLEU (dev) was measured") for text in table.warnings)
 
 
-def test_best_is_by_what_is_printed_and_only_of_a_whole_column(bench):
-    bench.row("base", results=[(5.004, 25.0)]).row("B", {"model.d_k": 16}, results=[(4.996, 24.0)])
-    bench.row("C", {"model.d_k": 32}, results=[(5.2, 23.0)])
-    best = {key: [m.best for m in column(bench.table(), key).values()] for key in ("ppl", "bleu")}
-    assert best == {"ppl": [True, True, False], "bleu": [True, False, False]}
-    bench.row("D", {"model.d_k": 128}, results=[None])
-    assert not any(m.best for row in bench.table().rows for m in row.measures.values())
+class TestBold:
+    """The best of a column, and what these seeds cannot tell from it."""
+
+    @staticmethod
+    def best(bench, key="bleu"):
+        return [m.best for m in column(bench.table(), key).values()]
+
+    @staticmethod
+    def seeds(ppl, bleu, spread=0.01):
+        return [(ppl * (1 + step * spread), bleu + step) for step in (-0.1, 0.0, 0.1)]
+
+    def test_the_best_and_its_equals(self, bench):
+        bench.row("base", results=self.seeds(5.0, 25.0)).row("B", {"model.d_k": 16}, results=self.seeds(4.0, 26.0))
+        bench.row("C", {"model.d_k": 32}, results=self.seeds(4.5, 26.1)).row(
+            "D", {"model.d_k": 8}, results=self.seeds(6, 24)
+        )
+        assert self.best(bench) == [False, True, True, False]
+        assert self.best(bench, "ppl") == [False, True, False, False]
+        printed = [note for note in bench.table().footnotes if note.startswith("Bold:")]
+        assert printed == [
+            "Bold: the best of its column, and rows nearer to it than the smallest difference that these seeds show."
+        ]
+
+    def test_what_is_bold_or_starred_differs_by_what_these_seeds_can_show(self, bench):
+        bench.row("base", results=self.seeds(5.0, 25.0)).row("B", {"model.d_k": 16}, results=self.seeds(5.0, 25.3))
+        table = bench.table()
+        measure, [family] = table.rows[1].measures["bleu"], [dunnett.family([24.9, 25.0, 25.1], [[25.2, 25.3, 25.4]])]
+        significant, shown = family.critical() * family.error(3), dunnett.detectable(family, 3)
+        assert significant < 0.3 < shown and measure.test.p < 0.05
+        assert (measure.test.marked, measure.best) == (False, False)
+        note = next(note for note in table.footnotes if note.startswith("BLEU (dev): 1 row compared"))
+        assert f"marked from a difference of {shown:.2f}, found with 80% power" in note
+        assert f"p is 0.05 at {significant:.2f}" in note
+
+    def test_without_a_spread_or_with_a_gap_nothing_is(self, bench):
+        bench.row("base", results=[(5.0, 25.0)]).row("B", {"model.d_k": 16}, results=[(4.0, 29.0)])
+        assert not any(self.best(bench)) and not any(self.best(bench, "ppl"))
+        assert any("none is bold" in note for note in bench.table().footnotes)
+
+    def test_a_row_without_a_value_leaves_none(self, bench):
+        bench.row("base", results=self.seeds(5.0, 25.0)).row("B", {"model.d_k": 16}, results=self.seeds(4.0, 29.0))
+        assert any(self.best(bench))
+        bench.row("D", {"model.d_k": 128}, results=[None] * 3)
+        assert not any(self.best(bench))
 
 
 def test_every_evaluated_set_gets_a_column(bench):

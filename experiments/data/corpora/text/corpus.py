@@ -98,8 +98,8 @@ class TextCorpus:
         facts = self.pinned(cache_dir).facts
         if self.split and (lines := facts[self.train[0]].lines) < HELD_OUT:
             raise UserError(
-                f"{self.train[0]} has {lines} lines: one file is split by lines, and needs at least {HELD_OUT}. Put "
-                "train.txt and dev.txt into a folder, and name that as the corpus."
+                f"{self.train[0]} has {lines} line{'s' * (lines != 1)}: one file is split by lines, and needs at least "
+                f"{HELD_OUT}. Put train.txt and dev.txt into a folder, and name that as the corpus."
             )
 
     def training_digest(self, cache_dir: Path | None = None) -> str:

@@ -1,0 +1,98 @@
+"""What each attempt at a run cost, from its first and its last event. Imports no torch.
+
+Attempts that failed, were stopped or killed, or were repeated are among them. Nothing is made up for what an older
+store did not record: such an amount is None.
+"""
+
+from collections.abc import Collection
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from experiments.errors import Damaged
+from experiments.events.event_log import ENDS, Tail, last_event
+from experiments.store.layout import Store
+from experiments.store.results import Amount, Attempt, Facts, TrainingResult, Word
+from experiments.store.spec import FILE as SPEC
+
+HEAD = 20  # one of the first events is "started"
+
+
+class Spent(Facts):
+    """An attempt. Seconds, joules."""
+
+    attempt: Attempt = 0
+    wall_s: Amount = 0.0  # from the start of its process, or in older stores its first event, to its end
+    seen: bool = False  # whether its end is known, by itself or by the coordinator; if not, it is its last event
+    ended: Word = ""  # "finished", the class of its failure, "stopped", "killed"; "": running, or its end is not known
+    t: Amount | None = None  # Unix time of its end
+    kind: Word | None = None  # of its devices: "cpu", "cuda"
+    device_s: Amount | None = None  # wall_s × threads of processors, or × GPUs × their share
+    cpu_s: Amount | None = None
+    cpu_joules: Amount | None = None
+    gpu_joules: Amount | None = None
+    tables: list[Word] = Field(default_factory=list)  # studies and profiles that it was started for
+
+
+def spent(store: Store, run_id: str) -> list[Spent]:
+    """The attempts at a run that have begun, oldest first."""
+    folders = {number: store.attempt_folder(run_id, number) for number in store.attempts(run_id)}
+    found = [one for number, folder in folders.items() if (one := _spent(number, folder)) is not None]
+    # after one whose end nobody saw, the next one shows that it had ended
+    lost = {"ended": "killed"}
+    found = [one if one.ended or one is found[-1] else one.model_copy(update=lost) for one in found]
+    if all((folder / SPEC).exists() for folder in folders.values()):
+        return found  # nothing was imported: no record to read
+    return [*_elsewhere(store, run_id, folders), *found]
+
+
+def _spent(number: int, folder: Path) -> Spent | None:
+    first = next((event for event in islice(Tail(folder).read(), HEAD) if event["kind"] == "started"), None)
+    last = last_event(folder)
+    if first is None or last is None:
+        return None
+    used = last_event(folder, "cpu_s") or {} if last["kind"] == "ended" else last
+    wall_s = round(max(0.0, last["t"] - first["t"]) + first.get("after_s", 0.0), 3)
+    return Spent(
+        attempt=number,
+        wall_s=wall_s,
+        seen=last["kind"] in ENDS,
+        ended=_ended(last),
+        t=last["t"],
+        **_leased(first.get("device"), wall_s),
+        cpu_s=used.get("cpu_s"),
+        cpu_joules=used.get("cpu_joules"),
+        gpu_joules=used.get("gpu_joules"),
+        tables=[" ".join(filter(None, member[:2])) for member in first.get("members", ())],
+    )
+
+
+def _ended(last: dict[str, Any]) -> str:
+    how = {"finished": "finished", "preempted": "stopped", "ended": "killed", "failed": last.get("cls", "failed")}
+    return str(how.get(last["kind"], ""))
+
+
+def _leased(device: Any, wall_s: float) -> dict[str, Any]:
+    """Kind and device_s; {} where the attempt did not say what it leased."""
+    if not isinstance(device, dict) or not isinstance(kind := device.get("kind"), str):
+        return {}
+    each = device.get("threads", 1) if kind == "cpu" else device.get("share", 1.0)
+    count = device.get("count", 1)
+    if not all(isinstance(number, int | float) and 0 < number < 1e6 for number in (each, count)):
+        return {}
+    return {"kind": kind, "device_s": round(wall_s * each * count, 3)}
+
+
+def _elsewhere(store: Store, run_id: str, numbers: Collection[int]) -> list[Spent]:
+    """Attempts that only the record names, since they were made in the store that the run was imported from."""
+    try:
+        record = store.result(run_id) or TrainingResult()
+    except Damaged:
+        return []
+    return [
+        Spent(attempt=earlier.attempt, wall_s=earlier.seconds, seen=True, ended=earlier.ended or "killed")
+        for earlier in record.earlier_attempts
+        if earlier.attempt >= record.attempt or earlier.attempt not in numbers
+    ]

@@ -1,0 +1,72 @@
+"""What of a table a format prints, by the choices of the study and the command: applied once, before any format."""
+
+from dataclasses import dataclass, replace
+
+from ablations.study.table_choices import Choices
+from reports.render.cells import Grid
+from reports.render.columns import CHANGES, PAPERS, chosen
+from reports.render.grid import Layout, arranged, layout_of
+from reports.render.units import converted
+from reports.results.table import Table
+
+COMPACT = ("latex",)  # for a paper: without a choice, what varies, the metrics and the costs
+OWN = {  # a format's choices, where neither study nor command has another
+    "latex": Choices(plain=True, paper=False, notes="short"),
+    "terminal": Choices(notes="none"),
+}
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A table as a format prints it, and what it leaves out."""
+
+    table: Table  # with the chosen title, digits and units
+    choices: Choices
+    grid: Grid
+    hidden: Grid  # the same lines, in the columns that are not printed
+    warnings: tuple[str, ...]
+    notes: tuple[str, ...]
+    left_out: tuple[str, ...]  # warnings and notes that are not printed
+
+
+def choices_for(table: Table, format_: str) -> Choices:
+    """The choices that hold in a format, each from the strongest layer that makes it."""
+    choices = OWN.get(format_, Choices(notes="full"))
+    for layer in (*table.choices.layers(format_), table.chosen):
+        choices = layer.over(choices)
+    return choices
+
+
+def printed(table: Table, format_: str) -> Printed:
+    """Apply the choices. Raises UserError for a column that the table does not have."""
+    choices = choices_for(table, format_)
+    if choices.caption is not None:
+        table = replace(table, title=choices.caption)
+    papers = table.papers_corpus if choices.paper is None else choices.paper
+    if not (papers or table.papers_corpus):  # a number of another corpus has no place among ours
+        table = replace(table, cited=())
+    table, costs = converted(table, choices.units, choices.digits)
+    shown, others = chosen(layout_of(table, costs), table, choices, compact=format_ in COMPACT)
+    fitting = [note for note in table.footnotes if table.legend.get(note, "") in ("", *_parts(shown))]
+    notes = {"none": [], "short": [note for note in fitting if note in table.legend], "full": fitting}
+    kept = notes[choices.notes or "full"]
+    warnings = () if choices.notes == "none" else table.warnings
+    return Printed(
+        table,
+        choices,
+        arranged(table, shown),
+        arranged(table, others),
+        warnings,
+        tuple(kept),
+        (*(() if warnings else table.warnings), *(note for note in table.footnotes if note not in kept)),
+    )
+
+
+def _parts(shown: Layout) -> set[str]:
+    """The parts of columns that notes speak of."""
+    roles = {head.role for head, _ in shown if head.kind == "value"}
+    return {
+        *(["change"] if roles & {*CHANGES, "paper_change"} else []),
+        *(["paper"] if roles & {*PAPERS} else []),
+        *(["n"] if "n" in roles else []),
+    }

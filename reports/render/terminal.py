@@ -1,0 +1,150 @@
+"""A table for a terminal: as many columns as its width holds, groups apart, colours where a cell needs attention.
+
+Columns that were named are all printed, and their texts broken into lines. Otherwise those that matter least are left
+out where it is narrow: the paper's numbers first, then costs, settings that no row changes, further metrics.
+"""
+
+import io
+import shutil
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from ablations.study.messages import number
+from reports.render.cells import Cell, Grid, Head, Line
+from reports.render.columns import CHANGES, NAMES, PAPERS
+from reports.render.printed import Printed, printed
+from reports.render.text import plain, width
+from reports.results.table import Measure, Row, Table
+
+_LABEL = 24  # characters of a label that stand on one line
+_GAP = 2  # between columns
+
+
+def render(table: Table) -> str:
+    """Text without colours, as wide as the terminal (80 without one)."""
+    stream = io.StringIO()
+    columns = shutil.get_terminal_size((80, 24)).columns
+    Console(file=stream, width=columns, color_system=None, highlight=False).print(for_terminal(table, columns))
+    return "\n".join(line.rstrip() for line in stream.getvalue().split("\n"))
+
+
+def for_terminal(table: Table, columns: int) -> RenderableType:
+    """What rich prints on so many columns; foreign text holds nothing that steers a terminal."""
+    shown = printed(table, "terminal")
+    keep = _fitting(shown, columns)
+    kept = {shown.grid.heads[i].key for i in keep}
+    every = {head.key for head in (*shown.grid.heads, *shown.hidden.heads) if head.kind not in ("group", "row")}
+    hidden = len(every - kept)
+    parts: list[RenderableType] = [Text(plain(shown.table.title), style="bold")] if shown.table.title else []
+    parts += [_rich(shown, keep)]
+    parts += [Text(f"Warning: {plain(text)}", style="yellow") for text in shown.warnings]
+    parts += [Padding(Text(plain(text), style="dim"), (0, 0, 0, 2)) for text in shown.notes]
+    parts += [Text(line, style="dim italic") for line in _further(hidden, len(shown.left_out))]
+    return Group(*parts)
+
+
+def _further(columns: int, notes: int) -> Iterator[str]:
+    parts = [f"{number(columns, 'more column')}: --format markdown, or --columns A,B,…"] if columns else []
+    parts += [f"{number(notes, 'note')}: --notes short or full"] if notes else []
+    if parts:
+        yield "; ".join(parts)
+
+
+def _fitting(shown: Printed, columns: int) -> list[int]:
+    """The columns to print."""
+    grid, table = shown.grid, shown.table
+    keep = [i for i, head in enumerate(grid.heads) if head.kind != "group"]
+    if shown.choices.columns:
+        return keep
+    widths = _widths(grid)
+    droppable = [i for i in keep if grid.heads[i].kind != "row"]
+    for i in sorted(droppable, key=lambda i: (_importance(i, grid, table), -i)):
+        if sum(widths[j] + _GAP for j in keep) - _GAP <= columns or len(keep) <= 2:
+            break
+        keep.remove(i)
+    return keep
+
+
+def _importance(place: int, grid: Grid, table: Table) -> int:
+    """The least is left out first."""
+    head = grid.heads[place]
+    metrics = list(dict.fromkeys(other.metric for other in grid.heads if other.role == "ours"))
+    filled = [line for line in grid.lines if line.cells[place].text and line.row is not table.base_row]
+    if head.kind == "label":
+        return 8 if 2 * len(filled) > len(grid.lines) else 3  # keys say it of a few rows
+    if head.kind == "setting":
+        return 5 if filled else 2
+    if head.role in PAPERS:
+        return 0 if head.role == "paper_change" else 1
+    if head.role in CHANGES:
+        return 6 if head.metric == metrics[0] else 3
+    if head.metric in metrics:
+        return {0: 9, 1: 7}.get(metrics.index(head.metric), 4)
+    return 3 if head.metric == "params" or head.key == "n" else 1
+
+
+def _widths(grid: Grid) -> list[int]:
+    return [max(_of_cells(grid, i), *map(width, _head(grid, i).split("\n"))) for i in range(len(grid.heads))]
+
+
+def _of_cells(grid: Grid, place: int) -> int:
+    full = max((width(line.cells[place].text + line.cells[place].mark) for line in grid.lines), default=0)
+    return min(full, _LABEL) if grid.heads[place].kind == "label" else full
+
+
+def _head(grid: Grid, place: int) -> str:
+    """A head, over two lines where it is wider than what it stands above."""
+    head = grid.heads[place]
+    words = "" if head.kind in NAMES else plain(head.alone)
+    return words.replace(" ", "\n", 1) if width(words) > _of_cells(grid, place) else words
+
+
+def _rich(shown: Printed, keep: Sequence[int]) -> RichTable:
+    grid = shown.grid
+    made = RichTable(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold", show_edge=False)
+    for i in keep:
+        head = grid.heads[i]
+        words = head.kind in NAMES
+        made.add_column(
+            Text(_head(grid, i)),
+            justify="left" if words else "right",
+            vertical="top",
+            no_wrap=head.kind == "row",
+            overflow="fold",
+            max_width=_LABEL if head.kind == "label" else None,
+            style="dim" if head.role in PAPERS and head.kind == "value" else "",
+        )
+    for line in grid.lines:
+        if not (line.row.outcomes or any(line.cells[i].text for i in keep if grid.heads[i].kind == "value")):
+            continue  # a published result whose number has no column here
+        if line.opens_group and made.row_count:
+            made.add_row()
+        made.add_row(*(_cell(line, grid.heads[i], line.cells[i], shown.table) for i in keep))
+    return made
+
+
+def _cell(line: Line, head: Head, cell: Cell, table: Table) -> Text:
+    row = line.row_under(head)
+    measure = row.measures.get(head.metric) if row is not None and head.kind == "value" else None
+    return Text(plain(cell.text) + plain(cell.mark), style=_style(head, cell, row, measure, table))
+
+
+def _style(head: Head, cell: Cell, row: Row | None, measure: Measure | None, table: Table) -> str:
+    if head.kind == "row":
+        return "bold" if row is not None and row.key == table.base_of(row) else ""
+    if measure is None:
+        return ""
+    if head.role == "ours" and measure.missing:
+        return "red" if {"failed", "diverged", "damaged"} & {*measure.lacking} else "yellow"
+    if cell.emphasis:
+        return "bold"
+    if head.role in CHANGES and measure.change:
+        lower = next(column for column in table.columns if column.key == head.metric).better == "lower"
+        colour = "green" if (measure.change < 0) == lower else "red"
+        tested = measure.test is not None and not measure.test.marked
+        return f"dim {colour}" if tested else colour
+    return ""

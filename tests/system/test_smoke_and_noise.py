@@ -1,0 +1,103 @@
+"""Before the GPU hours are spent: `run --smoke`, `noise` and `plan --detect`, with real trainings of width 8."""
+
+import json
+from pathlib import Path
+
+import pytest
+from scipy import stats
+
+from reports.statistics.dunnett import power
+from reports.statistics.power import table_of
+
+from .conftest import Cli, as_json
+
+pytestmark = pytest.mark.slow
+BROKEN = """
+from dataclasses import dataclass
+from experiments.tasks.own.function import column, task
+
+@dataclass
+class Settings:
+    size: int = 1
+    steps: int = 100
+
+@task(Settings, steps="steps", columns=[column("score")])
+def TASK(settings, context):
+    assert settings.steps == 2, settings.steps
+    return {"score": context.seed / (3 - settings.size)}
+"""
+STUDY = """
+name = "broken"
+title = "One row fails"
+task = "broken:TASK"
+seeds = 3
+
+[[variation]]
+key = "base"
+[[variation]]
+key = "three"
+set = {size = 3}
+"""
+
+
+def kept(store: Path) -> list[str]:
+    return [str(path.relative_to(store)) for path in store.rglob("*") if path.is_file() and "corpora" not in path.parts]
+
+
+def test_smoke_tries_every_row_and_keeps_nothing(cli: Cli, tiny: Path, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    done = cli("run", tiny, "--smoke", "--seeds", "3", "--store", store, "--devices", "cpu:2x1")
+    assert "two steps of 3 rows" in done.stderr and "none failed" in done.stderr
+    assert "– (0/3)" in done.stdout and "not available, in" in done.stdout
+    assert kept(store) == ["store.json"]
+    states = {run["state"] for run in as_json(cli("plan", tiny, "--store", store, "--json"))}
+    assert states == {"missing"}
+
+
+def test_smoke_names_the_rows_that_fail(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text(BROKEN)
+    (tmp_path / "broken.toml").write_text(STUDY)
+    done = cli("run", tmp_path / "broken.toml", "--smoke", "--store", tmp_path / "store", code=1)
+    assert "three: " in done.stderr and "division by zero" in done.stderr and "1 failed" in done.stderr
+    assert "base: " not in done.stderr
+    assert kept(tmp_path / "store") == ["store.json"]
+
+
+def test_smoke_needs_a_setting_for_steps(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text(BROKEN.replace('steps="steps", ', ""))
+    (tmp_path / "broken.toml").write_text(STUDY)
+    done = cli("run", tmp_path / "broken.toml", "--smoke", "--store", tmp_path / "store", code=2)
+    assert "names no setting for its training steps" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_noise_trains_seeds_of_base_and_says_what_they_can_show(cli: Cli, tiny: Path, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    unknown = cli("plan", tiny, "--store", store, "--detect", "ppl=0.1", code=2)
+    assert "ablations noise" in unknown.stderr
+    words = ["--detect", "ppl=0.01", "--store", store, "--devices", "cpu:2x1"]
+    found = as_json(cli("noise", tiny, "--seeds", "3", *words, "--json"))
+    assert {path.parent.name for path in store.glob("runs/*/result.json")} == {
+        run["run_id"]
+        for run in as_json(cli("plan", tiny, "--rows", "base", "--seeds", "3", "--store", store, "--json"))
+    }
+    [ppl] = [column for column in found["columns"] if column["key"] == "ppl"]
+    assert ppl["logarithmic"] and len(ppl["values"]) == 3 and found["rows_compared"] == 2
+    low, _ = ppl["sd_interval"]
+    assert stats.chi2.cdf(2 * ppl["sd"] ** 2 / low**2, 2) == pytest.approx(0.975)
+    for seeds in (2, 5, 20):
+        difference = ppl["smallest_difference"][str(seeds)]
+        assert power(table_of(ppl["sd"], 2, seeds), seeds, difference) == pytest.approx(0.8, abs=1e-6)
+    [asked] = found["detect"]
+    planned = json.loads(cli("plan", tiny, *words[:4], "--json").stdout)
+    assert {run["detect"]["seeds"] for run in planned} == {asked["seeds"]}
+    assert f"needs {asked['seeds']} seeds of every row" in cli("plan", tiny, *words[:4]).stdout
+    again = cli("noise", tiny, "--seeds", "3", "--store", store)
+    assert "all done, nothing to train" in again.stderr and "95 % interval of the sd" in again.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [("bleu=zero", "COLUMN=NUMBER"), ("-1", "above 0"), ("ppk=1", "Nearest columns: ppl")]
+)
+def test_a_difference_that_is_none(cli: Cli, finished: Path, tiny: Path, text: str, words: str) -> None:
+    done = cli("plan", tiny, "--store", finished, f"--detect={text}", code=2)
+    assert words in done.stderr and "Traceback" not in done.stderr

@@ -1,0 +1,55 @@
+"""Power before the seeds are trained: simulated tables are the oracle."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from reports.statistics.dunnett import family, power
+from reports.statistics.power import seeds_for, smallest_difference, spread, table_of
+
+
+@pytest.mark.parametrize(("rows", "seeds", "difference"), [(3, 3, 1.5), (19, 3, 3.0), (19, 5, 2.0), (8, 10, 1.2)])
+def test_predicted_power_is_that_of_500_simulated_tables(rows, seeds, difference):
+    """Within 3 points, but for the simulation's own error (two standard errors)."""
+    predicted = power(table_of(1.0, rows, seeds), seeds, difference)
+    rng, limit, found = np.random.default_rng(rows * seeds), table_of(1.0, rows, seeds).critical(), 0
+    tables = 500
+    for _ in range(tables):
+        base, *others = rng.normal(50.0, 1.0, size=(rows + 1, seeds))
+        others[0] += difference
+        spread_of = family(base.tolist(), [row.tolist() for row in others])
+        found += abs(others[0].mean() - base.mean()) / spread_of.error(seeds) > limit
+    error = 2 * np.sqrt(predicted * (1 - predicted) / tables)
+    assert found / tables == pytest.approx(predicted, abs=0.03 + error)
+
+
+def test_the_smallest_difference_has_a_power_of_80_percent():
+    for rows, seeds in ((1, 2), (5, 4), (19, 3)):
+        difference = smallest_difference(0.7, rows, seeds)
+        assert power(table_of(0.7, rows, seeds), seeds, difference) == pytest.approx(0.8, abs=1e-6)
+        assert power(table_of(0.7, rows, seeds), seeds, -difference) == pytest.approx(0.8, abs=1e-6)
+
+
+def test_more_seeds_show_less_and_one_shows_nothing():
+    shown = [smallest_difference(1.0, 9, seeds) for seeds in (2, 3, 5, 10)]
+    assert shown == sorted(shown, reverse=True)
+    assert smallest_difference(1.0, 9, 1) is None
+
+
+@pytest.mark.parametrize("difference", [0.8, 1.6, 5.0])
+def test_the_fewest_seeds_show_it_and_one_less_does_not(difference):
+    seeds = seeds_for(difference, 1.0, 5)
+    assert smallest_difference(1.0, 5, seeds) <= difference
+    assert seeds == 2 or smallest_difference(1.0, 5, seeds - 1) > difference
+
+
+def test_what_no_number_of_seeds_shows():
+    assert seeds_for(0.01, 1.0, 5) is None
+
+
+def test_the_spread_and_its_interval():
+    values = np.random.default_rng(1).normal(size=5)
+    sd, low, high = spread(values.tolist())
+    assert sd == pytest.approx(values.std(ddof=1))
+    for bound, tail in ((low, 0.975), (high, 0.025)):  # the definition: χ² = (n − 1) s² / σ²
+        assert stats.chi2.cdf(4 * sd**2 / bound**2, 4) == pytest.approx(tail)

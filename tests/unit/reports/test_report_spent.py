@@ -1,0 +1,341 @@
+"""What a table cost: every attempt once, whatever became of it, and nothing made up."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ablations.cli.ui import _publish
+from experiments.events.event_log import FILE, Tail
+from experiments.events.lines import encode
+from experiments.events.spent import Spent
+from experiments.exchange.import_runs import import_runs, runs_in
+from experiments.exchange.redaction import NOTHING
+from experiments.store.layout import Store
+from experiments.tracking.record import cost_points
+from reports.render.checklist import as_markdown
+from reports.render.formats import render
+from reports.results.amounts import Amounts, amounts_of, total
+from reports.results.spending import Spending, spending
+from reports.statistics.sequential import Decision
+from reports.table.build import build_table
+from reports.table.spent import spent_on
+from reports.trust.bundles.read import read_bundle
+from reports.trust.bundles.write import write_bundle
+from reports.trust.statement import state
+from reports.trust.verify import verify
+from tests.unit.reports.real import Made, said, write
+
+KINDS = ("translation", "parsing", "language", "ensembles", "own", "command")
+
+
+def by_hand(store: Path) -> list[dict[str, Any]]:
+    """Run, wall time and CPU time of each attempt in a store, from the lines of its events."""
+    found = []
+    for file in sorted(store.glob(f"runs/*/attempts/*/{FILE}")):
+        events = [json.loads(line) for line in file.read_text().splitlines()]
+        started = next(event for event in events if event["kind"] == "started")
+        wall = events[-1]["t"] - started["t"] + started["after_s"]
+        cpu = [event["cpu_s"] for event in events if "cpu_s" in event]
+        run_id = file.parts[-4]
+        found.append({"run": run_id, "wall_s": wall, "cpu_s": cpu[-1], "ended": events[-1]["kind"], "of": started})
+    return found
+
+
+def run_ids(table: Any) -> set[str]:
+    every = {o.run.run_id for row in table.rows for o in row.outcomes}
+    return every | {member for row in table.rows for o in row.outcomes for member in o.run.members}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_table_costs_what_the_events_of_its_attempts_say(small, kind):
+    table = small[kind].table()
+    mine = [one for one in by_hand(small[kind].store) if one["run"] in run_ids(table)]
+    spent = table.spent
+    assert spent is not None and spent.total == total(row.all for row in spent.rows.values())
+    assert (spent.total.attempts, spent.total.runs) == (len(mine), len(run_ids(table)))
+    assert spent.total.wall_s == pytest.approx(sum(one["wall_s"] for one in mine), abs=0.01)
+    assert spent.total.cpu_s == pytest.approx(sum(one["cpu_s"] for one in mine), abs=0.01)
+    assert spent.total.thread_s == pytest.approx(spent.total.wall_s)  # the slots of these stores have one thread
+    assert spent.total.wall_s > 0 < spent.total.cpu_s and not spent.total.early and not spent.total.unseen
+    rows = json.loads(render(table, "json"))
+    assert sum(row["cost"]["wall_hours"] for row in rows) * 3600 == pytest.approx(spent.total.wall_s)
+    (note,) = said(table, "Cost: ")
+    assert f"{len(run_ids(table))} run" in note and f"in {len(mine)} attempt" in note
+    assert ("energy not measured" in note) is (spent.total.without_cpu_joules == len(mine))
+    assert all(f"- **{row.key}**: " in as_markdown(table) for row in table.rows)
+
+
+def test_chosen_rows_alone_are_counted(small):
+    whole, one = (small["own"].table(rows=rows).spent for rows in (None, "without"))
+    assert whole is not None and one is not None
+    assert one.rows == {"without-bias": whole.rows["without-bias"]} and one.total != whole.total
+
+
+def test_a_run_of_two_rows_is_counted_in_the_first_and_one_of_two_tables_in_each(small):
+    table, other = small["ensembles"].table(), small["translation"].table()
+    assert table.spent is not None and other.spent is not None
+    assert table.spent.rows["alone"].counted_in == ("base",) and table.spent.rows["base"].counted_in == ()
+    assert said(table, "Cost: ", "Also for other tables: 1 run.") and said(other, "Also for other tables: 1 run.")
+    assert not said(small["own"].table(), "Also for other tables")
+    alone = small["ensembles"].table(rows="alone").spent
+    assert alone is not None and alone.total.runs == 2  # the ensemble and its member
+
+
+def test_a_comparison_costs_its_row_and_its_base(small):
+    table = small["own"].table()
+    spent = table.spent
+    assert spent is not None and set(spent.decisions) == {row.key for row in table.rows} - {"base"}
+    for key, one in spent.decisions.items():
+        assert (one.row_spent, one.base_spent) == (spent.rows[key].all, spent.rows["base"].all)
+    rows = {row["row"]: row for row in json.loads(render(table, "json"))}
+    assert rows["base"]["decision"] is None and rows["without-bias"]["decision"]["base"] == "base"
+    assert "without-bias against base**: wall time" in as_markdown(table)
+    assert not small["translation"].table().spent.decisions  # one seed: nothing is tested
+
+
+AMOUNTS = st.integers(0, 10**6)
+ATTEMPTS = st.builds(
+    Spent,
+    wall_s=AMOUNTS,
+    seen=st.booleans(),
+    ended=st.sampled_from(["finished", "killed", "bug", "stopped", ""]),
+    kind=st.sampled_from([None, "cpu", "cuda"]),
+    device_s=st.none() | AMOUNTS,
+    cpu_s=st.none() | AMOUNTS,
+    cpu_joules=st.none() | AMOUNTS,
+    gpu_joules=st.none() | AMOUNTS,
+)
+
+
+@settings(deadline=None, max_examples=25)
+@given(data=st.data(), kind=st.sampled_from(["ensembles", "own", "translation"]))
+def test_each_attempt_is_counted_once_whatever_is_shared_and_tuned(small, data, kind):
+    """Table = rows + tuning; runs may be shared by rows, trials by searches, and a trial may be a run of the table."""
+    table, plan = TABLES.setdefault(kind, (small[kind].table(), small[kind].chosen().plan))
+    shown = sorted(run_ids(table))
+    others = [f"{n:016x}" for n in range(5)]
+    runs = {run_id: data.draw(st.lists(ATTEMPTS, max_size=3)) for run_id in (*shown, *others)}
+    searches = data.draw(st.lists(st.lists(st.sampled_from([*shown, *others]), unique=True), max_size=3))
+    seeds = data.draw(st.integers(1, 5))
+    decisions = {row.key: Decision("differs", seeds) for row in table.rows[1:]}
+    spent = spent_on(table, plan, Spending(runs=runs, searches=searches), decisions)
+    counted = set(shown).union(*(search for search in searches if set(search) & set(shown)))
+    once = amounts_of(one for run_id in counted for one in runs[run_id])
+    once += Amounts(runs=sum(bool(runs[run_id]) for run_id in counted))
+    assert close(spent.total, once)
+    assert close(spent.total, total(row.runs for row in spent.rows.values()) + spent.tuning)
+    assert spent.total.attempts == sum(len(runs[run_id]) for run_id in counted)
+    assert close(total(row.runs for row in spent.rows.values()), of(runs, shown))
+    for row in table.rows[1:]:
+        one = spent.decisions[row.key]
+        first = {i for o in row.outcomes[:seeds] for i in (o.run.run_id, *o.run.members)}
+        tried = {i for search in searches if set(search) & first for i in search} - set(shown)
+        assert close(one.row_spent, of(runs, first | tried)) and one.seeds == seeds
+
+
+TABLES: dict[str, Any] = {}
+
+
+def of(runs: Mapping[str, list[Spent]], chosen: Any) -> Amounts:
+    found = amounts_of(one for run_id in chosen for one in runs[run_id])
+    return found + Amounts(runs=sum(bool(runs[run_id]) for run_id in chosen))
+
+
+def close(one: Amounts, other: Amounts) -> bool:
+    return all(value == pytest.approx(vars(other)[name], abs=1e-3) for name, value in vars(one).items())
+
+
+def test_a_store_of_an_earlier_version_prints_the_same_cells_and_says_what_it_did_not_record(small, tmp_path):
+    """Events without CPU time, and then without what was leased."""
+    made = small["own"].copied(tmp_path / "older")
+    before = made.table()
+    for gone, words in ((("cpu_s", "after_s"), "CPU time not recorded"), (("device",), "device time not recorded")):
+        for file in made.store.glob(f"runs/*/attempts/*/{FILE}"):
+            events = [json.loads(line) for line in file.read_text().splitlines()]
+            kept = [{n: v for n, v in event.items() if n not in (*gone, "crc")} for event in events]
+            file.write_bytes(b"".join(map(encode, kept)))
+        after = made.table()
+        assert said(after, "Cost: 14 runs in 14 attempts: wall time ", words)
+        assert verify(render(before, "markdown"), after, "markdown").same
+        assert verify(render(before, "json"), after, "json").same
+        assert json.loads(render(after, "json"))[0]["cost"]["cpu_hours"] is None
+    assert said(after, "device time not recorded, CPU time not recorded, energy not measured")
+
+
+def test_energy_is_printed_of_what_was_measured(small):
+    table = small["own"].table()
+    plan, store = small["own"].chosen().plan, Store.open(small["own"].store, create=False)
+    found = spending(plan, store)
+    assert found is not None
+    joules = {"cpu_joules": 1.8e6, "gpu_joules": 3.6e6, "kind": "cuda"}
+    with_energy = Spending(
+        runs={i: [one.model_copy(update=joules) for one in attempts] for i, attempts in found.runs.items()}
+    )
+    spent = spent_on(table, plan, with_energy, {})
+    text = as_markdown(replace(table, spent=spent))
+    assert "energy 7 kWh of processors and 14 kWh of GPUs." in text and "by their CPU time" in text
+    assert spent.total.as_json()["gpu_kwh"] == pytest.approx(14) and spent.rows["base"].runs.as_json()["cpu_kwh"] == 2.5
+
+
+TROUBLED = """
+import os, signal, time
+from dataclasses import dataclass
+from experiments.tasks.own.function import column, task
+
+@dataclass
+class Settings:
+    steps: int = 4
+    trouble: str = ""
+
+@task(Settings, steps="steps", continues=True, columns=[column("loss", better="lower")])
+def TASK(settings, context):
+    start = int((context.resume / "state").read_text()) if context.resume else 0
+    for step in range(start + 1, settings.steps + 1):
+        time.sleep(0.2)
+        context.log(step, loss=1.0)
+        with context.checkpoint(step) as folder:
+            (folder / "state").write_text(str(step))
+        if step == 2 and not start:
+            time.sleep(0.3)
+            if settings.trouble == "fails":
+                raise ValueError("this row cannot be trained")
+            if settings.trouble:
+                os.kill(os.getpid(), getattr(signal, settings.trouble))
+    return {"loss": 1.0}
+"""
+TROUBLED_STUDY = """
+name = "troubled"
+title = "Rows that fail, are killed, and are stopped"
+task = "troubled:TASK"
+
+[[variation]]
+key = "base"
+
+[[variation]]
+key = "killed"
+set = {trouble = "SIGKILL"}
+
+[[variation]]
+key = "stopped"
+set = {trouble = "SIGTERM"}
+
+[[variation]]
+key = "failed"
+set = {trouble = "fails"}
+"""
+
+
+@pytest.mark.slow
+def test_the_hours_of_killed_stopped_and_failed_attempts_are_there(tmp_path):
+    folder = write(tmp_path / "troubled", {"troubled.toml": TROUBLED_STUDY, "troubled.py": TROUBLED})
+    made = Made(folder / "troubled.toml", folder / "store").run()
+    table = made.table()
+    spent = table.spent
+    assert spent is not None
+    ends = {key: (row.runs.attempts, row.runs.early) for key, row in spent.rows.items()}
+    assert ends == {"base": (1, 0), "killed": (2, 1), "stopped": (2, 1), "failed": (1, 1)}
+    assert spent.total.unseen == 0 and spent.total.early == 3
+    for key, least in {"base": 0.8, "killed": 1.1, "stopped": 1.1, "failed": 0.7}.items():
+        assert spent.rows[key].runs.wall_s >= least, key
+    attempts = by_hand(made.store)
+    assert sorted(one["ended"] for one in attempts) == ["ended", "failed", *["finished"] * 3, "preempted"]
+    assert spent.total.wall_s == pytest.approx(sum(one["wall_s"] for one in attempts), abs=0.01)
+    assert said(table, "Cost: 4 runs in 6 attempts (3 ended early): wall time ")
+    record = made.rows()["killed"].outcomes[0].record
+    assert record is not None and record.earlier_attempts[0].ended == "killed"
+    assert record.earlier_attempts[0].seconds >= 0.7  # until the coordinator saw its end
+
+    store = Store.open(made.store, create=False)
+    events = store.attempt_folder(record.run_id, 1) / FILE
+    lines = events.read_bytes().splitlines(keepends=True)
+    events.write_bytes(b"".join(lines[:-1]))  # as where the coordinator was killed too
+    unseen = made.table().spent
+    assert unseen is not None and (unseen.total.early, unseen.total.unseen) == (3, 1)
+    last = json.loads(lines[-1])["t"] - json.loads(lines[-2])["t"]
+    assert spent.total.wall_s - unseen.total.wall_s == pytest.approx(last, abs=0.01) and last > 0
+    assert "or to its last event for 1 attempt whose end nobody saw" in as_markdown(made.table())
+    events.write_bytes(b"".join(lines))
+
+    chosen = made.chosen(rows="base,killed,stopped")
+    for path in (tmp_path / "troubled.tar.gz", tmp_path / "troubled.zip"):
+        said_of_study = state(chosen.plan, store) if path.suffix == ".zip" else None
+        write_bundle(path, chosen.plan, store, chosen.columns, [], NOTHING, statement=said_of_study)
+        (opened := tmp_path / path.suffix).mkdir()
+        bundle = read_bundle(path, opened)
+        assert len(bundle.store.attempts(record.run_id)) == 1  # the others are told, not taken along
+        again = build_table(bundle.plan, bundle.store, bundle.columns)
+        whole = build_table(chosen.plan, store, bundle.columns)
+        assert again.spent == whole.spent and again.footnotes == whole.footnotes
+    uses = {e["@id"]: float(e["value"]) for e in bundle.metadata["@graph"] if "propertyID" in e and e.get("unitCode")}
+    assert whole.spent is not None
+    assert uses["#study-attempt_s"] == pytest.approx(whole.spent.total.wall_s)
+    assert uses["#study-cpu_s"] == pytest.approx(whole.spent.total.cpu_s)
+    parts = [f"#run-{record.run_id}-attempt-1-attempt_s", f"#run-{record.run_id}-attempt_s"]
+    assert sum(uses[part] for part in parts) == pytest.approx(spent.rows["killed"].runs.wall_s)
+
+    for key, row in made.rows().items():
+        points = list(cost_points(store, row.outcomes[0].run.run_id))
+        last = {point.name: point.value for point in points}
+        assert last["cost_wall_hours"] * 3600 == pytest.approx(spent.rows[key].runs.wall_s)
+        assert last["cost_attempts"] == spent.rows[key].runs.attempts == len({point.step for point in points})
+
+
+@pytest.mark.slow
+def test_an_imported_run_costs_what_its_record_tells_of_attempts_that_stayed_behind(tmp_path):
+    folder = write(tmp_path / "killed", {"troubled.toml": TROUBLED_STUDY, "troubled.py": TROUBLED})
+    made = Made(folder / "troubled.toml", folder / "store").run(rows="killed")
+    there = made.table(rows="killed")
+    target = Store.open(tmp_path / "target")
+    assert [taken.how for taken in import_runs(Store.open(made.store), target, runs_in(Store.open(made.store)))]
+    here = Made(made.study, target.root).table(rows="killed")
+    assert there.spent is not None and here.spent is not None
+    assert (here.spent.total.attempts, here.spent.total.early) == (2, 1)
+    record = there.rows[0].outcomes[0].record
+    assert record is not None
+    whole, told = there.spent.total, here.spent.total
+    first = Store.open(made.store)
+    after_s = next(Tail(first.attempt_folder(record.run_id, 1)).read())["after_s"]
+    assert told.wall_s == pytest.approx(whole.wall_s - after_s, abs=0.01)  # the record has no time of starting
+    assert told.without_cpu == 1 and said(here, "device time", "(without 1 attempt of 2)")
+
+
+def test_a_later_attempt_for_another_table_changes_no_verified_cell(small, tmp_path):
+    made = small["translation"].copied(tmp_path / "later")
+    texts = {format_: render(made.table(), format_) for format_ in ("markdown", "latex", "csv", "json")}
+    run_id = made.table().rows[0].outcomes[0].run.run_id
+    folder = made.store / "runs" / run_id / "attempts"
+    (folder / "0002").mkdir()
+    (folder / "0002" / FILE).write_bytes((folder / "0001" / FILE).read_bytes())
+    after = made.table()
+    assert said(after, "Cost: 3 runs in 4 attempts")
+    for format_, text in texts.items():
+        assert re.search("Cost: |cost", text) or format_ == "csv"
+        assert verify(text, after, format_).same, format_
+
+
+@pytest.mark.slow  # importing MLflow takes seconds
+def test_mlflow_has_the_costs_of_the_table_at_its_parent_and_of_each_run(small, tmp_path):
+    from mlflow import MlflowClient
+
+    made = small["own"].copied(tmp_path / "tracked")
+    spent = made.table().spent
+    for _ in range(2):  # repeated, it writes nothing again
+        page = _publish(made.chosen(), "")
+    client = MlflowClient(tracking_uri=f"sqlite:///{made.store}/mlflow.db")
+    [heading] = client.search_runs([page.experiment], "tags.heading != ''")
+    assert spent is not None and heading.data.metrics["cost_attempts"] == spent.total.attempts == 14
+    assert heading.data.metrics["cost_wall_hours"] * 3600 == pytest.approx(spent.total.wall_s)
+    assert len(client.get_metric_history(heading.info.run_id, "cost_wall_hours")) == 1
+    below = client.search_runs([page.experiment], f"tags.mlflow.parentRunId = '{heading.info.run_id}'")
+    assert len(below) == 14
+    for name in ("attempts", "wall_hours", "thread_hours", "cpu_hours"):
+        assert sum(run.data.metrics[f"cost_{name}"] for run in below) == pytest.approx(
+            heading.data.metrics[f"cost_{name}"]
+        )
