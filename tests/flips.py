@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ablations.cli.report import table_of
 from ablations.service.selected import Selectors, choose_table
+from ablations.service.tables import table_of
 from experiments.data.builtin.generate import generate
 from experiments.data.corpora import files
 from experiments.errors import UserError

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from ablations.cli import options
-from ablations.cli.report import table_of
 from ablations.service.selected import SelectedTable, Selectors, choose_table
+from ablations.service.tables import table_of
 from ablations.study.messages import number
 from experiments.errors import UserError
 from reports.results.results import CountsOf, counts_in

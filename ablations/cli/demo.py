@@ -4,8 +4,8 @@ import typer
 
 from ablations.cli import options
 from ablations.cli.run import run_chosen
-from ablations.cli.table_options import TableOptions
 from ablations.service.selected import Place, Selectors, choose
+from ablations.service.table_options import TableOptions
 
 
 def demo(

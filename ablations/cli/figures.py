@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from ablations.cli import options
-from ablations.cli.report import table_of
 from ablations.service.selected import Selectors, choose_table
+from ablations.service.tables import table_of
 from experiments.errors import UserError, explain_os_errors
 from experiments.store.durable import write_bytes
 from reports.figures.style import FORMATS

@@ -9,9 +9,9 @@ from typing import Annotated, Any, get_args, get_type_hints
 import typer
 
 from ablations.cli import exits, options
-from ablations.cli.report import table_of
-from ablations.cli.table_options import TableOptions
 from ablations.service.selected import Selectors, choose_table, open_bundle
+from ablations.service.table_options import TableOptions
+from ablations.service.tables import table_of
 from ablations.study.messages import number
 from experiments.errors import UserError
 from reports.table.build import build_table

@@ -1,8 +1,6 @@
 """`ablations report`: print the table from the results in the store."""
 
-import shlex
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -10,9 +8,10 @@ import typer
 from rich.console import Console
 
 from ablations.cli import exits, options
-from ablations.cli.table_options import TableOptions
 from ablations.cli.terminal import unguarded
 from ablations.service.selected import SelectedTable, Selectors, choose_table
+from ablations.service.table_options import TableOptions
+from ablations.service.tables import BY_STUDY, table_of
 from ablations.study.messages import number
 from experiments.errors import UserError, explain_os_errors
 from experiments.store.durable import write_bytes
@@ -20,12 +19,9 @@ from reports.render.formats import RENDERERS, render
 from reports.render.printed import choices_for
 from reports.render.terminal import for_terminal
 from reports.results.failures import failures
-from reports.results.sound import Results
 from reports.results.table import Table, missing_cells
-from reports.table.build import build_table
 
 CARRY_NO_WARNINGS = ("csv", "json")
-BY_STUDY = TableOptions()
 
 
 def report(
@@ -58,21 +54,6 @@ def report(
     if strict and gaps:
         typer.echo(f"{number(gaps, 'cell')} missing", err=True)
         raise typer.Exit(exits.FAILED)
-
-
-def table_of(
-    chosen: SelectedTable,
-    significance: str = "auto",
-    results: Results | None = None,
-    *,
-    provisional: bool = False,
-    printing: TableOptions = BY_STUDY,
-) -> Table:
-    """The selected table, with the words of the command line that select and print it."""
-    store = results or chosen.store
-    table = build_table(chosen.plan, store, chosen.columns, significance, provisional=provisional)
-    words = [*chosen.asked, *(("--significance", significance) if significance != "auto" else ())]
-    return replace(table, asked=shlex.join([*words, *printing.words()]), chosen=printing.choices())
 
 
 def print_table(

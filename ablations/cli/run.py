@@ -9,17 +9,17 @@ import typer
 
 from ablations.cli import exits, options
 from ablations.cli.progress import Live, work_on
-from ablations.cli.report import BY_STUDY, print_table
-from ablations.cli.table_options import TableOptions
+from ablations.cli.report import print_table
 from ablations.cli.terminal import plain_progress
-from ablations.plan.plan import Plan, PlannedRun
-from ablations.service.enqueue import enqueue, prepare, wanted
+from ablations.service.enqueue import wanted
 from ablations.service.forecast import refuse_above
-from ablations.service.made_again import say_renewed, say_trained_again, trained_again
 from ablations.service.obstacles import crowded, refuse
 from ablations.service.selected import Place, Selected, Selectors, choose, device_count
 from ablations.service.sharing import as_one, resolve_auto
 from ablations.service.smoke import smoke as tried
+from ablations.service.table_options import TableOptions
+from ablations.service.tables import BY_STUDY
+from ablations.service.train import Training, queue_runs
 from ablations.service.work import WorkOptions, engine_settings
 from ablations.study.messages import duration, number
 from experiments.errors import UserError
@@ -43,7 +43,7 @@ def queue(
     chosen = choose(study, selectors, many=yes)
     chosen = replace(chosen, devices_per_run=wide, priority=priority)
     plan = chosen.plan
-    _queue(chosen, plan, wanted(plan, stale), stale)
+    queue_runs(chosen, plan, wanted(plan, stale), stale, plain_progress, say)
 
 
 def work_command(
@@ -160,36 +160,10 @@ def run_chosen(
 ) -> None:
     """plan − valid results → queue → work → report. Exits 1 if a run failed, with 128 + the signal if interrupted."""
     working = WorkOptions(working) if isinstance(working, str) else working
-    plan = chosen.plan
-    runs = wanted(plan, stale)
-    summary = Summary()
-    if not runs:
-        typer.echo(f"{number(len(plan.trainings), 'run')}, all done, nothing to train", err=True)
-    asked: set[str] = set()
-    while runs and not (summary.interrupted or asked.issuperset(run.run_id for run in runs)):
-        asked |= {run.run_id for run in runs}
-        _queue(chosen, plan, runs, stale)
-        summary = summary.plus(work_on(chosen.store, working))
-        if not plan.by_rule:
-            break
-        plan = chosen.plan  # the rule may ask for more seeds
-        runs = wanted(plan, "keep")
+    summary = Training(chosen, stale, lambda store: work_on(store, working), plain_progress, say).run()
     if show and not summary.interrupted:
         print_table(chosen, format_, printing=printing)
     _exit_if_bad(summary)
-
-
-def _queue(chosen: Selected, plan: Plan, runs: list[PlannedRun], stale: str) -> None:
-    for note in filter(None, [*plan.notes, say_trained_again(trained_again(chosen, runs)), say_renewed(runs, stale)]):
-        typer.echo(f"note: {note}", err=True)
-    prepare(chosen, runs, plain_progress)
-    added = enqueue(chosen, plan, runs, stale)
-    asked, every = {run.run_id for run in runs}, plan.trainings
-    left = sum(run.run_id in asked for run in every)
-    typer.echo(
-        f"{number(len(every), 'run')}: {len(every) - left} done, {added} queued now, {left - added} queued before",
-        err=True,
-    )
 
 
 def _trust(store: Store, study: str) -> None:

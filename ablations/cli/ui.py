@@ -10,10 +10,11 @@ from typing import Annotated
 
 import typer
 
-from ablations.cli.report import page, table_of
+from ablations.cli.report import page
 from ablations.plan.plan import Plan
 from ablations.service.enqueue import member
 from ablations.service.selected import Selected, Selectors, choose
+from ablations.service.tables import table_of
 from experiments.errors import UserError
 from experiments.events.history import History
 from experiments.processes.keeper import kept

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from ablations.cli import main as cli
-from ablations.cli.report import page, table_of
+from ablations.cli.report import page
 from ablations.service import selected
+from ablations.service.tables import table_of
 from experiments.errors import UserError
 from experiments.exchange.redaction import NOTHING, identity, places
 from reports.render.formats import RENDERERS, render
@@ -368,7 +369,7 @@ def test_a_bundle_that_a_report_stumbles_over_is_no_bug_of_ours(finished, tmp_pa
     def stumble(*_):
         raise TypeError("expected a number")
 
-    monkeypatch.setattr("ablations.cli.report.build_table", stumble)
+    monkeypatch.setattr("ablations.service.tables.build_table", stumble)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     code, _, errors = call(monkeypatch, capfd, "report", path)
     assert code == 2 and "Traceback" not in errors and f"{path}: its records contain something" in errors

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from rocrate.rocrate import ROCrate
 
-from ablations.cli.report import table_of
 from ablations.service import selected
+from ablations.service.tables import table_of
 from experiments.errors import UserError
 from experiments.exchange.redaction import identity, places
 from experiments.store.results import TrainingResult

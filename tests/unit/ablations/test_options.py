@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 
 from ablations.cli import options
 from ablations.cli.main import VERBS, app, verb
-from ablations.cli.table_options import TableOptions
 from ablations.service.choose_run import Named
 from ablations.service.selected import Place, Selectors
+from ablations.service.table_options import TableOptions
 
 TYPED = {
     "profile": "demo", "corpus": "/somewhere", "rows": "base,A", "seeds": 3, "sets": ["a.b=1", "c=x"],

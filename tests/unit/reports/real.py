@@ -10,9 +10,9 @@ from typing import Any
 from typer.testing import CliRunner
 
 from ablations.cli.main import app
-from ablations.cli.report import table_of
 from ablations.service import selected
 from ablations.service.enqueue import enqueue, wanted
+from ablations.service.tables import table_of
 from experiments.data.builtin.generate import generate
 from experiments.jobs.coordinator.work import work
 from experiments.jobs.devices.slots import parse_slots

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ablations.cli.table_options import TableOptions
+from ablations.service.table_options import TableOptions
 from ablations.study.study import Study
 from ablations.study.table_choices import Choices
 from experiments.errors import UserError

@@ -1,4 +1,4 @@
-"""The options that say how a table is printed: [table] of a study file, on the command line."""
+"""How a table is printed: the choices of [table] in a study file, as typed on a command line or given in Python."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
