@@ -1,6 +1,5 @@
 """Small finished tables of every kind of task, made by real children in a store."""
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -102,7 +101,6 @@ def finish(study: Path, store: Path, seeds: int | None = None) -> Selected:
     prepare(replace(chosen, store=opened), runs, lambda *_: None)
     enqueue(chosen, chosen.plan, runs, "keep")
     slots = [Slot("cpu:0", "cpu", 1), Slot("cpu:1", "cpu", 1)]
-    child = (sys.executable, "-m", "experiments.child.run")
-    done = work(opened, slots, load_task, engine=LocalEngine(()), child=child)
+    done = work(opened, slots, load_task, engine=LocalEngine(()))
     assert (done.failed, done.finished) == (0, len(runs)), done
     return chosen

@@ -62,7 +62,8 @@ def ui(
 
 def _serve(command: Sequence[str], server: str) -> int:
     """Run MLflow's server until it ends or Ctrl-C; no process of it outlives this one."""
-    environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"}
+    # its own children too import nothing from the working directory
+    environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "PYTHONSAFEPATH": "1"}
     with kept(command, env=environment, stdin=subprocess.DEVNULL) as served:
         typer.echo(f"MLflow on {server} (Ctrl-C ends it)")
         try:

@@ -3,11 +3,13 @@
 import itertools
 import json
 import math
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
 
 from experiments.errors import UserError
+from experiments.jobs.engines.base import import_path
 from model import architecture
 from model.config import ModelConfig
 from model.paths import path_length, sequential_operations
@@ -120,7 +122,10 @@ def measure(sizes: Sizes) -> Times:
     request = json.dumps(
         {"sublayers": [*LINES, f"convolution(kernel={sizes.k})"], "lengths": LENGTHS, "widths": WIDTHS}
     )
-    done = subprocess.run([sys.executable, "-m", "model.timing", request], capture_output=True, text=True)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(import_path())}
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "model.timing", request], env=environment, capture_output=True, text=True
+    )
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise UserError(f"--measure: the process that times the sub-layers ended with {done.returncode}: {last}.")

@@ -1,6 +1,6 @@
 """A process that imports torch once and forks: children start in milliseconds instead of seconds.
 
-    python -m experiments.child.forkserver FD MODULE…
+    python -P -m experiments.child.forkserver FD MODULE…
 
 On the socket FD it sends {ready} once all modules are imported, reads one JSON object per line, {argv, environment,
 log}, and answers {pid} or {error}; when a child ends it sends {pid, code}. It ends when the socket closes; children
@@ -134,14 +134,14 @@ def become(request: dict[str, Any]) -> None:
 
 
 def run(argv: list[str]) -> int:
-    """Run `-m MODULE argument…` or `SCRIPT argument…` like the interpreter's command line; returns the exit code."""
+    """Run `-P -m MODULE argument…` or `SCRIPT argument…` like the interpreter's command line; returns the exit code."""
     try:
-        if argv[0] == "-m":
-            sys.argv = argv[1:]
-            runpy.run_module(argv[1], run_name="__main__", alter_sys=True)
+        if argv[:2] == ["-P", "-m"]:
+            sys.argv = argv[2:]
+            runpy.run_module(argv[2], run_name="__main__", alter_sys=True)
         else:
             sys.argv = argv
-            sys.path[0] = str(Path(argv[0]).absolute().parent)
+            sys.path.insert(0, str(Path(argv[0]).absolute().parent))
             runpy.run_path(argv[0], run_name="__main__")
     except SystemExit as leave:
         if leave.code is None or isinstance(leave.code, int):

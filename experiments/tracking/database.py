@@ -55,5 +55,5 @@ def make_database(path: Path) -> None:
 def ui_command(store: Store, port: int) -> list[str]:
     """The command of a local MLflow server on a store."""
     set_journal(store.mlflow_db)
-    server = [sys.executable, "-m", "mlflow", "server", "--host", HOST, "--port", str(port), "--workers", "1"]
+    server = [sys.executable, "-P", "-m", "mlflow", "server", "--host", HOST, "--port", str(port), "--workers", "1"]
     return [*server, "--backend-store-uri", database_uri(store), "--artifacts-destination", str(store.artifacts)]

@@ -23,7 +23,7 @@ from experiments.store.layout import Store
 from experiments.store.results import FILE, TrainingResult
 from experiments.store.spec import AttemptSpec
 
-PROBING = (sys.executable, "-m", "experiments.child.probing")  # a child that also measures its device
+PROBING = (sys.executable, "-P", "-m", "experiments.child.probing")  # a child that also measures its device
 STEPS = 20  # the curve has points at 10 and 20; the first ten steps are warm-up
 LONG_S = 120.0  # time limit: slow rows are measured on the steps made by then
 TOGETHER_S = 10.0  # training time of runs side by side, as they start some seconds apart

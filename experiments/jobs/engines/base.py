@@ -1,6 +1,5 @@
 """The Engine contract: where children run. tests/conformance/test_engines.py holds every engine to it."""
 
-import functools
 import os
 import sys
 from abc import ABC, abstractmethod
@@ -12,7 +11,8 @@ from typing import Any, ClassVar, Self
 import experiments
 from experiments.jobs.devices.slots import Slot
 
-CHILD = (sys.executable, "-m", "experiments.child.run")
+# -P: what lies in the working directory (queue.py, model/) is never imported in place of Python's modules or ours
+CHILD = (sys.executable, "-P", "-m", "experiments.child.run")
 _SCRUBBED = ("MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID", "MLFLOW_EXPERIMENT_NAME")
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
@@ -117,7 +117,7 @@ class Engine(ABC):
 
 
 def child_environment(slot: Slot, threads: int) -> dict[str, str]:
-    """The complete environment of a child on `slot`: devices, threads, and this process's import path."""
+    """The complete environment of a child on `slot`: devices, threads, import path."""
     environment = dict(os.environ)
     for name in _SCRUBBED:
         environment.pop(name, None)
@@ -131,13 +131,8 @@ def child_environment(slot: Slot, threads: int) -> dict[str, str]:
 
 
 def import_path() -> list[str]:
-    """Folders that this process imports from, except the installation's: a child must find the same code."""
-    return list(_import_path(tuple(sys.path), Path.cwd()))
-
-
-@functools.lru_cache(maxsize=1)
-def _import_path(path: tuple[str, ...], folder: Path) -> dict[str, None]:
-    home = str(Path(experiments.__file__).parent.parent)
-    installed = (sys.prefix, sys.base_prefix, sys.exec_prefix)
-    mine = [str(folder / entry) for entry in path if not (entry and entry.startswith(installed))]
-    return dict.fromkeys([*mine, home])
+    """The user's PYTHONPATH, and this program's folder if that is a checkout: a child must find the same code."""
+    home = Path(experiments.__file__).parent.parent
+    named = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    checkout = [] if home.name in ("site-packages", "dist-packages") else [str(home)]
+    return list(dict.fromkeys([*(str(Path(entry).absolute()) for entry in named), *checkout]))

@@ -28,7 +28,7 @@ class ForkServer:
         environment |= {"PYTHONPATH": os.pathsep.join(import_path()), "PYTHONUNBUFFERED": "1", **allocator()}
         with theirs:
             self._process: subprocess.Popen[bytes] | None = subprocess.Popen(
-                [sys.executable, "-m", "experiments.child.forkserver", str(theirs.fileno()), *preload],
+                [sys.executable, "-P", "-m", "experiments.child.forkserver", str(theirs.fileno()), *preload],
                 env=environment,
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,

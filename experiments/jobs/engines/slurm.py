@@ -76,7 +76,7 @@ class SlurmEngine(ClusterEngine):
                 array_parallelism=self._at_once,
                 signal_delay_s=self._signal_delay_s,
                 stderr_to_stdout=True,
-                setup=[f"export PYTHONPATH={':'.join(import_path())}"],
+                setup=[f"export PYTHONPATH={':'.join(import_path())} PYTHONSAFEPATH=1"],
                 srun_args=[f"--cpus-per-task={cores}"],  # srun no longer takes it from sbatch
                 additional_parameters={
                     "no-requeue": True,

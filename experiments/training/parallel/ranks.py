@@ -69,7 +69,8 @@ class Others:
     def _start(self, rank: int, port: int) -> "subprocess.Popen[bytes]":
         place = self.place(self._folder, rank)
         place.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "experiments.child.run", str(self._folder / "spec.json"), str(rank), str(port)]
+        program = [sys.executable, "-P", "-m", "experiments.child.run"]
+        command = [*program, str(self._folder / "spec.json"), str(rank), str(port)]
         with (place / "log.txt").open("ab") as log:
             return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
 
