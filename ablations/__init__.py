@@ -1,0 +1,28 @@
+"""Ablation tables as code. In Python: `ablations.load`, `ablations.plan`, `ablations.run` (docs/python.md).
+
+Importing the package imports nothing else; each of these names is loaded when it is first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ablations.api.calls import load as load
+    from ablations.api.calls import run as run
+    from experiments.errors import UserError as UserError
+
+# `plan` is also the name of a package, which can be called (ablations/plan/__init__.py).
+_FROM = {"load": "ablations.api.calls", "run": "ablations.api.calls", "UserError": "experiments.errors"}
+__all__ = ["UserError", "load", "plan", "run"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "plan":
+        return import_module("ablations.plan")
+    if name in _FROM:
+        return getattr(import_module(_FROM[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -8,6 +8,10 @@ from collections.abc import Iterator
 class UserError(Exception):
     """A user's mistake: what is wrong, where, and what to do, in one paragraph. Exit code 2."""
 
+    def _render_traceback_(self) -> list[str]:
+        """What IPython and notebooks show in place of a traceback: the paragraph."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 class Damaged(UserError):  # noqa: N818 - the file's state
     """A file is incomplete, changed or missing."""

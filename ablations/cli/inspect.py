@@ -20,7 +20,7 @@ from reports.trust import verify as verifying
 from reports.trust.bundles.archive import is_bundle
 
 _PRINTING = [field.name for field in fields(TableOptions)]
-FORMATS = ", ".join(verifying.SUFFIXES.values())
+FORMATS = ", ".join(verifying.FORMATS)
 
 
 def verify(
@@ -45,8 +45,8 @@ def verify(
         _verify_bundle(file)
         return
     text = _text(file)
-    format_ = format_ or verifying.SUFFIXES.get(file.suffix, "")
-    if format_ not in verifying.SUFFIXES.values():
+    format_ = format_ or verifying.format_of(file.suffix, text)
+    if format_ not in verifying.FORMATS:
         raise UserError(f"{file}: its format is unknown. Add --format with one of {FORMATS}.")
     said = _said(verifying.asked_for(text))
     named, tests = said.pop("study", None), said.pop("significance", None)

@@ -21,7 +21,7 @@ from reports.render.terminal import for_terminal
 from reports.results.failures import failures
 from reports.results.table import Table, missing_cells
 
-CARRY_NO_WARNINGS = ("csv", "json")
+CARRY_NO_WARNINGS = ("csv", "tidy-csv", "json")
 
 
 def report(

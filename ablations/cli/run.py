@@ -12,14 +12,11 @@ from ablations.cli.progress import Live, work_on
 from ablations.cli.report import print_table
 from ablations.cli.terminal import plain_progress
 from ablations.service.enqueue import wanted
-from ablations.service.forecast import refuse_above
-from ablations.service.obstacles import crowded, refuse
 from ablations.service.selected import Place, Selected, Selectors, choose, device_count
-from ablations.service.sharing import as_one, resolve_auto
 from ablations.service.smoke import smoke as tried
 from ablations.service.table_options import TableOptions
 from ablations.service.tables import BY_STUDY
-from ablations.service.train import Training, queue_runs
+from ablations.service.train import Training, options_for, queue_runs
 from ablations.service.work import WorkOptions, engine_settings
 from ablations.study.messages import duration, number
 from experiments.errors import UserError
@@ -105,23 +102,18 @@ def run(
     wide = device_count(devices_per_run)
     chosen = choose(study, selectors, many=yes)
     chosen = replace(chosen, devices_per_run=wide, priority=priority)
-    here = engine == "local"
-    one = as_one(devices) if here else devices
-    working = WorkOptions(one, engine, engine_settings(engine_set, address), hang_after * 60, notify)
-    todo = wanted(chosen.plan, stale)
-    if here:
-        refuse(chosen, todo, working.slots)
-        if warning := crowded(working.slots):
-            typer.echo(f"note: {warning}", err=True)
-    if one != devices:
-        if devices_per_run != "1":
-            raise UserError(
-                f"--devices {devices} measures how many runs share a device, but --devices-per-run {devices_per_run} "
-                "gives a run several devices: give a number of runs per device, such as cuda:*x2, or leave one out."
-            )
-        working = replace(working, devices=resolve_auto(devices, chosen, todo, plain_progress, say))
-    if max_hours is not None and todo:
-        typer.echo(refuse_above(max_hours, chosen, todo, working.slots, plain_progress, here=here), err=True)
+    working = options_for(
+        chosen,
+        devices,
+        engine,
+        engine_settings(engine_set, address),
+        hang_after * 60,
+        notify,
+        stale=stale,
+        max_hours=max_hours,
+        progress=plain_progress,
+        say=say,
+    )
     format_ = "json" if as_json else ""
     if smoke:
         _try_all(chosen, working, format_)

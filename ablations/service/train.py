@@ -1,13 +1,18 @@
 """From a plan to finished runs: what `ablations run` and `ablations.run` of Python do, apart from what they print."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from ablations.plan.plan import Plan, PlannedRun
 from ablations.service.enqueue import enqueue, prepare, wanted
+from ablations.service.forecast import refuse_above
 from ablations.service.made_again import say_renewed, say_trained_again, trained_again
+from ablations.service.obstacles import crowded, refuse
 from ablations.service.selected import Selected
+from ablations.service.sharing import as_one, resolve_auto
+from ablations.service.work import WorkOptions
 from ablations.study.messages import number
+from experiments.errors import UserError
 from experiments.jobs.coordinator.reporter import Summary
 from experiments.store.layout import Store
 from experiments.tasks.base import Progress
@@ -53,3 +58,40 @@ def queue_runs(chosen: Selected, plan: Plan, runs: list[PlannedRun], stale: str,
     asked, every = {run.run_id for run in runs}, plan.trainings
     left = sum(run.run_id in asked for run in every)
     say(f"{number(len(every), 'run')}: {len(every) - left} done, {added} queued now, {left - added} queued before")
+
+
+def options_for(
+    chosen: Selected,
+    devices: str,
+    engine: str,
+    settings: Sequence[str],
+    hang_s: float,
+    notify: str | None,
+    *,
+    stale: str,
+    max_hours: float | None,
+    progress: Progress,
+    say: Say,
+) -> WorkOptions:
+    """The options of `run` as they hold on this machine: what is to be measured there is, unless nothing is to do.
+
+    Raises UserError for what cannot run there, and where the runs would take longer than `max_hours`.
+    """
+    here = engine == "local"
+    one = as_one(devices) if here else devices
+    working, todo = WorkOptions(one, engine, settings, hang_s, notify), wanted(chosen.plan, stale)
+    if here:
+        refuse(chosen, todo, working.slots)
+        if warning := crowded(working.slots):
+            say(f"note: {warning}")
+    if one != devices:
+        if chosen.devices_per_run != 1:
+            raise UserError(
+                f"--devices {devices} measures how many runs share a device, but --devices-per-run "
+                f"{chosen.devices_per_run or 'auto'} gives a run several devices: give a number of runs per device, "
+                "such as cuda:*x2, or leave one out."
+            )
+        working = replace(working, devices=resolve_auto(devices, chosen, todo, progress, say))
+    if max_hours is not None and todo:
+        say(refuse_above(max_hours, chosen, todo, working.slots, progress, here=here))
+    return working

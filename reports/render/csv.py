@@ -22,7 +22,7 @@ def render(table: Table) -> str:
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow([text(name) for name in names])
-    writer.writerows([_cell(line.get(name)) for name in names] for line in lines)
+    writer.writerows([cell(line.get(name)) for name in names] for line in lines)
     return stream.getvalue()
 
 
@@ -45,7 +45,8 @@ def _flat(values: Mapping[str, Any], settings: Sequence[str]) -> Iterator[tuple[
             yield name, value
 
 
-def _cell(value: Any) -> str:
+def cell(value: Any) -> str:
+    """A value as text: numbers in full, nothing for None."""
     if value is None:
         return ""
     if isinstance(value, bool):

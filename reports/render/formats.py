@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from experiments.errors import UserError
-from reports.render import checklist, csv, html, json, latex, markdown, terminal
+from reports.render import checklist, csv, html, json, latex, markdown, terminal, tidy
 from reports.results.table import Table
 
 RENDERERS: dict[str, Callable[[Table], str]] = {
@@ -11,6 +11,7 @@ RENDERERS: dict[str, Callable[[Table], str]] = {
     "terminal": terminal.render,
     "latex": latex.render,
     "csv": csv.render,
+    "tidy-csv": tidy.render,
     "json": json.render,
     "html": html.render,
     "setup": checklist.as_markdown,  # the paragraph and the checklist, not the table

@@ -1,9 +1,6 @@
 """A plan's outcomes as tidy pandas frames.
 
-In a notebook:
-
-    results = frames(plan, Store.open("runs", create=False))
-    results.evaluations.query("metric == 'bleu'").groupby("row")["value"].agg(["mean", "std", "count"])
+`ablations.load` gives them to scripts and notebooks (docs/python.md).
 """
 
 from collections.abc import Sequence
@@ -11,6 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ablations.plan.plan import Plan
+from experiments.events.history import History
+from experiments.store.layout import Store
 from experiments.tasks.columns import Column
 from reports.results.facts import RUN_FACTS, run_facts
 from reports.results.results import Outcome, collect
@@ -49,6 +48,22 @@ def frames(plan: Plan, store: Results, columns: Sequence[Column] = ()) -> Frames
         pd.DataFrame(runs, columns=[*_RUN, "state", "stale", "num_params", *RUN_FACTS]),
         pd.DataFrame(evaluations, columns=[*_RUN, "eval_id", "set", "metric", "value", "signature", "sentences"]),
     )
+
+
+def curves(plan: Plan, store: Store) -> "pd.DataFrame":
+    """What runs logged while they trained: one line per row × seed × metric × step, by the names that they logged.
+
+    A step that a resumed attempt repeats is there once.
+    """
+    import pandas as pd
+
+    lines = [
+        [*(getattr(run, name) for name in _RUN), point.name, point.step, point.value, point.t]
+        for run in plan.runs
+        for point in History(store, run.run_id).read()
+    ]
+    found = pd.DataFrame(lines, columns=[*_RUN, "metric", "step", "value", "time"])
+    return found.assign(time=pd.to_datetime(found["time"], unit="s", utc=True))
 
 
 def _evaluation_lines(outcome: Outcome) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from ablations.study.messages import number
 from experiments.errors import UserError
+from reports.render import tidy
 from reports.render.formats import render
 from reports.render.html import GRID_JSON
 from reports.render.latex import MADE_BY
@@ -20,6 +21,8 @@ from reports.table.row_records import SPENT
 from reports.table.spent import is_note
 
 SUFFIXES = {".tex": "latex", ".md": "markdown", ".csv": "csv", ".json": "json", ".html": "html"}
+TIDY = "tidy-csv"
+FORMATS = (*SUFFIXES.values(), TIDY)
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,11 @@ def asked_for(text: str) -> list[str]:
         return []
 
 
+def format_of(suffix: str, text: str) -> str:
+    """The format of a file by its name, and of CSV by its head; "" if unknown."""
+    return TIDY if suffix == ".csv" and text.startswith(f"{','.join(tidy.NAMES)}") else SUFFIXES.get(suffix, "")
+
+
 def verify(text: str, table: Table, format_: str) -> Verdict:
     """Compare a file's text with the table as it is printed now. Raises UserError if the text contains no table."""
     now = render(table, format_)
@@ -53,6 +61,8 @@ def verify(text: str, table: Table, format_: str) -> Verdict:
     rows = [item.name for item in printed(table, format_).grid.lines]
     if format_ in ("csv", "json"):
         rows = [row.key for row in table.rows]
+    if format_ == TIDY:
+        rows = [" ".join(filter(None, line[1:9])) for line in after[1:]]
     cells = sum(len(line) for line in after[len(after) - len(rows) :])
     changed = list(_differences(before, after, rows)) + list(_notes(text, now, format_))
     if (
@@ -91,7 +101,7 @@ def _differences(before: list[list[str]], after: list[list[str]], rows: list[str
 
 
 def _notes(text: str, now: str, format_: str) -> Iterator[str]:
-    if format_ in ("csv", "json", "html"):
+    if format_ in ("csv", TIDY, "json", "html"):
         return
     old, new = (_other_lines(part, format_) for part in (text, now))
     yield from (f"only in the file: {line}" for line in old if line not in new)
@@ -107,7 +117,7 @@ def _other_lines(text: str, format_: str) -> list[str]:
 
 def _cells(text: str, format_: str) -> list[list[str]]:
     """Lines of cells, heads first; a cell that spans columns is followed by empty ones."""
-    if format_ == "csv":
+    if format_ in ("csv", TIDY):
         return list(csv.reader(io.StringIO(text)))
     if format_ == "json":
         return _of_objects(_parsed(text))

@@ -1,0 +1,182 @@
+"""`ablations.load`, `ablations.plan` and `ablations.run`: the command's verbs for scripts and notebooks.
+
+They take what the command takes, and raise UserError for what it refuses. Children are programs of their own, never
+copies of this process, so a script needs no `if __name__ == "__main__"` and a notebook can train.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ablations.api.given import Names, Settings, printing, selectors
+from ablations.api.tables import LoadedTable, PlannedTable
+from ablations.plan.plan import Plan
+from ablations.service.enqueue import wanted
+from ablations.service.obstacles import obstacles, paragraphs
+from ablations.service.selected import Selected, SelectedTable, choose, choose_table, device_count
+from ablations.service.tables import BY_STUDY
+from ablations.service.train import Training, options_for
+from ablations.service.work import WorkOptions, engine_settings, held
+from ablations.study.messages import duration, number
+from experiments.errors import UserError
+from experiments.jobs.coordinator.reporter import Summary, View
+from experiments.jobs.coordinator.watch import HANG_S
+from experiments.jobs.queue.states import State
+from experiments.store.layout import Store
+from reports.results.failures import failures
+
+PROGRESS_EVERY_S = 10.0
+
+
+def load(
+    study: str | Path,
+    *,
+    store: str | Path = "runs",
+    state_dir: str | Path | None = None,
+    profile: str | None = None,
+    corpus: str | Path | None = None,
+    rows: Names = None,
+    seeds: int | None = None,
+    set: Settings = None,  # noqa: A002 - the command's --set
+    significance: str = "auto",
+    provisional: bool = False,
+    **choices: Any,
+) -> LoadedTable:
+    """The table of a study, or of a bundle (.tar.gz, .zip), from what the store holds now. Trains nothing.
+
+    choices: columns, hide, plain, paper, digits, units, caption, notes … as in `ablations report` (docs/printing.md).
+    """
+    how = printing(choices)
+    chosen = choose_table(str(study), selectors(store, state_dir, profile, corpus, rows, seeds, set))
+    return LoadedTable(_at_present(chosen), significance, provisional, how)
+
+
+def plan(
+    study: str | Path,
+    *,
+    store: str | Path = "runs",
+    state_dir: str | Path | None = None,
+    profile: str | None = None,
+    corpus: str | Path | None = None,
+    rows: Names = None,
+    seeds: int | None = None,
+    set: Settings = None,  # noqa: A002 - the command's --set
+    yes: bool = False,
+) -> PlannedTable:
+    """The runs of a table, with their settings, parameters, cost and state. Trains nothing."""
+    chosen = choose(str(study), selectors(store, state_dir, profile, corpus, rows, seeds, set), many=yes)
+    planned = chosen.plan
+    todo = wanted(planned, "keep")
+    found = obstacles(chosen, todo)
+    if any(not obstacle.needs_corpus for obstacle in found):
+        raise UserError(paragraphs(found, todo))
+    notes = (*planned.notes, *([f"ablations.run would refuse this: {paragraphs(found, todo)}"] if found else ()))
+    return PlannedTable(planned, notes)
+
+
+def run(
+    study: str | Path,
+    *,
+    store: str | Path = "runs",
+    state_dir: str | Path | None = None,
+    profile: str | None = None,
+    corpus: str | Path | None = None,
+    rows: Names = None,
+    seeds: int | None = None,
+    set: Settings = None,  # noqa: A002 - the command's --set
+    devices: str = "auto",
+    devices_per_run: int | str = 1,
+    priority: int = 0,
+    stale: str = "keep",
+    yes: bool = False,
+    hang_after: float = HANG_S / 60,
+    notify: str | None = None,
+    engine: str = "local",
+    engine_set: Iterable[str] = (),
+    address: str | None = None,
+    max_hours: float | None = None,
+    progress: bool = True,
+) -> LoadedTable:
+    """Train and evaluate the missing runs of a table, and return the table.
+
+    Raises UserError if a run failed, with the reasons; what finished is kept, and `ablations.load` returns it.
+    Interrupt once (Ctrl-C, or the notebook's stop button): children save a checkpoint first, and the same call
+    continues there.
+    progress: write a line to standard error every ten seconds.
+    """
+    chosen = choose(str(study), selectors(store, state_dir, profile, corpus, rows, seeds, set), many=yes)
+    chosen = replace(chosen, devices_per_run=device_count(str(devices_per_run)), priority=priority)
+    say: Callable[[str], None] = _say if progress else _ignore
+    working = options_for(
+        chosen,
+        devices,
+        engine,
+        engine_settings(list(engine_set), address),
+        hang_after * 60,
+        notify,
+        stale=stale,
+        max_hours=max_hours,
+        progress=_ignore,
+        say=say,
+    )
+    summary = Training(chosen, stale, lambda opened: _work(opened, working, say), _ignore, say).run()
+    if summary.interrupted:
+        raise KeyboardInterrupt("stopped; the same call continues from the last checkpoints")
+    table = LoadedTable(_at_present(chosen), "auto", False, BY_STUDY)
+    if summary.failed:
+        raise UserError(_failed(table, chosen, summary))
+    return table
+
+
+def _at_present(chosen: SelectedTable) -> SelectedTable:
+    """The selection with its plan as it is now, so that all parts of a table are of one moment."""
+    planned: Plan = chosen.plan
+    return replace(chosen, replan=lambda: planned)
+
+
+def _work(store: Store, working: WorkOptions, say: Callable[[str], None]) -> Summary:
+    shown_at = time.monotonic()
+
+    def show(view: View) -> None:
+        nonlocal shown_at
+        if time.monotonic() - shown_at >= PROGRESS_EVERY_S:
+            shown_at = time.monotonic()
+            say(_in_words(view))
+
+    summary = working.start(store, "empty", show)
+    for reason in held(store):
+        say(f"not run, {reason}")
+    return summary
+
+
+def _in_words(view: View) -> str:
+    counts = [f"{view.counts[state]} {state.value}" for state in State if view.counts[state]]
+    left = f"about {duration(view.left_s)} left" if view.left_s else ""
+    running = []
+    for one in view.running:
+        job, step = one.claimed.job, one.progress.step
+        steps = f" step {step}/{job.total_steps}" if step is not None and job.total_steps else ""
+        running.append(f"{job.members[0].row if job.members else job.run_id}{steps}")
+    return "; ".join(filter(None, [", ".join(counts), view.preparing, left, ", ".join(running)]))
+
+
+def _failed(table: LoadedTable, chosen: Selected, summary: Summary) -> str:
+    found = failures(table.as_built, chosen.store)[:3]
+    reasons = [f"{one.row} (seed {one.seed}): {(one.message.strip().splitlines() or ['ended'])[0]}" for one in found]
+    logs = [chosen.store.attempt_folder(one.run_id, one.attempt) / "log.txt" for one in found if one.attempt]
+    return (
+        f"{number(summary.failed, 'run')} failed. {'; '.join(reasons)}. Logs: {', '.join(map(str, logs)) or 'none'}. "
+        "The others are kept: ablations.load returns the table with gaps, and the same call of ablations.run tries "
+        "the failed runs again."
+    )
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _ignore(*_: Any) -> None:
+    pass
