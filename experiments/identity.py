@@ -93,6 +93,13 @@ def digest(payload: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def recorded_identity(config: Mapping[str, Any], inputs: Mapping[str, str], without: tuple[str, ...] = ()) -> str:
+    """The run_id of an own task's run, from what it recorded: all settings that it had then, except those `without`."""
+    settings = _without(dict(flatten(config)), ("task", "seed", *without))
+    payload = {"task": config.get("task"), "seed": config.get("seed"), "settings": settings, "inputs": dict(inputs)}
+    return digest(payload)
+
+
 def _training_payload(config: TaskConfig, inputs: Mapping[str, str]) -> dict[str, Any]:
     roles = config.roles()
     settings = difference(config, defaults(type(config))) if roles.frozen_defaults else dict(flatten(config))

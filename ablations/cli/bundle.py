@@ -28,7 +28,8 @@ from reports.trust.statement import state
 
 
 def bundle(
-    study: options.StudyName,
+    study: options.LastStudy = None,
+    *,
     selectors: Selectors,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The archive; STUDY.tar.gz (STUDY.zip of a crate) if unset.")
@@ -45,7 +46,8 @@ def bundle(
     """Pack a finished table into a file. `ablations report FILE` prints it anywhere, without corpus or GPU."""
     if anonymous and as_recorded:
         raise UserError("--anonymous removes what --as-recorded keeps: give only one of them.")
-    chosen = choose(study, selectors)
+    study, selectors = selectors.with_last(study)
+    chosen = choose(study, selectors, there=True, used=True)
     suffix = CRATE_SUFFIX if crate else SUFFIX
     path = out or Path(f"{chosen.study.name}{suffix}")
     if not path.name.endswith(suffix):

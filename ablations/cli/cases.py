@@ -16,7 +16,8 @@ from reports.results.cases import Cases, collect_cases
 
 
 def cases(
-    study: options.StudyName,
+    study: options.LastStudy = None,
+    *,
     selectors: Annotated[Selectors, options.Without(("seeds",))],
     of_set: Annotated[str, typer.Option("--of", metavar="SET", help="The set whose examples are shown.")] = "test",
     seed: Annotated[int, typer.Option(metavar="N", help="The seed whose runs are shown.")] = 1,
@@ -27,7 +28,8 @@ def cases(
     """Show the output of each row for single examples, for trainers that record outputs."""
     if format_ not in _WRITERS:
         raise UserError(f"--format {format_}: write one of {', '.join(_WRITERS)}.")
-    chosen = choose(study, replace(selectors, seeds=seed))
+    study, selectors = selectors.with_last(study)
+    chosen = choose(study, replace(selectors, seeds=seed), there=True)
     found = collect_cases(chosen.plan, chosen.store, of_set, seed, differing=differing)
     shown = Cases(found.heads, found.lines[:limit] if limit else found.lines)
     typer.echo(_WRITERS[format_](shown), nl=False)

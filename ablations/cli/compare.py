@@ -23,7 +23,7 @@ from reports.trust.sides import Look, side_of, side_of_file
 
 
 def compare(
-    study: options.StudyOrBundle,
+    study: options.LastStudyOrBundle = None,
     against: Annotated[
         str | None,
         typer.Argument(metavar="[OTHER]", help="A .json or .csv of `report`, another store, a bundle, another study."),
@@ -36,14 +36,18 @@ def compare(
     as_json: options.Json = False,
 ) -> None:
     """List the cells that differ, with intervals. Selectors apply to both sides; so does STUDY for another store."""
+    if against is None and revision is None:  # one argument is the other side
+        study, against = None, study
     if (against is None) == (revision is None):
         raise UserError(
             "compare: name one other side: a .json or .csv table, a store, a bundle, a study, or --revision."
         )
 
     def choose(name: str, store: Path) -> SelectedTable:
-        return choose_table(name, replace(Selectors() if is_bundle(name) else selectors, store=store))
+        chosen = replace(Selectors() if is_bundle(name) else selectors, store=store)
+        return choose_table(name, chosen, used=store == selectors.store)
 
+    study, selectors = selectors.with_last(study)
     chosen = choose(study, selectors.store)
     table = table_of(chosen, "none")
     look, counts, name = _other(chosen, against, revision, choose, study, selectors.store)

@@ -9,7 +9,8 @@ from experiments.errors import UserError
 
 
 def evaluate(
-    study: options.StudyName,
+    study: options.LastStudy = None,
+    *,
     selectors: Selectors,
     devices: options.Devices = "auto",
     as_json: options.Json = False,
@@ -18,7 +19,8 @@ def evaluate(
 
     For example: ablations evaluate table3 --set evaluation.beam_size=1
     """
-    chosen = choose(study, selectors)
+    study, selectors = selectors.with_last(study)
+    chosen = choose(study, selectors, there=True, used=True)
     plan = chosen.plan
     needed = {run_id for run in plan.runs for run_id in run.members or (run.run_id,)}  # of a branch not its trunk
     trained = {run_id for run_id in needed if chosen.store.result(run_id)}

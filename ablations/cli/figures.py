@@ -14,7 +14,8 @@ from reports.figures.style import FORMATS
 
 
 def figures(
-    study: options.StudyOrBundle,
+    study: options.LastStudyOrBundle = None,
+    *,
     selectors: Selectors,
     formats: Annotated[str, typer.Option("--formats", metavar="F,F", help="Some of pdf, svg, png.")] = "pdf",
     out: Annotated[Path, typer.Option(metavar="DIR", help="A folder; created if missing.")] = Path("figures"),
@@ -24,7 +25,7 @@ def figures(
     wanted = [part.strip() for part in formats.split(",")]
     if not all(part in FORMATS for part in wanted):
         raise UserError(f"--formats {formats}: choose from {', '.join(FORMATS)}, separated by commas.")
-    chosen = choose_table(study, selectors)
+    chosen = choose_table(*selectors.with_last(study))
     from reports.figures.draw import draw  # imported late: matplotlib takes a second
 
     drawn = draw(table_of(chosen, significance), chosen.store, wanted)

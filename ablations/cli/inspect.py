@@ -9,11 +9,13 @@ from typing import Annotated, Any, get_args, get_type_hints
 import typer
 
 from ablations.cli import exits, options
+from ablations.service.origins import study_queued, with_corpus
 from ablations.service.selected import Selectors, choose_table, open_bundle
 from ablations.service.table_options import TableOptions
 from ablations.service.tables import table_of
 from ablations.study.messages import number
 from experiments.errors import UserError
+from reports.render.made_by import asked_for
 from reports.table.build import build_table
 from reports.trust import explain as explaining
 from reports.trust import verify as verifying
@@ -39,7 +41,7 @@ def verify(
     """Compute a table again from the store and list the cells that changed. Exits 1 if any did.
 
     Of a bundle alone: which of its cells follow from its files, and whether its printed table is what they give.
-    LaTeX and HTML files contain their study, selectors and choices of columns; options given here replace those.
+    A file contains its study, selectors and choices of columns; options given here replace those.
     """
     if study is None and is_bundle(file.name):
         _verify_bundle(file)
@@ -48,12 +50,16 @@ def verify(
     format_ = format_ or verifying.format_of(file.suffix, text)
     if format_ not in verifying.FORMATS:
         raise UserError(f"{file}: its format is unknown. Add --format with one of {FORMATS}.")
-    said = _said(verifying.asked_for(text))
+    said = _said(asked_for(text, format_))
     named, tests = said.pop("study", None), said.pop("significance", None)
-    study = study or _find(named, file)
+    if study is None and named is None:
+        typer.echo(f"{file} does not name its study", err=True)
+        study, selectors = selectors.with_last(None)
+    study = study or _find(named, file, selectors)
     if not is_bundle(study):
         own = {name: value for name, value in said.items() if name not in _PRINTING}
         selectors = replace(selectors, **{n: value for n, value in own.items() if getattr(selectors, n) is None})
+        selectors = with_corpus(selectors)
     said_printing = {name: said[name] for name in _PRINTING if name in said and getattr(printing, name) is None}
     printing = replace(printing, **said_printing)
     table = table_of(choose_table(study, selectors), significance or tests or "auto", printing=printing)
@@ -102,24 +108,29 @@ def _said(words: list[str]) -> dict[str, Any]:
     return {name: value for name, value in vars(found).items() if value is not None}
 
 
-def _find(name: str | None, file: Path) -> str:
-    """The study that a file names: a built-in one, or a .toml file beside the file or in the current folder."""
-    if name is None:
-        raise UserError(f"{file} does not name its study. Give it: ablations verify {file} STUDY [selectors]")
+def _find(name: str, file: Path, selectors: Selectors) -> str:
+    """The study that a file names: a built-in one, or a .toml file beside the file, here, or where it was queued."""
     beside = file.parent / name
-    return str(beside) if name.endswith(".toml") and beside.is_file() else name
+    if not name.endswith(".toml") or is_bundle(name):
+        return name
+    return str(beside) if beside.is_file() else study_queued(selectors, name)
 
 
 def explain(
-    study: options.StudyOrBundle,
+    study: options.LastStudyOrBundle = None,
     cell: Annotated[
-        str, typer.Argument(metavar="ROW.COLUMN", help="For example A-h16.bleu, or ROW alone for all its cells.")
-    ],
+        str | None, typer.Argument(metavar="ROW.COLUMN", help="For example A-h16.bleu, or ROW alone for all its cells.")
+    ] = None,
+    *,
     selectors: Selectors,
     significance: options.Significance = "auto",
     as_json: options.Json = False,
 ) -> None:
     """Trace a cell to its runs: commit, command, data digests, decoding, signature, files."""
-    chosen = choose_table(study, selectors)
+    if cell is None:  # one argument is the cell
+        study, cell = None, study
+    if cell is None:
+        raise UserError("explain: name a cell, ROW.COLUMN, or a row: `ablations explain table3 A-h16.bleu`.")
+    chosen = choose_table(*selectors.with_last(study))
     found = explaining.explain(table_of(chosen, significance), cell)
     typer.echo(json.dumps(found, indent=1, ensure_ascii=False) if as_json else explaining.as_text(found).rstrip("\n"))

@@ -52,6 +52,7 @@ VERBS = {  # by name, in the order of --help: the module here, and its function
     "export": ("export", "export"),
     "attention": ("attention", "attention"),
     "ui": ("ui", "ui"),
+    "adopt": ("adopt", "adopt"),
     "prune": ("prune", "prune"),
     "rebuild": ("prune", "rebuild"),
     "demo": ("demo", "demo"),

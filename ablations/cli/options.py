@@ -19,6 +19,21 @@ StudyOrBundle = Annotated[
     str,
     typer.Argument(metavar="STUDY", help="A built-in study, the path of a .toml file, or a bundle (.tar.gz, .zip)."),
 ]
+LastStudy = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[STUDY]",
+        help="A built-in study, or the path of a .toml file; if unset, the last selection used in the store.",
+    ),
+]
+LastStudyOrBundle = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[STUDY]",
+        help="A built-in study, the path of a .toml file, or a bundle (.tar.gz, .zip); if unset, the last selection "
+        "used in the store.",
+    ),
+]
 Devices = Annotated[
     str, typer.Option(metavar="SLOTS", help="auto, cpu:NxT, cuda:0,2, cuda:*x3; in run also cpu:auto, cuda:*xauto.")
 ]

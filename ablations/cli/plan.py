@@ -18,6 +18,7 @@ from ablations.service.forecast import Forecast, forecast, lines, measure
 from ablations.service.made_again import say_trained_again, trained_again
 from ablations.service.noise import hours_of_rows, noise_of, wanted_difference
 from ablations.service.obstacles import Obstacle, crowded, obstacles, paragraphs
+from ablations.service.orphans import orphans, say_orphans
 from ablations.service.selected import Selected, Selectors, choose, device_count
 from ablations.study.messages import duration, number
 from experiments.errors import UserError
@@ -26,7 +27,8 @@ from experiments.jobs.devices.slots import Slot, parse_slots
 
 
 def plan(
-    study: options.StudyName,
+    study: options.LastStudy = None,
+    *,
     selectors: Selectors,
     yes: options.Yes = False,
     devices: options.Devices = "auto",
@@ -40,7 +42,8 @@ def plan(
 ) -> None:
     """Show the runs of a table: settings, parameters, predicted cost, and state."""
     wide = device_count(devices_per_run)
-    chosen = choose(study, selectors, many=yes)
+    study, selectors = selectors.with_last(study)
+    chosen = choose(study, selectors, many=yes, used=True)
     chosen = replace(chosen, devices_per_run=wide)
     planned, slots = chosen.plan, parse_slots(devices)
     todo = wanted(planned, "keep")
@@ -59,7 +62,8 @@ def plan(
         _print(planned, chosen.store.root, predicted)
         for line in lines(predicted, slots, devices):
             typer.echo(line)
-        for note in filter(None, [*planned.notes, say_trained_again(again)]):
+        orphaned = say_orphans(orphans(chosen, planned, todo), chosen.to_paste)
+        for note in filter(None, [*planned.notes, *orphaned, say_trained_again(again)]):
             typer.echo(f"note: {note}")
         for line in needed.lines() if needed else ():
             typer.echo(line)

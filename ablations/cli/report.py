@@ -25,7 +25,7 @@ CARRY_NO_WARNINGS = ("csv", "tidy-csv", "json")
 
 
 def report(
-    study: options.StudyOrBundle,
+    study: options.LastStudyOrBundle = None,
     *,
     selectors: Selectors,
     format_: Annotated[
@@ -48,7 +48,7 @@ def report(
     The choices of columns, notes and so on may also stand in the study (docs/printing.md). CSV and JSON have every
     column, unless some are chosen here.
     """
-    chosen = choose_table(study, selectors)
+    chosen = choose_table(*selectors.with_last(study))
     table = print_table(chosen, "json" if as_json else format_, out, significance, provisional, printing)
     gaps = missing_cells(table)
     if strict and gaps:

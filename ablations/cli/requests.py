@@ -28,10 +28,9 @@ def cancel(runs: Names, place: Place) -> None:
 
 
 def retry(runs: MaybeNames = None, *, place: Place) -> None:
-    """Queue failed and cancelled runs again; they resume from their checkpoints. Without names: all failed ones."""
+    """Queue failed and cancelled runs again; they resume from their checkpoints. Without names: all of them."""
     opened = place.open()
-    states = (State.FAILED, State.CANCELLED) if runs else (State.FAILED,)
-    rows = chosen(opened, runs or ["all"], states)
+    rows = chosen(opened, runs or ["all"], (State.FAILED, State.CANCELLED))
     _ask(opened, rows, Queue.retry)
     for row in rows:
         typer.echo(f"queued again: {label(row)}")

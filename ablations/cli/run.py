@@ -37,7 +37,7 @@ def queue(
 ) -> None:
     """Queue the missing runs of a table; `ablations work` trains them."""
     wide = device_count(devices_per_run)
-    chosen = choose(study, selectors, many=yes)
+    chosen = choose(study, selectors, many=yes, used=True)
     chosen = replace(chosen, devices_per_run=wide, priority=priority)
     plan = chosen.plan
     queue_runs(chosen, plan, wanted(plan, stale), stale, plain_progress, say)
@@ -100,7 +100,7 @@ def run(
 ) -> None:
     """Train and evaluate the missing runs of a table, then print it."""
     wide = device_count(devices_per_run)
-    chosen = choose(study, selectors, many=yes)
+    chosen = choose(study, selectors, many=yes, used=True)
     chosen = replace(chosen, devices_per_run=wide, priority=priority)
     working = options_for(
         chosen,

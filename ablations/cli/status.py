@@ -3,6 +3,7 @@
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -16,8 +17,9 @@ from ablations.cli import options
 from ablations.cli.terminal import unguarded, visible
 from ablations.service.collect_detached import collect_detached
 from ablations.service.queued_runs import label
-from ablations.service.selected import Place
-from ablations.study.messages import duration
+from ablations.service.selected import Selected, Selectors, choose
+from ablations.study.messages import duration, number
+from experiments.errors import UserError
 from experiments.events.damage import damaged_events
 from experiments.jobs.queue.forecast import left_s
 from experiments.jobs.queue.job import JobStatus
@@ -30,48 +32,94 @@ WATCH_S = 2.0
 
 
 def status(
-    place: Place,
+    study: options.LastStudy = None,
+    *,
+    selectors: Selectors,
     watch: Annotated[bool, typer.Option("--watch", help="Refresh every two seconds; Ctrl-C ends it.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Show the queue: waiting runs with the reason, running ones with progress, failed ones with the log's end."""
-    opened = place.open()
+    """Show the queue: waiting runs with the reason, running ones with progress, failed ones with the log's end.
+
+    With STUDY, the state of its table, and of the queue only its runs; without, the whole queue, and the state of the
+    last table used.
+    """
+    opened = selectors.open()
     collect_detached(opened)
+    table = _table(study, selectors) if study or not as_json else None
+    only = {run.run_id for run in table.plan.trainings} if table and study else None
     if as_json:
-        typer.echo(json.dumps(_as_json(opened), indent=1, ensure_ascii=False))
+        typer.echo(json.dumps(_as_json(opened, only), indent=1, ensure_ascii=False))
     elif watch:
-        _watch(opened)
+        _watch(opened, table, only)
     else:
-        typer.echo("\n".join(_lines(opened)))
+        typer.echo("\n".join(_lines(opened, table, only)))
 
 
-def _watch(store: Store) -> None:
+def _table(study: str | None, selectors: Selectors) -> Selected | None:
+    """The named table, else the last one used; None if there is none, or if it can no longer be planned."""
+    if study is not None:
+        return choose(study, selectors, there=True, used=True)
+    try:
+        table = choose(*selectors.with_last(None), there=True)
+        table.replan()
+    except UserError:  # the queue is shown without it
+        return None
+    return table
+
+
+def _watch(store: Store, table: Selected | None, only: set[str] | None) -> None:
     with Live(console=Console(file=unguarded(sys.stdout)), auto_refresh=False) as live:
         while True:
-            live.update(Text(visible("\n".join(_lines(store)))), refresh=True)
+            live.update(Text(visible("\n".join(_lines(store, table, only)))), refresh=True)
             time.sleep(WATCH_S)
 
 
-def _lines(store: Store) -> list[str]:
-    holder = store.coordinator()
+def _lines(store: Store, table: Selected | None = None, only: set[str] | None = None) -> list[str]:
+    head = [_of_table(table)] if table else []
     with Queue(store.queue_db, create=False) as queue:
-        counts = queue.counts()
-        if not any(counts.values()):
-            return [f"nothing is queued in {store.root}"]
-        lines = [", ".join(f"{counts[state]} {state.value}" for state in State if counts[state])]
-        lines += [f"worked on by {holder}"] * bool(holder) + list(_left(queue))
-        notes = queue.notes()
-        lines += [line for name in sorted(notes) for line in notes[name].splitlines()]
-        for row in queue.rows(State.RUNNING, counts[State.RUNNING]):
-            lines.append(f"  {_line(row)}")
-        for number, row in enumerate(queue.rows(State.WAITING, SHOWN)):
-            lines.append(f"  {_line(row)}: {_why(row, number, holder, 'drain' in notes)}")
-        if counts[State.WAITING] > SHOWN:
-            lines.append(f"  … and {counts[State.WAITING] - SHOWN:,} more waiting")
-        for row in queue.rows(State.CANCELLED, SHOWN) + queue.rows(State.FAILED, counts[State.FAILED]):
-            lines.append(f"  {_line(row)}")
-            lines += [f"      {line}" for line in row.error.splitlines()]
-        return lines + list(_damaged(store, queue))
+        return head + (_of_queue(store, queue) if only is None else _of_runs(store, queue, only))
+
+
+def _of_table(table: Selected) -> str:
+    """ "table3, profile demo: 20 runs: 12 finished, 1 running, 7 waiting"."""
+    plan = table.plan
+    counts = Counter(run.state for run in plan.trainings)
+    words = ", ".join(f"{count} {word}" for word, count in counts.items())
+    return f"{plan.study.name}, profile {plan.profile}: {number(len(plan.trainings), 'run')}: {words}"
+
+
+def _of_runs(store: Store, queue: Queue, only: set[str]) -> list[str]:
+    """The queue's lines about some runs; finished ones are counted with the table."""
+    holder, draining, lines = store.coordinator(), "drain" in queue.notes(), []
+    waiting = queue.rows(State.WAITING, queue.counts()[State.WAITING])
+    before = {row.run_id: place for place, row in enumerate(waiting)}
+    for row in queue.status():
+        if row.run_id not in only or row.state is State.FINISHED:
+            continue
+        why = f": {_why(row, before[row.run_id], holder, draining)}" if row.run_id in before else ""
+        lines += [f"  {_line(row)}{why}", *(f"      {line}" for line in row.error.splitlines())]
+    return lines
+
+
+def _of_queue(store: Store, queue: Queue) -> list[str]:
+    holder = store.coordinator()
+    counts = queue.counts()
+    if not any(counts.values()):
+        return [f"nothing is queued in {store.root}"]
+    lines = [", ".join(f"{counts[state]} {state.value}" for state in State if counts[state])]
+    lines += [f"worked on by {holder}"] * bool(holder) + list(_left(queue))
+    notes = queue.notes()
+    lines += [line for name in sorted(notes) for line in notes[name].splitlines()]
+    for row in queue.rows(State.RUNNING, counts[State.RUNNING]):
+        lines.append(f"  {_line(row)}")
+    for before, row in enumerate(queue.rows(State.WAITING, SHOWN)):
+        lines.append(f"  {_line(row)}: {_why(row, before, holder, 'drain' in notes)}")
+    if counts[State.WAITING] > SHOWN:
+        lines.append(f"  … and {counts[State.WAITING] - SHOWN:,} more waiting")
+    for row in queue.rows(State.CANCELLED, SHOWN) + queue.rows(State.FAILED, counts[State.FAILED]):
+        lines.append(f"  {_line(row)}")
+        lines += [f"      {line}" for line in row.error.splitlines()]
+    return lines + list(_damaged(store, queue))
 
 
 def _damaged(store: Store, queue: Queue) -> Iterator[str]:
@@ -108,7 +156,7 @@ def _why(row: JobStatus, before: int, holder: str, draining: bool) -> str:
     return row.doing or (f"{before} before it" if before else "next, when a slot is free")
 
 
-def _as_json(store: Store) -> list[dict[str, Any]]:
+def _as_json(store: Store, only: set[str] | None = None) -> list[dict[str, Any]]:
     holder = store.coordinator()
     with Queue(store.queue_db, create=False) as queue:
         draining, before, plain = "drain" in queue.notes(), 0, []
@@ -123,7 +171,8 @@ def _as_json(store: Store) -> list[dict[str, Any]]:
             if row.state is State.WAITING:
                 value["why"] = _why(row, before, holder, draining)
                 before += 1
-            plain.append(value)
+            if only is None or row.run_id in only:
+                plain.append(value)
         return plain
 
 

@@ -50,7 +50,7 @@ def tune(
     A trial is an ordinary run. After an interruption the same command continues; at the end it prints the table.
     """
     slots = parse_slots(devices)
-    chosen = choose(study, selectors, many=yes)
+    chosen = choose(study, selectors, many=yes, used=True)
     selected = selectors.selection()
     budget = trials or tune_of(chosen.study, chosen.task).trials
 

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from ablations.cli import options
 from ablations.cli.report import page
 from ablations.plan.plan import Plan
 from ablations.service.enqueue import member
@@ -30,7 +31,7 @@ FILES = {"markdown": "table.md", "latex": "table.tex", "csv": "table.csv", "json
 
 
 def ui(
-    study: Annotated[str | None, typer.Argument(metavar="[STUDY]", help="Show this table as a comparison.")] = None,
+    study: options.LastStudy = None,
     *,
     selectors: Selectors,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port on 127.0.0.1.")] = 5000,
@@ -39,25 +40,37 @@ def ui(
         typer.Option(metavar="URI", help="Send the table and its runs to this tracking server."),
     ] = None,
 ) -> None:
-    """Serve MLflow on the store until Ctrl-C. With STUDY, its table and figures are added first."""
+    """Serve MLflow on the store until Ctrl-C, with the table and figures of STUDY as a comparison.
+
+    Without STUDY, the last selection used in the store is shown, if it has a finished run.
+    """
     server = tracking_uri or f"http://{HOST}:{port}"
     if not tracking_uri:
         _refuse_used_port(port)
-    if study is None and tracking_uri:
-        raise UserError("--tracking-uri sends a table to a server: give its study, `ablations ui STUDY …`.")
-    if study is not None:
-        chosen = choose(study, selectors)
+    opened = selectors.open()
+    if not tracking_uri and not opened.mlflow_db.is_file():
+        raise UserError(f"{opened.mlflow_db} does not exist: no run was started in this store yet.")
+    chosen = _chosen(study, selectors, sent=bool(tracking_uri))
+    if chosen is not None:
         found = _publish(chosen, tracking_uri or "")
         typer.echo(f"{chosen.study.name} as a comparison: {found.view(server)}")
         typer.echo(f"the same runs as a list: {found.listing(server)}")
+    else:
+        _print_views(opened, server)
     if tracking_uri:
         return
-    opened = selectors.open()
-    if not opened.mlflow_db.is_file():
-        raise UserError(f"{opened.mlflow_db} does not exist: no run was started in this store yet.")
-    if study is None:
-        _print_views(opened, server)
     raise typer.Exit(_serve(ui_command(opened, port), server))
+
+
+def _chosen(study: str | None, selectors: Selectors, *, sent: bool) -> Selected | None:
+    """The named table, else that of the last selection; None if it has no finished run, unless it is to be sent."""
+    if study is not None or sent:
+        return choose(*selectors.with_last(study), there=True, used=True)
+    try:
+        last = choose(*selectors.with_last(None), there=True)
+        return last if any(last.store.result(run.run_id) for run in last.plan.runs) else None
+    except UserError:  # without it, the pages show what is there
+        return None
 
 
 def _serve(command: Sequence[str], server: str) -> int:

@@ -24,6 +24,8 @@ from experiments.identity import (
     with_members,
     with_trunk,
 )
+from experiments.store.adopted import Adopted
+from experiments.store.known_runs import Found
 from experiments.tasks.base import EvaluationSpec, Task, settings_read
 
 
@@ -39,6 +41,12 @@ class RunState(NamedTuple):
 
 
 StateOf = Callable[[str, list[str]], RunState]
+Find = Callable[[TaskConfig, Mapping[str, str]], Found]  # settings and inputs → the run (store/known_runs.py)
+
+
+def by_name(config: TaskConfig, inputs: Mapping[str, str]) -> Found:
+    """The run that settings and inputs name."""
+    return Found(run_identity(config, inputs))
 
 
 @dataclass(frozen=True)
@@ -70,6 +78,7 @@ class PlannedRun:
     read_by: tuple[EvaluationSpec, ...] = ()  # evaluations of ensembles, which read its checkpoints
     kept_at: tuple[int, ...] = ()  # steps after which rows of the study branch from it: it keeps these checkpoints
     read_at: tuple[int, ...] = ()  # those of them with which planned branches that are not finished begin
+    adopted: Adopted | None = None  # on whose word a run of other settings stands for it
 
     @property
     def members(self) -> tuple[str, ...]:
@@ -133,14 +142,16 @@ class Plan:
         return [*self.runs, *(member for member in self.members if member.run_id not in known)]
 
 
-def plan_study(study: Study, selection: Selection, task: Task, store: Path, state_of: StateOf) -> Plan:
+def plan_study(
+    study: Study, selection: Selection, task: Task, store: Path, state_of: StateOf, find: Find = by_name
+) -> Plan:
     """Work out the runs of a study.
 
-    store: the store's folder. state_of: looks up a run's state.
+    store: the store's folder. state_of: looks up a run's state. find: looks up the run of settings.
     Raises UserError for mistakes in the study or the selection (see `resolve`), and for an unreadable corpus.
     """
     rows = resolve(study, selection, task)
-    inputs = _Inputs(task, store)
+    inputs = _Inputs(task, store, find)
     name, profile = study.profile_named(selection.profile)
     kept_at = steps_kept(study, name, profile)
     runs: list[PlannedRun] = []
@@ -182,7 +193,8 @@ def plan_study(study: Study, selection: Selection, task: Task, store: Path, stat
             )
     _refuse_same_runs(runs, study)
     # A profile's notes describe results of its own settings, so they are left out for another corpus or other settings.
-    notes = (*_notes(rows), *_on_target(study, name, selection), *(() if selection.forced else profile.notes))
+    of_profile = () if selection.forced else profile.notes
+    notes = (*_notes(rows), *_taken_over(runs), *_on_target(study, name, selection), *of_profile)
     paper_keys = tuple(published_names(study, task))
     by_rule = study.seed_rule is not None and selection.seeds is None
     return Plan(study, name, tuple(rows), tuple(runs), notes, paper_keys, tuple(members.values()), by_rule)
@@ -191,8 +203,8 @@ def plan_study(study: Study, selection: Selection, task: Task, store: Path, stat
 class _Inputs:
     """Digests of the task's training inputs, computed once per corpus, because hashing takes time."""
 
-    def __init__(self, task: Task, store: Path) -> None:
-        self._task, self._store = task, store
+    def __init__(self, task: Task, store: Path, find: Find) -> None:
+        self._task, self._store, self.find = task, store, find
         self._known: dict[str, dict[str, str]] = {}
 
     def of(self, config: TaskConfig) -> dict[str, str]:
@@ -219,7 +231,7 @@ def _runs_of(
     for place, seed in enumerate(row.seeds):
         config = row.config_of(seed)
         digests = with_trunk(data, Trunk(trunks[place], row.shared_steps)) if trunks else data
-        run_id = run_identity(config, digests)
+        run_id, adopted = inputs.find(config, digests)
         evaluations = tuple(
             PlannedEvaluation(spec, eval_identity(run_id, spec.settings, spec.inputs)) for spec in specs
         )
@@ -238,6 +250,7 @@ def _runs_of(
                 cost=cost,
                 overrides=row.overrides,
                 paper=row.variation.paper,
+                adopted=adopted,
                 **_state(state),
             )
         )
@@ -306,6 +319,17 @@ def _notes(rows: list[PlannedRow]) -> list[str]:
         ),
         *(f"{', '.join(r.repeated_by)} equals {r.variation.key} and is printed once." for r in rows if r.repeated_by),
     ]
+
+
+def _taken_over(runs: Sequence[PlannedRun]) -> list[str]:
+    """One sentence per word of a user by which runs of other settings stand for planned ones."""
+    concerned: dict[tuple[str, str], list[str]] = {}
+    for run in runs:
+        if run.adopted is not None:
+            said = f"by `ablations adopt` on {run.adopted.when}" if run.adopted.when else "by the study's same_as"
+            was = ", ".join(f"{name} = {show(value)}" for name, value in run.adopted.was.items()) or "fewer settings"
+            concerned.setdefault((f"with {was} and taken over {said}", run.adopted.why), []).append(run.name)
+    return [f"{', '.join(names)}: trained {how}: {why.rstrip('.')}." for (how, why), names in concerned.items()]
 
 
 def _on_target(study: Study, profile: str, selection: Selection) -> list[str]:

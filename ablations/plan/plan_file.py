@@ -6,9 +6,11 @@ from typing import Any
 from ablations.plan.plan import Plan, PlannedEvaluation, PlannedRun
 from ablations.plan.resolve import PlannedRow
 from ablations.study.study import Study, Variation
+from experiments.store.adopted import Adopted
 from experiments.tasks.base import EvaluationSpec
 from experiments.tasks.recorded import describe, recorded_type
 
+_OF_WORD = ("was", "now", "why", "when")  # of Adopted; a bundle does not say who
 _OF_RUN = ("row", "seed", "run_id", "num_params", "cost", "state")
 
 
@@ -45,6 +47,7 @@ def _run(run: PlannedRun) -> dict[str, Any]:
         "stale": list(run.stale),
         "inputs": dict(run.inputs),
         "evaluations": evaluations,
+        **({"adopted": {name: getattr(run.adopted, name) for name in _OF_WORD}} if run.adopted else {}),
     }
 
 
@@ -111,6 +114,7 @@ def _run_again(item: Mapping[str, Any], row: PlannedRow, key: str = "") -> Plann
         inputs=item["inputs"],
         evaluations=evaluations,
         stale=tuple(item.get("stale", ())),
+        adopted=Adopted(**item["adopted"]) if item.get("adopted") else None,
         overrides=row.overrides,
         paper=row.variation.paper,
     )

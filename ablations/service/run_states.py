@@ -6,12 +6,14 @@ from dataclasses import replace
 from ablations.plan.plan import Plan, PlannedRun, RunState, StateOf, plan_study
 from ablations.study.selectors import Selection
 from ablations.study.study import Study
-from experiments.errors import Damaged
+from experiments.errors import Damaged, UserError
 from experiments.identity import Trunk
 from experiments.jobs.queue.queue import Queue
 from experiments.records import TRAINING
+from experiments.store.adopted import Adopted
 from experiments.store.code import code_digests
 from experiments.store.ensembles import changed
+from experiments.store.known_runs import KnownRuns
 from experiments.store.layout import Store
 from experiments.store.results import EvaluationResult
 from experiments.tasks.base import Task
@@ -27,11 +29,11 @@ def plan_with_states(study: Study, selection: Selection, task: Task, store: Stor
     A finished member of an ensemble, or trunk of a branch, is missing if it kept too few checkpoints for what the
     ensemble has to evaluate, or with which the branch has to begin.
     """
-    states = run_states(store, task)
+    states, find = run_states(store, task), KnownRuns(store, same_as(study, task)).find
     if study.seed_rule is not None and selection.seeds is None:
-        every = plan_study(study, replace(selection, seeds=study.seed_rule.max), task, store.root, states)
+        every = plan_study(study, replace(selection, seeds=study.seed_rule.max), task, store.root, states, find)
         selection = replace(selection, by_rule=seeds_by_rule(every, store, task.columns))
-    plan = plan_study(study, selection, task, store.root, states)
+    plan = plan_study(study, selection, task, store.root, states, find)
     asked = {run_id for run in plan.runs if run.state not in DONE for run_id in run.reads}
     members = [
         replace(member, state="missing")
@@ -40,6 +42,16 @@ def plan_with_states(study: Study, selection: Selection, task: Task, store: Stor
         for member in plan.members
     ]
     return replace(plan, members=tuple(members))
+
+
+def same_as(study: Study, task: Task) -> list[Adopted]:
+    """What a study says of runs with other settings. Raises UserError for a task that is not the user's own."""
+    if study.same_as and task.config_type.setting_roles.frozen_defaults:
+        raise UserError(
+            f"{study.origin}, same_as: it is for own tasks, whose defaults and commands may change. The "
+            f"settings of the task {study.task} name its runs. Remove it."
+        )
+    return [Adopted(said.was, said.why) for said in study.same_as]
 
 
 def lacks_checkpoints(run: PlannedRun, store: Store, task: Task) -> bool:

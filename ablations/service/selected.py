@@ -1,24 +1,26 @@
 """Resolve a command line's selectors: a study with its task and plan in one store, or a bundle."""
 
 import atexit
+import shlex
 import shutil
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import typer
 
 from ablations.plan.plan import Plan
 from ablations.service.collect_detached import collect_detached
+from ablations.service.last_selection import FIELDS, recall, remember
 from ablations.service.opened_bundles import opened_bundles
 from ablations.service.run_states import plan_with_states
 from ablations.study.overrides import nested
 from ablations.study.selectors import Selection, selection
 from ablations.study.study import Study, load_study
 from experiments.errors import UserError
-from experiments.store.layout import Store
+from experiments.store.layout import MARKER, Store
 from experiments.tasks.base import Task
 from experiments.tasks.columns import Column
 from experiments.tasks.load import load_task
@@ -35,8 +37,11 @@ class Place:
     store: Path = Path("runs")
     state_dir: Path | None = None
 
-    def open(self, *, create: bool = False) -> Store:
-        """Open the store. Raises UserError (see `Store.open`)."""
+    def open(self, *, create: bool = False, missing: bool = False) -> Store:
+        """Open the store. `missing`: one that does not exist reads as empty. Raises UserError (see `Store.open`)."""
+        if not (create or missing) and not (self.store / MARKER).is_file():
+            what = "is no store (it has no store.json)" if self.store.exists() else "does not exist"
+            raise UserError(f"The store {self.store.absolute()} {what}. Name the folder of the runs with --store.")
         return Store.open(self.store, self.state_dir, create=create)
 
     @property
@@ -59,12 +64,35 @@ class Selectors(Place):
         """The options parsed. Raises UserError."""
         return selection(self.profile, self.corpus, self.rows, self.seeds, self.sets or ())
 
-    def words(self) -> tuple[str, ...]:
-        """The words that select the same table, with the last part of the corpus's path."""
-        options = {"--profile": self.profile, "--corpus": self.corpus and Path(self.corpus).name, "--rows": self.rows}
+    def words(self, *, whole: bool = False) -> tuple[str, ...]:
+        """The words that select the same table, with the last part of the corpus's path.
+
+        whole: as they can be pasted here, with all of that path and with the store.
+        """
+        corpus = self.corpus if whole else self.corpus and Path(self.corpus).name
+        options = {"--profile": self.profile, "--corpus": corpus, "--rows": self.rows}
         options["--seeds"] = str(self.seeds) if self.seeds else None
         words = [word for name, value in options.items() if value for word in (name, value)]
-        return (*words, *(word for item in self.sets or () for word in ("--set", item)))
+        words += [word for item in self.sets or () for word in ("--set", item)]
+        return (*words, *(self.where.split() if whole and self.where != Place().where else ()))
+
+    def with_last(self, study: str | None) -> tuple[str, Self]:
+        """The study with these selectors; without one the store's last selection, where options given here replace its.
+
+        Raises UserError if no selection was used in the store.
+        """
+        if study is not None:
+            return study, self
+        store = self.open()
+        last = recall(store)
+        if last is None:
+            raise UserError(
+                f"No study is named, and {store.root} has no last selection. Name a study; `ablations tables "
+                f"{self.where}` lists what is there."
+            )
+        own = {name: value for name in FIELDS if (value := getattr(self, name)) is not None}
+        typer.echo(f"{last.words}: the last selection used in {self.store}", err=True)
+        return last.study, replace(self, **(last.options | own))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +104,8 @@ class SelectedTable:
     replan: Callable[[], Plan]  # with current states
     columns: tuple[Column, ...]
     asked: tuple[str, ...] = ()  # words of a command line that selects this table, without folders
+    to_paste: str = ""  # the same words with folders and the store, quoted for a shell
+    remember: Callable[[], None] = lambda: None  # keep this selection as the last one of its store
 
     @property
     def plan(self) -> Plan:
@@ -103,23 +133,42 @@ def task_of(study: Study) -> Task:
     return task.with_columns([metric.column for metric in study.metrics]) if study.metrics else task
 
 
-def choose(study_name: str, selectors: Selectors, many: bool = True) -> Selected:
-    """Resolve the selectors. Reads the store if it exists; never creates one. Raises UserError.
+def choose(
+    study_name: str, selectors: Selectors, many: bool = True, *, there: bool = False, used: bool = False
+) -> Selected:
+    """Resolve the selectors. Never creates a store. Raises UserError.
 
-    many: accept over 10,000 rows. Verbs that start work pass the user's --yes.
+    many: accept over 10,000 rows. Verbs that start work pass the user's --yes. there: the store must exist. used: the
+    selection is the user's own, so it becomes the last one of the store.
     """
     chosen = selectors.selection()
     study = load_study(study_name, many)
     task = task_of(study)
-    store = selectors.open()
+    store = selectors.open(missing=not there)
     collect_detached(store)
 
+    def keep() -> None:
+        remember(store, study_name, {name: getattr(selectors, name) for name in FIELDS})
+
     def replan() -> Plan:
-        return plan_with_states(study, chosen, task, store)
+        plan = plan_with_states(study, chosen, task, store)
+        if used:  # once it is known to select something
+            keep()
+        return plan
 
     asked = (Path(study_name).name, *selectors.words())
+    paste = shlex.join([study_name, *selectors.words(whole=True)])
     columns = tuple(task.columns)
-    return Selected(study=study, task=task, store=store, replan=replan, columns=columns, asked=asked)
+    return Selected(
+        study=study,
+        task=task,
+        store=store,
+        replan=replan,
+        columns=columns,
+        asked=asked,
+        to_paste=paste,
+        remember=keep,
+    )
 
 
 def device_count(text: str) -> int:
@@ -131,10 +180,10 @@ def device_count(text: str) -> int:
     return int(text)
 
 
-def choose_table(study_name: str, selectors: Selectors) -> SelectedTable:
+def choose_table(study_name: str, selectors: Selectors, *, used: bool = True) -> SelectedTable:
     """Like `choose`, for verbs that only read: STUDY may also be a bundle (`ablations bundle`) of one table."""
     if not is_bundle(study_name):
-        return choose(study_name, selectors)
+        return choose(study_name, selectors, there=True, used=used)
     selected = selectors.profile, selectors.corpus, selectors.rows, selectors.seeds
     if selected != (None,) * 4 or selectors.sets:
         raise UserError(f"{study_name} is a bundle of one table. Leave out the selectors.")

@@ -8,6 +8,7 @@ from ablations.service.enqueue import enqueue, prepare, wanted
 from ablations.service.forecast import refuse_above
 from ablations.service.made_again import say_renewed, say_trained_again, trained_again
 from ablations.service.obstacles import crowded, refuse
+from ablations.service.orphans import orphans, say_orphans
 from ablations.service.selected import Selected
 from ablations.service.sharing import as_one, resolve_auto
 from ablations.service.work import WorkOptions
@@ -51,10 +52,12 @@ class Training:
 
 def queue_runs(chosen: Selected, plan: Plan, runs: list[PlannedRun], stale: str, progress: Progress, say: Say) -> None:
     """Prepare the inputs of these runs and queue them. Raises UserError (see `prepare`)."""
-    for note in filter(None, [*plan.notes, say_trained_again(trained_again(chosen, runs)), say_renewed(runs, stale)]):
+    made_again = [say_trained_again(trained_again(chosen, runs)), say_renewed(runs, stale)]
+    for note in filter(None, [*plan.notes, *say_orphans(orphans(chosen, plan, runs), chosen.to_paste), *made_again]):
         say(f"note: {note}")
     prepare(chosen, runs, progress)
     added = enqueue(chosen, plan, runs, stale)
+    chosen.remember()  # of a store that this call created
     asked, every = {run.run_id for run in runs}, plan.trainings
     left = sum(run.run_id in asked for run in every)
     say(f"{number(len(every), 'run')}: {len(every) - left} done, {added} queued now, {left - added} queued before")

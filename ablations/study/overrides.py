@@ -1,7 +1,9 @@
 """Settings by dotted name, {"model.d_k": 16}: from TOML tables and `--set` to a validated configuration."""
 
+import json
 import math
 import re
+import shlex
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -74,6 +76,12 @@ def _parse_value(text: str) -> Any:
     except RecursionError:
         raise ValueError("its value is nested too deeply") from None
     return parsed["v"] if len(parsed) == 1 else text  # a line break in the text starts another key
+
+
+def as_set(name: str, value: Any) -> str:
+    """What `--set` takes for a setting: the inverse of `parse_set`, quoted for a shell where it must be."""
+    text = value if isinstance(value, str) and _parse_value(value) == value else json.dumps(value, ensure_ascii=False)
+    return shlex.quote(f"{name}={text}")
 
 
 def setting_names(config_type: type[TaskConfig]) -> list[str]:

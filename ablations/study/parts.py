@@ -56,6 +56,13 @@ class SeedRule(Section):
         return self
 
 
+class SameAs(Section):
+    """The author's word that runs with other settings stand for those of the study; see docs/own-task.md."""
+
+    was: Settings = Field(description="settings with which these runs were trained, such as an earlier command")
+    why: Annotated[Text, Field(min_length=1)] = Field(description="printed under the table")
+
+
 def _kind_of_seeds(value: Any) -> str:
     return "rule" if isinstance(value, dict | SeedRule) else "number"
 

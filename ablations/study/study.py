@@ -8,7 +8,20 @@ from pydantic import BeforeValidator, Field, FiniteFloat, model_validator
 
 from ablations.study.messages import suggestion
 from ablations.study.overrides import Overrides, dotted
-from ablations.study.parts import Branch, Count, Ensemble, Group, Key, Metric, SeedRule, Seeds, Settings, Text, Tune
+from ablations.study.parts import (
+    Branch,
+    Count,
+    Ensemble,
+    Group,
+    Key,
+    Metric,
+    SameAs,
+    SeedRule,
+    Seeds,
+    Settings,
+    Text,
+    Tune,
+)
 from ablations.study.printed import check_claim, check_pivot, check_rule
 from ablations.study.published import Cited, Claim
 from ablations.study.study_file import builtin_names, read_study
@@ -154,6 +167,9 @@ class Study(Section):
         {}, description="operations per second that a device sustains, by part of its name; for costs by time"
     )
     notes: tuple[Text, ...] = Field((), strict=False, description="printed under the table")
+    same_as: tuple[SameAs, ...] = Field(
+        (), strict=False, description="runs of an own task with other settings that stand for the study's"
+    )
     origin: str = Field("", description="where the study was read from, for messages")
     folder: Path | None = Field(None, description="folder of the study file; None for a built-in study")
 

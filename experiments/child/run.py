@@ -34,13 +34,14 @@ from experiments.config import DeviceSpec, TaskConfig
 from experiments.errors import Damaged, Preempted
 from experiments.events.event_log import EventWriter
 from experiments.events.training_time import training_time
-from experiments.identity import PROBE_ID, eval_identity, run_identity, trunk_in
+from experiments.identity import PROBE_ID, eval_identity, trunk_in
 from experiments.processes.identity import age_s
 from experiments.processes.meter import Meter
 from experiments.records import TRAINING, ChildExit, FailureClass
 from experiments.store import provenance
 from experiments.store.code import code_digest, code_digests
 from experiments.store.keeps import Keep, union
+from experiments.store.known_runs import name_of
 from experiments.store.layout import Store
 from experiments.store.results import FILE, Revision, TrainingResult
 from experiments.store.sealed import write_json
@@ -209,7 +210,8 @@ def _check_identities(spec: AttemptSpec, config: TaskConfig) -> None:
     """Raises Damaged if settings do not fit the identity of the run or of an evaluation: tables would be wrong."""
     if spec.run_id == PROBE_ID:
         return
-    named = {spec.run_id: run_identity(config, spec.inputs)}
+    store = Store.open(spec.store, create=False)
+    named = {spec.run_id: name_of(store, spec.run_id, config, spec.inputs, train=spec.train)}
     for item in spec.evaluations:
         named[item.eval_id] = eval_identity(spec.run_id, item.settings, item.inputs)
     for identity, made in named.items():

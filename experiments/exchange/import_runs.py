@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from experiments.errors import UserError, explain_os_errors
 from experiments.exchange.redaction import ANYONE
+from experiments.store.adopted import FILE as ADOPTED
 from experiments.store.durable import fsync_tree, whole_folder
 from experiments.store.layout import Store
 from experiments.store.results import FILE, TrainingResult
@@ -100,9 +101,10 @@ def _copy_training(source: Store, target: Store, run_id: str, result: TrainingRe
             shutil.copyfile(path, place)
     result.write(folder / FILE, attempt=number)
     fsync_tree(folder)
-    config = source.run_folder(run_id) / "config.json"
-    if _is_inside(config, source) and not (target.run_folder(run_id) / "config.json").exists():
-        shutil.copyfile(config, target.run_folder(run_id) / "config.json")
+    for name in ("config.json", ADOPTED):
+        path = source.run_folder(run_id) / name
+        if _is_inside(path, source) and not (target.run_folder(run_id) / name).exists():
+            shutil.copyfile(path, target.run_folder(run_id) / name)
     return number
 
 

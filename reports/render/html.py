@@ -6,7 +6,6 @@ is there a second time as JSON, for `ablations verify`.
 
 import itertools
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape as escape_html
 
@@ -15,7 +14,7 @@ from experiments.identity import seed_in_words
 from reports.render.cells import Cell, Grid, Head, Line, labels_span
 from reports.render.checklist import checklist
 from reports.render.html_sections import escape, failures_section, figures_section, runs_section
-from reports.render.latex import MADE_BY
+from reports.render.made_by import comment
 from reports.render.numbers import fixed
 from reports.render.page_style import CSS
 from reports.render.printed import printed
@@ -36,7 +35,7 @@ def render(table: Table, figures: Mapping[str, tuple[str, bytes]] | None = None,
     title = escape(table.title or table.name)
     parts = [
         "<!DOCTYPE html>",
-        *([f"<!-- {MADE_BY}{_comment(table.asked)} -->"] if table.asked else []),
+        *comment(table),
         '<html lang="en"><head><meta charset="utf-8">',
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
@@ -59,11 +58,6 @@ def render(table: Table, figures: Mapping[str, tuple[str, bytes]] | None = None,
         "</body></html>",
     ]
     return "\n".join(parts) + "\n"
-
-
-def _comment(text: str) -> str:
-    """Text inside a comment must not end the comment."""
-    return re.sub(r"[<>]|--(?=-|>|!)", " ", plain(text))
 
 
 def _data(grid: Grid) -> str:

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from reports.render.latex_cells import alignment, body_of, heads, lines
 from reports.render.latex_text import escape, foreign
 from reports.render.latex_width import BOTH_COLUMNS, HALF, ONE_COLUMN, Fit, fit
+from reports.render.made_by import MADE_BY
 from reports.render.markdown import as_pipe
 from reports.render.printed import Printed, printed
 from reports.render.text import plain
 from reports.results.table import Table
 
-MADE_BY = "made with: ablations report "  # `ablations verify` reads it
 _SCALED = r"\resizebox{\ifdim\width>\linewidth \linewidth\else\width\fi}{!}{%"
 
 

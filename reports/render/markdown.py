@@ -3,6 +3,7 @@
 import re
 
 from reports.render.cells import Cell, Grid
+from reports.render.made_by import comment
 from reports.render.printed import printed
 from reports.render.text import plain, width
 from reports.results.table import Table
@@ -23,6 +24,7 @@ def render(table: Table) -> str:
     if shown.warnings or shown.notes:
         lines = [f"- **Warning:** {escape(note)}" for note in shown.warnings]
         parts.append("\n".join([*lines, *(f"- {escape(note)}" for note in shown.notes)]) + "\n")
+    parts += [f"{line}\n" for line in comment(table)]
     return "\n".join(parts)
 
 

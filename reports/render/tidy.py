@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from reports.render.csv import cell, text
+from reports.render.made_by import COMMAND, FIELD
 from reports.results.results import Outcome
 from reports.results.table import Row, Table
 
@@ -22,12 +23,13 @@ def render(table: Table) -> str:
     settings = list(dict.fromkeys([*table.settings, *(name for one in outcomes for name in one.run.overrides)]))
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow([*NAMES, *map(text, settings)])
+    made = {FIELD: f"{COMMAND}{table.asked}"} if table.asked else {}
+    writer.writerow([*NAMES, *map(text, settings), *made])
     for row in table.rows:
         for outcome in row.outcomes:
             values = [cell(outcome.setting(name)) for name in settings]
             for line in _lines(table, row, outcome):
-                writer.writerow([*(cell(line.get(name)) for name in NAMES), *values])
+                writer.writerow([*(cell(line.get(name)) for name in NAMES), *values, *map(text, made.values())])
     return stream.getvalue()
 
 

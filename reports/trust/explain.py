@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ablations.study.messages import suggestion
+from ablations.study.overrides import as_set
 from experiments.config import flatten
 from experiments.errors import UserError
 from experiments.store.results import EvaluationResult
@@ -17,6 +18,7 @@ from reports.table.cost import shown
 from reports.table.provenance import corpus_name
 
 Explanation = dict[str, Any]
+SETTINGS = ("configuration", "changes_from_base")  # parts whose entries `--set` takes
 
 
 def explain(table: Table, cell: str) -> Explanation:
@@ -82,6 +84,9 @@ def _run(outcome: Outcome, columns: list[Column]) -> Explanation:
     run, facts = outcome.run, outcome.record
     found: Explanation = {} if run.members else {"seed": run.seed}
     found |= {"run_id": run.run_id, "state": run.state}
+    if run.adopted is not None:
+        word = run.adopted
+        found["taken_over"] = {"trained_with": dict(word.was), "who": word.who, "when": word.when, "why": word.why}
     found["attempt"] = facts.attempt if facts else None
     found |= run_facts(facts)
     found |= {"command": facts.command if facts else None, "platform": facts.platform if facts else None}
@@ -116,7 +121,11 @@ def as_text(found: Mapping[str, Any]) -> str:
 def _lines(value: Mapping[str, Any], indent: str) -> Iterator[str]:
     for name, part in value.items():
         head = f"{indent}{name.replace('_', ' ')}"
-        if isinstance(part, Mapping):
+        if name in SETTINGS and part:
+            yield head
+            given = {key: item for key, item in part.items() if item is not None and key != "task"}
+            yield from (f"{indent}  {plain(as_set(key, item))}" for key, item in given.items())
+        elif isinstance(part, Mapping):
             if part:
                 yield head
                 yield from _lines(part, indent + "  ")

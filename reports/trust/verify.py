@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import re
-import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,12 +13,13 @@ from experiments.errors import UserError
 from reports.render import tidy
 from reports.render.formats import render
 from reports.render.html import GRID_JSON
-from reports.render.latex import MADE_BY
+from reports.render.made_by import FIELD, MADE_BY
 from reports.render.printed import printed
 from reports.results.table import Table
 from reports.table.row_records import SPENT
 from reports.table.spent import is_note
 
+LEFT_OUT = (*SPENT, FIELD)  # of records
 SUFFIXES = {".tex": "latex", ".md": "markdown", ".csv": "csv", ".json": "json", ".html": "html"}
 TIDY = "tidy-csv"
 FORMATS = (*SUFFIXES.values(), TIDY)
@@ -36,15 +36,6 @@ class Verdict:
     def same(self) -> bool:
         """Whether the file is what the store gives now."""
         return not self.changed
-
-
-def asked_for(text: str) -> list[str]:
-    """The selectors that a LaTeX or HTML file was made with; empty if the file does not contain them."""
-    found = re.search(rf"^(?:% |<!-- ){re.escape(MADE_BY)}([^\n]*?)(?: -->)?$", text, re.MULTILINE)
-    try:
-        return shlex.split(found[1]) if found else []
-    except ValueError:
-        return []
 
 
 def format_of(suffix: str, text: str) -> str:
@@ -73,13 +64,19 @@ def verify(text: str, table: Table, format_: str) -> Verdict:
 
 
 def lasting(text: str, format_: str) -> str:
-    """The text without costs: they go on growing with attempts at its runs for other tables."""
+    """The text without costs, which go on growing with attempts for other tables, and without how it was made."""
+    if format_ in ("csv", TIDY):
+        return "\n".join(map(repr, _cells(text, "csv")))
     if format_ != "json":
-        return "".join(line for line in text.splitlines(keepends=True) if not is_note(line))
+        return "".join(line for line in text.splitlines(keepends=True) if _lasts(line)).rstrip("\n")
     rows = _parsed(text)
     if text.strip() != json.dumps(rows, indent=1, ensure_ascii=False):
         return text
-    return json.dumps([{n: v for n, v in row.items() if n not in SPENT} for row in rows if isinstance(row, dict)])
+    return json.dumps([{n: v for n, v in row.items() if n not in LEFT_OUT} for row in rows if isinstance(row, dict)])
+
+
+def _lasts(line: str) -> bool:
+    return not is_note(line) and MADE_BY not in line
 
 
 def _differences(before: list[list[str]], after: list[list[str]], rows: list[str]) -> Iterator[str]:
@@ -111,14 +108,16 @@ def _notes(text: str, now: str, format_: str) -> Iterator[str]:
 def _other_lines(text: str, format_: str) -> list[str]:
     lines = [line.strip() for line in text.split("\n") if line.strip()]
     if format_ == "latex":
-        return [line for line in lines if not line.endswith(r"\\") and not is_note(line)]
-    return [line for line in lines if not line.startswith("|") and not is_note(line)]
+        return [line for line in lines if not line.endswith(r"\\") and _lasts(line)]
+    return [line for line in lines if not line.startswith("|") and _lasts(line)]
 
 
 def _cells(text: str, format_: str) -> list[list[str]]:
     """Lines of cells, heads first; a cell that spans columns is followed by empty ones."""
     if format_ in ("csv", TIDY):
-        return list(csv.reader(io.StringIO(text)))
+        records = list(csv.reader(io.StringIO(text)))
+        place = records[0].index(FIELD) if records and FIELD in records[0] else None
+        return records if place is None else [[*line[:place], *line[place + 1 :]] for line in records]
     if format_ == "json":
         return _of_objects(_parsed(text))
     if format_ == "html":
@@ -151,5 +150,5 @@ def _parsed(text: str) -> list[Any]:
 
 
 def _of_objects(rows: list[Any]) -> list[list[str]]:
-    names = list(dict.fromkeys(name for row in rows if isinstance(row, dict) for name in row if name not in SPENT))
+    names = list(dict.fromkeys(name for row in rows if isinstance(row, dict) for name in row if name not in LEFT_OUT))
     return [names, *([json.dumps(row.get(name), ensure_ascii=False) for name in names] for row in rows)]

@@ -55,9 +55,37 @@ def test_a_latex_table_says_how_it_was_made(cli: Cli, tiny: Path, store: Path, t
     assert str(tiny.parent) not in path.read_text(encoding="utf-8")
     assert "all equal to the store's" in cli("verify", path, "--store", store).stdout
     assert "rows were added or left out" in cli("verify", path, "--rows", "base", "--store", store, code=1).stdout
-    nameless = tmp_path / "t.csv"
-    cli("report", tiny, "--seeds", "2", "--store", store, "--format", "csv", "--out", nameless)
-    assert "does not name its study" in cli("verify", nameless, "--store", store, code=2).stderr
+
+
+@pytest.mark.parametrize("format_", ["latex", "markdown", "csv", "json", "html"])
+def test_every_printed_table_names_its_study_and_selection(
+    cli: Cli, tiny: Path, store: Path, tmp_path: Path, format_: str
+) -> None:
+    """Nothing but the file and the store is needed: the study is found where its runs were queued from."""
+    path = tmp_path / "paper" / f"table.{format_}"
+    path.parent.mkdir()
+    cli("report", tiny, "--seeds", "2", "--rows", "base,h1", "--store", store, "--format", format_, "--out", path)
+    cli("report", tiny, "--rows", "untrained", "--store", store)  # not the last selection either
+    text = path.read_text(encoding="utf-8")
+    assert str(tiny.parent) not in text and "tiny.toml --rows base,h1 --seeds 2" in text
+    assert "all equal" in cli("verify", path, "--format", format_, "--store", store, cwd=path.parent).stdout
+    earlier = _as_earlier_versions_wrote_it(text, format_)
+    path.write_text(earlier, encoding="utf-8")
+    made = ["--seeds", "2", "--rows", "base,h1", "--format", format_, "--store", store]
+    assert "all equal" in cli("verify", path, tiny, *made).stdout
+    cli("report", tiny, "--seeds", "2", "--rows", "base,h1", "--store", store)
+    by_last = cli("verify", path, "--format", format_, "--store", store)
+    assert "does not name its study" in by_last.stderr and "the last selection used" in by_last.stderr
+
+
+def _as_earlier_versions_wrote_it(text: str, format_: str) -> str:
+    if format_ == "json":
+        rows = [{name: value for name, value in row.items() if name != "made_with"} for row in json.loads(text)]
+        return json.dumps(rows, indent=1, ensure_ascii=False) + "\n"
+    if format_ == "csv":
+        kept = [re.sub(r',made_with$|,"ablations report .*"$', "", line) for line in text.splitlines()]
+        return "\n".join([*kept, ""])
+    return "".join(line for line in text.splitlines(keepends=True) if "made with" not in line)
 
 
 def test_explain_leads_to_the_files(cli: Cli, tiny: Path, store: Path) -> None:

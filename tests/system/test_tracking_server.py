@@ -56,4 +56,5 @@ def test_a_server_that_is_not_there(cli: Cli, tiny: Path, finished: Path) -> Non
     words = ["ui", tiny, "--seeds", "2", "--store", finished, "--tracking-uri", f"http://127.0.0.1:{free_port()}"]
     said = cli(*words, code=2).stderr
     assert "the server refused it" in said and "Traceback" not in said
-    assert "give its study" in cli("ui", "--tracking-uri", "http://127.0.0.1:9", code=2).stderr
+    there = ["--store", finished, "--tracking-uri", "http://127.0.0.1:9"]
+    assert "the last selection used" in cli("ui", *there, code=2).stderr

@@ -5,13 +5,13 @@ settings, and scores from counts. What cannot be computed again (a perplexity ne
 maker recorded it; a sentence names these numbers to the reader.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ablations.plan.plan import Plan, PlannedEvaluation, PlannedRun
 from experiments.config import TaskConfig, flatten
 from experiments.errors import UserError
-from experiments.identity import eval_identity, identity_settings, run_identity, seed_in_words
+from experiments.identity import eval_identity, identity_settings, recorded_identity, run_identity, seed_in_words
 from experiments.store.ensembles import members, together
 from experiments.store.layout import Store
 from experiments.store.results import EvaluationResult
@@ -65,8 +65,9 @@ def _check_run(where: str, run: PlannedRun, store: Store, names: bool, built_in:
     for record in (result.content, about):
         _equal(where, "run_id", run.run_id, record.get("run_id", run.run_id), "the record has")
         if "config" in record:
-            theirs = dict(flatten(record["config"]))
-            for name, value in identity_settings(run.config).items():
+            theirs, ours = dict(flatten(record["config"])), identity_settings(run.config)
+            theirs = run.adopted.applied(theirs, ours) if run.adopted else theirs
+            for name, value in ours.items():
                 _equal(where, name, value, theirs.get(name, _default(run.config, name)), "the run recorded")
     _equal(where, "inputs", dict(run.inputs), about.get("inputs", dict(run.inputs)), "the run recorded")
     _equal(where, "seed", run.seed, result.config.get("seed", run.seed), "the run recorded")
@@ -74,11 +75,19 @@ def _check_run(where: str, run: PlannedRun, store: Store, names: bool, built_in:
         recorded = result.trunk.run_id, result.trunk.step
         _equal(where, "trunk and its steps", tuple(run.trunk), recorded, "the run recorded")
     if names:
-        _equal(where, "run_id", run.run_id, run_identity(run.config, run.inputs), "its settings give")
+        _equal(where, "run_id", run.run_id, _named(run, about), "its settings give")
     settings = dict(flatten(run.config))
     for name, value in run.overrides.items():
         _equal(where, name, value, settings.get(name), "its settings have")
     _equal(where, "parameters", run.num_params, result.content.get("num_params", run.num_params), "the run recorded")
+
+
+def _named(run: PlannedRun, about: Mapping[str, Any]) -> str:
+    """The name that a run's settings give: of an own task those that it recorded, without any that were added later."""
+    roles, recorded = run.config.roles(), about.get("config")
+    if roles.frozen_defaults or not isinstance(recorded, Mapping):
+        return run_identity(run.config, run.inputs)
+    return recorded_identity(recorded, run.inputs, roles.not_in_run_id)
 
 
 def _check_members(where: str, run: PlannedRun, store: Store) -> None:

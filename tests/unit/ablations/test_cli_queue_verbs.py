@@ -120,12 +120,13 @@ def test_a_name_that_means_nothing_lists_what_there_is(store, name):
         call(store, "cancel", name)
 
 
-def test_retry_takes_failed_ones_and_cancelled_ones_by_name(store):
+def test_retry_takes_failed_and_cancelled_ones(store):
     call(store, "cancel", "A-h16")
-    assert "C-n2" in call(store, "retry")
-    assert states(store)["C-n2"] == "waiting" and states(store)["A-h16"] == "cancelled"
-    call(store, "retry", "A-h16")
-    assert states(store)["A-h16"] == "waiting"
+    assert "A-h16" in call(store, "retry", "A-h16") and states(store)["C-n2"] == "failed"
+    call(store, "cancel", "A-h16")
+    said = call(store, "retry")
+    assert "C-n2" in said and "A-h16" in said
+    assert states(store)["C-n2"] == states(store)["A-h16"] == "waiting"
     assert "nothing to retry" in call(store, "retry", "base")
 
 
@@ -205,11 +206,23 @@ def test_prune_and_rebuild_refuse_while_somebody_works(store):
 
 def test_no_store_is_said(tmp_path):
     nowhere = Store(tmp_path / "nowhere")
-    assert "nothing is queued" in call(nowhere, "status")
-    for verb in (["cancel", "all"], ["log", "base"], ["prune"], ["rebuild"]):
-        with pytest.raises(UserError, match="--store"):
+    reading = (
+        ["status"],
+        ["report", "table3"],
+        ["report"],
+        ["ui"],
+        ["explain", "base"],
+        ["cases", "table3"],
+        ["retry"],
+    )
+    for verb in (*reading, ["evaluate", "table3"], ["cancel", "all"], ["log", "base"], ["prune"], ["rebuild"]):
+        with pytest.raises(UserError, match=r"does not exist\. Name the folder of the runs with --store"):
             call(nowhere, *verb)
     assert not nowhere.root.exists()
+    (tmp_path / "other").mkdir()
+    with pytest.raises(UserError, match="is no store"):
+        call(Store(tmp_path / "other"), "report", "table3")
+    assert not list((tmp_path / "other").iterdir())
 
 
 def test_runs_that_are_held_say_why_and_are_allowed_by_their_studys_name(store):

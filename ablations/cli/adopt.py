@@ -1,0 +1,56 @@
+"""`ablations adopt`: take finished runs over, although a default or the command of their study has changed."""
+
+import shlex
+from typing import Annotated
+
+import typer
+
+from ablations.cli import options
+from ablations.service.orphans import Orphan, orphans
+from ablations.service.selected import Selectors, choose
+from ablations.study.messages import number, show
+from experiments.errors import UserError, explain_os_errors
+from experiments.store.adopted import adopt as keep
+
+
+def adopt(
+    study: options.LastStudy = None,
+    *,
+    selectors: Selectors,
+    why: Annotated[str, typer.Option(metavar="TEXT", help="Why it changes no result; printed under the table.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Take over finished runs of an own task whose default or command has changed since. Asks first.
+
+    Your word is recorded with each run: who, when and why. Nothing is copied or trained, and the table names it.
+    """
+    if not why.strip() or not why.isprintable():
+        raise UserError("--why: write one line that says why the change has no influence on the results.")
+    study, selectors = selectors.with_last(study)
+    chosen = choose(study, selectors, there=True, used=True)
+    plan = chosen.plan
+    found = orphans(chosen, plan, plan.runs)
+    if not found:
+        raise UserError(
+            f"Nothing to take over in {chosen.store.root}: no finished run of {plan.study.name} differs from a missing "
+            "one in a default or the command alone."
+        )
+    for orphan in found:
+        typer.echo(f"  {orphan.planned.name}: {orphan.run_id}, trained with {_differences(orphan)}")
+    if not yes and not typer.confirm(f"Take over {number(len(found), 'run')} as if trained with the present settings?"):
+        typer.echo("nothing was changed")
+        return
+    with explain_os_errors(f"write to the store {chosen.store.root}"):
+        for orphan in found:
+            keep(chosen.store, orphan.run_id, orphan.was, orphan.now, why.strip())
+    typer.echo(f"{number(len(found), 'run')} taken over; `ablations report {shlex.quote(study)}` names them")
+    if queued := dict.fromkeys(orphan.planned.row for orphan in found if orphan.planned.state == "waiting"):
+        typer.echo(f"still queued for training: {', '.join(queued)}; `ablations cancel` takes them out", err=True)
+
+
+def _differences(orphan: Orphan) -> str:
+    def of(settings: object, name: str) -> str:
+        return show(settings[name]) if isinstance(settings, dict) and name in settings else "nothing"
+
+    names = dict.fromkeys([*orphan.was, *orphan.now])
+    return "; ".join(f"{name} = {of(orphan.was, name)}, now {of(orphan.now, name)}" for name in names)

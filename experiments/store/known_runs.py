@@ -1,0 +1,129 @@
+"""Find a user's own run by the settings that it recorded, where its name is not the one that its settings have now.
+
+A run of an own task is named by all of its settings, because a user may change any default. So a setting that is added
+later gives every run another name, although nothing of it changes. What counts is the record: a run is the planned
+one if every setting that it recorded has the planned value, and every setting that it did not record has its default.
+A changed default is then another run. A user may also say that a run is as good as another (adopted.py).
+
+Built-in tasks need none of this: their defaults are frozen, and their runs are named by what differs from them.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from experiments.config import TaskConfig, defaults, flatten
+from experiments.errors import UserError
+from experiments.identity import digest, identity_settings, recorded_identity, run_identity
+from experiments.store.adopted import Adopted, adoptions
+from experiments.store.layout import Store
+from experiments.store.results import FILE
+from experiments.store.sealed import read_json
+
+CONFIG = "config.json"
+
+
+class Known(NamedTuple):
+    """A run of the store, by what it recorded when it was named."""
+
+    run_id: str
+    settings: Mapping[str, Any]  # by dotted name, without task and seed
+    finished: bool
+
+
+class Found(NamedTuple):
+    """The run that a planned one is in the store; `adopted`: on whose word, where their settings differ."""
+
+    run_id: str
+    adopted: Adopted | None = None
+
+
+class KnownRuns:
+    """The runs of a store. `same_as`: what the study itself says of runs with other settings."""
+
+    def __init__(self, store: Store, same_as: Iterable[Adopted] = ()) -> None:
+        self._store, self._same_as = store, tuple(same_as)
+
+    def find(self, config: TaskConfig, inputs: Mapping[str, str]) -> Found:
+        """The planned run: under its own name, unless only another one of the same settings is finished or begun."""
+        own = run_identity(config, inputs)
+        if config.roles().frozen_defaults or self._finished(own):
+            return Found(own)
+        fitting = [
+            (found, known.finished) for known in self.alike(config, inputs) if (found := self._fits(known, config))
+        ]
+        finished = [found for found, done in fitting if done]
+        begun = [found for found, done in fitting if not done and found.adopted is None]
+        if finished:
+            return min(finished, key=lambda found: found.adopted is not None)  # first without anybody's word
+        return Found(own) if self._store.run_folder(own).exists() or not begun else begun[0]
+
+    def alike(self, config: TaskConfig, inputs: Mapping[str, str]) -> list[Known]:
+        """The runs of the same task, seed and data, whatever their settings."""
+        return self._by_kind.get(_kind(config.task, config.seed, inputs), [])
+
+    def _fits(self, known: Known, config: TaskConfig) -> Found | None:
+        planned, usual = identity_settings(config), defaults(type(config))
+        if agrees(known.settings, planned, usual):
+            return Found(known.run_id)
+        for word in (*adoptions(self._store, known.run_id), *self._same_as):
+            if known.finished and agrees(word.applied(known.settings, planned), planned, usual):
+                return Found(known.run_id, word)
+        return None
+
+    def _finished(self, run_id: str) -> bool:
+        return (self._store.run_folder(run_id) / FILE).exists()
+
+    @cached_property
+    def _by_kind(self) -> dict[str, list[Known]]:
+        found: dict[str, list[Known]] = {}
+        for run_id in self._store.run_ids():
+            for kind, known in self._read(run_id):
+                found.setdefault(kind, []).append(known)
+        return found
+
+    def _read(self, run_id: str) -> Iterator[tuple[str, Known]]:
+        try:
+            record = read_json(self._store.run_folder(run_id) / CONFIG) or {}
+        except UserError:  # damaged: `report` names it, where it is a planned one
+            return
+        config, inputs = record.get("config"), record.get("inputs")
+        if isinstance(config, dict) and isinstance(inputs, dict):
+            settings = dict(flatten(config))
+            task, seed = settings.pop("task", ""), settings.pop("seed", None)
+            yield _kind(task, seed, inputs), Known(run_id, settings, self._finished(run_id))
+
+
+def name_of(store: Store, run_id: str, config: TaskConfig, inputs: Mapping[str, str], *, train: bool) -> str:
+    """The name that settings have in a store: that of the run's own record, if they are the settings of this run.
+
+    train: false where the run is finished and only evaluated; then somebody's word may stand for its settings.
+    """
+    made, roles = run_identity(config, inputs), config.roles()
+    recorded = {} if made == run_id or roles.frozen_defaults else _config_of(store, run_id)
+    if not recorded:
+        return made
+    settings = {name: value for name, value in flatten(recorded) if name not in ("task", "seed")}
+    same = agrees(settings, identity_settings(config), defaults(type(config)))
+    return recorded_identity(recorded, inputs, roles.not_in_run_id) if same or not train else made
+
+
+def _config_of(store: Store, run_id: str) -> Mapping[str, Any]:
+    found = (read_json(store.run_folder(run_id) / CONFIG) or {}).get("config")
+    return found if isinstance(found, dict) else {}
+
+
+def agrees(recorded: Mapping[str, Any], planned: Mapping[str, Any], usual: Mapping[str, Any]) -> bool:
+    """Whether a record is of the planned settings: equal in what it has, and the default in what was added since."""
+    return not differing(recorded, planned, usual)
+
+
+def differing(recorded: Mapping[str, Any], planned: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings in which a record is not of the planned ones, with the recorded values; None where it has none."""
+    found = {name: value for name, value in recorded.items() if name not in planned or planned[name] != value}
+    added = {name for name in planned if name not in recorded and planned[name] != usual.get(name)}
+    return {**found, **dict.fromkeys(sorted(added))}
+
+
+def _kind(task: object, seed: object, inputs: Mapping[str, str]) -> str:
+    return digest([task, seed, dict(inputs)])

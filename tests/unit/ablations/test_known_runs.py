@@ -1,0 +1,203 @@
+"""Runs of own tasks are found by what they recorded: neutral settings, changed defaults and commands, a user's word.
+
+The kept store was written by version 0.1.0 (commit 92bd4b7): of two studies with own tasks, all runs, one of them
+interrupted after a checkpoint; without its queue, and without the names of its machine.
+"""
+
+import json
+import shutil
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from ablations.cli.main import app
+from ablations.service.selected import Selectors, choose
+from experiments.errors import UserError
+from tests.small_tables import finish, write_study
+
+KEPT = Path(__file__).parent / "stores" / "own-0.1.0.tar.gz"
+TRAINER = """
+from dataclasses import dataclass
+from experiments.tasks.own.function import column, task
+
+@dataclass
+class Settings:
+    size: float = 2.0
+
+@task(Settings, columns=[column("distance", digits=1)])
+def TASK(settings, context):
+    return {"distance": settings.size * context.seed}
+"""
+STUDY = """
+name = "walk"
+title = "A walk"
+task = "walking_here:TASK"
+[[variation]]
+key = "base"
+[[variation]]
+key = "long"
+set = {size = 4.0}
+"""
+
+
+def call(store: Path, *words: str | Path, code: int = 0) -> Result:
+    done = CliRunner().invoke(app, [*map(str, words), "--store", str(store)])
+    if done.exception and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    assert done.exit_code == code, done.output
+    return done
+
+
+def states(study: Path, store: Path, **options: object) -> list[str]:
+    """By row; the code of an own trainer that was edited makes its runs stale, which are kept."""
+    runs = choose(str(study), Selectors(store=store, **options)).plan.runs  # type: ignore[arg-type]
+    return ["finished" if run.state == "stale" else run.state for run in runs]
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Path:
+    with tarfile.open(KEPT) as archive:
+        archive.extractall(tmp_path, filter="data")
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with both kinds of own task, and a store with their runs."""
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "walking_here.py").write_text(TRAINER)
+    (folder / "walk.toml").write_text(STUDY)
+    finish(folder / "walk.toml", folder / "store")
+    finish(write_study(folder, "command"), folder / "store")
+    return folder
+
+
+@pytest.fixture
+def mine(trained: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(trained, tmp_path / "mine")
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    sys.modules.pop(path.stem, None)  # the next command is a process of its own
+    shutil.rmtree(path.parent / "__pycache__", ignore_errors=True)
+
+
+class TestAStoreOfAnEarlierVersion:
+    def test_is_reported_and_verified(self, kept: Path) -> None:
+        store = kept / "store"
+        assert states(kept / "walk.toml", store, seeds=1) == states(kept / "said.toml", store) == ["finished"] * 2
+        assert "all equal" in call(store, "verify", kept / "walk.csv", kept / "walk.toml").stdout
+        assert "all equal" in call(store, "verify", kept / "said.json", kept / "said.toml").stdout
+
+    def test_keeps_its_runs_when_a_setting_is_added(self, kept: Path) -> None:
+        edit(kept / "walking_long_ago.py", "    steps: int = 6\n", "    steps: int = 6\n    decay: float = 0.0\n")
+        table = call(kept / "store", "report", kept / "walk.toml", "--format", "json").stdout
+        assert [row["distance_test"] for row in json.loads(table)] == [12.0, 24.0]
+        assert [row["state"] for row in json.loads(table)] == ["stale"] * 2, "its code was edited; kept, and marked"
+
+    @pytest.mark.parametrize("added", ["", "    decay: float = 0.0\n"])
+    def test_resumes_what_was_interrupted(self, kept: Path, added: str) -> None:
+        edit(kept / "walking_long_ago.py", "    steps: int = 6\n", f"    steps: int = 6\n{added}")
+        if added:  # an interrupted run never goes on with other code: it begins again, and must come through
+            edit(kept / "walking_long_ago.py", "if context.seed == 2 and", "if False and")
+        study, store = kept / "walk.toml", kept / "store"
+        before = sorted(path.name for path in (store / "runs").iterdir())
+        call(store, "run", study, "--rows", "base", "--seeds", "2", "--devices", "cpu:1", "--stale", "keep")
+        assert sorted(path.name for path in (store / "runs").iterdir()) == before, "no run was begun anew"
+        (second,) = (path.parent for path in store.glob("runs/*/attempts/0002"))
+        events = (second / "0002" / "events.jsonl").read_text()
+        assert ('"resumed"' in events) == (not added)
+        assert states(study, store, rows="base", seeds=2) == ["finished"] * 2
+
+
+class TestASettingOfATrainer:
+    def test_that_is_new_discards_nothing(self, mine: Path) -> None:
+        study, store = mine / "walk.toml", mine / "store"
+        edit(mine / "walking_here.py", "    size: float = 2.0\n", "    size: float = 2.0\n    decay: float = 0.0\n")
+        assert states(study, store) == ["finished"] * 2
+        assert "all done" in call(store, "run", study, "--devices", "cpu:1").stderr
+        assert states(study, store, sets=["decay=0.1"]) == ["missing"] * 2, "another value is another run"
+
+    def test_whose_default_changes_makes_new_runs(self, mine: Path) -> None:
+        study, store = mine / "walk.toml", mine / "store"
+        edit(mine / "walking_here.py", "size: float = 2.0", "size: float = 3.0")
+        assert states(study, store) == ["missing", "finished"], "the row that sets it is what it was"
+        said = call(store, "plan", study).stdout
+        assert "1 finished run of base will not be used" in said and "trained with size = 2.0, now size = 3.0" in said
+        assert f"`ablations adopt {study} --store {store} --why" in said
+        edit(mine / "walking_here.py", "size: float = 3.0", "size: float = 2.0")
+        assert states(study, store) == ["finished"] * 2
+
+    def test_that_is_new_and_then_changes_is_followed(self, mine: Path) -> None:
+        """Each run is found by its own record, whatever was the default when it was named."""
+        study, store, trainer = mine / "walk.toml", mine / "store", mine / "walking_here.py"
+        edit(trainer, "size: float = 2.0", "size: float = 3.0")
+        finish(study, store)
+        edit(trainer, "size: float = 3.0\n", "size: float = 3.0\n    decay: float = 0.0\n")
+        assert states(study, store) == ["finished"] * 2
+        edit(trainer, "size: float = 3.0", "size: float = 2.0")
+        assert states(study, store) == ["finished"] * 2
+        edit(trainer, "decay: float = 0.0", "decay: float = 0.5")
+        assert states(study, store) == ["finished"] * 2, "none of the runs has recorded another value of it"
+
+    def test_a_bundle_of_such_runs_is_read(self, mine: Path) -> None:
+        edit(mine / "walking_here.py", "    size: float = 2.0\n", "    size: float = 2.0\n    decay: float = 0.0\n")
+        packed = mine / "walk.tar.gz"
+        call(mine / "store", "bundle", mine / "walk.toml", "--out", packed)
+        assert call(mine / "none", "report", packed).stdout == call(mine / "store", "report", mine / "walk.toml").stdout
+
+
+class TestTheCommand:
+    OLD, NEW = "in $PWD on", "in the folder $PWD on"
+
+    def test_plan_and_run_say_what_an_edit_leaves_behind(self, mine: Path) -> None:
+        study, store = mine / "command.toml", mine / "store"
+        edit(study, self.OLD, self.NEW)
+        assert states(study, store) == ["missing"] * 2
+        line = "2 finished runs of base, fast will not be used, because the study has changed: trained with command = "
+        assert line in call(store, "plan", study).stdout
+        assert line in call(store, "queue", study).stderr
+
+    def test_adopted_runs_are_the_tables_again_with_the_users_word(self, mine: Path) -> None:
+        study, store = mine / "command.toml", mine / "store"
+        before = json.loads(call(store, "report", study, "--json").stdout)
+        edit(study, self.OLD, self.NEW)
+        words = ("adopt", study, "--why", "only what it prints has changed")
+        with_no = CliRunner().invoke(app, [*map(str, words), "--store", str(store)], input="n\n")
+        assert "nothing was changed" in with_no.output and states(study, store) == ["missing"] * 2
+        assert "2 runs taken over" in call(store, *words, "--yes").stdout
+        assert states(study, store) == ["finished"] * 2
+        after = json.loads(call(store, "report", study, "--json").stdout)
+        assert [row["run_ids"] for row in after] == [row["run_ids"] for row in before]
+        note = call(store, "report", study).stdout
+        assert "base (seed 1), fast (seed 1): trained with command = " in note
+        assert "taken over by \\`ablations adopt\\` on 20" in note and "only what it prints has changed." in note
+        explained = json.loads(call(store, "explain", study, "base", "--json").stdout)["runs"][0]["taken_over"]
+        assert explained["why"] == words[-1] and explained["who"] and self.OLD in explained["trained_with"]["command"]
+        with pytest.raises(UserError, match="Nothing to take over"):
+            call(store, *words, "--yes")
+        packed = mine / "said.tar.gz"
+        call(store, "bundle", study, "--out", packed)
+        assert call(mine / "none", "report", packed).stdout == note
+        edit(study, self.NEW, "somewhere in $PWD on")
+        assert states(study, store) == ["missing"] * 2, "the word was for one command"
+
+    def test_same_as_in_the_study_does_the_same(self, mine: Path) -> None:
+        study, store = mine / "command.toml", mine / "store"
+        old = choose(str(study), Selectors(store=store)).study.command
+        edit(study, self.OLD, self.NEW)
+        edit(study, "[base]", f"[[same_as]]\nwas = {{command = '''{old}'''}}\nwhy = \"it prints more\"\n[base]")
+        assert states(study, store) == ["finished"] * 2
+        assert "taken over by the study's same_as: it prints more." in call(store, "report", study).stdout
+
+    def test_same_as_is_for_own_tasks(self, tmp_path: Path) -> None:
+        study = write_study(tmp_path, "translation")
+        edit(study, "[base]", '[[same_as]]\nwas = {training.train_steps = 5}\nwhy = "x"\n[base]')
+        with pytest.raises(UserError, match="it is for own tasks"):
+            states(study, tmp_path / "store")
