@@ -4,6 +4,7 @@ from ablations.cli import options
 from ablations.cli.run import run_chosen
 from ablations.service.enqueue import wanted
 from ablations.service.made_again import trained_again
+from ablations.service.nearest import nearest_with_results
 from ablations.service.selected import Selectors, choose
 from experiments.errors import UserError
 
@@ -28,7 +29,8 @@ def evaluate(
     if untrained:
         raise UserError(
             f"Not trained in {chosen.store.root} with these settings: {', '.join(untrained)}. `evaluate` never trains: "
-            "train them with `ablations run`, or leave them out with --rows. Only evaluation.* settings may differ."
+            "train them with `ablations run`, or leave them out with --rows. Only evaluation.* settings may differ. "
+            f"{nearest_with_results(study, selectors, plan)}".rstrip()
         )
     members = [run for run in wanted(plan, "keep") if run.read_by]
     if again := trained_again(chosen, [*plan.runs, *members]):

@@ -6,11 +6,13 @@ from typing import Annotated
 import typer
 
 from ablations.cli import options
+from ablations.service.nearest import nearest_with_results
 from ablations.service.selected import Selectors, choose_table
 from ablations.service.tables import table_of
 from experiments.errors import UserError, explain_os_errors
 from experiments.store.durable import write_bytes
 from reports.figures.style import FORMATS
+from reports.trust.bundles.archive import is_bundle
 
 
 def figures(
@@ -25,12 +27,16 @@ def figures(
     wanted = [part.strip() for part in formats.split(",")]
     if not all(part in FORMATS for part in wanted):
         raise UserError(f"--formats {formats}: choose from {', '.join(FORMATS)}, separated by commas.")
-    chosen = choose_table(*selectors.with_last(study))
+    study, selectors = selectors.with_last(study)
+    chosen = choose_table(study, selectors)
     from reports.figures.draw import draw  # imported late: matplotlib takes a second
 
     drawn = draw(table_of(chosen, significance), chosen.store, wanted)
     if not drawn:
-        raise UserError(f"There is nothing to draw yet: {chosen.store.root} has no number of this table.")
+        near = "" if is_bundle(study) else nearest_with_results(study, selectors, chosen.plan)
+        raise UserError(
+            f"There is nothing to draw yet: {chosen.store.root} has no number of this table. {near}".strip()
+        )
     with explain_os_errors(f"write to {out}"):
         out.mkdir(parents=True, exist_ok=True)
         for name, data in drawn.items():

@@ -24,6 +24,7 @@ from experiments.errors import UserError
 
 VERBS = {  # by name, in the order of --help: the module here, and its function
     "studies": ("studies", "studies"),
+    "tables": ("tables", "tables"),
     "new": ("new", "new"),
     "layers": ("layers", "layers"),
     "plan": ("plan", "plan"),

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from ablations.cli import exits, options
 from ablations.cli.terminal import unguarded
+from ablations.service.nearest import nearest_with_results
 from ablations.service.selected import SelectedTable, Selectors, choose_table
 from ablations.service.table_options import TableOptions
 from ablations.service.tables import BY_STUDY, table_of
@@ -20,6 +21,7 @@ from reports.render.printed import choices_for
 from reports.render.terminal import for_terminal
 from reports.results.failures import failures
 from reports.results.table import Table, missing_cells
+from reports.trust.bundles.archive import is_bundle
 
 CARRY_NO_WARNINGS = ("csv", "tidy-csv", "json")
 
@@ -48,9 +50,12 @@ def report(
     The choices of columns, notes and so on may also stand in the study (docs/printing.md). CSV and JSON have every
     column, unless some are chosen here.
     """
-    chosen = choose_table(*selectors.with_last(study))
+    study, selectors = selectors.with_last(study)
+    chosen = choose_table(study, selectors)
     table = print_table(chosen, "json" if as_json else format_, out, significance, provisional, printing)
     gaps = missing_cells(table)
+    if gaps and not is_bundle(study) and (near := nearest_with_results(study, selectors, chosen.plan)):
+        typer.echo(near, err=True)
     if strict and gaps:
         typer.echo(f"{number(gaps, 'cell')} missing", err=True)
         raise typer.Exit(exits.FAILED)

@@ -14,10 +14,12 @@ from rich.live import Live
 from rich.text import Text
 
 from ablations.cli import options
+from ablations.cli.tables import note
 from ablations.cli.terminal import unguarded, visible
 from ablations.service.collect_detached import collect_detached
 from ablations.service.queued_runs import label
-from ablations.service.selected import Selected, Selectors, choose
+from ablations.service.selected import Place, Selected, Selectors, choose
+from ablations.service.store_tables import store_tables
 from ablations.study.messages import duration, number
 from experiments.errors import UserError
 from experiments.events.damage import damaged_events
@@ -29,6 +31,7 @@ from experiments.store.layout import Store
 
 SHOWN = 20  # waiting and cancelled runs listed; the rest is only counted
 WATCH_S = 2.0
+Head = tuple[Selected, list[str]]  # a table, and what is said of its other runs
 
 
 def status(
@@ -49,10 +52,12 @@ def status(
     only = {run.run_id for run in table.plan.trainings} if table and study else None
     if as_json:
         typer.echo(json.dumps(_as_json(opened, only), indent=1, ensure_ascii=False))
-    elif watch:
-        _watch(opened, table, only)
+        return
+    head = (table, _no_longer(table)) if table else None
+    if watch:
+        _watch(opened, head, only)
     else:
-        typer.echo("\n".join(_lines(opened, table, only)))
+        typer.echo("\n".join(_lines(opened, head, only)))
 
 
 def _table(study: str | None, selectors: Selectors) -> Selected | None:
@@ -67,17 +72,17 @@ def _table(study: str | None, selectors: Selectors) -> Selected | None:
     return table
 
 
-def _watch(store: Store, table: Selected | None, only: set[str] | None) -> None:
+def _watch(store: Store, head: Head | None, only: set[str] | None) -> None:
     with Live(console=Console(file=unguarded(sys.stdout)), auto_refresh=False) as live:
         while True:
-            live.update(Text(visible("\n".join(_lines(store, table, only)))), refresh=True)
+            live.update(Text(visible("\n".join(_lines(store, head, only)))), refresh=True)
             time.sleep(WATCH_S)
 
 
-def _lines(store: Store, table: Selected | None = None, only: set[str] | None = None) -> list[str]:
-    head = [_of_table(table)] if table else []
+def _lines(store: Store, head: Head | None = None, only: set[str] | None = None) -> list[str]:
+    of_table = [_of_table(head[0]), *head[1]] if head else []
     with Queue(store.queue_db, create=False) as queue:
-        return head + (_of_queue(store, queue) if only is None else _of_runs(store, queue, only))
+        return of_table + (_of_queue(store, queue) if only is None else _of_runs(store, queue, only))
 
 
 def _of_table(table: Selected) -> str:
@@ -86,6 +91,14 @@ def _of_table(table: Selected) -> str:
     counts = Counter(run.state for run in plan.trainings)
     words = ", ".join(f"{count} {word}" for word, count in counts.items())
     return f"{plan.study.name}, profile {plan.profile}: {number(len(plan.trainings), 'run')}: {words}"
+
+
+def _no_longer(table: Selected) -> list[str]:
+    """Runs of the table that its study does not have any more."""
+    plan = table.plan
+    place = Place(store=table.store.root, state_dir=table.store.state_dir)
+    held = [one for one in store_tables(place, plan.study.name) if one.name.profile == plan.profile]
+    return [f"  {note(one)}: {number(len(one.runs), 'run')} of {', '.join(one.rows)}" for one in held if note(one)]
 
 
 def _of_runs(store: Store, queue: Queue, only: set[str]) -> list[str]:

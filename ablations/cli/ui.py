@@ -14,6 +14,7 @@ from ablations.cli import options
 from ablations.cli.report import page
 from ablations.plan.plan import Plan
 from ablations.service.enqueue import member
+from ablations.service.nearest import nearest_with_results
 from ablations.service.selected import Selected, Selectors, choose
 from ablations.service.tables import table_of
 from experiments.errors import UserError
@@ -52,6 +53,8 @@ def ui(
         raise UserError(f"{opened.mlflow_db} does not exist: no run was started in this store yet.")
     chosen = _chosen(study, selectors, sent=bool(tracking_uri))
     if chosen is not None:
+        if study is not None and (near := nearest_with_results(study, selectors, chosen.plan)):
+            raise UserError(near)
         found = _publish(chosen, tracking_uri or "")
         typer.echo(f"{chosen.study.name} as a comparison: {found.view(server)}")
         typer.echo(f"the same runs as a list: {found.listing(server)}")

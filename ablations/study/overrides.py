@@ -3,7 +3,6 @@
 import json
 import math
 import re
-import shlex
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -79,9 +78,9 @@ def _parse_value(text: str) -> Any:
 
 
 def as_set(name: str, value: Any) -> str:
-    """What `--set` takes for a setting: the inverse of `parse_set`, quoted for a shell where it must be."""
+    """What `--set` takes for a setting: the inverse of `parse_set`; a shell may need quotes around it."""
     text = value if isinstance(value, str) and _parse_value(value) == value else json.dumps(value, ensure_ascii=False)
-    return shlex.quote(f"{name}={text}")
+    return f"{name}={text}"
 
 
 def setting_names(config_type: type[TaskConfig]) -> list[str]:

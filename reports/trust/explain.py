@@ -1,5 +1,6 @@
 """Trace a cell to its runs: commit, command, data, tokenizer, decoding, signature, files."""
 
+import shlex
 import statistics
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -124,7 +125,7 @@ def _lines(value: Mapping[str, Any], indent: str) -> Iterator[str]:
         if name in SETTINGS and part:
             yield head
             given = {key: item for key, item in part.items() if item is not None and key != "task"}
-            yield from (f"{indent}  {plain(as_set(key, item))}" for key, item in given.items())
+            yield from (f"{indent}  {plain(shlex.quote(as_set(key, item)))}" for key, item in given.items())
         elif isinstance(part, Mapping):
             if part:
                 yield head

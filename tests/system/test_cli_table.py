@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import tarfile
+import time
 from pathlib import Path
 
 import pytest
@@ -196,6 +197,8 @@ def test_tables_while_the_store_is_written(cli: Cli, tiny: Path, finished: Path,
         (tmp_path / "log.txt").open("w") as log,
         subprocess.Popen(words, stdout=log, stderr=log, env=environment()) as run,
     ):
+        while not (store / "store.json").is_file():  # until then there is no store to read
+            time.sleep(0.05)
         while run.poll() is None:
             rows = as_json(cli("report", tiny, *options, "--store", store))
             for row, whole in zip(rows, final, strict=True):

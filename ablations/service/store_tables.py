@@ -1,0 +1,215 @@
+"""What a store holds, table by table: a table is a study under a profile on a corpus, with one set of settings.
+
+Which table a run belongs to is recorded with the run. Whether it still is one of the study's shows the study itself, as
+far as it is found: a built-in one, or one that this user queued, in the folder where it was queued from.
+"""
+
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ablations.plan.plan import Plan, PlannedRun
+from ablations.service.members import Members
+from ablations.service.run_states import DONE
+from ablations.service.selected import Place, Selectors, choose
+from ablations.study.overrides import as_set
+from ablations.study.selectors import CORPUS
+from ablations.study.study import builtin_studies
+from experiments.config import defaults, flatten
+from experiments.errors import Damaged, UserError
+from experiments.identity import identity_settings
+from experiments.jobs.queue.queue import Queue
+from experiments.store.known_runs import CONFIG, differing
+from experiments.store.layout import Store
+from experiments.store.results import FILE
+from experiments.store.sealed import read_json
+
+RUNNING, COMPLETE = "running", "complete"
+
+
+class Name(NamedTuple):
+    """The name of a table, as its runs recorded it."""
+
+    study: str
+    profile: str
+    corpus: str
+
+
+@dataclass(frozen=True)
+class HeldRun:
+    """A run of a table in the store or the queue."""
+
+    run_id: str
+    row: str
+    state: str  # finished, or the queue's, or missing
+
+    @property
+    def done(self) -> bool:
+        return self.state in DONE
+
+
+@dataclass(frozen=True)
+class StoreTable:
+    """A table that a store holds runs of."""
+
+    name: Name
+    runs: tuple[HeldRun, ...]
+    settings: Mapping[str, Any] = field(default_factory=dict)  # in which its runs differ from the study as it is now
+    gone: bool = False  # no longer in the study: a row of other data, or one that was removed
+    known: bool = True  # whether the study was found, so that `settings` and `gone` say something
+    changed: float | None = None  # Unix seconds
+    words: tuple[str, ...] = ()  # of a command line that selects it; none where no study does
+
+    @property
+    def rows(self) -> list[str]:
+        return list(dict.fromkeys(run.row for run in self.runs))
+
+    @property
+    def finished(self) -> int:
+        return sum(run.done for run in self.runs)
+
+    @property
+    def state(self) -> str:
+        """ "complete", "running", "3 of 6", "3 of 6, 1 failed"."""
+        counts = Counter(run.state for run in self.runs)
+        if counts[RUNNING]:
+            return RUNNING
+        if self.finished == len(self.runs):
+            return COMPLETE
+        others = [f"{counts[word]} {word}" for word in ("waiting", "failed", "cancelled", "damaged") if counts[word]]
+        return ", ".join([f"{self.finished} of {len(self.runs)}", *others])
+
+
+def store_tables(place: Place, study: str | None = None) -> list[StoreTable]:
+    """The tables of a store, the one that changed last first; of one study alone, if it is named."""
+    store = place.open()
+    members = Members(store)
+    named: dict[Name, dict[str, str]] = {}
+    for run_id in dict.fromkeys([*members.queued, *store.run_ids()]):
+        for member in members.of(run_id):
+            if study in (None, member.study):
+                named.setdefault(Name(*member[:3]), {})[run_id] = member.row
+    paths = _study_paths(store, members)
+    found = [table for name, runs in named.items() for table in _tables(place, store, members, name, runs, paths)]
+    return sorted(found, key=lambda table: (-(table.changed or 0.0), table.name, len(table.settings)))
+
+
+def _tables(
+    place: Place, store: Store, members: Members, name: Name, runs: Mapping[str, str], paths: Mapping[str, str]
+) -> Iterator[StoreTable]:
+    """The table of a name, and one for each other set of settings with which it was run."""
+    words = _words(store, name, runs, paths)
+    plan = _plan(place, words, Counter(runs.values()).most_common(1)[0][1]) if words else None
+    planned = {run.run_id: run for run in plan.trainings} if plan else {}
+    groups: dict[tuple[bool, tuple[tuple[str, str], ...]], list[str]] = {}
+    differences: dict[str, Mapping[str, Any]] = {}
+    for run_id, row in runs.items():
+        gone = False
+        if plan is not None and run_id not in planned:
+            differences[run_id] = of_row = _differences(store, run_id, row, plan)
+            gone = not of_row
+        key = tuple(sorted((name, repr(value)) for name, value in differences.get(run_id, {}).items()))
+        groups.setdefault((gone, key), []).append(run_id)
+    for (gone, _), run_ids in groups.items():
+        settings = differences.get(run_ids[0], {})
+        held = [HeldRun(run_id, runs[run_id], _state(store, members, planned, run_id)) for run_id in run_ids]
+        changed = max((time for run_id in run_ids for time in _times(store, members, run_id)), default=None)
+        sets = [word for name, value in settings.items() for word in ("--set", as_set(name, value))]
+        of_plan = () if plan is None or gone else (*words, *sets)
+        yield StoreTable(name, tuple(held), settings, gone, plan is not None, changed, of_plan)
+
+
+def _differences(store: Store, run_id: str, row: str, plan: Plan) -> Mapping[str, Any]:
+    """The settings in which a run differs from its row as it is planned now; {} where the row is gone, or its data."""
+    present = next((run for run in plan.trainings if run.row == row), None)
+    config = _config(store, run_id)
+    if present is None or not config:
+        return {}
+    planned, usual = identity_settings(present.config), defaults(type(present.config))
+    recorded = {name: value for name, value in flatten(config) if name in planned}
+    return {name: recorded.get(name) for name in differing(recorded, planned, usual)}
+
+
+def _config(store: Store, run_id: str) -> Mapping[str, Any]:
+    try:
+        found = (read_json(store.run_folder(run_id) / CONFIG) or {}).get("config")
+    except UserError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _words(store: Store, name: Name, runs: Mapping[str, str], paths: Mapping[str, str]) -> tuple[str, ...]:
+    """The words that select the table in its study; () where the study is not found."""
+    path = paths.get(name.study)
+    if path is None:
+        return ()
+    corpora = [str(dict(flatten(_config(store, run_id))).get(CORPUS, "")) for run_id in runs]
+    corpus = next((corpus for corpus in corpora if corpus), name.corpus)
+    return (path, "--profile", name.profile, *(("--corpus", corpus) if corpus not in ("", "builtin") else ()))
+
+
+def _plan(place: Place, words: tuple[str, ...], seeds: int) -> Plan | None:
+    """The table as its study is now; None if it cannot be planned: another profile, a corpus that is gone."""
+    given = dict(zip(words[1::2], words[2::2], strict=True))
+    selectors = Selectors(
+        store=place.store,
+        state_dir=place.state_dir,
+        profile=given["--profile"],
+        corpus=given.get("--corpus"),
+        seeds=seeds,
+    )
+    try:
+        return choose(words[0], selectors).plan
+    except UserError:
+        return None
+
+
+def _study_paths(store: Store, members: Members) -> dict[str, str]:
+    """Study → its name or path: built-in ones, and those beside which this user's jobs were queued."""
+    found = {name: name for name in builtin_studies()}
+    folders: dict[str, None] = {}
+    with Queue(store.queue_db, create=False) as queue:
+        for run_id in members.queued:
+            try:
+                claimed = queue.job(run_id)
+            except (Damaged, KeyError):
+                continue
+            if claimed.signed and claimed.job.folder:
+                folders[claimed.job.folder] = None
+    for folder in folders:
+        for path in sorted(Path(folder).glob("*.toml")):
+            try:
+                name = tomllib.loads(path.read_text(encoding="utf-8")).get("name")
+            except (OSError, ValueError):
+                continue
+            if isinstance(name, str):
+                found.setdefault(name, str(path))
+    return found
+
+
+def _state(store: Store, members: Members, planned: Mapping[str, PlannedRun], run_id: str) -> str:
+    """The state that a plan has for a run; without a plan, the store's and the queue's."""
+    queued = members.queued[run_id].state.value if run_id in members.queued else "missing"
+    if run_id in planned:
+        state = planned[run_id].state
+        return queued if state == "missing" and queued == "cancelled" else state
+    if queued in ("waiting", "running"):
+        return queued
+    try:
+        done = store.result(run_id) is not None
+    except Damaged:
+        return "damaged"
+    return "finished" if done else "missing" if queued == "finished" else queued
+
+
+def _times(store: Store, members: Members, run_id: str) -> Iterator[float]:
+    home = store.run_folder(run_id)
+    for path in (home / FILE, home / "evaluations"):
+        if path.exists():
+            yield path.stat().st_mtime
+    if run_id in members.queued:
+        row = members.queued[run_id]
+        yield from (time for time in (row.queued, row.started, row.ended) if time is not None)
