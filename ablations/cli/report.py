@@ -92,12 +92,10 @@ def print_table(
 
 def page(table: Table, chosen: SelectedTable) -> str:
     """The table as an HTML page, with figures and failures from the store."""
-    from reports.figures.draw import FIGURES, draw  # imported late: matplotlib takes a second
+    from reports.figures.draw import for_page  # imported late: matplotlib takes a second
     from reports.render import html
 
-    drawn = draw(table, chosen.store, ["svg"])
-    figures = {name: (FIGURES[name][0], drawn[f"{name}.svg"]) for name in FIGURES if f"{name}.svg" in drawn}
-    return html.render(table, figures, failures(table, chosen.store))
+    return html.render(table, for_page(table, chosen.store), failures(table, chosen.store))
 
 
 def write_out(out: Path, data: bytes) -> None:

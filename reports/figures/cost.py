@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.tasks.columns import Column
 from reports.figures import style
-from reports.render.numbers import group_name
+from reports.render.numbers import fixed, group_name, power
 from reports.results.table import Row, Table
 from reports.table.cost import counted
 
@@ -17,51 +17,63 @@ MOST_NAMES = 10
 
 
 @contextmanager
-def draw(table: Table) -> Iterator["Figure | None"]:
+def draw(table: Table, size: style.Size = style.PAPER) -> Iterator["Figure | None"]:
     """Scores over the counted operations of training; None if there is nothing to draw."""
     columns = [c for c in table.columns if sum(r.measures[c.key].mean is not None for r in table.rows) > 1][:2]
     if not columns or not any(map(counted, table.rows)):
         yield None
         return
-    with style.canvas(1, len(columns), height=2.9) as (figure, axes):
-        for panel, column in zip(axes[0], columns, strict=True):
+    across = min(size.across, len(columns))
+    with style.canvas(size, -(-len(columns) // across), across, height=2.9) as (figure, axes):
+        panels = [panel for line in axes for panel in line][: len(columns)]
+        for panel, column in zip(panels, columns, strict=True):
             _panel(panel, table, column)
-        handles, labels = axes[0][0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=min(7, len(labels)))
+        handles, labels = panels[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=min(size.legend, len(labels)))
+        for panel, column in zip(panels, columns, strict=True):
+            known = _known(table, column)
+            named = {style.label(row.key): _place(row, column) for row in _front(known, column)[:MOST_NAMES]}
+            style.place_names(panel, named, [_place(row, column) for row in known])
         yield figure
 
 
 def _panel(axes: Any, table: Table, column: Column) -> None:
-    known = [row for row in table.rows if row.measures[column.key].mean is not None and counted(row)]
+    known = _known(table, column)
     groups = style.colours([_group(row) for row in known if row.key != table.base])
     axes.grid(True)
+    axes.set_title(style.label(column.header))
     axes.set_xscale("log")
     if column.logarithmic:
         axes.set_yscale("log")
     for group, (colour, marker) in groups.items():
-        members = [row for row in known if _group(row) == group and row.key != table.base]
-        axes.plot(*_places(members, column), linestyle="None", color=colour, marker=marker, label=style.label(group))
+        axes.plot([], [], linestyle="None", color=colour, marker=marker, label=style.label(group))
     if table.base_row in known:
-        axes.plot(*_places([table.base_row], column), linestyle="None", color=style.BASE, marker="*",
-                  markersize=8, label="base")  # fmt: skip
-    front = _front(known, column)
-    axes.plot(*_places(front, column), color=style.FAINT, linewidth=0.8, zorder=0)
-    for row in front[:MOST_NAMES]:
-        x, y = _places([row], column)
-        axes.annotate(style.label(row.key), (x[0], y[0]), textcoords="offset points", xytext=(4, 3), fontsize=6)
+        axes.plot([], [], linestyle="None", color=style.BASE, marker="*", label="base")
+    for row in known:
+        colour, marker = (style.BASE, "*") if row.key == table.base else groups[_group(row)]
+        (x, y), big = _place(row, column), {"markersize": 10} if row.key == table.base else {}
+        [point] = axes.plot([x], [y], linestyle="None", color=colour, marker=marker, **big)
+        style.mark(point, f"{row.key}\n{column.header} {fixed(y, column.digits)}\n{power(x)} operations of training")
+    places = [_place(row, column) for row in _front(known, column)]
+    axes.plot([x for x, _ in places], [y for _, y in places], color=style.FAINT, linewidth=0.8, zorder=0)
     style.logarithmic(axes.xaxis)
     if column.logarithmic:
         style.logarithmic(axes.yaxis)
+    axes.margins(x=0.12, y=0.12)
     axes.set_xlabel("floating-point operations of training")
-    axes.set_ylabel(style.label(column.header))
+    axes.set_ylabel(style.LOWER if column.better == "lower" else style.HIGHER)
+
+
+def _known(table: Table, column: Column) -> list[Row]:
+    return [row for row in table.rows if row.measures[column.key].mean is not None and counted(row)]
 
 
 def _group(row: Row) -> str:
     return group_name(row.group) if row.group and row.group != row.key else "others"
 
 
-def _places(rows: list[Any], column: Column) -> tuple[list[float], list[float]]:
-    return [counted(row) or 0.0 for row in rows], [row.measures[column.key].mean for row in rows]
+def _place(row: Row, column: Column) -> tuple[float, float]:
+    return counted(row) or 0.0, row.measures[column.key].mean or 0.0
 
 
 def _front(rows: list[Row], column: Column) -> list[Row]:

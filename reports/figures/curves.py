@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_POINTS = 200  # of a line
+MOST_TIPS = 12  # points of a line that tell their values
 Curves = dict[str, tuple[NDArray[np.int64], NDArray[np.float64]]]  # row → steps, means over seeds
 
 
@@ -73,8 +74,12 @@ def _mean(seeds: list[dict[int, float]], log: bool) -> tuple[NDArray[np.int64], 
     return np.array(kept), np.exp(np.log(values).mean(axis=0)) if log else values.mean(axis=0)
 
 
+def _better(shown: Logged) -> str:
+    return f"{style.LOWER}   {shown.words}" if shown.column.better == "lower" else f"{shown.words}   {style.HIGHER}"
+
+
 @contextmanager
-def draw(table: Table, store: Store) -> Iterator["Figure | None"]:
+def draw(table: Table, store: Store, size: style.Size = style.PAPER) -> Iterator["Figure | None"]:
     """One panel per group of rows; None where no run logged a metric of the table."""
     curves, shown = read(table, store)
     if shown is None:
@@ -84,10 +89,13 @@ def draw(table: Table, store: Store) -> Iterator["Figure | None"]:
     def line(axes: Any, row: Row, look: Mapping[str, Any]) -> None:
         steps, values = curves[row.key]
         axes.plot(steps, values, **{**look, "marker": "None"})
+        at = np.unique(np.linspace(0, len(steps) - 1, min(len(steps), MOST_TIPS)).round().astype(int))
+        tips = [f"{row.key}\n{shown.words} {values[i]:.4g}\nstep {steps[i]:,}" for i in at]
+        style.marks_along(axes, steps[at], values[at], tips, look["color"])
         if shown.column.logarithmic:
             axes.set_yscale("log")
 
-    with panels.by_group(table, set(curves), line, "steps", shown.words) as figure:
+    with panels.by_group(table, set(curves), line, "steps", _better(shown), size) as figure:
         if shown.column.logarithmic:
             style.logarithmic(figure.axes[0].yaxis)  # the panels share it
         yield figure

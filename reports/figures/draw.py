@@ -6,20 +6,21 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.store.layout import Store
 from reports.figures import cost, curves, effects, lengths, style
+from reports.render.html_figures import Drawn
 from reports.results.results import counts_in, lengths_in
 from reports.results.table import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Drawing = Callable[[Table, Store], "AbstractContextManager[Figure | None]"]
+Drawing = Callable[[Table, Store, style.Size], "AbstractContextManager[Figure | None]"]
 FIGURES: dict[str, tuple[str, Drawing]] = {
-    "effects": ("Changes from base", lambda table, store: effects.draw(table)),
-    "cost": ("Quality against cost", lambda table, store: cost.draw(table)),
+    "effects": ("Changes from base", lambda table, store, size: effects.draw(table, size)),
+    "cost": ("Quality against cost", lambda table, store, size: cost.draw(table, size)),
     "curves": ("Learning curves", curves.draw),
     "lengths": (
         "Scores by sentence length",
-        lambda table, store: lengths.draw(table, counts_in(store), lengths_in(store)),
+        lambda table, store, size: lengths.draw(table, counts_in(store), lengths_in(store), size),
     ),
 }
 
@@ -28,8 +29,23 @@ def draw(table: Table, store: Store, formats: Iterable[str]) -> dict[str, Any]:
     """{"effects.svg": bytes, …} of what can be drawn now; a figure without a number to show is left out."""
     files: dict[str, bytes] = {}
     for name, (_, drawing) in FIGURES.items():
-        with drawing(table, store) as figure:
+        with drawing(table, store, style.PAPER) as figure:
             for format_ in formats:
                 if figure is not None:
                     files[f"{name}.{format_}"] = style.save(figure, name, format_)
     return files
+
+
+def for_page(table: Table, store: Store) -> dict[str, Drawn]:
+    """The same for the HTML page: each for a desk and for a phone, its marks with their values."""
+    found: dict[str, Drawn] = {}
+    for name, (title, drawing) in FIGURES.items():
+        sizes = {"wide": style.WIDE, "narrow": style.NARROW}
+        drawn: dict[str, bytes] = {}
+        for of, size in sizes.items():
+            with drawing(table, store, size) as figure:
+                if figure is not None:
+                    drawn[of] = style.save(figure, f"{name}-{of}", "svg")
+        if drawn:
+            found[name] = Drawn(title, **drawn)
+    return found

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.tasks.columns import Column
 from reports.figures import style
-from reports.render.numbers import group_name
+from reports.render.numbers import fixed, group_name
+from reports.results.comparable import change_digits
 from reports.results.table import Row, Table
 
 if TYPE_CHECKING:
@@ -16,22 +17,28 @@ MOST_ROWS, MOST_COLUMNS = 60, 3
 
 
 @contextmanager
-def draw(table: Table) -> Iterator["Figure | None"]:
-    """Up to three columns side by side, one line per row; None where no change is known."""
+def draw(table: Table, size: style.Size = style.PAPER) -> Iterator["Figure | None"]:
+    """Up to three columns side by side (on a phone one below the other), one line per row; None without a change."""
     columns = [c for c in table.columns if any(r.measures[c.key].change is not None for r in table.rows)]
     rows = [r for r in table.rows if r.key != table.base and any(r.measures[c.key].change is not None for c in columns)]
     columns, rows = columns[:MOST_COLUMNS], rows[:MOST_ROWS]
     if not rows:
         yield None
         return
-    with style.canvas(1, len(columns), height=0.9 + 0.17 * len(rows), sharey=True) as (figure, axes):
-        for panel, column in zip(axes[0], columns, strict=True):
+    across = min(size.across, len(columns))
+    grid = {"sharey": True} if across > 1 else {}
+    with style.canvas(size, -(-len(columns) // across), across, height=0.9 + 0.17 * len(rows), **grid) as (
+        figure,
+        axes,
+    ):
+        panels = [panel for line in axes for panel in line][: len(columns)]
+        for panel, column in zip(panels, columns, strict=True):
             _panel(panel, rows, column)
-        axes[0][0].set_yticks(range(len(rows)), [_name(row) for row in rows])
-        axes[0][0].set_ylim(len(rows) - 0.4, -0.6)  # the first row on top, whole marks in the outer two
-        legends = (panel.get_legend_handles_labels() for panel in axes[0])
+            panel.set_yticks(range(len(rows)), [_name(row) for row in rows])
+            panel.set_ylim(len(rows) - 0.4, -0.6)  # the first row on top, whole marks in the outer two
+        legends = (panel.get_legend_handles_labels() for panel in panels)
         shown = {text: handle for both in legends for handle, text in zip(*both, strict=True)}
-        figure.legend(shown.values(), shown.keys(), loc="outside lower center", ncols=len(shown))
+        figure.legend(shown.values(), shown.keys(), loc="outside lower center", ncols=min(size.legend, len(shown)))
         yield figure
 
 
@@ -43,22 +50,44 @@ def _name(row: Row) -> str:
 def _panel(axes: Any, rows: list[Row], column: Column) -> None:
     axes.axvline(0, color=style.FAINT, linewidth=0.8)
     axes.grid(True, axis="y")
-    unit = "Δ ln" if column.logarithmic else "Δ"
-    better = "left" if column.better == "lower" else "right"
-    axes.set_xlabel(f"{unit} {style.label(column.header)} from base ({better} is better)")
+    axes.set_title(style.label(column.header))
+    unit = "Δ ln from base" if column.logarithmic else "Δ from base"
+    lower = column.better == "lower"
+    axes.set_xlabel(f"{style.LOWER}   {unit}" if lower else f"{unit}   {style.HIGHER}")
     measures = [row.measures[column.key] for row in rows]
     for place, measure in enumerate(measures):
         if measure.test is not None:
             axes.plot([measure.test.low, measure.test.high], [place, place], color=style.COLOURS[0], linewidth=1)
-    paper = [(m.reported_change, i) for i, m in enumerate(measures) if m.reported_change is not None]
-    ours = [(m.change, i, bool(m.test and m.test.marked)) for i, m in enumerate(measures) if m.change is not None]
-    look = {"linestyle": "None", "color": style.COLOURS[0], "marker": "o"}
     tested = any(m.test for m in measures)
-    plain_words = "ours, 95% interval" if tested else "ours"
-    axes.plot([x for x, _, marked in ours if not marked], [i for _, i, m in ours if not m],
-              markerfacecolor="white", label=plain_words, **look)  # fmt: skip
+    hollow, filled = {"markerfacecolor": style.EMPTY, "color": style.COLOURS[0]}, {"color": style.COLOURS[0]}
+    axes.plot([], [], linestyle="None", marker="o", label="ours, 95% interval" if tested else "ours", **hollow)
     if tested:
-        axes.plot([x for x, _, marked in ours if marked], [i for _, i, m in ours if m], label="marked *", **look)
-    if paper:
-        x, y = zip(*paper, strict=True)
-        axes.plot(x, y, linestyle="None", marker="x", color=style.COLOURS[1], label="as published")
+        axes.plot([], [], linestyle="None", marker="o", label="marked *", **filled)
+    if any(m.reported_change is not None for m in measures):
+        axes.plot([], [], linestyle="None", marker="x", color=style.COLOURS[1], label="as published")
+    for place, (row, measure) in enumerate(zip(rows, measures, strict=True)):
+        if measure.change is not None:
+            look = filled if measure.test and measure.test.marked else hollow
+            [point] = axes.plot([measure.change], [place], linestyle="None", marker="o", **look)
+            style.mark(point, _ours(row, column))
+        if measure.reported_change is not None:
+            [point] = axes.plot(
+                [measure.reported_change], [place], linestyle="None", marker="x", color=style.COLOURS[1]
+            )
+            change = fixed(measure.reported_change, change_digits(column), signed=True)
+            style.mark(point, f"{row.key}, as published\n{column.header} {measure.reported}, {change} from base")
+
+
+def _ours(row: Row, column: Column) -> str:
+    """What a mark tells: the mean over seeds, the change, its interval."""
+    measure, places = row.measures[column.key], change_digits(column)
+    value = "" if measure.mean is None else f" {fixed(measure.mean, column.digits)}"
+    spread = "" if measure.sd is None else f" ± {fixed(measure.sd, column.digits)}"
+    unit = " (ln)" if column.logarithmic else ""
+    lines = [
+        f"{row.key}\n{column.header}{value}{spread}, {fixed(measure.change or 0.0, places, signed=True)}{unit} from base"
+    ]
+    if measure.test is not None:
+        low, high = (fixed(bound, places, signed=True) for bound in (measure.test.low, measure.test.high))
+        lines.append(f"95% interval {low} … {high}{', marked *' if measure.test.marked else ''}")
+    return "\n".join(lines)

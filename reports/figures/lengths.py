@@ -20,7 +20,9 @@ FEWEST = 20  # sentences of a bin
 
 
 @contextmanager
-def draw(table: Table, counts_of: CountsOf, lengths_of: LengthsOf) -> Iterator["Figure | None"]:
+def draw(
+    table: Table, counts_of: CountsOf, lengths_of: LengthsOf, size: style.Size = style.PAPER
+) -> Iterator["Figure | None"]:
     """One panel per group of rows; None where no column has counts or too few sentences were kept."""
     column = next((c for c in table.columns if c.counts is not None), None)
     lines = {row.key: made for row in table.rows if column and (made := _line(row, column, counts_of, lengths_of))}
@@ -31,10 +33,14 @@ def draw(table: Table, counts_of: CountsOf, lengths_of: LengthsOf) -> Iterator["
     def line(axes: Any, row: Row, look: Mapping[str, Any]) -> None:
         middles, scores, _ = lines[row.key]
         axes.plot(middles, scores, **look)
+        texts = zip(middles, scores, strict=True)
+        tips = [f"{row.key}\n{column.header} {y:.{column.digits}f}\n{x:.1f} words on average" for x, y in texts]
+        style.marks_along(axes, middles, scores, tips, look["color"])
 
     side = "source" if all(of_source for *_, of_source in lines.values()) else "reference"
     score = style.label(column.header)
-    with panels.by_group(table, set(lines), line, f"words of the {side} sentence", score) as figure:
+    score = f"{style.LOWER}   {score}" if column.better == "lower" else f"{score}   {style.HIGHER}"
+    with panels.by_group(table, set(lines), line, f"words of the {side} sentence", score, size) as figure:
         yield figure
 
 

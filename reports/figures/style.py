@@ -1,45 +1,72 @@
-"""How every figure looks and is written: for print, in one column's width, the same bytes for the same numbers.
+"""How every figure looks and is written: for print in one column's width, for the page in two; the same bytes for the
+same numbers.
 
 matplotlib draws: it is kept since 2003, makes PDF for papers and SVG for the page from one description, needs no
 network or JavaScript, and MLflow brings it along anyway. Labels are never read as its mathematical markup.
 """
 
 import io
+import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from html import escape
 from typing import TYPE_CHECKING, Any
 
+from reports.render import palette
 from reports.render.text import plain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FORMATS = ("pdf", "svg", "png")
-WIDTH, PANEL_HEIGHT = 6.4, 2.1  # inches
-# Okabe and Ito's palette, which colour-blind readers can tell apart; black is base's.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+COLOURS = tuple(on_white for on_white, _ in palette.SERIES)
 MARKERS = ("o", "s", "^", "D", "v", "P")
-BASE, FAINT = "#000000", "#b8b8b8"
+BASE, FAINT, EMPTY = palette.INK[0], palette.FAINT[0], palette.PAGE[0]
+HIGHER, LOWER = "better →", "← better"  # below an axis; beside one they are turned with it
 LONGEST = 28  # characters of a label
+
+
+@dataclass(frozen=True)
+class Size:
+    """Where a figure is shown."""
+
+    width: float  # inches
+    font: float  # points
+    across: int  # panels of one metric each, at most
+    groups: int  # panels with a legend beside each, at most
+    legend: int  # its columns, at most
+    tips: bool = True  # whether marks carry their values
+
+    @property
+    def scale(self) -> float:
+        return self.font / PAPER.font
+
+    def inches(self, inches: float) -> float:
+        """A height on paper, here."""
+        return inches * self.scale
+
+
+PAPER = Size(6.4, 7.5, 3, 2, 7, tips=False)
+WIDE, NARROW = Size(11.0, 9.5, 3, 3, 8), Size(3.9, 9.5, 1, 1, 3)  # the page's: on a desk, on a phone
+PANEL_HEIGHT = 2.1  # inches on paper
 
 _RC: dict[Any, Any] = {
     "text.parse_math": False,
     "text.usetex": False,
     "font.family": ["DejaVu Sans"],  # comes with matplotlib: the same letters everywhere
-    "font.size": 7.5,
-    "axes.titlesize": 8,
+    "axes.titlesize": "large",
+    "axes.titlelocation": "left",
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.linewidth": 0.6,
     "axes.axisbelow": True,
     "axes.unicode_minus": True,
     "grid.linewidth": 0.4,
-    "grid.color": "#e0e0e0",
-    "lines.linewidth": 1.1,
-    "lines.markersize": 4,
+    "grid.color": palette.LINE[0],
     "legend.frameon": False,
-    "legend.fontsize": 6.5,
+    "legend.fontsize": "small",
     "pdf.fonttype": 42,  # letters stay letters: publishers refuse type 3
     "svg.fonttype": "path",
     "savefig.dpi": 200,
@@ -56,16 +83,38 @@ OTHERS = ("Noto Sans CJK KR", "Noto Sans CJK JP", "NanumGothic", "Baekmuk Dotum"
 
 @contextmanager
 def canvas(
-    rows: int = 1, columns: int = 1, height: float = PANEL_HEIGHT, **grid: Any
+    size: Size, rows: int = 1, columns: int = 1, height: float = PANEL_HEIGHT, **grid: Any
 ) -> Iterator[tuple["Figure", Any]]:
-    """A figure of rows × columns panels; `axes[r][c]`."""
+    """A figure of rows × columns panels; `axes[r][c]`. `height`: of a row, in inches on paper."""
     import matplotlib
     from matplotlib.figure import Figure
 
-    fonts = {"font.family": [*_RC["font.family"], *_others()]}
-    with matplotlib.rc_context({**matplotlib.rcParamsDefault, "backend": "agg", **_RC, **fonts}):
-        figure = Figure(figsize=(WIDTH, height * rows), layout="constrained")
+    own = {
+        "font.family": [*_RC["font.family"], *_others()],
+        "font.size": size.font,
+        "lines.linewidth": 1.1 * size.scale,
+        "lines.markersize": 4 * size.scale,
+    }
+    with matplotlib.rc_context({**matplotlib.rcParamsDefault, "backend": "agg", **_RC, **own}):
+        figure = Figure(figsize=(size.width, size.inches(height) * rows), layout="constrained")
+        figure.ablations_tips = {} if size.tips else None  # type: ignore[attr-defined]
         yield figure, figure.subplots(rows, columns, squeeze=False, **grid)
+
+
+def mark(artist: Any, tip: str) -> None:
+    """Let a mark tell its values, where the figure is shown on a page."""
+    tips = artist.get_figure().ablations_tips
+    if tips is not None:
+        artist.set_gid(f"tip-{len(tips)}")
+        tips[artist.get_gid()] = tip
+
+
+def marks_along(axes: Any, steps: Sequence[float], values: Sequence[float], tips: Sequence[str], colour: str) -> None:
+    """Some points of a line that tell their values: unseen until they are pointed at, none on paper."""
+    if axes.get_figure().ablations_tips is not None:
+        for x, y, tip in zip(steps, values, tips, strict=True):
+            [point] = axes.plot([x], [y], linestyle="None", marker="o", color=colour, alpha=0)
+            mark(point, tip)
 
 
 def _others() -> list[str]:
@@ -83,7 +132,18 @@ def save(figure: "Figure", name: str, format_: str) -> bytes:
     with matplotlib.rc_context({"svg.hashsalt": name, **_RC}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
         figure.savefig(stream, format=format_, metadata=_NO_DATE[format_])
-    return stream.getvalue()
+    tips: Mapping[str, str] | None = figure.ablations_tips  # type: ignore[attr-defined]
+    return _with_tips(stream.getvalue(), tips) if format_ == "svg" and tips else stream.getvalue()
+
+
+def _with_tips(svg: bytes, tips: Mapping[str, str]) -> bytes:
+    """Each mark with its values as its title, which SVG shows by itself where the page's script does not run."""
+
+    def titled(found: re.Match[str]) -> str:
+        lines = "&#10;".join(escape(plain(line)) for line in tips[found[1]].split("\n"))
+        return f'<g class="point"><title>{lines}</title>'
+
+    return re.sub(r'<g id="(tip-\d+)">', titled, svg.decode()).encode()
 
 
 def logarithmic(axis: Any) -> None:
@@ -108,8 +168,26 @@ def label(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
+def place_names(axes: Any, named: Mapping[str, tuple[float, float]], points: Sequence[tuple[float, float]]) -> None:
+    """Write names at their points, each where it covers no point and no other name, or else not at all."""
+    from matplotlib.transforms import Bbox
+
+    axes.get_figure().draw_without_rendering()  # settles where points are
+    bounds, half = axes.get_window_extent(), 3 * axes.get_figure().dpi / 72
+    taken = [Bbox([(x - half, y - half), (x + half, y + half)]) for x, y in axes.transData.transform(points)]
+    for name, point in named.items():
+        for x, y, side in ((5, 4, "left"), (5, -10, "left"), (-5, 4, "right"), (-5, -10, "right")):
+            text = axes.annotate(name, point, xytext=(x, y), textcoords="offset points", ha=side, fontsize="small")
+            text.set_in_layout(False)
+            box = text.get_window_extent()
+            if bounds.containsx(box.x0) and bounds.containsx(box.x1) and not any(map(box.overlaps, taken)):
+                taken.append(box)
+                break
+            text.remove()
+
+
 def colours(names: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """A colour and a marker for each name, in order; they repeat after six, in other pairs."""
+    """A colour and a marker for each name, in order; colours repeat after twelve, with other markers."""
     return {
         name: (COLOURS[i % len(COLOURS)], MARKERS[(i + i // len(COLOURS)) % len(MARKERS)])
         for i, name in enumerate(dict.fromkeys(names))

@@ -1,7 +1,7 @@
-"""One HTML page, complete in itself: no network, no script. Details of a cell open by hover, focus or touch.
+"""One HTML page, complete in itself: no network, one script of its own (page_script.py). Details open by hover or click.
 
-The page forbids itself to load or run anything (its Content-Security-Policy), whatever names it holds. The table
-is there a second time as JSON, for `ablations verify`.
+The page forbids itself to load anything, or to run anything but that script (its Content-Security-Policy), whatever
+names it holds. The table is there a second time as JSON, for `ablations verify`.
 """
 
 import itertools
@@ -13,23 +13,30 @@ from ablations.study.messages import number
 from experiments.identity import seed_in_words
 from reports.render.cells import Cell, Grid, Head, Line, labels_span
 from reports.render.checklist import checklist
-from reports.render.html_sections import escape, failures_section, figures_section, runs_section
+from reports.render.html_figures import Drawn, figures_section
+from reports.render.html_sections import escape, failures_section, runs_section
 from reports.render.made_by import comment
-from reports.render.numbers import fixed
+from reports.render.numbers import fixed, group_name
+from reports.render.page_script import DIGEST, SCRIPT
 from reports.render.page_style import CSS
 from reports.render.printed import printed
 from reports.render.setup import paragraph
 from reports.render.text import plain
 from reports.results.failures import Failure
 from reports.results.table import Measure, Row, Table, Test
+from reports.table.provenance import corpus_name
+from reports.table.settings import show
 
 GRID_JSON = "table"
 LONG = 24  # characters
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+POLICY = (
+    f"default-src 'none'; script-src 'sha256-{DIGEST}'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
+    "form-action 'none'"
+)
 
 
-def render(table: Table, figures: Mapping[str, tuple[str, bytes]] | None = None, failed: Sequence[Failure] = ()) -> str:
-    """`figures`: caption and SVG by name (reports/figures); `failed`: reports/results/failures.py."""
+def render(table: Table, figures: Mapping[str, Drawn] | None = None, failed: Sequence[Failure] = ()) -> str:
+    """`figures`: reports/figures/draw.py; `failed`: reports/results/failures.py."""
     shown = printed(table, "html")
     table, grid = shown.table, shown.grid
     title = escape(table.title or table.name)
@@ -40,7 +47,7 @@ def render(table: Table, figures: Mapping[str, tuple[str, bytes]] | None = None,
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>{title}</title><style>{CSS}</style></head><body>",
-        f"<header><h1>{title}</h1><p class=soft>{escape(_summary(table))}</p></header><main>",
+        f'<header><h1>{title}</h1><p class="soft summary">{escape(_summary(table))}</p></header><main>',
         *(f"<p class=warning role=note>{escape(text)}</p>" for text in shown.warnings),
         *_table(table, grid),
         '<ul class="notes">',
@@ -55,6 +62,7 @@ def render(table: Table, figures: Mapping[str, tuple[str, bytes]] | None = None,
         "</dl></section>",
         *runs_section(table),
         f'</main><script type="application/json" id="{GRID_JSON}">{_data(grid)}</script>',
+        f"<script>{SCRIPT}</script>",
         "</body></html>",
     ]
     return "\n".join(parts) + "\n"
@@ -71,11 +79,20 @@ def _data(grid: Grid) -> str:
 def _summary(table: Table) -> str:
     runs = sum(len(row.outcomes) for row in table.rows)
     done = sum(outcome.record is not None for row in table.rows for outcome in row.outcomes)
-    return f"{table.name}: {number(len(table.rows), 'row')}, {done} of {number(runs, 'run')} finished"
+    corpora = dict.fromkeys(filter(None, (corpus_name(outcome) for row in table.rows for outcome in row.outcomes)))
+    parts = [
+        table.name,
+        f"profile {table.profile}" if table.profile else "",
+        f"corpus {', '.join(corpora)}" if corpora else "",
+        table.last_change,
+        f"{number(len(table.rows), 'row')}, {done} of {number(runs, 'run')} finished",
+    ]
+    return " · ".join(filter(None, parts))
 
 
 def _table(table: Table, grid: Grid) -> Iterator[str]:
     spans = labels_span(grid)
+    yield '<div class="tools"></div>'
     yield '<div class="scroll" tabindex="0" role="region" aria-label="The table"><table class="data">'
     yield from _heads([head for head in grid.heads if not (spans and head.kind == "label")])
     yield "<tbody>"
@@ -103,10 +120,18 @@ def _heads(shown: Sequence[Head]) -> Iterator[str]:
         heads = list(group)
         if spans and len(heads) > 1:
             top.append(f'<th class="span" colspan="{len(heads)}" scope="colgroup">{escape(heads[0].top)}</th>')
-            bottom += [f'<th scope="col">{escape(head.sub.replace("paper Δ", "Δ"))}</th>' for head in heads]
+            bottom += [
+                f'<th scope="col"{_name(head)}>{escape(head.sub.replace("paper Δ", "Δ"))}</th>' for head in heads
+            ]
         else:
-            top += [f'<th rowspan="2" scope="col"{_left(head)}>{escape(head.top)}</th>' for head in heads]
+            top += [f'<th rowspan="2" scope="col"{_left(head)}{_name(head)}>{escape(head.top)}</th>' for head in heads]
     yield f"<thead><tr>{''.join(top)}</tr><tr>{''.join(bottom)}</tr></thead>"
+
+
+def _name(head: Head) -> str:
+    """The whole head, for the choice of columns and for copies."""
+    sub = "" if head.sub == "ours" else head.sub
+    return f' data-name="{escape(f"{head.top} {sub}".strip() or head.kind)}"'
 
 
 def _left(head: Head) -> str:
@@ -119,8 +144,12 @@ def _cell(table: Table, head: Head, cell: Cell, line: Line) -> str:
     text = escape(cell.text) + (f"<sup>{escape(cell.mark)}</sup>" if cell.mark else "")
     if head.kind == "row":
         return f'<th scope="row" class="name{_long(cell)}">{text}</th>'
+    if head.kind == "group" and not cell.text and line.row.group != line.row.key:
+        text = f"<span class=again>{escape(group_name(line.row.group))}</span>"  # seen where rows are sorted or hidden
     if head.kind in ("group", "label"):
         return f'<td class="left{_long(cell)}">{text}</td>'
+    if head.kind == "setting" and not text:
+        return f"<td{_of_base(table, head, line.row)}></td>"
     row = line.row_under(head)
     measure = row.measures.get(head.metric) if row and head.kind == "value" else None
     if row is None or measure is None or not text or head.role not in ("ours", "change"):
@@ -128,6 +157,13 @@ def _cell(table: Table, head: Head, cell: Cell, line: Line) -> str:
     kinds = ["cell", *(["best"] if cell.emphasis else []), *(["gap"] if measure.missing or cell.provisional else [])]
     tip = escape_html("\n".join(map(plain, _detail(table, row, measure, head))), quote=True)
     return f'<td class="{" ".join(kinds)}" tabindex="0">{text}<span class="tip" role="tooltip">{tip}</span></td>'
+
+
+def _of_base(table: Table, head: Head, row: Row) -> str:
+    """Base's value, which a blank setting stands for, to sort by."""
+    base = next((other for other in table.rows if other.key == table.base_of(row)), None)
+    known = base is not None and row.outcomes and head.key in base.settings
+    return f' data-base="{escape(show(head.key, base.settings[head.key]))}"' if base and known else ""
 
 
 def _long(cell: Cell) -> str:

@@ -1,6 +1,6 @@
-"""Sections of the page below the table: figures, failures, runs."""
+"""Sections of the page below the table: failures, runs."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape as escape_html
 
 from experiments.identity import seed_in_words
@@ -9,19 +9,6 @@ from reports.results.facts import run_facts
 from reports.results.failures import Failure
 from reports.results.table import Table
 from reports.table.cost import training_seconds
-
-
-def figures_section(figures: Mapping[str, tuple[str, bytes]]) -> Iterator[str]:
-    """Captions and SVG by name, each drawing with its caption as label."""
-    if figures:
-        yield "<section><h2>Figures</h2>"
-        for name, (caption, svg) in figures.items():
-            drawing = svg.decode("utf-8")
-            drawing = drawing[drawing.index("<svg") :].replace(
-                "<svg ", f'<svg role="img" aria-label="{escape(caption)}" ', 1
-            )
-            yield f'<figure id="figure-{escape(name)}">{drawing}<figcaption>{escape(caption)}</figcaption></figure>'
-        yield "</section>"
 
 
 def failures_section(failed: Sequence[Failure]) -> Iterator[str]:

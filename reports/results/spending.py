@@ -4,6 +4,7 @@ A bundle has only the attempts that finished, so it takes along what its maker's
 """
 
 from collections.abc import Collection, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 from pydantic import Field
@@ -34,6 +35,12 @@ def spending(plan: Plan, store: object) -> Spending | None:
     searches = [trials for _, trials in tunings(store, run_ids)]
     every = sorted(run_ids.union(*searches))
     return Spending(runs={run_id: spent(store, run_id) for run_id in every}, searches=searches)
+
+
+def last_change(found: Spending, plan: Plan) -> str:
+    """The day (UTC) on which the last attempt at a plan's runs ended; "" if none is known."""
+    times = [one.t for run in plan.trainings for one in found.runs.get(run.run_id, ()) if one.t]
+    return datetime.fromtimestamp(max(times), UTC).date().isoformat() if times else ""
 
 
 def kept(store: Store) -> Spending | None:

@@ -156,6 +156,8 @@ class Table:
     provisional: bool = False  # whether a cell with a missing seed prints the mean of the others, marked as such
     choices: TableChoices = field(default_factory=TableChoices)  # the study's
     chosen: Choices = field(default_factory=Choices)  # the command's, over the study's
+    profile: str = ""  # of the study, by which the rows are sized
+    last_change: str = ""  # day (UTC) on which the last attempt at its runs ended; "" if no record says
     papers_corpus: bool = True  # whether published numbers are of the corpus that the rows are trained on
 
     def compared(self, column: Column) -> list[Row]:

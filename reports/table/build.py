@@ -10,7 +10,7 @@ from experiments.tasks.columns import START, Column
 from reports.results import comparable
 from reports.results.results import Outcome, collect, counts_in
 from reports.results.sound import Results
-from reports.results.spending import spending
+from reports.results.spending import last_change, spending
 from reports.results.table import Measure, Row, Table
 from reports.statistics import rule, significance
 from reports.statistics.paired import shares_in
@@ -61,6 +61,7 @@ def build_table(
         bases={row.group: row.key for row in rows if plan.study.families and row.key in bases},
         provisional=provisional,
         choices=plan.study.table,
+        profile=plan.profile,
         papers_corpus=settings.on_corpus(rows, plan.study.table.paper_corpus),
     )
     table = replace(table, members=tuple(collect(replace(plan, runs=plan.members), store)))
@@ -70,7 +71,7 @@ def build_table(
     table = rule.with_rule(table, plan)
     table = replace(table, cited=cited(plan.study, resolved))
     if (found := spending(plan, store)) is not None:
-        table = replace(table, spent=spent_on(table, plan, found, decisions))
+        table = replace(table, spent=spent_on(table, plan, found, decisions), last_change=last_change(found, plan))
     of_rule = tuple(seed_rule.notes(table, plan, decisions))
     return replace(
         table,

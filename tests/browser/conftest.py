@@ -49,7 +49,7 @@ def visit(chromium: Any) -> Iterator[Any]:
     def go(url: str, size: dict[str, int] = DESK, wait: str = "load") -> Visit:
         contexts.append(chromium.new_context(viewport=size, locale="en-GB", has_touch=size is PHONE))
         page = contexts[-1].new_page()
-        page.set_default_timeout(180_000)  # MLflow's first page on a busy machine
+        page.set_default_timeout(30_000 if url.startswith("file:") else 180_000)  # MLflow's first page takes long
         seen = Visit(page)
         page.on("request", lambda request: seen.requests.append(request.url))
         page.on(

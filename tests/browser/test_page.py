@@ -1,6 +1,7 @@
 """The HTML page in a real browser: its content, no requests, on a desktop, on a phone, on paper."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +38,13 @@ def test_it_says_what_the_table_says(visit: Any, page: Path, rows: list[dict[str
     assert seen.page.title() == seen.page.locator("h1").inner_text() == "A table of width 8"
     headings = seen.page.locator("h2").all_inner_texts()
     assert headings == ["Figures", "Experimental setup", "Reproducibility checklist", "Runs"]
-    drawn = [svg.bounding_box() for svg in seen.page.locator("figure svg").all()]
-    assert len(drawn) == 4 and all(box["width"] > 300 and box["height"] > 100 for box in drawn)
+    drawn = [svg.bounding_box() for svg in seen.page.locator("figure .wide svg").all()]
+    assert len(drawn) == 4 and all(box["width"] > 1000 and box["height"] > 100 for box in drawn)
+    assert not seen.page.locator("figure .narrow").first.is_visible()
+    subtitle = seen.page.locator(".summary").inner_text()
+    assert re.fullmatch(
+        r"tiny · profile exact · corpus builtin \(\w{8}\) · \d{4}-\d\d-\d\d · 3 rows, 6 of 6 runs finished", subtitle
+    )
     seen.page.get_by_text("Every run of the table").click()
     text = seen.page.inner_text("body")
     assert all(run_id in text for row in rows for run_id in row["run_ids"])

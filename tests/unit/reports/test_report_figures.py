@@ -1,5 +1,7 @@
 """Figures: any name is drawn as text; the same numbers give the same bytes."""
 
+import itertools
+import math
 import re
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
@@ -9,7 +11,8 @@ import pytest
 
 from experiments.events.event_log import EventWriter
 from experiments.store.layout import Store
-from reports.figures import cost, curves, effects, lengths, style
+from reports.figures import cost, curves, effects, lengths, panels, style
+from reports.render import palette
 
 pytestmark = pytest.mark.slow  # matplotlib
 NASTY = [
@@ -65,6 +68,59 @@ def test_names_are_drawn_as_text(bench, tmp_path, text):
         assert not re.search(r"<(?:script|img)|\son\w+=", svg)
         assert all(target.startswith("#") for target in re.findall(r'href="([^"]*)"', svg))
         assert len(svg) < 200_000
+
+
+def lab(colour):
+    """CIE L*a*b* of a colour, and its relative luminance."""
+    red, green, blue = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
+    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (red, green, blue))
+    x = (0.4124 * red + 0.3576 * green + 0.1805 * blue) / 0.95047
+    y = 0.2126 * red + 0.7152 * green + 0.0722 * blue
+    z = (0.0193 * red + 0.1192 * green + 0.9505 * blue) / 1.08883
+    x, root, z = (v ** (1 / 3) if v > 0.008856 else 7.787 * v + 16 / 116 for v in (x, y, z))
+    return (116 * root - 16, 500 * (x - root), 200 * (root - z)), y
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_twelve_colours_can_be_told_apart_and_seen(dark):
+    shown = [pair[dark] for pair in (palette.INK, *palette.SERIES)]
+    for one, other in itertools.combinations(shown, 2):
+        assert math.dist(lab(one)[0], lab(other)[0]) > 15, (one, other)  # 2.3 is just to be seen
+    page = lab(palette.PAGE[dark])[1]
+    for colour in shown:
+        low, high = sorted((lab(colour)[1], page))
+        assert (high + 0.05) / (low + 0.05) >= 3, colour  # WCAG's bound for graphics
+
+
+def test_no_two_lines_of_a_panel_share_a_colour():
+    found = style.colours([f"C-{number}" for number in range(panels.MOST_LINES)])
+    assert len({colour for colour, _ in found.values()}) == panels.MOST_LINES
+
+
+def test_marks_tell_their_values_on_the_page_alone(bench, tmp_path):
+    table, store = finished(bench, "h16 <&>", tmp_path)
+    for name, drawing in drawings(table, store).items():
+        with drawing as figure:
+            assert "<title>" not in style.save(figure, name, "svg").decode()
+    on_page = {
+        "effects": effects.draw(table, style.WIDE),
+        "cost": cost.draw(table, style.NARROW),
+        "curves": curves.draw(table, store, style.NARROW),
+        "lengths": lengths.draw(table, counts_of, lambda outcome, set_: None, style.WIDE),
+    }
+    told = {}
+    for name, drawing in on_page.items():
+        with drawing as figure:
+            root = ElementTree.fromstring(style.save(figure, name, "svg"))
+        told[name] = [element.text for element in root.iter() if element.tag.endswith("}title")]
+    measure, header = table.rows[1].measures["ppl"], table.columns[0].header
+    assert any(
+        text.startswith(f"h16 <&>\n{header} 6.10 ± 0.10, +{measure.change:.3f} (ln) from base\n")
+        for text in told["effects"]
+    )
+    assert any(text.startswith(f"h16 <&>\n{header} 6.10\n") for text in told["cost"])
+    assert "h16 <&>\nperplexity while training 4.5\nstep 2" in told["curves"]
+    assert any(text.startswith("h16 <&>\n") and text.endswith("words on average") for text in told["lengths"])
 
 
 def test_the_same_numbers_give_the_same_bytes(new_bench, tmp_path):

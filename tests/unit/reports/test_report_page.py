@@ -1,5 +1,7 @@
-"""The HTML page: any name is text; nothing runs or is fetched; all numbers are present."""
+"""The HTML page: any name is text; only its own script runs, nothing is fetched; all numbers are present."""
 
+import base64
+import hashlib
 import json
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -7,6 +9,7 @@ from html.parser import HTMLParser
 import pytest
 
 from reports.render import html
+from reports.render.html_figures import Drawn
 from reports.results.failures import Failure
 
 NASTY = [
@@ -21,7 +24,7 @@ class Page(HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.elements, self.open, self.text, self.comments = [], [], [], []
+        self.elements, self.open, self.text, self.comments, self.scripts = [], [], [], [], []
         self.feed(text)
         self.close()
         assert not self.open, self.open
@@ -38,7 +41,9 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data):
-        if self.open and self.open[-1] not in ("script", "style"):
+        if self.open and self.open[-1] == "script":
+            self.scripts.append(data)
+        elif self.open and self.open[-1] != "style":
             self.text.append(data)
 
     def handle_comment(self, data):
@@ -60,19 +65,34 @@ def hostile(bench, text):
 def test_names_are_text(bench, text):
     failed = [Failure(text, 1, text, 1, text, text)]
     drawing = b'<?xml version="1.0"?><svg viewBox="0 0 1 1"><path d="M0"/></svg>'
-    page = Page(html.render(hostile(bench, text), {"f": (text, drawing)}, failed))
+    page = Page(html.render(hostile(bench, text), {"f": Drawn(text, drawing, drawing)}, failed))
     tags = [tag for tag, _ in page.elements]
-    assert tags.count("script") == 1 and not {"img", "iframe", "object", "link", "b", "form"} & set(tags)
+    assert tags.count("script") == 2 and not {"img", "iframe", "object", "link", "b", "form"} & set(tags)
     assert next(attrs for tag, attrs in page.elements if tag == "script")["type"] == "application/json"
     for tag, attributes in page.elements:
         assert not [name for name in attributes if name.startswith("on") or name in ("href", "src", "style")], tag
     assert len(page.comments) == 1
 
 
-def test_it_forbids_itself_the_network_and_scripts(bench):
-    elements = Page(html.render(bench.row("base").table())).elements
-    policy = next(a["content"] for tag, a in elements if a.get("http-equiv") == "Content-Security-Policy")
-    assert policy.startswith("default-src 'none'") and "script-src" not in policy
+def test_it_forbids_itself_the_network_and_any_script_but_its_own(bench):
+    page = Page(html.render(bench.row("base").table()))
+    policy = next(a["content"] for tag, a in page.elements if a.get("http-equiv") == "Content-Security-Policy")
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    _, own = page.scripts  # after the table's data
+    assert rules["default-src"] == "'none'" and "connect-src" not in rules
+    assert rules["script-src"] == f"'sha256-{base64.b64encode(hashlib.sha256(own.encode()).digest()).decode()}'"
+
+
+def test_the_subtitle_names_profile_and_corpus(bench):
+    text = "".join(Page(html.render(bench.row("base").table())).text)
+    assert "small · profile exact · corpus builtin (0c0de0c0) · 1 row, 1 of 1 run finished" in text
+
+
+def test_a_blank_setting_can_be_sorted_and_a_blank_group_read(bench):
+    bench.row("base").row("C1", {"model.d_k": 16}, group="C").row("C2", {"model.d_v": 16}, group="C")
+    text = html.render(bench.table())
+    assert text.count('data-base="64"') == 2  # d_v of C1, d_k of C2
+    assert text.count("<span class=again>(C)</span>") == 1
 
 
 def test_a_cell_tells_its_seeds_and_runs(bench):
