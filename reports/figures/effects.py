@@ -26,8 +26,8 @@ def draw(table: Table, size: style.Size = style.PAPER) -> Iterator["Figure | Non
         yield None
         return
     across = min(size.across, len(columns))
-    grid = {"sharey": True} if across > 1 else {}
-    with style.canvas(size, -(-len(columns) // across), across, height=0.9 + 0.17 * len(rows), **grid) as (
+    height, grid = 0.9 + 0.17 * len(rows), {"sharey": True} if across > 1 else {}
+    with style.canvas(size, -(-len(columns) // across), across, height=height, **grid) as (
         figure,
         axes,
     ):
@@ -84,9 +84,8 @@ def _ours(row: Row, column: Column) -> str:
     value = "" if measure.mean is None else f" {fixed(measure.mean, column.digits)}"
     spread = "" if measure.sd is None else f" ± {fixed(measure.sd, column.digits)}"
     unit = " (ln)" if column.logarithmic else ""
-    lines = [
-        f"{row.key}\n{column.header}{value}{spread}, {fixed(measure.change or 0.0, places, signed=True)}{unit} from base"
-    ]
+    change = fixed(measure.change or 0.0, places, signed=True)
+    lines = [f"{row.key}\n{column.header}{value}{spread}, {change}{unit} from base"]
     if measure.test is not None:
         low, high = (fixed(bound, places, signed=True) for bound in (measure.test.low, measure.test.high))
         lines.append(f"95% interval {low} … {high}{', marked *' if measure.test.marked else ''}")

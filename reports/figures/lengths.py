@@ -35,7 +35,7 @@ def draw(
         axes.plot(middles, scores, **look)
         texts = zip(middles, scores, strict=True)
         tips = [f"{row.key}\n{column.header} {y:.{column.digits}f}\n{x:.1f} words on average" for x, y in texts]
-        style.marks_along(axes, middles, scores, tips, look["color"])
+        style.marks_along(axes, list(middles), list(scores), tips, look["color"])
 
     side = "source" if all(of_source for *_, of_source in lines.values()) else "reference"
     score = style.label(column.header)

@@ -1,6 +1,6 @@
-"""One HTML page, complete in itself: no network, one script of its own (page_script.py). Details open by hover or click.
+"""One HTML page, complete in itself: no network, one script of its own. Details open by hover, focus or click.
 
-The page forbids itself to load anything, or to run anything but that script (its Content-Security-Policy), whatever
+The page forbids itself to load anything, or to run anything but page_script.py (its Content-Security-Policy), whatever
 names it holds. The table is there a second time as JSON, for `ablations verify`.
 """
 

@@ -67,9 +67,9 @@ button, .choose > summary { font: inherit; font-size: .875rem; color: var(--ink)
   border: 1px solid var(--line); border-radius: .375rem; padding: .25rem .75rem; cursor: pointer; list-style: none; }
 button:hover, summary:hover { border-color: var(--soft); }
 .choose { position: relative; }
-.choose > div { position: absolute; z-index: 8; top: 2.2rem; left: 0; max-height: 60vh; overflow: auto; width: max-content;
-  max-width: 88vw; padding: .5rem .75rem; background: var(--page); border: 1px solid var(--line); border-radius: .375rem;
-  box-shadow: 0 4px 16px rgb(0 0 0 / .25); }
+.choose > div { position: absolute; z-index: 8; top: 2.2rem; left: 0; max-height: 60vh; overflow: auto;
+  width: max-content; max-width: 88vw; padding: .5rem .75rem; background: var(--page); border: 1px solid var(--line);
+  border-radius: .375rem; box-shadow: 0 4px 16px rgb(0 0 0 / .25); }
 .choose label { display: block; font-size: .875rem; padding: .125rem 0; overflow-wrap: anywhere; }
 .choose input { margin: 0 .5rem 0 0; }
 th > .sort { color: inherit; background: none; border: 0; padding: 0; text-align: inherit; }
