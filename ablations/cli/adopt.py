@@ -18,7 +18,7 @@ def adopt(
     *,
     selectors: Selectors,
     why: Annotated[str, typer.Option(metavar="TEXT", help="Why it changes no result; printed under the table.")],
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: options.Sure = False,
 ) -> None:
     """Take over finished runs of an own task whose default or command has changed since. Asks first.
 

@@ -54,6 +54,7 @@ VERBS = {  # by name, in the order of --help: the module here, and its function
     "attention": ("attention", "attention"),
     "ui": ("ui", "ui"),
     "adopt": ("adopt", "adopt"),
+    "forget": ("forget", "forget"),
     "prune": ("prune", "prune"),
     "rebuild": ("prune", "rebuild"),
     "demo": ("demo", "demo"),

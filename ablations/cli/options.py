@@ -67,6 +67,7 @@ Notify = Annotated[
     ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Accept a design of over 10,000 rows.")]
+Sure = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Significance = Annotated[
     str,

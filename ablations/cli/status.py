@@ -18,7 +18,7 @@ from ablations.cli.tables import note
 from ablations.cli.terminal import unguarded, visible
 from ablations.service.collect_detached import collect_detached
 from ablations.service.queued_runs import label
-from ablations.service.selected import Place, Selected, Selectors, choose
+from ablations.service.selected import Selected, Selectors, choose
 from ablations.service.store_tables import store_tables
 from ablations.study.messages import duration, number
 from experiments.errors import UserError
@@ -96,8 +96,7 @@ def _of_table(table: Selected) -> str:
 def _no_longer(table: Selected) -> list[str]:
     """Runs of the table that its study does not have any more."""
     plan = table.plan
-    place = Place(store=table.store.root, state_dir=table.store.state_dir)
-    held = [one for one in store_tables(place, plan.study.name) if one.name.profile == plan.profile]
+    held = [one for one in store_tables(table.place, plan.study.name) if one.name.profile == plan.profile]
     return [f"  {note(one)}: {number(len(one.runs), 'run')} of {', '.join(one.rows)}" for one in held if note(one)]
 
 

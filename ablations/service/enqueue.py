@@ -74,6 +74,15 @@ def enqueue(chosen: Selected, plan: Plan, runs: Iterable[PlannedRun], stale: str
         return queue.enqueue(jobs)
 
 
+def join(chosen: Selected, plan: Plan) -> None:
+    """Record that finished runs belong to this table too: another study may have trained them."""
+    store = chosen.store
+    if store.queue_db.exists():
+        done = [run for run in plan.trainings if run.state in ("finished", "stale")]
+        with Queue(store.queue_db) as queue:
+            queue.join((run.run_id, member(plan, run)) for run in done)
+
+
 def _prepared_key(task: Task, run: PlannedRun) -> str:
     return digest(settings_read(run.config, task.prepare_reads))
 

@@ -2,10 +2,10 @@
 
 import itertools
 
-from ablations.service.queued_runs import all_rows
 from experiments.events.event_log import Tail
 from experiments.events.history import HEAD
 from experiments.jobs.queue.job import JobStatus, Member
+from experiments.jobs.queue.queue import Queue
 from experiments.store.layout import Store
 
 
@@ -14,14 +14,15 @@ class Members:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self.queued: dict[str, JobStatus] = {row.run_id: row for row in all_rows(store)}
+        with Queue(store.queue_db, create=False) as queue:
+            self.queued: dict[str, JobStatus] = {row.run_id: row for row in queue.status()}
+            self._recorded = queue.members()
         self._found: dict[str, tuple[Member, ...]] = {}
 
     def of(self, run_id: str) -> tuple[Member, ...]:
         """Every table for which the run was queued."""
         if run_id not in self._found:
-            queued = self.queued[run_id].members if run_id in self.queued else ()
-            self._found[run_id] = tuple(dict.fromkeys([*queued, *self._begun(run_id)]))
+            self._found[run_id] = tuple(dict.fromkeys([*self._recorded.get(run_id, ()), *self._begun(run_id)]))
         return self._found[run_id]
 
     def _begun(self, run_id: str) -> list[Member]:

@@ -108,6 +108,11 @@ class SelectedTable:
     remember: Callable[[], None] = lambda: None  # keep this selection as the last one of its store
 
     @property
+    def place(self) -> Place:
+        """The store, to open it again."""
+        return Place(store=self.store.root, state_dir=self.store.state_dir)
+
+    @property
     def plan(self) -> Plan:
         """The plan with current states; computed at each call."""
         return self.replan()

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ablations.plan.plan import Plan, PlannedRun
-from ablations.service.enqueue import enqueue, prepare, wanted
+from ablations.service.enqueue import enqueue, join, prepare, wanted
 from ablations.service.forecast import refuse_above
 from ablations.service.made_again import say_renewed, say_trained_again, trained_again
 from ablations.service.obstacles import crowded, refuse
@@ -37,6 +37,7 @@ class Training:
         runs = wanted(plan, self.stale)
         summary = Summary()
         if not runs:
+            join(self.chosen, plan)
             self.say(f"{number(len(plan.trainings), 'run')}, all done, nothing to train")
         asked: set[str] = set()
         while runs and not (summary.interrupted or asked.issuperset(run.run_id for run in runs)):
@@ -57,6 +58,7 @@ def queue_runs(chosen: Selected, plan: Plan, runs: list[PlannedRun], stale: str,
         say(f"note: {note}")
     prepare(chosen, runs, progress)
     added = enqueue(chosen, plan, runs, stale)
+    join(chosen, plan)
     chosen.remember()  # of a store that this call created
     asked, every = {run.run_id for run in runs}, plan.trainings
     left = sum(run.run_id in asked for run in every)

@@ -121,6 +121,12 @@ class Tracker:
         if run.status == RUNNING:
             self._open[run.run_id] = entry
 
+    def hide(self, run_id: str) -> None:
+        """Delete a run's entries as MLflow does: they are hidden, and MLflow can restore them."""
+        experiments = [e.experiment_id for e in self._client.search_experiments()]
+        for found in self._client.search_runs(experiments, f"tags.run_id = '{run_id}'"):
+            self._client.delete_run(found.info.run_id)
+
     def _find(self, run: TrackedRun) -> _Entry | None:
         """The run's entry of an earlier sync; None if there is none."""
         experiments = [e.experiment_id for e in self._client.search_experiments()]

@@ -15,7 +15,7 @@ from experiments.events import clock
 from experiments.identity import trunk_in
 from experiments.jobs.queue import database, trust
 from experiments.jobs.queue.entries import from_text, job_from, to_text
-from experiments.jobs.queue.job import Job, merge
+from experiments.jobs.queue.job import Job, Member, merge
 from experiments.jobs.queue.reading import Reading
 from experiments.jobs.queue.sqlite_errors import explain
 from experiments.jobs.queue.states import State
@@ -33,6 +33,11 @@ class Queue(Reading):
         now = clock.now() if now is None else now
         with self._change():
             return sum(self._enqueue(job, now) for job in jobs)
+
+    def join(self, members: Iterable[tuple[str, Member]]) -> None:
+        """Record the tables of runs that need not be queued, because they are finished."""
+        with self._change():
+            self._members_of(members)
 
     def cancel(self, run_ids: Iterable[str]) -> int:
         """Cancel waiting jobs at once, running ones through the coordinator; returns their number."""
@@ -81,6 +86,14 @@ class Queue(Reading):
                     found.append(job)
         return found
 
+    def forget(self, run_ids: Iterable[str]) -> None:
+        """Remove the entries of runs that do not run: their jobs, tables and attempts."""
+        with self._change():
+            for run_id in run_ids:
+                done = self._db.execute("DELETE FROM jobs WHERE run_id=? AND state<>'running'", (run_id,)).rowcount
+                for table in ("members", "attempts") if done else ():
+                    self._db.execute(f"DELETE FROM {table} WHERE run_id=?", (run_id,))
+
     def drain(self) -> None:
         """Request the coordinator to finish running jobs and start no others. Does not affect the next coordinator."""
         self._write("INSERT OR REPLACE INTO notes VALUES ('drain', 'draining: starts no other runs')")
@@ -117,12 +130,15 @@ class Queue(Reading):
         spec, state, signature, _ = row
         return spec, state, signature
 
-    def _enqueue(self, job: Job, now: float) -> bool:
-        row = self._sound_entry(job.run_id)
+    def _members_of(self, members: Iterable[tuple[str, Member]]) -> None:
         self._db.executemany(
             "INSERT OR REPLACE INTO members VALUES (?, ?, ?, ?, ?, ?)",
-            [(job.run_id, m.study, m.profile, m.corpus, m.row, m.group) for m in job.members],
+            [(run_id, m.study, m.profile, m.corpus, m.row, m.group) for run_id, m in members],
         )
+
+    def _enqueue(self, job: Job, now: float) -> bool:
+        row = self._sound_entry(job.run_id)
+        self._members_of((job.run_id, member) for member in job.members)
         again = row is not None and State(row[1]) in (State.WAITING, State.RUNNING)
         mine = row is not None and (trust.signed(row[0], row[2]) or not trust.executes(job))
         if row is not None and again and mine:  # the demands of other users are not signed

@@ -140,6 +140,10 @@ class Reading:
         signed = trust.signed(spec, signature)
         return Claimed(job, attempt, from_text(pinned, run_id), best, stalls, left, slot, bool(alone), hangs, signed)
 
+    def members(self) -> dict[str, tuple[Member, ...]]:
+        """The tables of all runs, also of those that were finished before they were asked for."""
+        return self._members()
+
     def _members(self, run_id: str | None = None) -> dict[str, tuple[Member, ...]]:
         where, values = (" WHERE run_id=?", (run_id,)) if run_id else ("", ())
         found: dict[str, tuple[Member, ...]] = {}

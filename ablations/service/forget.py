@@ -1,0 +1,132 @@
+"""Which runs of a table may be put aside, and which stay because something else needs them."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from ablations.service.members import Members
+from ablations.service.selected import Selected
+from ablations.service.store_tables import store_tables
+from experiments.errors import UserError
+from experiments.exchange.import_runs import runs_in
+from experiments.identity import members_in, trunk_in
+from experiments.jobs.queue.job import Member
+from experiments.jobs.queue.queue import Queue
+from experiments.jobs.queue.states import State
+from experiments.store.forgotten import bring_back, forgotten, put_aside
+from experiments.store.known_runs import CONFIG
+from experiments.store.layout import Store
+from experiments.store.sealed import read_json
+from experiments.tracking.record import finished_run
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Runs to put aside, each with its tables, and those that stay with the reason."""
+
+    runs: Mapping[str, tuple[Member, ...]]
+    stay: Mapping[str, str]
+
+
+def of_table(chosen: Selected, *, gone: bool) -> list[str]:
+    """The runs of a table that the store has. gone: instead those that are no longer in the study as it is now."""
+    store, plan = chosen.store, chosen.plan
+    known = {*store.run_ids(), *Members(store).queued}
+    if not gone:
+        return [run_id for run_id in dict.fromkeys(run.run_id for run in plan.runs) if run_id in known]
+    tables = [one for one in store_tables(chosen.place, plan.study.name) if one.name.profile == plan.profile]
+    return [run.run_id for one in tables if one.gone or one.settings for run in one.runs]
+
+
+def of_names(store: Store, names: Iterable[str]) -> list[str]:
+    """Runs by run_id or its beginning. Raises UserError for a name that selects none, or several."""
+    known = sorted({*store.run_ids(), *Members(store).queued})
+    found = []
+    for name in names:
+        fitting = [run_id for run_id in known if run_id.startswith(name)]
+        if len(fitting) != 1:
+            raise UserError(f"--run {name}: {len(fitting) or 'no'} runs in {store.root} begin with it.")
+        found += fitting
+    return found
+
+
+def candidates(store: Store, run_ids: Iterable[str], study: str | None) -> Candidates:
+    """Sort out what stays: runs of other tables than the study's, and what other runs were made of."""
+    members, readers = Members(store), _readers(store)
+    wanted = list(dict.fromkeys(run_ids))
+    runs, stay = {}, {}
+    for run_id in wanted:
+        of = members.of(run_id)
+        others = sorted({f"{m.study} ({m.profile})" for m in of if study is not None and m.study != study})
+        read_by = [reader for reader in readers.get(run_id, ()) if reader not in wanted]
+        if others:
+            stay[run_id] = f"it also belongs to {', '.join(others)}"
+        elif read_by:
+            stay[run_id] = f"{', '.join(read_by)} begins with it, or is an ensemble of it"
+        else:
+            runs[run_id] = of
+    return Candidates(runs, stay)
+
+
+def _readers(store: Store) -> dict[str, list[str]]:
+    """Run → the runs that were made of it: ensembles and branches."""
+    found: dict[str, list[str]] = {}
+    for run_id in store.run_ids():
+        try:
+            inputs = (read_json(store.run_folder(run_id) / CONFIG) or {}).get("inputs", {})
+        except UserError:
+            continue
+        trunk = trunk_in(inputs)
+        for read in (*members_in(inputs), *([trunk.run_id] if trunk else ())):
+            found.setdefault(read, []).append(run_id)
+    return found
+
+
+def forget(store: Store, runs: Mapping[str, tuple[Member, ...]]) -> None:
+    """Put runs aside: out of the queue, of the folder of runs, and of MLflow. The caller holds the coordinator lock.
+
+    Raises UserError if one of them runs on a cluster.
+    """
+    with Queue(store.queue_db, create=False) as queue:
+        running = [row.run_id for row in queue.rows(State.RUNNING, 1_000_000) if row.run_id in runs]
+    if running:
+        raise UserError(f"These runs are training: {', '.join(running)}. Cancel them, or wait for them.")
+    if store.queue_db.exists():
+        with Queue(store.queue_db) as queue:
+            queue.forget(runs)
+    for run_id, members in runs.items():
+        put_aside(store, run_id, members)
+    if store.mlflow_db.is_file():
+        from experiments.tracking.mlflow import Tracker  # takes seconds
+
+        tracker = Tracker(store)
+        for run_id in runs:
+            tracker.hide(run_id)
+        tracker.close()
+
+
+def remembered(store: Store, study: str | None, names: Iterable[str]) -> list[str]:
+    """The forgotten runs of a study, or those of these names; all without either."""
+    names, found = list(names), []
+    for name, members in forgotten(store).items():
+        of_study = study is not None and any(member[:1] == [study] for member in members)
+        if of_study or any(name.startswith(wanted) for wanted in names) or (study is None and not names):
+            found.append(name)
+    return found
+
+
+def bring(store: Store, names: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Bring runs back; returns those that are back, and those in whose place another one was begun since."""
+    tables = forgotten(store)
+    back: list[str] = []
+    kept: list[str] = []
+    for name in names:
+        (back if bring_back(store, name) else kept).append(name)
+    finished = set(runs_in(store)) & set(back)
+    if finished and store.mlflow_db.is_file():
+        from experiments.tracking.mlflow import Tracker
+
+        tracker = Tracker(store)
+        for run_id in sorted(finished):
+            tracker.sync(finished_run(store, run_id, [Member(*member) for member in tables[run_id]]))
+        tracker.close()
+    return back, kept
