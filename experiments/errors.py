@@ -41,6 +41,26 @@ class OutOfMemory(Exception):  # noqa: N818
     """The device's memory was not enough; a smaller micro-batch may fit."""
 
 
+class TrainerFailed(Exception):  # noqa: N818
+    """A user's program failed, for its own reason.
+
+    traceback: that program's, "" if none is known. reason: the message of a refused value, else "".
+    """
+
+    def __init__(self, message: str, traceback: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.traceback, self.reason = traceback, reason
+
+    @property
+    def is_value(self) -> bool:
+        """Whether the program refused a value."""
+        return bool(self.reason)
+
+    def frames(self, most: int) -> str:
+        """The last lines of the traceback, without its head and its last line, which the message has."""
+        return "\n".join([line for line in self.traceback.splitlines() if line.startswith(" ")][-most:])
+
+
 @contextlib.contextmanager
 def explain_os_errors(doing: str) -> Iterator[None]:
     """Turn errors that a user can fix, such as a full disk or missing permission, into UserError; others pass."""

@@ -57,7 +57,7 @@ import math
 import random
 from dataclasses import dataclass
 
-from experiments.tasks.own.function import column, task
+from ablations_task import column, task
 
 
 @dataclass

@@ -104,6 +104,7 @@ def _job(chosen: Selected, plan: Plan, run: PlannedRun, stale: str, code: Mappin
         task=run.config.task,
         config=run.config.model_dump(mode="json"),
         folder=str(chosen.study.folder or ""),
+        python=chosen.study.python,
         seed=run.seed,
         train=result is None or retrain or bool(trained_again(chosen, [run])),
         evaluations=tuple(_evaluation(store, run, e, present) for e in run.evaluations),

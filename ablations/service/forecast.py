@@ -172,6 +172,7 @@ def short_spec(chosen: Selected, run: PlannedRun, steps: int = STEPS) -> dict[st
     return {
         "task": run.config.task,
         "folder": str(chosen.study.folder or ""),
+        "python": chosen.study.python,
         "config": nested({**settings, name: steps}),
         "inputs": without_runs(run.inputs),  # a branch is measured from the start
     }

@@ -129,7 +129,7 @@ class Selected(SelectedTable):
 
 def task_of(study: Study) -> Task:
     """The study's task, with the columns and (for the task `command`) the settings that the study declares."""
-    task = load_task(study.task, str(study.folder or ""))
+    task = load_task(study.task, str(study.folder or ""), study.python)
     declared = nested(study.base) | ({"command": study.command} if study.command else {})
     try:
         task = task.with_settings(declared)

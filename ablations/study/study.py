@@ -131,6 +131,9 @@ class Study(Section):
     title: Text
     task: Annotated[str, Field(min_length=1)] = "translation"
     command: str = Field("", description="the trainer as a shell command; the task is then `command`")
+    python: str = Field(
+        "", description="the interpreter of your own function, relative to the study's folder; this program's if unset"
+    )
     default_profile: str = Field("", description="the first one declared, if unset")
     seeds: Seeds = 1
     base: Settings = Field({})
@@ -194,6 +197,8 @@ class Study(Section):
         twice = _repeated(row.key for row in self.variations)
         if twice:
             raise ValueError(f"the row {twice} appears twice; every row needs its own key")
+        if self.python and self.task == "command":
+            raise ValueError("it has a command, which names its interpreter itself: leave out `python`")
         if self.command and self.task != "command":
             raise ValueError(f'it has a command, and task = "{self.task}"; keep one of them')
         twice = _repeated(metric.column.key for metric in self.metrics)

@@ -10,12 +10,11 @@ from typing import Literal
 import answers
 import tokens
 import torch
+from ablations_task import column, task
 from dataset import HERE, augmented, encode, sets
 from networks import Classifier, Side
 from outputs import correct, loss_of, predict, report, report_published
 from vectors import check_shape, cooccurrence_vectors, random_vectors, read_vectors
-
-from experiments.tasks.own.function import column, task
 
 
 @dataclass

@@ -17,7 +17,6 @@ from experiments.errors import Damaged, Preempted
 from experiments.events.event_log import EventWriter
 from experiments.identity import eval_identity
 from experiments.records import FailureClass
-from experiments.store import provenance
 from experiments.store.layout import Store
 from experiments.store.results import FILE, EvaluationResult, Part
 from experiments.store.sealed import check_file, describe_file, write_json
@@ -89,7 +88,7 @@ def _evaluate(
     target = context.folder / "evaluations" / item.eval_id
     target.mkdir(parents=True, exist_ok=True)
     spec = EvaluationSpec(item.set, item.settings, item.inputs)
-    versions = provenance.versions(task.packages())
+    versions = task.versions()
     parts: dict[str, Part] = {}
     again: set[str] = set()
     for part in task.evaluation_code:
@@ -131,7 +130,7 @@ def _evaluate(
 def versions_of(task: Task, facts: Mapping[str, Any]) -> dict[str, str]:
     """Versions of the packages that the numbers depend on; a task may add its own (CUDA's)."""
     own = facts.get("versions")
-    return {**provenance.versions(task.packages()), **(own if isinstance(own, dict) else {})}
+    return {**task.versions(), **(own if isinstance(own, dict) else {})}
 
 
 def _names(folder: Path) -> set[str]:

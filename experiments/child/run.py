@@ -31,7 +31,7 @@ from experiments.child.evaluations import evaluate_all, versions_of
 from experiments.child.failures import failure_class
 from experiments.child.stopping import StopRequest
 from experiments.config import DeviceSpec, TaskConfig
-from experiments.errors import Damaged, Preempted
+from experiments.errors import Damaged, Preempted, TrainerFailed
 from experiments.events.event_log import EventWriter
 from experiments.events.training_time import training_time
 from experiments.identity import PROBE_ID, eval_identity, trunk_in
@@ -73,7 +73,7 @@ def main(spec_path: Path, rank: int = 0, port: int = 0, *, alone: bool = False) 
         cap_memory(DeviceSpec(**spec.device))
         if meter is not None:
             meter.lease(DeviceSpec(**spec.device).kind, DeviceSpec(**spec.device).share)
-        task = load_task(spec.task, spec.folder).with_settings(spec.config)
+        task = load_task(spec.task, spec.folder, spec.python).with_settings(spec.config)
         if rank:
             _other_rank(spec, task, folder, rank, port)
         else:
@@ -85,6 +85,9 @@ def main(spec_path: Path, rank: int = 0, port: int = 0, *, alone: bool = False) 
     except Preempted as outcome:
         events.emit("preempted", step=outcome.step)
         return ChildExit.PREEMPTED
+    except TrainerFailed as error:  # its own traceback is in the log already
+        log.error("failed: %s", error)
+        return _say_failed(error, events)
     except Exception as error:
         log.exception("failed")
         return _say_failed(error, events)
@@ -108,7 +111,8 @@ def cap_memory(device: DeviceSpec) -> None:
 def _say_failed(error: Exception, events: EventWriter) -> int:
     cls = failure_class(error)
     try:
-        events.emit("failed", cls=cls, message=str(error), traceback=traceback.format_exc())
+        theirs = error.traceback if isinstance(error, TrainerFailed) else traceback.format_exc()
+        events.emit("failed", cls=cls, message=str(error), traceback=theirs)
     except OSError:  # nothing can be written any more; the exit code reports it
         log.exception("the failure could not be reported")
         return ChildExit.DISK_FULL
@@ -126,7 +130,7 @@ def _announce(events: EventWriter, spec: AttemptSpec, task: Task, code: str) -> 
         code_digest=code,
         revision=provenance.revision_of(task.training_code, task.folder).facts(),
         tool=provenance.tool(),
-        versions=provenance.versions(task.packages()),
+        versions=task.versions(),
         **provenance.host(),
     )
 

@@ -38,6 +38,7 @@ class AttemptSpec:
     evaluations: tuple[EvaluationRequest, ...] = ()
     limit: int | None = None  # examples of each set that evaluations take; None: all
     folder: str = ""  # the study's folder, where a user's own task is found; "" for a built-in study
+    python: str = ""  # the interpreter of a user's function, relative to that folder; "": this program's
     members: tuple[tuple[str, ...], ...] = ()  # (study, profile, corpus, row, group): the tables it appears in
     earlier: tuple[str, ...] = ()  # attempts whose checkpoints may be used, newest first, relative to the store
     pinned: Mapping[str, Any] = field(default_factory=dict)  # resolved by the first attempt, so that a resume is exact

@@ -11,7 +11,7 @@ from experiments.config import DeviceSpec, RunConfig, TaskConfig, flatten
 from experiments.errors import UserError
 from experiments.identity import Trunk
 from experiments.store.keeps import Keep
-from experiments.store.provenance import PACKAGES
+from experiments.store.provenance import PACKAGES, versions
 from experiments.tasks.columns import Column, known_to
 from experiments.tasks.own.sources import packages
 
@@ -101,6 +101,10 @@ class Task(ABC):
         """Import names of the packages that the numbers depend on; None if another program computes them."""
         uses_ours = any(not name.startswith("/") for name in self.training_code)
         return (*(PACKAGES if uses_ours else ()), *packages(self.training_code))
+
+    def versions(self) -> dict[str, str]:
+        """Versions of Python and of these packages, as the numbers were computed with."""
+        return versions(self.packages())
 
     @abstractmethod
     def inputs(self, config: Any, store: Path) -> dict[str, str]:

@@ -1,20 +1,26 @@
 """Load a task by name: a built-in one, or a user's own `module:OBJECT`. Imports no torch.
 
-A user's module is beside the study and not installed: the study's folder becomes the first entry of `sys.path`, as
-Python does for a script. Planning, the coordinator and the child all pass that folder.
+A user's module is beside the study and not installed; planning, the coordinator and the child all pass that folder. A
+function runs in a process of its own (own/process.py). A class of the contract (base.py) is imported here: its folder
+is the last in the path, so that no module of it is imported in place of another.
 """
 
 import copy
 import importlib
+import importlib.util
 import sys
 import traceback
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from experiments.errors import UserError
 from experiments.store.code import OURS
 from experiments.tasks.base import Task
-from experiments.tasks.own.sources import sources, sources_of
+from experiments.tasks.own.function import FunctionTask
+from experiments.tasks.own.process import TrainerProcess
+from experiments.tasks.own.sources import imports_contract, sources
 
 BUILTIN = {
     "translation": "experiments.tasks.translation:TASK",
@@ -25,8 +31,8 @@ BUILTIN = {
 }
 
 
-def load_task(name: str, folder: str = "") -> Task:
-    """Load a task. `folder`: the study's folder, "" for a built-in study.
+def load_task(name: str, folder: str = "", python: str = "") -> Task:
+    """Load a task. `folder`: the study's folder, "" for a built-in study. python: the interpreter of a user's function.
 
     Raises UserError if the name is unknown, its module cannot be imported, or the object is not a Task.
     """
@@ -38,26 +44,76 @@ def load_task(name: str, folder: str = "") -> Task:
             'for example task = "my_package.my_module:TASK".'
         )
     own = name not in BUILTIN
-    module = _import(name, module_name, folder) if own else importlib.import_module(module_name)
-    task = getattr(module, attribute, None)
+    if own and not _is_class(module_name, folder):
+        task: Task | None = _function(name, folder, python)
+    else:
+        module = _import(name, module_name, folder) if own else importlib.import_module(module_name)
+        task = getattr(module, attribute, None)
     if not isinstance(task, Task):
         raise UserError(
             f"The task {name!r}: {module_name} has no {attribute} that is a Task. Make one with "
-            "experiments.tasks.own.function.task (docs/own-task.md), or as a class (experiments/tasks/base.py)."
+            "`from ablations_task import task` (docs/own-task.md), or as a class (experiments/tasks/base.py)."
+        )
+    if python and not isinstance(task, FunctionTask):
+        raise UserError(
+            f'The study has python = "{python}", and its task {name!r} runs in this program\'s process. Leave `python` '
+            "out: it is for a function of your own; a command names its interpreter itself."
         )
     task = copy.copy(task)
     task.folder = Path(folder) if folder else None
-    if own:
+    if own and not isinstance(task, FunctionTask):
         code = sources(module)
         task.training_code = (*task.training_code, *code)
         task.evaluation_code = {part: (*roots, *code) for part, roots in task.evaluation_code.items()}
     return task
 
 
-def _import(name: str, module_name: str, folder: str) -> ModuleType:
-    if folder:
-        _look_first_in(folder, module_name)
+_functions: dict[tuple[str, str, str], tuple[Any, FunctionTask, TrainerProcess]] = {}
+
+
+def _function(name: str, folder: str, python: str) -> FunctionTask:
+    """The function of that name, in the process that it has, or in a new one after an edit of its code."""
+    key = (name, folder, python)
+    if key in _functions:
+        state, task, process = _functions[key]
+        if state == _state(task):
+            return task
+        process.close()
+    process = TrainerProcess(name, folder, python)
+    task = FunctionTask(process, python)
+    _functions[key] = (_state(task), task, process)
+    return task
+
+
+def _state(task: FunctionTask) -> Any:
+    """What an edit of the task's code changes."""
+    found = [Path(path).stat() if Path(path).exists() else None for path in task.training_code if path.startswith("/")]
+    return [(one.st_mtime_ns, one.st_size, one.st_ino) if one else None for one in found], task.training_code
+
+
+def _is_class(module_name: str, folder: str) -> bool:
+    """Whether a task is a class of the contract, by what its file imports; no code of it runs for that."""
+    parts = module_name.split(".")
+    roots = [Path(folder)] if folder else []
+    top = None if any(Path(folder, f"{parts[0]}{end}").exists() for end in ("", ".py") if folder) else _spec(parts[0])
+    if top is not None and top.origin:
+        roots.append(Path(top.origin).parents[1 if top.submodule_search_locations else 0])
+    files = [root.joinpath(*parts).with_suffix(".py") for root in roots]
+    files += [root.joinpath(*parts, "__init__.py") for root in roots]
+    return any(imports_contract(file) for file in files if file.is_file())
+
+
+def _spec(top: str) -> ModuleSpec | None:
     try:
+        return importlib.util.find_spec(top)
+    except (ImportError, ValueError):
+        return None
+
+
+def _import(name: str, module_name: str, folder: str) -> ModuleType:
+    try:
+        if folder:
+            _find_in(folder, module_name)
         return importlib.import_module(module_name)
     except UserError as error:
         raise UserError(f"The task {name!r}: {error}") from error
@@ -66,12 +122,10 @@ def _import(name: str, module_name: str, folder: str) -> ModuleType:
         raise UserError(f"The task {name!r} could not be imported: {last}{_place(error)}. {_tried(folder)}") from error
 
 
-def _look_first_in(folder: str, module_name: str) -> None:
-    """Put `folder` first in the path; forget modules of the same name from another study's folder."""
-    if sys.path[:1] != [folder]:
-        if folder in sys.path:
-            sys.path.remove(folder)
-        sys.path.insert(0, folder)
+def _find_in(folder: str, module_name: str) -> None:
+    """Put `folder` last in the path; forget modules of the same name from another study's folder."""
+    if folder not in sys.path:
+        sys.path.append(folder)
         importlib.invalidate_caches()
     top = module_name.partition(".")[0]
     here = [path for path in (Path(folder, f"{top}.py"), Path(folder, top)) if path.exists()]
@@ -79,14 +133,23 @@ def _look_first_in(folder: str, module_name: str) -> None:
         return
     if top in OURS or top in sys.stdlib_module_names:
         whose = "this program" if top in OURS else "Python itself"
-        raise UserError(f"{here[0]} has the name of a package of {whose}: rename it, or run it by a `command` task.")
-    file = Path(folder, *module_name.split(".")).with_suffix(".py")
-    if file.is_file():
-        sources_of(file, Path(folder), module_name)  # raises UserError for an imported file that a module of ours hides
+        raise UserError(
+            f"{here[0]} has the name of a package of {whose}, and a task that is a class runs in this program's "
+            "process: rename it, or write the task as a function."
+        )
     loaded = sys.modules.get(top)
     if loaded is not None and not _origin(loaded).is_relative_to(folder):
         for known in [known for known in sys.modules if known.partition(".")[0] == top]:
             del sys.modules[known]
+    spec = PathFinder.find_spec(top, [folder])
+    if top not in sys.modules and spec is not None and spec.loader is not None:  # before an installed one of that name
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[top] = module
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[top]
+            raise
 
 
 def _origin(module: ModuleType) -> Path:

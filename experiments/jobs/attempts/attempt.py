@@ -88,6 +88,7 @@ def prepare_attempt(
         attempt=number,
         task=job.task,
         folder=job.folder,
+        python=job.python,
         members=job.members,
         config=dict(job.config),
         inputs=dict(job.inputs),

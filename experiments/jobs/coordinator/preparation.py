@@ -13,13 +13,13 @@ from experiments.jobs.queue.job import Job
 from experiments.jobs.queue.states import Outcome
 from experiments.tasks.base import EvaluationSpec, Task
 
-LoadTask = Callable[..., Task]  # arguments: the task's name and, if any, the study's folder
+LoadTask = Callable[..., Task]  # arguments: the task's name and, if any, the study's folder and interpreter
 log = logging.getLogger(__name__)
 
 
 def task_of(job: Job, load_task: LoadTask) -> Task:
     """The task that trains a job. Raises UserError if it cannot be loaded."""
-    task = load_task(job.task, job.folder) if job.folder else load_task(job.task)
+    task = load_task(job.task, job.folder, job.python) if job.folder else load_task(job.task)
     return task.with_settings(job.config)
 
 

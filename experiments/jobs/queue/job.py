@@ -35,6 +35,7 @@ class Job:
     task: str
     config: Mapping[str, Any]  # complete and nested
     folder: str = ""  # the study's folder, where a user's own task is found
+    python: str = ""  # the interpreter of a user's function, as the study names it; "": this program's
     seed: int = 1
     train: bool = True  # false: only evaluate existing weights
     evaluations: tuple[Mapping[str, Any], ...] = ()

@@ -41,7 +41,10 @@ def executes(job: Job) -> str:
     """The user's code that a job executes, as text; "" for a built-in task."""
     if job.task == "command":
         return f"the command {str(job.config.get('command', ''))!r} in {job.folder or 'this folder'}"
-    return "" if job.task in BUILTIN else f"the task {job.task} from {job.folder or 'the installed packages'}"
+    if job.task in BUILTIN:
+        return ""
+    by = f" with {job.python}" if job.python else ""
+    return f"the task {job.task} from {job.folder or 'the installed packages'}{by}"
 
 
 def why_held(job: Job) -> str:

@@ -23,6 +23,7 @@ from typing import Any, Self
 
 from pydantic import create_model
 
+from experiments.client.ablations_task.plain import by_set
 from experiments.config import GIVEN_ELSEWHERE, SettingRoles, TaskConfig, flatten
 from experiments.errors import UserError
 from experiments.store.sealed import write_json
@@ -30,7 +31,6 @@ from experiments.tasks.base import Context
 from experiments.tasks.own.context import close_context, keep_metrics, open_context
 from experiments.tasks.own.function import OwnTask
 from experiments.tasks.own.placeholders import PLACEHOLDER, refuse_quoted
-from experiments.tasks.own.returned import by_set
 from experiments.tasks.own.shell import read_metrics, run_command
 from experiments.tasks.own.sources import sources_of
 from model.section import Section
@@ -49,8 +49,7 @@ class CommandConfig(TaskConfig):
 
 class CommandTask(OwnTask):
     def __init__(self) -> None:
-        super().__init__(_not_called, CommandConfig)
-        self.name = "command"
+        super().__init__("command", CommandConfig)
 
     def with_settings(self, settings: Mapping[str, Any]) -> Self:
         """Settings and command of a study, or of a run's configuration. Raises UserError for invalid ones."""
@@ -80,10 +79,6 @@ class CommandTask(OwnTask):
         found = read_metrics(ended, wrote, config.command)
         keep_metrics(own.folder, by_set(found))
         return close_context(own, context)
-
-
-def _not_called(*_: Any) -> Mapping[str, Any]:
-    raise AssertionError("a command is run, not called")
 
 
 def _config_type(declared: Mapping[str, Any]) -> type[TaskConfig]:

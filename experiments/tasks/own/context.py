@@ -1,16 +1,14 @@
-"""The argument of a user's trainer: seed, device, log, a folder for files, checkpoints, requests to stop."""
+"""What an attempt gives to a user's trainer: a folder for files, checkpoints, and the way to its events."""
 
 import contextlib
-import json
-import sys
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.errors import Damaged, Preempted, UserError
-from experiments.events.kinds import LAST_STEP
-from experiments.store.durable import discard, fsync_tree, remove_folder, whole_folder, write_bytes
+from experiments.client.ablations_task.process import device_name
+from experiments.errors import Damaged
+from experiments.store.durable import discard, fsync_tree, remove_folder, whole_folder
 from experiments.store.sealed import check_file, describe_file, read_json, write_json
 from experiments.tasks.base import Context
 
@@ -20,20 +18,7 @@ KEPT = 2  # checkpoints
 
 @dataclass
 class RunContext:
-    """One run of a user's trainer.
-
-    A trainer that saves its state at times can be killed and continues from there:
-
-        start = 0
-        if context.resume:
-            start = load(context.resume / "state.pt")
-        for step in range(start, settings.steps):
-            …
-            context.log(step + 1, loss=loss)
-            if (step + 1) % 100 == 0 or context.should_stop():
-                with context.checkpoint(step + 1) as folder:
-                    save(folder / "state.pt")
-    """
+    """The harness's side of a trainer's context; the trainer's own is in experiments/client/ablations_task."""
 
     seed: int
     device: str  # "cpu" or "cuda": only the run's leased GPU is visible
@@ -41,28 +26,15 @@ class RunContext:
     folder: Path  # stored with the results: for weights, pictures
     resume: Path | None  # the newest complete checkpoint of this run, None at the first start
     _context: Context
-    _facts: dict[str, Any] = field(default_factory=dict)
 
-    def log(self, /, step: int, **metrics: float) -> None:
-        """Record a point of the training curve; MLflow shows it, and a pruner reads `<set>_<metric>`."""
-        values = {name: _number(name, value) for name, value in metrics.items()}
-        self._context.emit("metrics", step=_step("log", step), metrics=values)
-
-    def progress(self, what: str, done: float, total: float) -> None:
-        """Report progress of work without steps."""
-        self._context.emit("progress", what=str(what), done=_number("done", done), total=_number("total", total))
-
-    def should_stop(self) -> bool:
-        """Whether the run shall end: save a checkpoint, which then ends it."""
-        return self._context.should_stop()
+    def emit(self, message: Mapping[str, Any]) -> None:
+        """Append what the trainer reported to the attempt's events."""
+        fields = {name: value for name, value in message.items() if name != "event"}
+        self._context.emit(str(message["event"]), **fields)
 
     @contextlib.contextmanager
     def checkpoint(self, step: int) -> Iterator[Path]:
-        """A new folder for the state. Complete once the block ends; a kill inside the block leaves the former one.
-
-        Ends the run after the block (raises Preempted) if a stop was requested.
-        """
-        step = _step("checkpoint", step)
+        """A new folder for the state. Complete once the block ends; a kill inside the block leaves the former one."""
         home = self._context.folder / CHECKPOINTS
         path = home / f"step-{step:08d}"
         with whole_folder(path, replace=True) as aside:
@@ -72,35 +44,12 @@ class RunContext:
         for old in checkpoints(self._context.folder)[:-KEPT]:
             discard(old)
             _description(old).unlink(missing_ok=True)
-        if self.should_stop():
-            raise Preempted(step)
-
-    def examples(self, set_: str, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Record outputs for single examples of a set, in a fixed order; `ablations cases` prints them side by side.
-
-        An entry with the name of a metric is the example's share in it (1 or 0 for accuracy); tests of differences
-        between two rows pair these.
-        """
-        home = self.folder / EXAMPLES
-        home.mkdir(exist_ok=True)
-        lines = [json.dumps(_plain(row), ensure_ascii=False) for row in rows]
-        write_bytes(home / f"{_set_name(set_)}.jsonl", "".join(f"{line}\n" for line in lines).encode())
-
-    def facts(self, /, **facts: Any) -> None:
-        """Record facts with the run; the table prints `num_params`."""
-        self._facts |= _plain(facts)
 
 
 def open_context(context: Context, seed: int) -> RunContext:
-    """The user's part of a child's context; opens the slot's device."""
+    """The user's part of a child's context."""
     final = context.folder / FINAL
     final.mkdir(exist_ok=True)
-    if torch := sys.modules.get("torch"):
-        torch.set_num_threads(context.device.threads)
-    if context.device.kind == "cuda" and context.device.memory_gb is not None:
-        from experiments.device import Device
-
-        Device.open(context.device)  # caps the memory, where a GPU is shared
     newest = _newest(context)
     if newest is not None:
         step, path = int(newest.name.removeprefix("step-")), "/".join(newest.parts[-3:])
@@ -108,12 +57,13 @@ def open_context(context: Context, seed: int) -> RunContext:
     return RunContext(seed, context.device.kind, context.device.threads, final, newest, context)
 
 
-def close_context(own: RunContext, context: Context) -> dict[str, Any]:
-    """Remove the checkpoints, which are no longer needed, and return the facts."""
+def close_context(own: RunContext, context: Context, facts: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Remove the checkpoints, which are no longer needed; `facts` of the trainer completed by those of its device."""
     remove_folder(context.folder / CHECKPOINTS)
     fsync_tree(own.folder)
-    facts = {"device_kind": own.device, "threads": own.threads, "device": _device_name(own), **own._facts}
-    return {**facts, "example_files": _described(own.folder / EXAMPLES)}
+    name = device_name(own.device, own.threads) or f"processor ({own.threads} thread{'s' * (own.threads > 1)})"
+    device = {"device_kind": own.device, "threads": own.threads, "device": name}
+    return {**device, **(facts or {}), "example_files": _described(own.folder / EXAMPLES)}
 
 
 def _newest(context: Context) -> Path | None:
@@ -148,45 +98,3 @@ def checkpoints(folder: Path) -> list[Path]:
 
 def keep_metrics(folder: Path, metrics: Mapping[str, Mapping[str, float]]) -> None:
     write_json(folder / "metrics.json", metrics)
-
-
-def _device_name(own: RunContext) -> str:
-    torch = sys.modules.get("torch")
-    if own.device == "cuda" and torch is not None:
-        return str(torch.cuda.get_device_name(0))
-    name = str(torch.cpu.get_capabilities().get("cpu_name") or "") if torch is not None else ""
-    return f"{name or 'processor'} ({own.threads} thread{'s' if own.threads > 1 else ''})"
-
-
-def _number(name: str, value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
-        raise UserError(f"log: {name} = {str(value)[:100]!r} is not a number.") from None
-
-
-def _step(what: str, value: Any) -> int:
-    try:
-        step = int(value)
-    except (TypeError, ValueError, OverflowError):
-        step = -1
-    if not 0 <= step <= LAST_STEP:
-        raise UserError(f"{what}: the step {str(value)[:100]!r} is no integer from 0 to {LAST_STEP:,}.")
-    return step
-
-
-def _set_name(name: str) -> str:
-    if not name or not all(c.isalnum() or c in "._-" for c in name) or name.startswith("."):
-        raise UserError(f"A set is named by letters, digits, '.', '_' and '-': {name!r} is not.")
-    return name
-
-
-def _plain(value: Any) -> Any:
-    """Convert a trainer's values to JSON types: scalars of numpy and torch, tuples, paths."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if value is None or isinstance(value, str | bool | int | float):
-        return value
-    return _plain(value.item()) if hasattr(value, "item") else str(value)

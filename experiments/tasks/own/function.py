@@ -1,8 +1,6 @@
-"""A user's own trainer as a task: any callable `run(settings, context) → metrics`. Imports no torch.
+"""A user's own trainer as a task: a function `run(settings, context) → metrics`. Imports no torch.
 
-    @dataclass
-    class Settings:
-        learning_rate: float = 0.1
+    from ablations_task import column, task
 
     @task(Settings, columns=[column("accuracy", "Accuracy", better="higher", digits=1)])
     def TASK(settings, context):
@@ -11,115 +9,40 @@
 
 `run` trains and scores: it returns {metric: number}, or {set: {metric: number}} if the columns name several sets. All
 numbers are stored with the run and evaluations read them there, so a study may print another one later without training
-again. See docs/own-task.md.
+again. It runs in a process of its own (process.py). See docs/own-task.md.
 """
 
-import contextlib
+import base64
 import hashlib
 import shutil
-import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from experiments.client import ablations_task
 from experiments.config import SettingRoles, TaskConfig, total_steps
-from experiments.errors import UserError
+from experiments.errors import TrainerFailed, UserError
 from experiments.store.results import FILE, TrainingResult
 from experiments.store.sealed import check_file, read_json
 from experiments.tasks.base import Context, EvaluationSpec, Progress, Task
 from experiments.tasks.columns import EXAMPLE_FILE, Column, Counts
-from experiments.tasks.own.context import EXAMPLES, FINAL, RunContext, close_context, keep_metrics, open_context
-from experiments.tasks.own.returned import by_set, of_set
-from experiments.tasks.own.settings import config_type_of, restore
-
-Run = Callable[[Any, RunContext], Mapping[str, Any]]
-
-
-def column(
-    metric: str,
-    header: str = "",
-    *,
-    set: str = "test",  # noqa: A002 - the word of the table
-    better: str = "higher",
-    digits: int = 2,
-    key: str = "",
-    about: str = "",
-    logarithmic: bool = False,
-    counts: Counts | None = None,
-) -> Column:
-    """A column of the table. `key`: its name in JSON, CSV and among published numbers; metric_set if unset.
-
-    about: a sentence for the table's notes. logarithmic: changes are differences of natural logarithms, as for
-    perplexity. counts: fields of `context.examples` whose sums give the metric; differences between rows are then
-    tested between examples. Raises UserError for a `better` other than "higher" and "lower".
-    """
-    if better not in ("higher", "lower"):
-        raise UserError(f'The column {metric}: better is "higher" or "lower", not {better!r}.')
-    key = key or f"{metric}_{set}"
-    header = header or f"{metric} ({set})"
-    return Column(
-        key, set, metric, header, better, digits, paper=key, about=about, logarithmic=logarithmic, counts=counts
-    )
-
-
-def task(
-    settings_type: type,
-    *,
-    columns: Sequence[Column] = (),
-    steps: str = "",
-    continues: bool = False,
-    reads: Callable[[Any], Iterable[Path | str]] | None = None,
-    num_params: Callable[[Any], int] | None = None,
-    cost: Callable[[Any], float] | None = None,
-) -> Callable[[Run], "OwnTask"]:
-    """Make a task of `run(settings, context)`.
-
-    settings_type: a dataclass or a pydantic model with a default for every field. columns: may be left to the study
-    ([[metric]]). steps: the setting with the number of training steps; with `continues` a run with more steps continues
-    from the checkpoints of a shorter one (only if nothing else depends on the number, such as a decay that ends with
-    it). reads: the data files of the settings; other content is another run. num_params, cost (floating-point
-    operations): for `plan`.
-    """
-    roles = SettingRoles(steps=steps, not_in_lineage=(steps,) if steps and continues else ())
-    config_type = config_type_of(settings_type, roles)
-    return lambda run: OwnTask(run, config_type, columns, reads, num_params, cost)
+from experiments.tasks.own.context import EXAMPLES, FINAL, close_context, keep_metrics, open_context
+from experiments.tasks.own.process import TrainerProcess
+from experiments.tasks.own.returned import of_set
+from experiments.tasks.own.settings import config_type_of, settings_of
+from experiments.tasks.own.sources import sources_of
 
 
 class OwnTask(Task):
+    """A trainer of the user's, which trains and scores at once."""
+
     prepare_reads = ()
 
-    def __init__(
-        self,
-        run: Run,
-        config_type: type[TaskConfig],
-        columns: Sequence[Column] = (),
-        reads: Callable[[Any], Iterable[Path | str]] | None = None,
-        num_params: Callable[[Any], int] | None = None,
-        cost: Callable[[Any], float] | None = None,
-    ) -> None:
-        self.name = f"{run.__module__}:{getattr(run, '__qualname__', 'run')}"
-        self.config_type, self.columns = config_type, tuple(columns)
-        self._run, self._reads, self._num_params, self._cost = run, reads, num_params, cost
-        self._home = Path(getattr(sys.modules.get(run.__module__), "__file__", None) or ".").absolute().parent
+    def __init__(self, name: str, config_type: type[TaskConfig], columns: Sequence[Column] = ()) -> None:
+        self.name, self.config_type, self.columns = name, config_type, tuple(columns)
 
     def inputs(self, config: Any, store: Path) -> dict[str, str]:
-        """Digests of the files of `reads`, by file name; relative paths start at the module's folder."""
-        return {name: _digest(path) for name, path in self._files(config).items()}
-
-    def _files(self, config: Any) -> dict[str, Path]:
-        paths = [self._home / path for path in self._reads(restore(config))] if self._reads else []
-        return {f"{number}-{path.name}": path for number, path in enumerate(paths)}
-
-    def _refuse_changed(self, config: Any, context: Context, when: str) -> None:
-        """Raises UserError if the files of `reads` or their content differ from those of the plan."""
-        files = self._files(config)
-        now = {name: _digest(path) for name, path in files.items()}
-        changed = [name for name in {**context.inputs, **now} if now.get(name) != context.inputs.get(name)]
-        if changed:
-            raise UserError(
-                f"{', '.join(str(files.get(name, name)) for name in changed)} changed {when}. The run's identity has "
-                "the earlier content, so no result is kept. `ablations run` plans it with the present content."
-            )
+        return {}
 
     def evaluations(self, config: Any, store: Path) -> list[EvaluationSpec]:
         """One evaluation per set of the columns; its settings are the metrics that the trainer must return."""
@@ -138,22 +61,13 @@ class OwnTask(Task):
         ]
 
     def num_params(self, config: Any) -> int | None:
-        return self._num_params(restore(config)) if self._num_params else None
+        return None
 
     def cost(self, config: Any) -> float:
-        return float(self._cost(restore(config))) if self._cost else 0.0
+        return 0.0
 
     def prepare(self, config: Any, store: Path, progress: Progress) -> dict[str, Any]:
         return {}
-
-    def train(self, config: Any, context: Context) -> dict[str, Any]:
-        self._refuse_changed(config, context, "after the run was planned")
-        own = open_context(context, config.seed)
-        with _naming_out_of_memory():
-            returned = self._run(restore(config), own)
-        self._refuse_changed(config, context, "while the run trained")
-        keep_metrics(own.folder, by_set(returned))
-        return {"step": total_steps(config), **close_context(own, context)}
 
     def evaluate(
         self, config: Any, evaluation: EvaluationSpec, weights: Path, folder: Path, context: Context
@@ -172,18 +86,110 @@ class OwnTask(Task):
         return {"metrics": metrics, **facts}
 
 
+class FunctionTask(OwnTask):
+    """A function in the process of its trainer."""
+
+    def __init__(self, process: TrainerProcess, python: str) -> None:
+        told = process.declared
+        steps = told["steps"]
+        roles = SettingRoles(steps=steps, not_in_lineage=(steps,) if steps and told["continues"] else ())
+        kind = config_type_of(told["settings"], process.check, roles)
+        super().__init__(told["name"], kind, [_column(one, process) for one in told["columns"]])
+        self._process, self._python = process, python
+        file = Path(told["file"]).resolve()
+        package = file.parents[told["module"].count(".") + (file.name == "__init__.py")]
+        self.training_code = sources_of(file, package, told["module"], told["prefixes"])
+        self.evaluation_code = {"evaluate": self.training_code}
+
+    def inputs(self, config: Any, store: Path) -> dict[str, str]:
+        """Digests of the files of `reads`, by file name; relative paths start at the module's folder."""
+        return {name: _digest(path) for name, path in self._files(config).items()}
+
+    def _files(self, config: Any) -> dict[str, Path]:
+        home = Path(self._process.declared["file"]).parent
+        paths = [home / path for path in self._process.answer("reads", settings_of(config)) or ()]
+        return {f"{number}-{path.name}": path for number, path in enumerate(paths)}
+
+    def _refuse_changed(self, config: Any, context: Context, when: str) -> None:
+        """Raises UserError if the files of `reads` or their content differ from those of the plan."""
+        files = self._files(config)
+        now = {name: _digest(path) for name, path in files.items()}
+        changed = [name for name in {**context.inputs, **now} if now.get(name) != context.inputs.get(name)]
+        if changed:
+            raise UserError(
+                f"{', '.join(str(files.get(name, name)) for name in changed)} changed {when}. The run's identity has "
+                "the earlier content, so no result is kept. `ablations run` plans it with the present content."
+            )
+
+    def versions(self) -> dict[str, str]:
+        """Of the trainer's interpreter and of the packages there."""
+        return self._process.versions(self.packages() or ())
+
+    def num_params(self, config: Any) -> int | None:
+        found = self._process.answer("num_params", settings_of(config))
+        return None if found is None else int(found)
+
+    def cost(self, config: Any) -> float:
+        return float(self._process.answer("cost", settings_of(config)) or 0.0)
+
+    def train(self, config: Any, context: Context) -> dict[str, Any]:
+        self._refuse_changed(config, context, "after the run was planned")
+        own = open_context(context, config.seed)
+        request = {
+            "settings": settings_of(config), "seed": own.seed, "device": own.device, "threads": own.threads,
+            "folder": str(own.folder), "resume": str(own.resume) if own.resume else None,
+            "memory_gb": context.device.memory_gb,
+        }  # fmt: skip
+        ended = self._process.train(request, own, context.should_stop)
+        self._refuse_changed(config, context, "while the run trained")
+        keep_metrics(own.folder, ended["returned"])
+        theirs = {**({"device": name} if (name := ended["device_name"]) else {}), **ended["facts"]}
+        named = {"interpreter": self._python} if self._python else {}
+        return {"step": total_steps(config), **named, **close_context(own, context, theirs)}
+
+
+def column(*arguments: Any, **options: Any) -> Column:
+    """A column of the table, for a task that is a class (experiments/client/ablations_task describes it)."""
+    try:
+        made = ablations_task.column(*arguments, **{name: value for name, value in options.items() if name != "counts"})
+    except ablations_task.UserError as error:
+        raise UserError(str(error)) from None
+    return Column(**{**vars(made), "counts": options.get("counts")})
+
+
+task = ablations_task.task  # a module written before `ablations_task` existed can still be imported here
+
+
+def _column(declared: Mapping[str, Any], process: TrainerProcess) -> Column:
+    counts = declared["counts"]
+    if counts is None:
+        return Column(**declared)
+    value = _CountedThere(process, declared["key"])
+    counted = Counts(tuple(counts["names"]), value, file=counts["file"], length=counts["length"])
+    return Column(**{**declared, "counts": counted})
+
+
+class _CountedThere:
+    """The function of a user's counts, called in the trainer's process."""
+
+    def __init__(self, process: TrainerProcess, key: str) -> None:
+        self._process, self._key = process, key
+
+    def __call__(self, sums: Any) -> Any:
+        import numpy as np
+
+        sent = np.ascontiguousarray(sums, dtype="<f8")
+        request = {"do": "count", "column": self._key, "shape": list(sent.shape)}
+        try:
+            found = self._process.ask({**request, "sums": base64.b64encode(sent.tobytes()).decode()})
+        except TrainerFailed as failed:
+            raise RuntimeError(str(failed)) from None
+        return np.frombuffer(base64.b64decode(found["values"]), dtype="<f8").reshape(found["shape"])
+
+
 def _digest(path: Path) -> str:
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()[:16]
     except OSError as error:
         raise UserError(f"The trainer reads {path}, and it cannot be read: {error.strerror}.") from None
-
-
-def _naming_out_of_memory() -> Any:
-    """Only if torch is loaded, because importing it takes seconds."""
-    if "torch" not in sys.modules:
-        return contextlib.nullcontext()
-    from experiments.device import naming_out_of_memory
-
-    return naming_out_of_memory()

@@ -1,29 +1,11 @@
 """The metrics that a user's trainer returned, by set. Imports no torch."""
 
-import contextlib
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from experiments.errors import Diverged, UserError
 
 Metrics = dict[str, dict[str, float]]
-
-
-def by_set(returned: Any) -> Metrics:
-    """A trainer's result as {set: {metric: number}}; numbers without a set have the set ""."""
-    if not isinstance(returned, Mapping):
-        raise UserError(
-            f"The trainer returned {_kind(returned)}: expected a mapping of metrics to numbers, such as "
-            '{"accuracy": 93.2}, or one of those per set: {"dev": {…}, "test": {…}}.'
-        )
-    found: Metrics = {}
-    for name, value in returned.items():
-        if isinstance(value, Mapping):
-            found.setdefault(str(name), {}).update({str(k): _number(f"{name}.{k}", v) for k, v in value.items()})
-        else:
-            found.setdefault("", {})[str(name)] = _number(str(name), value)
-    return found
 
 
 def of_set(kept: Metrics, set_: str, promised: Sequence[str]) -> dict[str, float]:
@@ -43,14 +25,3 @@ def of_set(kept: Metrics, set_: str, promised: Sequence[str]) -> dict[str, float
         if not math.isfinite(found[name]):
             raise Diverged(f"The trainer returned {name} = {found[name]} for the set {set_}: no table can print that.")
     return {name: value for name, value in found.items() if math.isfinite(value)}
-
-
-def _number(name: str, value: Any) -> float:
-    with contextlib.suppress(TypeError, ValueError):
-        if not isinstance(value, str | bytes | bool):
-            return float(value)
-    raise UserError(f"The trainer returned {name} = {value!r}, {_kind(value)}: expected a number.")
-
-
-def _kind(value: Any) -> str:
-    return "nothing" if value is None else f"a value of type {type(value).__name__}"

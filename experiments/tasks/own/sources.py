@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 
-from experiments.errors import UserError
 from experiments.store.code import OURS
 
+CLIENT = "ablations_task"  # moves no number, also as a copy beside the user's module
 # The contract and the adapters move no number.
 _NEUTRAL = ("experiments.tasks.base", "experiments.tasks.own.function", "experiments.errors", "experiments.config")
 
@@ -23,9 +23,11 @@ def sources(module: ModuleType) -> tuple[str, ...]:
     return sources_of(file, root, module.__name__)
 
 
-def sources_of(file: Path, root: Path, name: str = "__main__") -> tuple[str, ...]:
-    """The same for a file by path; `root` is the folder from which it imports."""
-    only = name.partition(".")[0] if _installed(root) else None
+def sources_of(
+    file: Path, root: Path, name: str = "__main__", prefixes: Iterable[str] = (sys.prefix, sys.base_prefix)
+) -> tuple[str, ...]:
+    """The same for a file by path; `root` is the folder from which it imports, `prefixes` are of its interpreter."""
+    only = name.partition(".")[0] if any(root.is_relative_to(Path(one).resolve()) for one in prefixes) else None
     found: dict[str, None] = {}
     waiting = [(file, name)]
     while waiting:
@@ -33,12 +35,11 @@ def sources_of(file: Path, root: Path, name: str = "__main__") -> tuple[str, ...
         if str(path) in found:
             continue
         found[str(path)] = None
-        for imported in _imports(path, known_as):
-            if imported.partition(".")[0] in OURS:
-                _refuse_shadow(root, imported, path)
+        for imported in _imports(path, known_as, root):
+            if imported.partition(".")[0] in OURS and not _beside(root, imported):
                 if imported not in _NEUTRAL:
                     found[imported] = None
-            elif only is None or imported.partition(".")[0] == only:
+            elif imported != CLIENT and (only is None or imported.partition(".")[0] == only):
                 waiting += [(file, name) for file, name in _files(root, imported) if str(file) not in found]
     ours = sorted(name for name in found if not name.startswith("/"))
     return (*sorted(name for name in found if name.startswith("/")), *ours)
@@ -49,14 +50,23 @@ def packages(code: Iterable[str]) -> tuple[str, ...]:
     files = [Path(name) for name in code if name.startswith("/")]
     found = {name.partition(".")[0] for path in files for name in _imports(path, "__main__")}
     beside = {part for path in files for part in (path.stem, path.parent.name)}
-    return tuple(sorted(found - beside - set(OURS) - sys.stdlib_module_names))
+    return tuple(sorted(found - beside - {*OURS, CLIENT} - sys.stdlib_module_names))
 
 
-def _installed(root: Path) -> bool:
-    return any(root.is_relative_to(Path(prefix).resolve()) for prefix in (sys.prefix, sys.base_prefix))
+def imports_contract(file: Path) -> bool:
+    """Whether a file imports the contract itself: its task is a class, which runs in this program's process."""
+    return "experiments.tasks.base" in _imports(file, "__main__")
 
 
-def _imports(path: Path, known_as: str) -> Iterator[str]:
+def _beside(root: Path, imported: str) -> bool:
+    """Whether a name of this program's packages is the user's own module or package here."""
+    if (root / "experiments" / "tasks" / "base.py").is_file():  # a checkout of this program
+        return False
+    top = root / imported.partition(".")[0]
+    return top.with_name(f"{top.name}.py").is_file() or (top / "__init__.py").is_file()
+
+
+def _imports(path: Path, known_as: str, root: Path | None = None) -> Iterator[str]:
     """Dotted names that a file imports; `from a import b` gives a and a.b, whichever of them is a file."""
     try:
         tree = ast.parse(path.read_bytes(), str(path))
@@ -71,7 +81,7 @@ def _imports(path: Path, known_as: str) -> Iterator[str]:
             name = ".".join(filter(None, [*base, node.module or ""]))
             if name:
                 yield name
-            if name.partition(".")[0] not in OURS:
+            if name.partition(".")[0] not in OURS or (root is not None and _beside(root, name)):
                 yield from (".".join(filter(None, [name, alias.name])) for alias in node.names)
 
 
@@ -82,13 +92,3 @@ def _files(root: Path, name: str) -> Iterator[tuple[Path, str]]:
         base, known_as = root.joinpath(*parts[:length]), ".".join(parts[:length])
         candidates = (base / "__init__.py", base.with_name(f"{base.name}.py"))
         yield from ((path.resolve(), known_as) for path in candidates if path.is_file())
-
-
-def _refuse_shadow(root: Path, imported: str, path: Path) -> None:
-    top = root / imported.partition(".")[0]
-    theirs = next((p for p in (top.with_name(f"{top.name}.py"), top / "__init__.py") if p.is_file()), None)
-    if theirs is not None and not (root / "experiments" / "tasks" / "base.py").is_file():
-        raise UserError(
-            f"{path.name} imports {imported}, and {theirs} has the name of a package of this program, which is found "
-            "instead: rename it, or run the trainer by a `command` task."
-        )

@@ -12,7 +12,7 @@ import torch
 from ablations.study.study import load_study
 
 FOLDER = Path(__file__).parents[3] / "examples" / "personality"
-sys.path.insert(0, str(FOLDER))
+sys.path[:0] = [str(FOLDER), str(FOLDER.parents[1] / "experiments" / "client")]
 
 import answers  # noqa: E402
 import classify  # noqa: E402

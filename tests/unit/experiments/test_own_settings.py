@@ -10,17 +10,20 @@ from typing import Literal
 import pytest
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
+from experiments.client.ablations_task.errors import UserError as TrainersError
+from experiments.client.ablations_task.plain import by_set
+from experiments.client.ablations_task.settings import described, made
 from experiments.config import DeviceSpec, RunConfig, SettingRoles, flatten, total_steps
 from experiments.errors import Diverged, UserError
 from experiments.identity import lineage, run_identity
 from experiments.store.code import code_digest
 from experiments.tasks.base import Context
 from experiments.tasks.load import load_task
+from experiments.tasks.own import settings as own_settings
 from experiments.tasks.own.context import open_context
 from experiments.tasks.own.function import column
 from experiments.tasks.own.placeholders import filled, refuse_quoted
-from experiments.tasks.own.returned import by_set, of_set
-from experiments.tasks.own.settings import config_type_of, restore
+from experiments.tasks.own.returned import of_set
 from experiments.tasks.own.shell import Ended, read_metrics
 from experiments.tasks.own.sources import sources_of
 
@@ -55,13 +58,22 @@ class Model(BaseModel):
         return width
 
 
+def config_type_of(settings, roles=None):
+    """The configuration of settings, described and checked in this process."""
+    return own_settings.config_type_of(described(settings), lambda values: made(settings, values) and None, roles)
+
+
+def restore(config, settings):
+    return made(settings, own_settings.settings_of(config))
+
+
 @pytest.mark.parametrize("settings", [Plain, Model])
 def test_there_and_back(settings):
     kind = config_type_of(settings)
     config = kind.model_validate_json(json.dumps({"optimizer": {"rate": 0.5, "betas": [0.1, 0.2]}, "task": "t"}))
-    own = restore(config)
+    own = restore(config, settings)
     assert isinstance(own, settings) and own.optimizer == Optimizer(0.5, (0.1, 0.2))
-    assert restore(kind()) == settings()
+    assert restore(kind(), settings) == settings()
     assert dict(flatten(kind()))["optimizer.betas"] == [0.9, 0.99]
 
 
@@ -84,9 +96,9 @@ def test_the_users_own_checks_hold_while_planning(settings, values, words):
 
 
 def refused(**annotations):
-    made = dataclass(type("Settings", (), {"__annotations__": annotations, **dict.fromkeys(annotations, 1)}))
-    with pytest.raises(UserError) as caught:
-        config_type_of(made)
+    settings = dataclass(type("Settings", (), {"__annotations__": annotations, **dict.fromkeys(annotations, 1)}))
+    with pytest.raises((UserError, TrainersError)) as caught:
+        config_type_of(settings)
     return str(caught.value)
 
 
@@ -95,9 +107,9 @@ def test_settings_that_no_study_can_hold():
     assert "make it a dataclass of its own" in refused(weights=dict[str, float])
     assert "no study file can hold" in refused(file=type("Handle", (), {}))
     required = dataclass(type("Settings", (), {"__annotations__": {"rate": float}}))
-    with pytest.raises(UserError, match=r"Settings\.rate has no default"):
+    with pytest.raises(TrainersError, match=r"Settings\.rate has no default"):
         config_type_of(required)
-    with pytest.raises(UserError, match="dataclass or a pydantic model"):
+    with pytest.raises(TrainersError, match="dataclass or a pydantic model"):
         config_type_of(dict)
     with pytest.raises(UserError, match="no setting epochs"):
         config_type_of(Plain, SettingRoles(steps="epochs"))
@@ -185,7 +197,7 @@ def test_metrics_by_set_or_alone():
         of_set(by_set({"accuracy": float("nan")}), "test", ["accuracy"])
     assert of_set(by_set({"a": 1, "b": float("inf")}), "test", ["a"]) == {"a": 1.0}  # b is printed nowhere
     for wrong in (None, 3, {"a": "far"}, {"a": None}, {"a": True}):
-        with pytest.raises(UserError):
+        with pytest.raises(TrainersError):
             by_set(wrong)
 
 

@@ -1,0 +1,22 @@
+"""What a trainer imports: `from ablations_task import column, task` (docs/own-task.md).
+
+This folder is the only part of the program in the process of a trainer, which may have another interpreter: it needs
+Python 3.8 and nothing else. `__main__.py` is that process's program.
+"""
+
+from .context import RunContext
+from .declared import Column, Counts, Trainer, column, task
+from .errors import Diverged, OutOfMemory, Preempted, UserError
+
+__all__ = [
+    "Column",
+    "Counts",
+    "Diverged",
+    "OutOfMemory",
+    "Preempted",
+    "RunContext",
+    "Trainer",
+    "UserError",
+    "column",
+    "task",
+]

@@ -1,0 +1,54 @@
+"""An error of a trainer as JSON."""
+
+from __future__ import annotations
+
+import errno
+import traceback
+from pathlib import Path
+from typing import Any
+
+from .errors import Diverged, OutOfMemory, Preempted, UserError
+
+HERE = Path(__file__).resolve().parent
+
+
+def failure(error: BaseException) -> dict[str, Any]:
+    """An error as JSON: its class, its message, the user's line, and the traceback without our frames."""
+    if isinstance(error, Preempted):
+        return {"class": "preempted", "step": error.step}
+    shown = traceback.TracebackException(type(error), error, error.__traceback__)
+    _without_ours(shown)
+    place = [(frame.filename, frame.lineno) for frame in shown.stack][-1:]
+    if isinstance(error, SyntaxError):
+        place = [(str(error.filename), error.lineno)]
+    return {
+        "class": _class(error),
+        "type": type(error).__name__,
+        "is_value": isinstance(error, (ValueError, AssertionError)),
+        "message": str(error),
+        "place": place[0] if place else None,
+        "traceback": "".join(shown.format()),
+    }
+
+
+def _without_ours(shown: traceback.TracebackException | None, depth: int = 0) -> None:
+    if shown is None or depth > 20:
+        return
+    frames = [f for f in shown.stack if Path(f.filename).parent != HERE]
+    frames = [f for f in frames if not f.filename.startswith("<frozen importlib") and "importlib/" not in f.filename]
+    shown.stack = traceback.StackSummary.from_list(frames)
+    _without_ours(shown.__cause__, depth + 1)
+    _without_ours(shown.__context__, depth + 1)
+
+
+def _class(error: BaseException) -> str:
+    if isinstance(error, UserError):
+        return "user_error"
+    if isinstance(error, Diverged):
+        return "diverged"
+    words = ("can't allocate memory", "not enough memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+    ran_out = type(error).__name__ == "OutOfMemoryError" or isinstance(error, (MemoryError, OutOfMemory))
+    if ran_out or (isinstance(error, RuntimeError) and any(word in str(error) for word in words)):
+        return "out_of_memory"
+    full = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
+    return "disk_full" if isinstance(error, OSError) and error.errno in full else "bug"

@@ -1,0 +1,52 @@
+"""Values as JSON types, and the numbers that a trainer returned."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import enum
+from typing import Any, Mapping
+
+from .errors import UserError
+
+
+def plain(value: Any) -> Any:
+    """Values as JSON types: scalars of numpy and torch, tuples, paths, members of an enumeration."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, enum.Enum):
+        return plain(value.value)
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(item) for item in value]
+    if value is None or isinstance(value, (str, bool, int, float)):
+        return value
+    if isinstance(value, (datetime.date, datetime.time)):
+        return value.isoformat()
+    return plain(value.item()) if hasattr(value, "item") else str(value)
+
+
+def by_set(returned: Any) -> dict[str, dict[str, float]]:
+    """A trainer's result as {set: {metric: number}}; numbers without a set have the set ""."""
+    if not isinstance(returned, Mapping):
+        raise UserError(
+            f"The trainer returned {_kind(returned)}: expected a mapping of metrics to numbers, such as "
+            '{"accuracy": 93.2}, or one of those per set: {"dev": {…}, "test": {…}}.'
+        )
+    found: dict[str, dict[str, float]] = {}
+    for name, value in returned.items():
+        if isinstance(value, Mapping):
+            found.setdefault(str(name), {}).update({str(k): _returned(f"{name}.{k}", v) for k, v in value.items()})
+        else:
+            found.setdefault("", {})[str(name)] = _returned(str(name), value)
+    return found
+
+
+def _returned(name: str, value: Any) -> float:
+    with contextlib.suppress(TypeError, ValueError):
+        if not isinstance(value, (str, bytes, bool)):
+            return float(value)
+    raise UserError(f"The trainer returned {name} = {value!r}, {_kind(value)}: expected a number.")
+
+
+def _kind(value: Any) -> str:
+    return "nothing" if value is None else f"a {type(value).__name__}"

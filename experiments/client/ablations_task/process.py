@@ -1,0 +1,169 @@
+"""The process of a trainer: it answers requests, a line of JSON each, on standard input."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import importlib
+import os
+import platform
+import signal
+import sys
+from pathlib import Path
+from typing import Any, Mapping, Sequence
+
+from .channel import Channel
+from .context import RunContext
+from .declared import Counts, Trainer
+from .errors import Preempted, UserError
+from .failures import failure
+from .plain import by_set, plain
+from .settings import described, made
+
+
+def main() -> None:
+    """Answer requests until standard input closes. What the trainer prints goes to standard error."""
+    channel = Channel(os.dup(0), os.dup(1))
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(2, 1)
+    _open_path()
+    channel.say({"python": platform.python_version(), "new_enough": sys.version_info >= (3, 8)})
+    loaded: list[Trainer] = []
+    while True:
+        request = channel.next()
+        if request is None:
+            return
+        try:
+            answer = _answer(request, loaded, channel)
+        except BaseException as error:
+            answer = {"failed": failure(error)}
+            if request["do"] == "train" and not isinstance(error, Preempted):
+                print(answer["failed"].get("traceback", ""), file=sys.stderr, flush=True)
+        channel.say(answer)
+
+
+def _open_path() -> None:
+    """Search Python's own modules first; the folder of this package last, for processes that multiprocessing starts."""
+    here, library = str(Path(__file__).resolve().parents[1]), str(Path(os.__file__).parent)
+    rest = [one for one in sys.path if one and Path(one).resolve() != Path(here)]
+    own = [one for one in rest if (one.startswith(library) and "-packages" not in one) or one.endswith(".zip")]
+    sys.path[:] = [*own, *(one for one in rest if one not in own), here]
+
+
+def _answer(request: Mapping[str, Any], loaded: list[Trainer], channel: Channel) -> dict[str, Any]:
+    what = request["do"]
+    if what == "load":
+        loaded[:] = [_load(request["module"], request["attribute"], request["folder"])]
+        return _declared(loaded[0])
+    if what == "versions":
+        return {"versions": versions(request["names"])}
+    trainer = loaded[0]
+    if what == "count":
+        return _counted(trainer, request)
+    settings = made(trainer.settings_type, request["settings"])
+    if what == "check":
+        return {}
+    if what == "train":
+        return _train(trainer, settings, request, channel)
+    answer = getattr(trainer, what)(settings)  # reads, num_params, cost
+    return {"answer": [str(path) for path in answer] if what == "reads" else plain(answer)}
+
+
+def _load(module: str, attribute: str, folder: str) -> Trainer:
+    if folder:
+        library = [n for n, one in enumerate(sys.path) if one.endswith("lib-dynload")]
+        sys.path.insert(library[-1] + 1 if library else 0, folder)
+    found = getattr(importlib.import_module(module), attribute, None)
+    if not isinstance(found, Trainer):
+        raise UserError(
+            f"{module} has no {attribute} that is a task. Make one with `from ablations_task import task` "
+            "(docs/own-task.md)."
+        )
+    return found
+
+
+def _declared(trainer: Trainer) -> dict[str, Any]:
+    run = trainer.run
+    module = sys.modules.get(run.__module__)
+    columns = [dict(vars(one), counts=_without_value(one.counts)) for one in trainer.columns]
+    return {
+        "name": f"{run.__module__}:{getattr(run, '__qualname__', 'run')}",
+        "file": str(Path(getattr(module, "__file__", None) or ".").absolute()),
+        "module": run.__module__,
+        "settings": described(trainer.settings_type),
+        "columns": columns,
+        "steps": trainer.steps,
+        "continues": trainer.continues,
+        "has": [name for name in ("reads", "num_params", "cost") if getattr(trainer, name) is not None],
+        "prefixes": [sys.prefix, sys.base_prefix],
+    }
+
+
+def _without_value(counts: Counts | None) -> dict[str, Any] | None:
+    return None if counts is None else {"names": list(counts.names), "file": counts.file, "length": counts.length}
+
+
+def _counted(trainer: Trainer, request: Mapping[str, Any]) -> dict[str, Any]:
+    """A metric of sums of counts; arrays travel as bytes of doubles."""
+    numpy = importlib.import_module("numpy")
+    counts = next(one.counts for one in trainer.columns if one.key == request["column"])
+    assert counts is not None
+    sums = numpy.frombuffer(base64.b64decode(request["sums"]), dtype="<f8").reshape(request["shape"])
+    with numpy.errstate(divide="ignore", invalid="ignore"):
+        found = numpy.asarray(counts.value(sums), dtype="<f8")
+    return {"shape": list(found.shape), "values": base64.b64encode(found.tobytes()).decode()}
+
+
+def versions(names: Sequence[str]) -> dict[str, str]:
+    """Versions of Python and of packages by import name, read without importing them."""
+    from importlib import metadata  # takes a while
+
+    found, missing = {"python": platform.python_version()}, []
+    for name in names:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            missing.append(name)
+    if missing:
+        for distribution in metadata.distributions():
+            tops = (distribution.read_text("top_level.txt") or "").split()
+            tops += [str(file).partition("/")[0] for file in distribution.files or () if str(file).endswith(".py")]
+            found.update({name: distribution.version for name in missing if name in tops and name not in found})
+    return found
+
+
+def _train(trainer: Trainer, settings: Any, request: Mapping[str, Any], channel: Channel) -> dict[str, Any]:
+    signal.signal(signal.SIGTERM, channel.stop)  # a cluster may signal every process of a job
+    resume = request["resume"]
+    context = RunContext(
+        request["seed"], request["device"], request["threads"], Path(request["folder"]),
+        None if resume is None else Path(resume), channel,
+    )  # fmt: skip
+    _open_device(context, request["memory_gb"])
+    returned = by_set(trainer.run(settings, context))
+    return {"returned": returned, "facts": context._facts, "device_name": device_name(context.device, context.threads)}
+
+
+def _open_device(context: RunContext, memory_gb: float | None) -> None:
+    """Threads, and the limit of a shared GPU, if the trainer has imported torch."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return
+    torch.set_num_threads(context.threads)
+    if context.device == "cuda" and memory_gb is not None:
+        if not torch.cuda.is_available():
+            raise UserError("A CUDA device was requested, but the trainer's torch sees none: check `nvidia-smi`.")
+        total = torch.cuda.get_device_properties(0).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(1.0, memory_gb * 1e9 / total), 0)
+
+
+def device_name(device: str, threads: int) -> str:
+    """The device's name for tables; "" if torch, which knows it, is not imported."""
+    torch = sys.modules.get("torch")
+    if torch is not None and device == "cuda":
+        return str(torch.cuda.get_device_name(0))
+    with contextlib.suppress(Exception):  # not in every torch
+        name = torch.cpu.get_capabilities().get("cpu_name") if torch is not None else None
+        return f"{name} ({threads} thread{'s' if threads > 1 else ''})" if name else ""
+    return ""

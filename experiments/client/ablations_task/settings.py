@@ -1,0 +1,180 @@
+"""Settings, described for a process that cannot import their type, and made again from JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import enum
+import importlib
+import sys
+import types
+import typing
+from pathlib import PurePath
+from typing import Any, Dict, Mapping, Sequence
+
+from .errors import UserError
+from .plain import plain
+
+SIMPLE = {bool: "bool", int: "int", float: "float", str: "str", type(None): "null", Any: "any", object: "any",
+          datetime.datetime: "datetime", datetime.date: "date", datetime.time: "time"}  # fmt: skip
+MANY = {list: "list", tuple: "list", set: "set", frozenset: "set"}
+LIMITS = ("gt", "ge", "lt", "le", "multiple_of", "min_length", "max_length", "pattern")
+
+
+def described(settings_type: Any, where: str = "", default: Any = None) -> dict[str, Any]:
+    """Names, types, defaults and limits of settings. Raises UserError for what no study file can express."""
+    name = getattr(settings_type, "__name__", str(settings_type))
+    where = where or name
+    if not is_group(settings_type):
+        raise UserError(f"{where}: settings are a dataclass or a pydantic model.")
+    fields = []
+    for field, (annotation, own_default, about) in _fields(settings_type, where).items():
+        value = own_default if default is None else getattr(default, field)
+        kind, limits = _described(annotation, f"{where}.{field}", value)
+        shown = None if "group" in kind else plain(value)
+        fields.append({"name": field, "kind": kind, "limits": limits, "default": shown, "about": about})
+    return {"name": name, "fields": fields}
+
+
+def is_group(annotation: Any) -> bool:
+    """Whether a type has named settings."""
+    known = dataclasses.is_dataclass(annotation) or hasattr(annotation, "model_fields")
+    return isinstance(annotation, type) and known
+
+
+def _fields(settings_type: Any, where: str) -> dict[str, tuple[Any, Any, str | None]]:
+    """The type, the default and the description of every setting."""
+    found: dict[str, tuple[Any, Any, str | None]] = {}
+    if not dataclasses.is_dataclass(settings_type):
+        for name, field in settings_type.model_fields.items():
+            if field.is_required():
+                _refuse_required(where, name)
+            annotation = _Limited(field.annotation, field.metadata)
+            found[name] = (annotation, field.get_default(call_default_factory=True), field.description)
+        return found
+    hints = _hints(settings_type)
+    for one in dataclasses.fields(settings_type):
+        make: Any = one.default_factory
+        if one.default is dataclasses.MISSING and make is dataclasses.MISSING:
+            _refuse_required(where, one.name)
+        default = one.default if one.default is not dataclasses.MISSING else make()
+        found[one.name] = (hints[one.name], default, None)
+    return found
+
+
+def _hints(settings_type: Any) -> dict[str, Any]:
+    module = sys.modules.get(settings_type.__module__)
+    extras: dict[str, Any] = {"include_extras": True} if sys.version_info >= (3, 9) else {}
+    return typing.get_type_hints(settings_type, vars(module) if module else None, **extras)
+
+
+def _refuse_required(where: str, name: str) -> None:
+    raise UserError(
+        f"{where}.{name} has no default. Every setting needs one: a row is the defaults plus what the study's [base] "
+        "and the row change."
+    )
+
+
+@dataclasses.dataclass
+class _Limited:
+    """A type with its constraints, as pydantic keeps them."""
+
+    annotation: Any
+    metadata: Sequence[Any]
+
+
+def _opened(annotation: Any) -> tuple[Any, dict[str, Any]]:
+    """The plain type and the limits of Annotated[…] and of pydantic's fields."""
+    limits: dict[str, Any] = {}
+    while isinstance(annotation, _Limited) or hasattr(annotation, "__metadata__"):
+        if isinstance(annotation, _Limited):
+            annotation, metadata = annotation.annotation, annotation.metadata
+        else:
+            annotation, metadata = annotation.__origin__, annotation.__metadata__
+        for one in [inner for outer in metadata for inner in (outer, *getattr(outer, "metadata", ()))]:
+            limits.update({k: plain(getattr(one, k)) for k in LIMITS if getattr(one, k, None) is not None})
+    return getattr(annotation, "__supertype__", annotation), limits
+
+
+def _described(annotation: Any, where: str, default: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    annotation, limits = _opened(annotation)
+    return _kind_of(annotation, where, default), limits
+
+
+def _kind_of(annotation: Any, where: str, default: Any = None) -> dict[str, Any]:
+    origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
+    with contextlib.suppress(TypeError):  # unhashable
+        if annotation in SIMPLE:
+            return {"simple": SIMPLE[annotation]}
+    if is_group(annotation):
+        return {"group": described(annotation, where, default)}
+    if annotation is dict or origin in (dict, Dict) or (isinstance(origin, type) and issubclass(origin, Mapping)):
+        raise UserError(f"{where} is a dict: make it a dataclass of its own, so that each entry is a named setting.")
+    if origin is typing.Literal:
+        return {"literal": [plain(value) for value in inner]}
+    if _is_union(origin):
+        return {"union": [_described(one, where, default)[0] for one in inner]}
+    if origin is tuple and inner[-1:] != (Ellipsis,):
+        return {"tuple": [_described(one, where, None)[0] for one in inner if one != ()]}
+    if (origin or annotation) in MANY or origin is Sequence or getattr(origin, "__name__", "") == "Sequence":
+        many = MANY.get(origin or annotation, "list")
+        kind = _described(inner[0], where, None)[0] if inner else {"simple": "any"}
+        return {"tuple_of" if (origin or annotation) is tuple else many: kind}
+    if isinstance(annotation, type) and issubclass(annotation, PurePath):
+        return {"simple": "path"}
+    if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
+        return {"literal": [plain(member) for member in annotation]}
+    with contextlib.suppress(Exception):
+        _adapter(annotation)
+        return {"simple": "any"}
+    raise UserError(f"{where}: a setting has a type that no study file can hold: {annotation}")
+
+
+def _is_union(origin: Any) -> bool:
+    return origin is typing.Union or (origin is not None and origin is getattr(types, "UnionType", None))
+
+
+def _adapter(annotation: Any) -> Any:
+    """pydantic's own knowledge of a type, where pydantic is there. Raises an error of any kind if it has none."""
+    return importlib.import_module("pydantic").TypeAdapter(annotation)
+
+
+def made(settings_type: Any, values: Mapping[str, Any]) -> Any:
+    """The user's own object from JSON values. Raises the errors of its checks."""
+    fields = _fields(settings_type, settings_type.__name__)
+    return settings_type(**{name: _value(fields[name][0], value) for name, value in values.items()})
+
+
+def _value(annotation: Any, value: Any) -> Any:
+    annotation, _ = _opened(annotation)
+    origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
+    kind = origin or annotation
+    if is_group(annotation) and isinstance(value, Mapping):
+        return made(annotation, value)
+    if _is_union(origin):
+        if any(type(value) is one for one in inner):
+            return value
+        options = (_value(one, value) for one in inner if _takes(one, value))
+        return next((option for option in options if type(option) is not type(value)), value)
+    if isinstance(value, list):
+        if kind is tuple and inner and inner[-1] is not Ellipsis:
+            return tuple(_value(one, item) for one, item in zip(inner, value))
+        items = [_value(inner[0], item) for item in value] if inner else value
+        return kind(items) if kind in MANY else items
+    if not isinstance(annotation, type) or value is None or isinstance(value, annotation):
+        return value
+    if issubclass(annotation, PurePath) or issubclass(annotation, enum.Enum):
+        return annotation(value)
+    if issubclass(annotation, (datetime.date, datetime.time)):
+        return annotation.fromisoformat(value)
+    if annotation in SIMPLE:
+        return value
+    return _adapter(annotation).validate_python(value)
+
+
+def _takes(annotation: Any, value: Any) -> bool:
+    with contextlib.suppress(Exception):
+        _value(annotation, value)
+        return True
+    return False

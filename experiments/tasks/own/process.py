@@ -1,0 +1,221 @@
+"""The process of a user's trainer: described and checked while planning, trained in a child.
+
+It runs experiments/client/ablations_task, alone of this program, under a keeper: nothing of it outlives this
+process. Messages are lines of JSON on its standard input and output; what the trainer prints goes to our standard
+error, which is a child's log.
+"""
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments.errors import DiskFull, Diverged, OutOfMemory, Preempted, TrainerFailed, UserError
+from experiments.processes.keeper import Kept
+from experiments.tasks.own.context import RunContext
+from experiments.tasks.own.interpreter import CLIENT, environment, interpreter, refuse_silent
+
+STOP_EVERY_S = 0.2
+_FRAMES = 12  # lines of a traceback in a message
+
+
+class TrainerProcess:
+    """A module of the user's in a process of the study's interpreter; started when first asked."""
+
+    def __init__(self, task: str, folder: str, python: str) -> None:
+        self._task, self._folder, self._python = task, folder, python
+        self._kept: Kept | None = None
+        self._turn = threading.RLock()
+        self._checked: set[str] = set()
+        self._versions: dict[tuple[str, ...], dict[str, str]] = {}
+        self.declared: dict[str, Any] = {}
+        self._load()
+
+    def close(self) -> None:
+        """End the process; the next question starts another."""
+        with self._turn:
+            if self._kept is not None:
+                self._kept.close()
+                for stream in (self._kept.process.stdin, self._kept.process.stdout):
+                    with contextlib.suppress(OSError):
+                        stream.close() if stream else None
+            self._kept = None
+
+    def check(self, settings: Mapping[str, Any]) -> None:
+        """Raises ValueError with the message of the user's own check of settings, UserError for any other failure."""
+        key = json.dumps(settings, sort_keys=True)
+        if key in self._checked:
+            return
+        try:
+            self.ask({"do": "check", "settings": settings})
+        except TrainerFailed as failed:
+            if failed.is_value:
+                raise ValueError(failed.reason) from None
+            raise UserError(f"The task {self._task} refuses its settings: {failed}\n{failed.frames(_FRAMES)}") from None
+        self._checked.add(key)
+
+    def answer(self, what: str, settings: Mapping[str, Any]) -> Any:
+        """The result of `reads`, `num_params` or `cost`; None for a function that was not declared."""
+        if what not in self.declared["has"]:
+            return None
+        try:
+            return self.ask({"do": what, "settings": settings})["answer"]
+        except TrainerFailed as failed:
+            raise UserError(
+                f"The function {what}= of the task {self._task} failed: {failed}\n{failed.frames(_FRAMES)}"
+            ) from None
+
+    def versions(self, packages: Sequence[str]) -> dict[str, str]:
+        """Versions of the interpreter and of packages there, by import name."""
+        key = tuple(packages)
+        if key not in self._versions:
+            self._versions[key] = self.ask({"do": "versions", "names": list(key)})["versions"]
+        return self._versions[key]
+
+    def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer to a request. Raises the error that the user's code raised, most as TrainerFailed."""
+        with self._turn:
+            if self._kept is None:
+                self._load()
+            return self._answer(request)
+
+    def train(self, request: Mapping[str, Any], own: RunContext, should_stop: Callable[[], bool]) -> dict[str, Any]:
+        """Train with `own` as the other side of the trainer's context; nothing of the process is left afterwards."""
+        with self._turn:
+            if self._kept is None:
+                self._load()
+            try:
+                self._say({"do": "train", **request})
+                return self._serve(own, should_stop)
+            finally:
+                self.close()
+
+    def _load(self) -> None:
+        module, _, attribute = self._task.partition(":")
+        folder = Path(self._folder) if self._folder else None
+        path = interpreter(self._python, folder)
+        self._kept = Kept(
+            [str(path), str(CLIENT)], env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )  # fmt: skip
+        self._buffer = b""
+        try:
+            if not self._greets():
+                refuse_silent(self._python, path, self._kept.process.poll())
+            self.declared = self._answer(
+                {"do": "load", "module": module, "attribute": attribute, "folder": self._folder}
+            )
+        except TrainerFailed as failed:
+            self.close()
+            where = f"the study's folder {self._folder}, then along " if self._folder else ""
+            raise UserError(
+                f"The task {self._task!r} could not be imported: {failed} It was looked for in {where}the path of "
+                f"{path}.\n{failed.frames(_FRAMES)}".rstrip()
+            ) from None
+        except UserError as error:
+            self.close()
+            raise UserError(f"The task {self._task!r}: {error}") from None
+        except BaseException:
+            self.close()
+            raise
+
+    def _greets(self) -> bool:
+        """Whether the interpreter has begun our program."""
+        try:
+            greeting = self._read()
+        except ValueError:  # it printed something else
+            return False
+        return isinstance(greeting, dict) and bool(greeting.get("new_enough"))
+
+    def _answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        self._say(request)
+        answer = self._read()
+        if answer is None:
+            raise self._died()
+        if "failed" in answer:
+            raise _error(answer["failed"])
+        return answer
+
+    def _serve(self, own: RunContext, should_stop: Callable[[], bool]) -> dict[str, Any]:
+        """Take what the trainer reports until it returns or fails."""
+        asked = False
+        with contextlib.ExitStack() as writing:
+            while True:
+                if not asked and should_stop():
+                    asked = True
+                    self._say({"stop": True})
+                if not self._readable(STOP_EVERY_S):
+                    continue
+                message = self._read()
+                if message is None:
+                    raise self._died(request_to_stop=asked)
+                if "event" in message:
+                    own.emit(message)
+                elif "checkpoint" in message:
+                    folder = writing.enter_context(own.checkpoint(message["checkpoint"]))
+                    self._say({"folder": str(folder)})
+                elif "abandon" in message:
+                    with contextlib.suppress(_Abandoned):
+                        writing.__exit__(_Abandoned, _Abandoned(), None)
+                    self._say({"ending": False})
+                elif "keep" in message:
+                    writing.close()
+                    self._say({"ending": should_stop()})
+                elif "failed" in message:
+                    raise _error(message["failed"])
+                else:
+                    return message
+
+    def _say(self, message: Mapping[str, Any]) -> None:
+        assert self._kept is not None and self._kept.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it has ended: reading notices
+            self._kept.process.stdin.write(json.dumps(message).encode() + b"\n")
+            self._kept.process.stdin.flush()
+
+    def _readable(self, timeout_s: float) -> bool:
+        assert self._kept is not None and self._kept.process.stdout is not None
+        return b"\n" in self._buffer or bool(select.select([self._kept.process.stdout], [], [], timeout_s)[0])
+
+    def _read(self) -> dict[str, Any] | None:
+        """The next message; None if the process has ended."""
+        assert self._kept is not None and self._kept.process.stdout is not None
+        while b"\n" not in self._buffer:
+            more = os.read(self._kept.process.stdout.fileno(), 1 << 16)
+            if not more:
+                return None
+            self._buffer += more
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        message: dict[str, Any] = json.loads(line)
+        return message
+
+    def _died(self, *, request_to_stop: bool = False) -> Exception:
+        """The error for a process that ended without a word: by a signal, or by os._exit."""
+        assert self._kept is not None
+        code = self._kept.process.wait()
+        if request_to_stop:
+            return Preempted(None)
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        return TrainerFailed(f"the process of the trainer ended with {how}.", "")
+
+
+class _Abandoned(Exception):  # noqa: N818 - the block of a checkpoint raised an error, which stays the user's
+    pass
+
+
+def _error(failed: Mapping[str, Any]) -> Exception:
+    """What the user's code raised, as the harness sorts failures."""
+    message, kind = failed.get("message", ""), failed["class"]
+    if kind == "preempted":
+        return Preempted(failed["step"])
+    known = {"user_error": UserError, "diverged": Diverged, "disk_full": DiskFull}
+    if kind in known:
+        return known[kind](message)
+    place = f" ({failed['place'][0]}, line {failed['place'][1]})" if failed["place"] else ""
+    text = f"{failed['type']}: {message}{place}." if message else f"{failed['type']}{place}."
+    if kind == "out_of_memory":
+        return OutOfMemory((message or failed["type"]).splitlines()[0])
+    return TrainerFailed(text, failed["traceback"], reason=message if failed["is_value"] else "")

@@ -1,0 +1,158 @@
+"""The process of a user's trainer: what it can import, which interpreter runs it, how it fails and ends."""
+
+import ast
+import json
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from experiments.client import ablations_task
+from experiments.config import DeviceSpec
+from experiments.errors import OutOfMemory, Preempted, TrainerFailed, UserError
+from experiments.tasks.base import Context
+from experiments.tasks.load import load_task
+
+HEAD = """
+import os, sys, time
+from dataclasses import dataclass
+from ablations_task import column, task
+
+@dataclass
+class Settings:
+    does: str = "nothing"
+
+"""
+BODY = """
+@task(Settings, columns=[column("a")])
+def TASK(settings, context):
+    return {name: found(settings, context) for name, found in DOES.items() if name == settings.does} or {"a": 1.0}
+"""
+DOES = """
+def fails(settings, context):
+    raise KeyError("the user's line")
+
+def takes_all_memory(settings, context):
+    raise MemoryError("all of it")
+
+def waits(settings, context):
+    for step in range(1, 100_000):
+        context.log(step, loss=1.0 / step)
+        time.sleep(0.01)
+        if context.should_stop():
+            with context.checkpoint(step) as folder:
+                (folder / "state").write_text(str(step))
+
+def fails_in_a_checkpoint(settings, context):
+    with context.checkpoint(1) as folder:
+        (folder / "half").write_text("")
+        raise RuntimeError("no disk")
+
+def dies(settings, context):
+    os._exit(7)
+
+DOES = {f.__name__: f for f in (fails, takes_all_memory, waits, fails_in_a_checkpoint, dies)}
+"""
+
+
+def loaded(folder: Path, text: str, name: str = "trainer", python: str = ""):
+    (folder / f"{name}.py").write_text(text)
+    return load_task(f"{name}:TASK", str(folder), python)
+
+
+def attempt(task, folder: Path, does: str, should_stop=lambda: False):
+    config = task.config_type.from_mapping({"does": does, "task": "trainer:TASK"})
+    events: list[str] = []
+    context = Context(
+        store=folder, run_id="0" * 16, folder=folder, inputs={}, device=DeviceSpec(),
+        emit=lambda kind, **fields: events.append(kind), should_stop=should_stop,
+    )  # fmt: skip
+    return events, lambda: task.train(config, context)
+
+
+def test_errors_and_ends(tmp_path: Path) -> None:
+    task = loaded(tmp_path, HEAD + DOES + BODY)
+    with pytest.raises(TrainerFailed, match=r"KeyError.*the user's line.*trainer\.py, line") as failed:
+        attempt(task, tmp_path, "fails")[1]()
+    assert "in fails" in failed.value.traceback and "ablations_task" not in failed.value.traceback
+    with pytest.raises(OutOfMemory, match="all of it"):
+        attempt(task, tmp_path, "takes_all_memory")[1]()
+    with pytest.raises(TrainerFailed, match="no disk"):
+        attempt(task, tmp_path, "fails_in_a_checkpoint")[1]()
+    assert not list((tmp_path / "checkpoints").glob("step-*"))
+    with pytest.raises(TrainerFailed, match="exit code 7"):
+        attempt(task, tmp_path, "dies")[1]()
+    until = time.monotonic() + 1.0
+    events, train = attempt(task, tmp_path, "waits", lambda: time.monotonic() > until)
+    with pytest.raises(Preempted):
+        train()
+    assert set(events) == {"metrics", "checkpoint"}
+    [kept] = (tmp_path / "checkpoints").glob("step-*")
+    assert int((kept / "state").read_text()) == int(kept.name[5:])
+
+
+@pytest.mark.parametrize("name", ["model", "reports", "ablations", "experiments.training"])
+def test_no_package_of_this_program_is_there(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UserError, match="A trainer has a process of its own") as refused:
+        loaded(tmp_path, f"import {name}\n{HEAD}{BODY}")
+    assert "trainer.py, line 1" in str(refused.value) and f"import {name}" in str(refused.value)
+
+
+def test_old_imports_go_on_beside_a_folder_called_experiments(tmp_path: Path) -> None:
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "experiments" / "mine.py").write_text("x = 1\n")
+    old = HEAD.replace("ablations_task", "experiments.tasks.own.function")
+    old += "from experiments.tasks.columns import Counts\nfrom experiments.mine import x\nDOES = {}\n"
+    assert loaded(tmp_path, old + BODY).columns[0].key == "a_test"
+
+
+def test_another_interpreter(tmp_path: Path) -> None:
+    """Relative to the study's folder; its versions are recorded; what cannot run a trainer is refused."""
+    (tmp_path / "env").mkdir()
+    (tmp_path / "study").mkdir()
+    link = tmp_path / "env" / "python"
+    link.write_text(f'#!/bin/sh\nexport MARK=yes\nexec "{sys.executable}" "$@"\n')
+    link.chmod(0o755)
+    text = HEAD + "assert os.environ['MARK'] == 'yes'\nDOES = {}\n" + BODY
+    task = loaded(tmp_path / "study", text, python="../env/python")
+    assert task.versions()["python"] == ".".join(map(str, sys.version_info[:3]))
+    _, train = attempt(task, tmp_path, "nothing")
+    assert train()["interpreter"] == "../env/python"
+    for wrong, why in {"../env/nothing": "does not exist", "trainer.py": "can be executed"}.items():
+        with pytest.raises(UserError, match=why):
+            load_task("trainer:TASK", str(tmp_path / "study"), wrong)
+    for program, why in {
+        "exit 3": "no Python interpreter",
+        "echo 2.7": "is Python 2.7",
+        "echo 3.9": "ended with",
+    }.items():
+        link.write_text(f"#!/bin/sh\n{program}\n")
+        with pytest.raises(UserError, match=why):
+            load_task("trainer:TASK", str(tmp_path / "study"), "../env/./python")
+    with pytest.raises(UserError, match="Leave `python` out"):
+        load_task("translation", "", "../env/python")
+
+
+def test_the_client_is_of_python_3_8_and_of_its_library_alone() -> None:
+    files = list(Path(ablations_task.__file__).parent.glob("*.py"))
+    assert len(files) > 5
+    for file in files:
+        tree = ast.parse(file.read_text(), feature_version=(3, 8))
+        for node in ast.walk(tree):
+            names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+            assert {name.partition(".")[0] for name in names} <= {*sys.stdlib_module_names, "ablations_task"}
+
+
+def test_a_refused_setting_and_a_failing_function_name_the_users_line(tmp_path: Path) -> None:
+    checks = HEAD.replace(
+        'does: str = "nothing"\n', 'does: str = "nothing"\n    def __post_init__(self):\n        {}[self.does]\n'
+    )
+    task_text = checks.replace("{}[self.does]", "{'nothing': 1}[self.does]") + "DOES = {}\n"
+    task = loaded(tmp_path, task_text + BODY.replace("columns=", "num_params=lambda settings: 1 / 0, columns="))
+    with pytest.raises(UserError, match=r"KeyError.*'other'") as refused:
+        task.config_type.from_mapping(json.loads('{"does": "other"}'))
+    assert "trainer.py" in str(refused.value)
+    with pytest.raises(UserError, match=r"num_params= of the task.*ZeroDivisionError"):
+        task.num_params(task.config_type())
