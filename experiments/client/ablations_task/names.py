@@ -41,7 +41,7 @@ class TheUsers:
         if getattr(sys.modules.get("experiments"), "__loader__", None) is not self:
             return None
         if name in ALIASES:
-            return ModuleSpec(name, self, is_package=True)  # type: ignore[arg-type]
+            return ModuleSpec(name, self, is_package=True)
         found = PathFinder.find_spec(name, path)
         if found is None:
             self._refuse(name)
