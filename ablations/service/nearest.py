@@ -18,7 +18,8 @@ def nearest_with_results(study: str, selectors: Selectors, plan: Plan) -> str:
     found = [table for table in store_tables(selectors, plan.study.name) if table.words and table.finished]
     for table in sorted(found, key=lambda table: _distance(table, plan)):
         other = _selectors(table, selectors)
-        for narrowed in (replace(other, rows=selectors.rows, seeds=selectors.seeds), other):
+        mine, there = replace(other, rows=selectors.rows, seeds=selectors.seeds), ",".join(table.rows)
+        for narrowed in (mine, other, replace(other, rows=there)):  # all rows may be impossible with its settings
             if count := _finished(study, narrowed):
                 return _sentence(study, selectors, narrowed, table, plan, count)
     return ""
@@ -66,8 +67,10 @@ def _sentence(study: str, selectors: Selectors, other: Selectors, table: StoreTa
     if same_profile and selectors.profile is None:
         other = replace(other, profile=None)
     line = shlex.join([study, *other.words(whole=True)])
-    only_added = not (selectors.sets or selectors.corpus or selectors.profile or selectors.rows != other.rows)
-    more = replace(other, rows=None, seeds=None, store=Place().store, state_dir=None).words(whole=True)
+    typed_others = selectors.sets or selectors.corpus or selectors.profile
+    only_added = not typed_others and selectors.rows in (None, other.rows)
+    typed = {name: None for name in ("rows", "seeds") if getattr(other, name) == getattr(selectors, name)}
+    more = replace(other, store=Place().store, state_dir=None, **typed).words(whole=True)
     added = f"add {shlex.join(more)}, or write " if more and only_added else ""
     runs = f"{number(count, 'finished run')} of {plan.study.name} {'exists' if count == 1 else 'exist'}"
     with_ = " and ".join(differs) or "the study's own settings"

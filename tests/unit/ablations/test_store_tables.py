@@ -95,6 +95,14 @@ class TestTheNearestSelectionWithResults:
         with pytest.raises(UserError, match=r"Not trained .* add --set rate=3"):
             call(store, "evaluate", study, "--rows", "base")
 
+    def test_only_rows_that_its_settings_allow_are_named(self, tmp_path: Path) -> None:
+        study, store = write_study(tmp_path, "command"), tmp_path / "store"
+        finish(study, store)
+        edit(study, "rate = 3\n", "rate = 4\n")
+        edit(study, "set = {rate = 5}", "set = {rate = 6}")  # with --set rate=… this row would equal base
+        said = call(store, "report", study).stderr
+        assert "exists with rate = 3: add --rows base --set rate=3, or write" in said
+
     def test_what_was_typed_and_has_none_is_left_out(self, folder: Path) -> None:
         done = call(folder / "store", "report", folder / "command.toml", "--set", "rate=9", "--rows", "base")
         assert "1 finished run of said exists with the study's own settings: `ablations report" in done.stderr
