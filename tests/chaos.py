@@ -218,21 +218,26 @@ def table(
     kills: int,
     seed: int,
     study: str = "table3",
-    options: Sequence[str] = (),
+    options: Sequence[str] | None = None,
     pause_s: tuple[float, float] = (0.5, 4.0),
+    verb: str = "work",
 ) -> dict[str, object]:
     """Tables trained undisturbed and killed `kills` times have the same bytes, but for their costs.
 
+    options: rows and settings, None: ROWS and SMALL. verb: the command that is killed, `work` on a queue or `run`.
     Returns the steps of the resumes.
     """
-    chosen = [study, *(options or ["--rows", ROWS, *(word for name in SMALL for word in ("--set", name))])]
+    chosen = [
+        study,
+        *(["--rows", ROWS, *(word for name in SMALL for word in ("--set", name))] if options is None else options),
+    ]
     undisturbed, store = folder / "undisturbed", Store.open(folder / "killed")
     subprocess.run(_cli("run", *chosen, "--store", undisturbed, "--devices", "cpu:2"), check=True, capture_output=True)
-    queue = subprocess.run(_cli("queue", *chosen, "--store", store.root), check=True, capture_output=True)
-    assert queue.returncode == 0
+    subprocess.run(_cli("queue", *chosen, "--store", store.root), check=True, capture_output=True)
+    killed = chosen if verb == "run" else []
     began = time.monotonic()
     killer = Killer(store, kills, random.Random(seed), pause_s)
-    killer.run(lambda: _start(_cli("work", "--store", store.root, "--devices", "cpu:2"), store))
+    killer.run(lambda: _start(_cli(verb, *killed, "--store", store.root, "--devices", "cpu:2"), store))
     for format_ in ("latex", "csv", "json"):
         tables = [
             subprocess.run(

@@ -64,7 +64,7 @@ def bundle(
         redaction = (
             identity(opened, folder) if anonymous else places(opened, [r.run_id for r in plan.trainings], folder)
         )
-    statement = state(plan, opened)
+    statement = state(plan, opened, chosen.columns)
     count = write_bundle(
         path, plan, opened, chosen.columns, chosen.asked, redaction, weights, statement if crate else None
     )

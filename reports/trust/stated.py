@@ -65,6 +65,7 @@ def _chosen(statement: Statement) -> Iterator[str]:
         yield f"Chosen on dev: the learning rate during training, in {', '.join(statement.follow_dev)}."
     if statement.measured_dev:
         yield f"Perplexity on dev was measured during training in {', '.join(statement.measured_dev)}."
+    yield from _seeds(statement)
     for tuned in statement.tuned:
         states = ", ".join(f"{count} {name}" for name, count in sorted(tuned.trials.items()))
         yield (
@@ -75,6 +76,18 @@ def _chosen(statement: Statement) -> Iterator[str]:
     if not statement.tuned:
         yield "No run of the table is a trial of `ablations tune`."
     yield "No record shows how other settings of the study were chosen."
+
+
+def _seeds(statement: Statement) -> Iterator[str]:
+    rule = statement.seeds
+    if rule is None:
+        return
+    counts = Counter(row for run in statement.runs if run.seed is not None for row in run.rows)
+    yield (
+        f"Chosen on {rule.set}: the number of seeds of each row ({', '.join(f'{r} {n}' for r, n in counts.items())}), "
+        f"by a rule fixed in advance on {rule.metric}: {rule.start} to {rule.max} seeds, level {rule.alpha:g}, power "
+        f"{rule.power:g}, smallest difference that matters {rule.difference:g}."
+    )
 
 
 def _sum(counts: Iterable[Mapping[str, int]]) -> Counter[str]:

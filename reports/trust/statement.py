@@ -16,7 +16,9 @@ from experiments.errors import Damaged, UserError
 from experiments.events.history import History
 from experiments.store.layout import Store
 from experiments.store.results import Count, Facts
+from experiments.tasks.columns import Column
 from reports.results.spending import tunings
+from reports.table.seed_rule import rule_of
 
 TRIALS = "trials of `ablations tune`"
 DEV = "dev"  # every other set is a test set (docs/corpora.md)
@@ -41,6 +43,18 @@ class OtherRuns(Facts):
     scored: dict[Text, Count]
 
 
+class SeedsByRule(Facts):
+    """The study's rule for seeds (docs/seeds.md), fixed in advance, and the scores that it read."""
+
+    metric: Text
+    set: Text
+    start: Count
+    max: Count
+    alpha: float
+    power: float
+    difference: float
+
+
 class Tuned(Facts):
     """A search whose trials include runs of the table, or runs of its study."""
 
@@ -63,10 +77,11 @@ class Statement(Facts):
     follow_dev: list[Text]  # rows whose learning rate follows the perplexity on dev
     measured_dev: list[Text]  # rows that measured the perplexity on dev while they trained
     tuned: list[Tuned]
+    seeds: SeedsByRule | None = None  # None: their number was fixed, or the crate was written before it was stated
 
 
-def state(plan: Plan, store: Store) -> Statement:
-    """The statement on a plan whose runs are finished in this store. Raises Damaged."""
+def state(plan: Plan, store: Store, columns: Sequence[Column]) -> Statement:
+    """The statement on a plan whose runs are finished in this store. columns: of its table. Raises Damaged."""
     runs = plan.trainings
     rows = _rows_of(plan)
     evaluations = {e.eval_id: e.spec for run in runs for e in run.evaluations}
@@ -81,6 +96,22 @@ def state(plan: Plan, store: Store) -> Statement:
         follow_dev=_with(runs, "training.schedule", lambda value: value == "plateau"),
         measured_dev=_with(runs, "training.eval_steps", bool),
         tuned=list(_tunings(store, {run.run_id: run.row for run in runs})),
+        seeds=_seeds(plan, columns),
+    )
+
+
+def _seeds(plan: Plan, columns: Sequence[Column]) -> SeedsByRule | None:
+    if not plan.by_rule:
+        return None
+    rule, column = rule_of(plan.study, columns)
+    return SeedsByRule(
+        metric=column.metric,
+        set=column.set,
+        start=rule.start,
+        max=rule.most,
+        alpha=rule.alpha,
+        power=rule.power,
+        difference=rule.difference,
     )
 
 
@@ -179,4 +210,8 @@ def read_statement(content: Mapping[str, Any], plan: Plan) -> Statement:
     runs = {run.run_id: (run.rows, run.seed) for run in found.runs}
     if found.study != plan.study.name or runs != _rows_of(plan):
         raise UserError("its statement is about other runs than those of its plan.")
+    if found.seeds is not None and (rule := plan.study.seed_rule) is not None:
+        stated = (found.seeds.start, found.seeds.max, found.seeds.alpha, found.seeds.power, found.seeds.difference)
+        if stated != (rule.start, rule.max, rule.stop.alpha, rule.stop.power, rule.stop.difference):
+            raise UserError("its statement names another rule for seeds than its study.")
     return found

@@ -43,7 +43,7 @@ def finished(request, tmp_path_factory):
 def crate_of(chosen, path, redaction=None, weights=False):
     plan = chosen.plan
     redaction = redaction or places(chosen.store, [run.run_id for run in plan.runs], chosen.study.folder)
-    statement = state(plan, chosen.store)
+    statement = state(plan, chosen.store, chosen.columns)
     write_bundle(path, plan, chosen.store, chosen.columns, chosen.asked, redaction, weights, statement)
     return path
 
@@ -155,7 +155,7 @@ def test_an_anonymous_crate_tells_nobody(finished, tmp_path):
 
 
 def words(chosen):
-    return sentences(state(chosen.plan, chosen.store))
+    return sentences(state(chosen.plan, chosen.store, chosen.columns))
 
 
 def test_attempts_and_what_is_not_shown_are_counted(finished, tmp_path):

@@ -8,9 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from experiments.errors import UserError
 from reports.statistics.sequential import ALIKE, DIFFERS, Rule, decide, seeds_asked
+from reports.trust.bundles.read import read_bundle
+from reports.trust.statement import read_statement
+from tests.chaos import table
 
 from .conftest import Cli, as_json, command, environment
+from .test_crates import contents
 
 pytestmark = pytest.mark.slow
 TASK = """
@@ -30,6 +35,15 @@ def TASK(settings, context):
     time.sleep(0.05)
     score = float(rng.normal(50 + settings.effect, 1))
     return {"score": score, "loss": -score}
+"""
+SLOW = """
+    done = int((context.resume / "step").read_text()) if context.resume else 0
+    for step in range(done, settings.steps):
+        time.sleep(0.02)
+        context.log(step + 1, loss=1.0)
+        if step % 5 == 4:
+            with context.checkpoint(step + 1) as folder:
+                (folder / "step").write_text(str(step + 1))
 """
 STUDY = """
 name = "ruled"
@@ -113,6 +127,30 @@ def test_the_rule_is_followed_through_an_interruption_and_printed(cli: Cli, rule
     cli("bundle", study, "--store", store, "--out", bundle)
     assert cli("report", bundle, cwd=tmp_path).stdout == printed
     assert json.loads(cli("plan", study, "--store", store, "--json").stdout)
+
+    crate = tmp_path / "ruled.zip"
+    said = cli("bundle", study, "--store", store, "--crate", "--out", crate).stdout
+    seeds = ", ".join(f"{row} {n}" for row, n in {"base": most, **of_rows}.items())
+    words = f"Chosen on test: the number of seeds of each row ({seeds}), by a rule fixed in advance on score"
+    files = contents(crate)
+    assert words in said and words in json.dumps(json.loads(files["ro-crate-metadata.json"]), ensure_ascii=False)
+    assert cli("report", crate, cwd=tmp_path).stdout == printed
+    stated = json.loads(files["statement.json"])
+    stated["seeds"]["power"] = 0.9
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="another rule for seeds"):
+        read_statement(stated, read_bundle(crate, tmp_path / "empty").plan)
+
+
+def test_killed_at_random_the_rule_spends_the_same_seeds(tmp_path: Path) -> None:
+    """The table is the same byte for byte after kills of its trainers and of the command, as in tests/chaos.py."""
+    slow = TASK.replace("time.sleep(0.05)", SLOW).replace("steps: int = 1", "steps: int = 40")
+    (tmp_path / "scores.py").write_text(slow)
+    (tmp_path / "ruled.toml").write_text(STUDY)
+    done = table(tmp_path, kills=8, seed=3, study=str(tmp_path / "ruled.toml"), options=[], verb="run")
+    rows = {key: values(key, 8) for key in EFFECTS if key != "base"}
+    most, of_rows = seeds_asked(decide(values("base", 8), rows, Rule(3, 8, 0.05, 0.8, 2.0)))
+    assert done["rows"] == most + sum(of_rows.values())
 
 
 @pytest.mark.parametrize(
