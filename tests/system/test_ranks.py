@@ -14,7 +14,7 @@ import torch
 
 from experiments.config import RunConfig
 from experiments.events.event_log import read_events
-from experiments.identity import PROBE_ID
+from experiments.identity import PROBE_ID, Trunk, with_trunk
 from experiments.store.layout import Store
 from experiments.store.spec import AttemptSpec
 from experiments.tasks.translation import TASK
@@ -38,14 +38,17 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return store
 
 
-def _start(store: Store, name: str, ranks: int, earlier: str = "", **changes: Any) -> "subprocess.Popen[bytes]":
+def _start(
+    store: Store, name: str, ranks: int, earlier: str = "", trunk: Trunk | None = None, **changes: Any
+) -> "subprocess.Popen[bytes]":
     settings = {**SETTINGS, **changes}
     config = RunConfig(**settings)
+    inputs = with_trunk(TASK.inputs(config, store.root), trunk) if trunk else TASK.inputs(config, store.root)
     folder = store.root / "runs" / name / "attempts" / "1"
     folder.mkdir(parents=True)
     spec = {
         "store": str(store.root), "run_id": PROBE_ID, "attempt": 1, "task": "translation",
-        "config": config.model_dump(mode="json"), "inputs": TASK.inputs(config, store.root), "train": True,
+        "config": config.model_dump(mode="json"), "inputs": inputs, "train": True,
         "evaluations": [], "device": {"kind": "cpu", "threads": ranks, "memory_gb": None, "count": ranks},
         "earlier": [f"runs/{earlier}/attempts/1"] if earlier else [],
     }  # fmt: skip
@@ -116,6 +119,21 @@ def test_three_ranks_killed_and_resumed_equal_three_undisturbed(store: Store, ch
         worse = sum(one >= best for one, best in zip(dev[1:-1], lowest[:-2], strict=True))
         rates = {e["step"]: e["metrics"]["learning_rate"] for e in whole if "loss" in e.get("metrics", {})}
         assert worse and rates[24] == 0.5 * 0.5**worse
+
+
+def test_a_branch_by_three_ranks_equals_an_undisturbed_run(store: Store) -> None:
+    """Every rank begins with the trunk's state."""
+    trunk, name = "ab" * 8, f"{0xBEA:016x}"
+    short = {"training": {**SETTINGS["training"], "train_steps": 12}}
+    _finished(store, trunk, _start(store, trunk, 3, **short))
+    _folder(store, trunk).rename(store.attempt_folder(trunk, 1))  # where a coordinator has it
+    whole = _finished(store, "unbranched", _start(store, "unbranched", 3))
+    events = _finished(store, name, _start(store, name, 3, trunk=Trunk(trunk, 12)))
+    assert [e["step"] for e in events if e["kind"] == "branched"] == [12]
+    assert _losses(events) == {step: loss for step, loss in _losses(whole).items() if step > 12}
+    for file in ("model.safetensors", "optimizer.safetensors"):
+        path = f"checkpoints/step-00000024/{file}"
+        assert (_folder(store, name) / path).read_bytes() == (_folder(store, "unbranched") / path).read_bytes()
 
 
 def test_a_rank_that_is_killed_ends_the_run_likewise(store: Store) -> None:
