@@ -89,13 +89,13 @@ class TrainingConfig(Section):
     )
     label_smoothing: float = Field(0.1, ge=0, lt=1, description="epsilon_ls (section 5.4)")
     optimizer: OptimizerName = Field("adam", description="rule that turns gradients into updates")
-    adam_beta1: float = Field(0.9, ge=0, lt=1)
-    adam_beta2: float = Field(0.98, ge=0, lt=1)
-    adam_epsilon: float = Field(1e-9, gt=0)
+    adam_beta1: float = Field(0.9, ge=0, lt=1, description="decay of Adam's mean of gradients (section 5.3)")
+    adam_beta2: float = Field(0.98, ge=0, lt=1, description="decay of Adam's mean of their squares (section 5.3)")
+    adam_epsilon: float = Field(1e-9, gt=0, description="added to the root of that mean (section 5.3)")
     momentum: float | None = Field(None, ge=0, lt=1, description="of sgd and muon; unset: 0.9 and 0.95")
     nesterov: bool | None = Field(None, description="Nesterov's momentum; unset: false for sgd, true for muon")
-    lion_beta1: float = Field(0.9, ge=0, lt=1)
-    lion_beta2: float = Field(0.99, ge=0, lt=1)
+    lion_beta1: float = Field(0.9, ge=0, lt=1, description="of the direction of a step (Chen 2023, Algorithm 2)")
+    lion_beta2: float = Field(0.99, ge=0, lt=1, description="of the mean of gradients (Chen 2023, Algorithm 2)")
     clip_norm: float = Field(0.0, ge=0, description="gradient norm is clipped to this; 0: never, as in the paper")
     weight_decay: float = Field(0.0, ge=0, description="decay of matrices, decoupled except for sgd; 0 in the paper")
     precision: PrecisionChoice = Field(
@@ -126,7 +126,7 @@ class EvaluationConfig(Section):
 
     sets: Names = Field(("dev",), description='"dev" and names of test sets; "test": all of them')
     checkpoint: str = Field("last", pattern=f"^({CHECKPOINTS})$", description="last, best (on dev) or average:K")
-    beam_size: int = Field(4, ge=1)
+    beam_size: int = Field(4, ge=1, description="hypotheses kept at each step of the search (section 6.1)")
     length_penalty: float = Field(0.6, ge=0, description="alpha of ((5 + |Y|) / 6)^alpha")
     max_extra_length: int = Field(50, ge=0, description="output is at most this many pieces longer than the input")
     precision: PrecisionChoice = Field(

@@ -26,9 +26,15 @@ KINDS = tuple(NAMES)
 
 
 def attention(
-    sentence: Annotated[str, typer.Argument(help="A source sentence.")],
-    named: choose_run.Named,
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[STUDY] SENTENCE",
+            help="The study that trained the model (not with --run); a source sentence in quotation marks.",
+        ),
+    ],
     *,
+    named: choose_run.Named,
     target: Annotated[str | None, typer.Option(metavar="TEXT", help="A translation; the model's own if unset.")] = None,
     kind: Annotated[str, typer.Option(metavar="|".join(KINDS), help="Which attention.")] = "cross",
     layer: Annotated[
@@ -49,6 +55,10 @@ def attention(
     """
     if kind not in KINDS:
         raise UserError(f"--kind {kind}: write one of {', '.join(KINDS)}.")
+    named, sentences = choose_run.study_first(named, words, ["SENTENCE"])
+    if not sentences:
+        raise UserError("SENTENCE is missing: a source sentence in quotation marks.")
+    sentence = sentences[0]
     opened = selectors.open()
     found = choose_run.find_trained(named, selectors, ("translation", "algorithmic"))
     from experiments.evaluation.trained.attention_maps import attention_maps

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -23,9 +24,11 @@ def cases(
     seed: Annotated[int, typer.Option(metavar="N", help="The seed whose runs are shown.")] = 1,
     differing: Annotated[bool, typer.Option(help="Only examples with different outputs of the rows.")] = False,
     limit: Annotated[int, typer.Option(min=0, metavar="N", help="Show at most N examples; 0: all.")] = 50,
-    format_: Annotated[str, typer.Option("--format", metavar="F", help="markdown or csv.")] = "markdown",
+    format_: Annotated[str, typer.Option("--format", metavar="F", help="markdown, csv or json.")] = "markdown",
+    as_json: options.Json = False,
 ) -> None:
     """Show the output of each row for single examples, for trainers that record outputs."""
+    format_ = "json" if as_json else format_
     if format_ not in _WRITERS:
         raise UserError(f"--format {format_}: write one of {', '.join(_WRITERS)}.")
     study, selectors = selectors.with_last(study)
@@ -57,4 +60,9 @@ def _csv(found: Cases) -> str:
     return stream.getvalue()
 
 
-_WRITERS = {"markdown": _markdown, "csv": _csv}
+def _json(found: Cases) -> str:
+    lines = [dict(zip(found.heads, line, strict=True)) for line in found.lines]
+    return json.dumps(lines, indent=1, ensure_ascii=False) + "\n"
+
+
+_WRITERS = {"markdown": _markdown, "csv": _csv, "json": _json}

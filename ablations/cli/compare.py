@@ -1,6 +1,5 @@
 """`ablations compare`: compare a table with another study, store, code revision or printed table."""
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Annotated
 import typer
 
 from ablations.cli import options
+from ablations.cli.terminal import print_json
 from ablations.service.selected import SelectedTable, Selectors, choose_table
 from ablations.service.tables import table_of
 from ablations.study.messages import number
@@ -55,7 +55,7 @@ def compare(
     if not any(cell.there is not None for cell in cells):
         raise UserError(f"{name} has no number for any cell of {table.name}, so there is nothing to compare.")
     if as_json:
-        typer.echo(json.dumps(as_records(cells), indent=1, ensure_ascii=False))
+        print_json(as_records(cells))
     else:
         typer.echo(as_text(cells, f"{table.title or table.name}: here and there", {"there": name}), nl=False)
 

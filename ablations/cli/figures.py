@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from ablations.cli import options
+from ablations.cli.terminal import print_json
 from ablations.service.nearest import nearest_with_results
 from ablations.service.selected import Selectors, choose_table
 from ablations.service.tables import table_of
@@ -22,6 +23,7 @@ def figures(
     formats: Annotated[str, typer.Option("--formats", metavar="F,F", help="Some of pdf, svg, png.")] = "pdf",
     out: Annotated[Path, typer.Option(metavar="DIR", help="A folder; created if missing.")] = Path("figures"),
     significance: options.Significance = "auto",
+    as_json: options.Json = False,
 ) -> None:
     """Draw changes from base, quality against cost, learning curves, and scores by sentence length."""
     wanted = [part.strip() for part in formats.split(",")]
@@ -41,4 +43,8 @@ def figures(
         out.mkdir(parents=True, exist_ok=True)
         for name, data in drawn.items():
             write_bytes((out / name).absolute(), data)
-    typer.echo("\n".join(str(out / name) for name in drawn))
+    files = [str(out / name) for name in drawn]
+    if as_json:
+        print_json({"files": files})
+    else:
+        typer.echo("\n".join(files))

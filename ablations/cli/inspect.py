@@ -1,7 +1,6 @@
 """`ablations verify` and `ablations explain`: check a printed table, and trace its cells to runs."""
 
 import argparse
-import json
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
@@ -9,6 +8,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 import typer
 
 from ablations.cli import exits, options
+from ablations.cli.terminal import print_json
 from ablations.service.origins import study_queued, with_corpus
 from ablations.service.selected import Selectors, choose_table, open_bundle
 from ablations.service.table_options import TableOptions
@@ -133,4 +133,7 @@ def explain(
         raise UserError("explain: name a cell, ROW.COLUMN, or a row: `ablations explain table3 A-h16.bleu`.")
     chosen = choose_table(*selectors.with_last(study))
     found = explaining.explain(table_of(chosen, significance), cell)
-    typer.echo(json.dumps(found, indent=1, ensure_ascii=False) if as_json else explaining.as_text(found).rstrip("\n"))
+    if as_json:
+        print_json(found)
+    else:
+        typer.echo(explaining.as_text(found).rstrip("\n"))

@@ -1,6 +1,5 @@
 """`ablations layers`: types of layers compared, as Table 1 of "Attention Is All You Need" does."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated
@@ -8,6 +7,7 @@ from typing import Annotated
 import typer
 
 from ablations.cli import options
+from ablations.cli.terminal import print_json
 from ablations.service.layers import (
     LONGEST,
     LayerType,
@@ -34,7 +34,7 @@ def layers(
     types = layer_types(sizes)
     times = measure(sizes) if measured else {}
     if as_json:
-        typer.echo(json.dumps(_as_json(sizes, types, times), indent=1, ensure_ascii=False))
+        print_json(_as_json(sizes, types, times))
         return
     typer.echo(f"n = {n}, d = {d}, k = {k}, r = {r}; n is the sequence, d the width, k the kernel, r the neighbourhood")
     for line in _columns([HEAD, *(_row(one, n) for one in types)]):

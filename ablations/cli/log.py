@@ -1,11 +1,14 @@
 """`ablations log RUN`: a run's attempts, and the log of the last one."""
 
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from ablations.cli import options
+from ablations.cli.terminal import print_json
 from ablations.service.queued_runs import chosen, label, labels
 from ablations.service.selected import Place
 from experiments.errors import UserError
@@ -17,6 +20,8 @@ from experiments.jobs.queue.states import State
 from experiments.store.layout import Store
 
 FOLLOW_S = 0.5
+RECENT = 10  # points of the curve that --follow begins with
+NUMBER = int | float
 SPOKEN = ("resumed", "branched", "restarted", "checkpoint_skipped", "failed", "preempted")  # events that explain a run
 
 
@@ -24,7 +29,10 @@ def log(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A row (A-h16, A-h16:2) or the beginning of a run_id.")],
     place: Place,
     attempt: Annotated[int | None, typer.Option(metavar="N", min=1, help="Which attempt; the last if unset.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new lines until the run ends.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Print new lines and points of the curve until the run ends.")
+    ] = False,
+    as_json: options.Json = False,
 ) -> None:
     """Show a run's attempts with their outcomes, and the log of the last attempt."""
     opened = place.open()
@@ -32,6 +40,9 @@ def log(
     if len(rows) > 1:
         raise UserError(f"{run} selects {len(rows)} runs; name one by its run_id or its seed:\n{labels(rows)}")
     row, numbers = rows[0], opened.attempts(rows[0].run_id)
+    if as_json:
+        print_json(_record(opened, row, numbers))
+        return
     typer.echo(f"{label(row)}: {row.state.value}")
     _print_attempts(opened, row)
     if not numbers:
@@ -40,9 +51,25 @@ def log(
     number = attempt or numbers[-1]
     if number not in numbers:
         raise UserError(f"{run} has no attempt {number}; there are {', '.join(map(str, numbers))}.")
-    path = opened.attempt_folder(row.run_id, number) / LOG
-    typer.echo(f"--- {path}")
-    _print(opened, row.run_id, path, follow)
+    folder = opened.attempt_folder(row.run_id, number)
+    typer.echo(f"--- {folder / LOG}")
+    _print(opened, row.run_id, folder, follow)
+
+
+def _record(store: Store, row: JobStatus, numbers: Iterable[int]) -> dict[str, Any]:
+    with Queue(store.queue_db, create=False) as queue:
+        attempts = queue.history(row.run_id)
+    folders = [store.attempt_folder(row.run_id, number) for number in numbers]
+    return {
+        "run_id": row.run_id, "row": label(row), "state": row.state.value, "attempts": attempts,
+        "logs": [str(folder / LOG) for folder in folders],
+        "points": [
+            {"attempt": number, "step": event["step"], **event["metrics"]}
+            for number, folder in zip(numbers, folders, strict=True)
+            for event in Tail(folder).read()
+            if event["kind"] == "metrics"
+        ],
+    }  # fmt: skip
 
 
 def _print_attempts(store: Store, row: JobStatus) -> None:
@@ -78,19 +105,33 @@ class _Given(dict[str, object]):
         return "?"
 
 
-def _print(store: Store, run_id: str, path: Path, follow: bool) -> None:
+def _print(store: Store, run_id: str, folder: Path, follow: bool) -> None:
+    tail = Tail(folder)
+    points = list(_points(tail))[-RECENT:] if follow else []
     try:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            while True:
+        with (folder / LOG).open(encoding="utf-8", errors="replace") as file:
+            typer.echo(file.read(), nl=False)
+            while follow:
+                running = _runs(store, run_id)  # before reading: what it wrote last is read too
+                for line in [*points, *_points(tail)]:
+                    typer.echo(line)
+                points = []
                 typer.echo(file.read(), nl=False)
-                if not (follow and _runs(store, run_id)):
-                    typer.echo(file.read(), nl=False)
+                if not running:
                     return
                 time.sleep(FOLLOW_S)
     except FileNotFoundError:
         typer.echo("the log is empty so far")
     except OSError as error:
         typer.echo(f"it cannot be read: {error.strerror}")
+
+
+def _points(tail: Tail) -> Iterator[str]:
+    """The new points of the training curve."""
+    for event in tail.read():
+        if event["kind"] == "metrics":
+            numbers = (f"{name} {value:.5g}" for name, value in event["metrics"].items() if isinstance(value, NUMBER))
+            yield f"step {event['step']:,}  {'  '.join(numbers)}"
 
 
 def _runs(store: Store, run_id: str) -> bool:

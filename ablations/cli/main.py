@@ -13,8 +13,9 @@ import time
 import traceback
 from functools import cache
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -22,42 +23,55 @@ from ablations.cli import exits, terminal
 from ablations.service.opened_bundles import opened_bundles
 from experiments.errors import UserError
 
-VERBS = {  # by name, in the order of --help: the module here, and its function
-    "studies": ("studies", "studies"),
-    "tables": ("tables", "tables"),
-    "new": ("new", "new"),
-    "layers": ("layers", "layers"),
-    "plan": ("plan", "plan"),
-    "probe": ("probe", "probe"),
-    "noise": ("noise", "noise"),
-    "run": ("run", "run"),
-    "queue": ("run", "queue"),
-    "work": ("run", "work_command"),
-    "tune": ("tune", "tune"),
-    "evaluate": ("evaluate", "evaluate"),
-    "status": ("status", "status"),
-    "cancel": ("requests", "cancel"),
-    "retry": ("requests", "retry"),
-    "drain": ("requests", "drain"),
-    "log": ("log", "log"),
-    "report": ("report", "report"),
-    "cases": ("cases", "cases"),
-    "figures": ("figures", "figures"),
-    "verify": ("inspect", "verify"),
-    "explain": ("inspect", "explain"),
-    "compare": ("compare", "compare"),
-    "bundle": ("bundle", "bundle"),
-    "import": ("bundle", "import_"),
-    "translate": ("translate", "translate"),
-    "sample": ("sample", "sample"),
-    "export": ("export", "export"),
-    "attention": ("attention", "attention"),
-    "ui": ("ui", "ui"),
-    "adopt": ("adopt", "adopt"),
-    "forget": ("forget", "forget"),
-    "prune": ("prune", "prune"),
-    "rebuild": ("prune", "rebuild"),
-    "demo": ("demo", "demo"),
+
+class Verb(NamedTuple):
+    """Where a verb stands: the module here and its function, its group in --help, and an example."""
+
+    module: str
+    function: str
+    group: str
+    example: str  # after "ablations "
+
+
+DESCRIBE, RUN, PRINT = "Describe a table", "Train its rows", "Print, check and share it"
+MODELS, STORE = "Use trained models", "Look into a store, and keep it in order"
+VERBS = {  # by name, in the order of --help
+    "demo": Verb("demo", "demo", DESCRIBE, "demo"),
+    "studies": Verb("studies", "studies", DESCRIBE, "studies"),
+    "new": Verb("new", "new", DESCRIBE, "new my_study"),
+    "settings": Verb("settings", "settings", DESCRIBE, "settings translation"),
+    "layers": Verb("layers", "layers", DESCRIBE, "layers --measure"),
+    "plan": Verb("plan", "plan", DESCRIBE, "plan table3 --profile small --corpus my-corpus"),
+    "probe": Verb("probe", "probe", DESCRIBE, "probe table3 --rows base,big"),
+    "noise": Verb("noise", "noise", DESCRIBE, "noise table3 --seeds 5"),
+    "run": Verb("run", "run", RUN, "run table3 --rows base,A --seeds 3 --devices cuda:0,1"),
+    "queue": Verb("run", "queue", RUN, "queue table3 --seeds 3 --priority 5"),
+    "work": Verb("run", "work_command", RUN, "work --devices cuda:*x3"),
+    "tune": Verb("tune", "tune", RUN, "tune my_study.toml --trials 20"),
+    "evaluate": Verb("evaluate", "evaluate", RUN, "evaluate table3 --set evaluation.beam_size=8"),
+    "cancel": Verb("requests", "cancel", RUN, "cancel big A-h16:2"),
+    "retry": Verb("requests", "retry", RUN, "retry all"),
+    "drain": Verb("requests", "drain", RUN, "drain"),
+    "report": Verb("report", "report", PRINT, "report table3 --format latex --out table3.tex"),
+    "cases": Verb("cases", "cases", PRINT, "cases my_study.toml --differing --limit 20"),
+    "figures": Verb("figures", "figures", PRINT, "figures table3 --formats pdf,png --out figures"),
+    "verify": Verb("inspect", "verify", PRINT, "verify table3.csv table3"),
+    "explain": Verb("inspect", "explain", PRINT, "explain table3 A-h16.bleu"),
+    "compare": Verb("compare", "compare", PRINT, "compare table3 old-table3.json"),
+    "bundle": Verb("bundle", "bundle", PRINT, "bundle table3 --crate --out table3.zip"),
+    "import": Verb("bundle", "import_", PRINT, "import table3.zip --store runs"),
+    "translate": Verb("translate", "translate", MODELS, "translate table3 input.txt --row base > output.txt"),
+    "sample": Verb("sample", "sample", MODELS, "sample nanogpt --row base --prompt 'The '"),
+    "export": Verb("export", "export", MODELS, "export table3 german-english --row base"),
+    "attention": Verb("attention", "attention", MODELS, "attention table3 'The law is good.' --row base"),
+    "tables": Verb("tables", "tables", STORE, "tables"),
+    "status": Verb("status", "status", STORE, "status"),
+    "log": Verb("log", "log", STORE, "log A-h16:2 --follow"),
+    "ui": Verb("ui", "ui", STORE, "ui table3"),
+    "adopt": Verb("adopt", "adopt", STORE, "adopt ADOPT_EXAMPLE"),
+    "forget": Verb("forget", "forget", STORE, "forget table3 --rows big"),
+    "prune": Verb("prune", "prune", STORE, "prune"),
+    "rebuild": Verb("prune", "rebuild", STORE, "rebuild"),
 }
 
 
@@ -73,10 +87,11 @@ def verb(name: str) -> Any:
     """The command of a verb, with its options."""
     from ablations.cli import options  # as the verb does: settings and their checks take half a second
 
-    module, function = VERBS[name]
+    found = VERBS[name]
     alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    called = getattr(import_module(f"ablations.cli.{module}"), function)
-    alone.command(name, cls=terminal.VerbWithHelp)(options.spread(called))
+    called = getattr(import_module(f"ablations.cli.{found.module}"), found.function)
+    epilog = f"Example: ablations {found.example}"
+    alone.command(name, cls=terminal.VerbWithHelp, epilog=epilog, context_settings=HELP)(options.spread(called))
     return typer.main.get_command(alone)
 
 
@@ -87,16 +102,32 @@ def _docstrings(module: str) -> dict[str, str]:
     return {node.name: ast.get_docstring(node) or "" for node in tree.body if isinstance(node, ast.FunctionDef)}
 
 
+HELP = {"help_option_names": ["-h", "--help"]}
 app = typer.Typer(
     name="ablations",
     cls=Verbs,
-    help="Ablation tables as code: describe a table's rows, train them, print the table.",
     no_args_is_help=True,
-    add_completion=False,
+    context_settings=HELP,
+    epilog="A verb's own help has its options and an example: ablations plan -h",
     pretty_exceptions_enable=False,
 )
-for name, (module, function) in VERBS.items():  # names and descriptions alone, for --help
-    app.command(name, help=_docstrings(module)[function])(lambda: None)
+for name, about in VERBS.items():  # names and descriptions alone, for --help
+    app.command(name, help=_docstrings(about.module)[about.function], rich_help_panel=about.group)(lambda: None)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"ablations {version('transformer-ablations')}")
+        raise typer.Exit
+
+
+@app.callback()
+def ablations(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Ablation tables as code: describe a table's rows, train them, print the table."""
 
 
 RIGHTS, SPACE = "Check its owner and its permissions.", "Free some space, or name another disk."

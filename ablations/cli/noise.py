@@ -1,6 +1,5 @@
 """`ablations noise`: how much base varies with its seed, and how many seeds a difference needs."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any
@@ -9,6 +8,7 @@ import typer
 
 from ablations.cli import options
 from ablations.cli.run import run_chosen
+from ablations.cli.terminal import print_json
 from ablations.service.noise import Noise, base_of, hours_of_rows, noise_of, wanted_difference
 from ablations.service.selected import Selectors, choose
 from ablations.study.messages import number
@@ -50,7 +50,7 @@ def noise(
     per_seed = sum(known) if known and len(known) == len(hours) else None
     answers = [(of, one.difference, of.seeds_for(one.difference)) for one, of in wanted]
     if as_json:
-        typer.echo(json.dumps(_as_json(base.key, seeds, found, per_seed, answers), indent=1, ensure_ascii=False))
+        print_json(_as_json(base.key, seeds, found, per_seed, answers))
         return
     typer.echo(f"{base.key} of {chosen.study.name}, profile {chosen.plan.profile}: {number(seeds, 'seed')}\n")
     typer.echo(_spreads(found))

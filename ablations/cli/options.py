@@ -5,6 +5,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
@@ -12,12 +13,32 @@ import typer
 from experiments.config import CHECKPOINTS, PrecisionChoice
 from experiments.errors import UserError
 
+
+def _studies(incomplete: str) -> list[str]:
+    """Completions in a shell: built-in studies, files and folders."""
+    from ablations.study.study import builtin_studies
+
+    there = Path(incomplete).parent if "/" in incomplete else Path()
+    names = [f"{path}/" if path.is_dir() else str(path) for path in sorted(there.iterdir())] if there.is_dir() else []
+    files = [name for name in names if name.endswith((".toml", ".tar.gz", ".zip", "/")) and not name.startswith(".")]
+    return [name for name in (*builtin_studies(), *files) if name.startswith(incomplete)]
+
+
 StudyName = Annotated[
-    str, typer.Argument(metavar="STUDY", help="A built-in study (`ablations studies`) or the path of a .toml file.")
+    str,
+    typer.Argument(
+        metavar="STUDY",
+        help="A built-in study (`ablations studies`) or the path of a .toml file.",
+        autocompletion=_studies,
+    ),
 ]
 StudyOrBundle = Annotated[
     str,
-    typer.Argument(metavar="STUDY", help="A built-in study, the path of a .toml file, or a bundle (.tar.gz, .zip)."),
+    typer.Argument(
+        metavar="STUDY",
+        help="A built-in study, the path of a .toml file, or a bundle (.tar.gz, .zip).",
+        autocompletion=_studies,
+    ),
 ]
 LastStudy = Annotated[
     str | None,
@@ -99,7 +120,7 @@ Precision = Annotated[str, typer.Option(metavar="fp32|bf16|auto", callback=_prec
 
 OPTIONS = {  # options of dataclass fields by name, in the order of --help
     "run": typer.Option("--run", metavar="RUN_ID", help="A trained run, or the beginning of its id."),
-    "study": typer.Option("--study", metavar="STUDY", help="The study that trained it."),
+    "study": typer.Option("--study", hidden=True),  # as it was written before STUDY was an argument
     "row": typer.Option(
         "--row", metavar="KEY", help="The study's row, or `best`: the row with the best dev score; base if unset."
     ),

@@ -1,6 +1,5 @@
 """`ablations plan`: show the runs of a table without running anything."""
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +9,7 @@ import typer
 
 from ablations.cli import options
 from ablations.cli.noise import seeds_needed
-from ablations.cli.terminal import plain_progress
+from ablations.cli.terminal import plain_progress, print_json
 from ablations.plan.ensembles import in_words
 from ablations.plan.plan import Plan, PlannedRun, plan_as_json
 from ablations.service.enqueue import wanted
@@ -57,7 +56,7 @@ def plan(
         if needed:
             for row in rows:
                 row["detect"] = {"seeds": needed.seeds, "hours": needed.hours.get(row["row"])}
-        typer.echo(json.dumps(rows, indent=1, ensure_ascii=False))
+        print_json(rows)
     else:
         _print(planned, chosen.store.root, predicted)
         for line in lines(predicted, slots, devices):

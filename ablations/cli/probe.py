@@ -1,6 +1,5 @@
 """`ablations probe`: measure the training speed of each row on the given devices."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ablations.cli import options
-from ablations.cli.terminal import plain_progress
+from ablations.cli.terminal import plain_progress, print_json
 from ablations.plan.plan import PlannedRun
 from ablations.service.enqueue import prepare
 from ablations.service.forecast import short_spec
@@ -65,7 +64,10 @@ def probe(
         found.append(row)
         if not as_json:
             typer.echo(_line(row, first=len(found) == 1))
-    typer.echo(json.dumps(found, indent=1) if as_json else _notes(found, slot))
+    if as_json:
+        print_json(found)
+    else:
+        typer.echo(_notes(found, slot))
 
 
 def _sharing(alone: Measured, together: Sequence[Measured]) -> dict[str, Any]:

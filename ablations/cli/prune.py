@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from ablations.cli import exits
+from ablations.cli import exits, options
+from ablations.cli.terminal import print_json
 from ablations.service.selected import Place
 from ablations.study.messages import number
 from experiments.errors import Damaged, UserError
@@ -21,12 +22,20 @@ from experiments.tracking.rebuild import tracked_runs
 def prune(
     place: Place,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: options.Json = False,
 ) -> None:
     """Remove the checkpoints of finished runs; weights, scores, events and logs stay. Asks first."""
     opened = place.open()
     with _alone(opened):
         busy = _busy(opened)
         found = list(removable(opened, busy))
+        if as_json:
+            if yes:
+                remove([one.path for one in found])
+            print_json(
+                [{"run_id": one.run_id, "what": one.what, "path": str(one.path), "removed": yes} for one in found]
+            )
+            return
         if not found:
             typer.echo(f"nothing to remove in {opened.root}")
             return
@@ -54,12 +63,15 @@ def _busy(store: Store) -> set[str]:
     return found
 
 
-def rebuild(place: Place) -> None:
+def rebuild(place: Place, as_json: options.Json = False) -> None:
     """Write MLflow's database again from the runs' events and results."""
     opened = place.open()
     with _alone(opened):
         runs = list(tracked_runs(opened))
         problems = rebuild_tracking(opened, runs)
+    if as_json:
+        print_json({"database": str(opened.mlflow_db), "runs": len(runs) - len(problems), "problems": problems})
+        raise typer.Exit(exits.FAILED if problems else exits.DONE)
     for line in problems:
         typer.echo(f"could not be written: {line}", err=True)
     typer.echo(f"{opened.mlflow_db}: {number(len(runs) - len(problems), 'run')}")

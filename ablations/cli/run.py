@@ -8,10 +8,12 @@ from typing import Annotated
 import typer
 
 from ablations.cli import exits, options
-from ablations.cli.progress import Live, work_on
+from ablations.cli.progress import Live, Watched, work_on
 from ablations.cli.report import print_table
-from ablations.cli.terminal import plain_progress
+from ablations.cli.terminal import plain_progress, print_json
+from ablations.plan.plan import Plan, PlannedRun
 from ablations.service.enqueue import wanted
+from ablations.service.forecast import forecast
 from ablations.service.selected import Place, Selected, Selectors, choose, device_count
 from ablations.service.smoke import smoke as tried
 from ablations.service.table_options import TableOptions
@@ -34,13 +36,16 @@ def queue(
     priority: options.Priority = 0,
     stale: options.Stale = "keep",
     yes: options.Yes = False,
+    as_json: options.Json = False,
 ) -> None:
     """Queue the missing runs of a table; `ablations work` trains them."""
     wide = device_count(devices_per_run)
     chosen = choose(study, selectors, many=yes, used=True)
     chosen = replace(chosen, devices_per_run=wide, priority=priority)
     plan = chosen.plan
-    queue_runs(chosen, plan, wanted(plan, stale), stale, plain_progress, say)
+    added = queue_runs(chosen, plan, wanted(plan, stale), stale, plain_progress, say)
+    if as_json:
+        print_json(added)
 
 
 def work_command(
@@ -125,7 +130,7 @@ def _try_all(chosen: Selected, working: WorkOptions, format_: str) -> None:
     """Two steps of every row. Exits 1 if one failed, with 128 + the signal if interrupted."""
     began = time.monotonic()
     with tried(chosen, plain_progress) as small:
-        with Live() as live:
+        with Live(small.store) as live:
             summary = working.start(small.store, "empty", live.update, tracked=False)
         failed = {} if summary.interrupted else small.failed()
         rows = dict.fromkeys(run.row for run in small.runs)
@@ -152,10 +157,20 @@ def run_chosen(
 ) -> None:
     """plan − valid results → queue → work → report. Exits 1 if a run failed, with 128 + the signal if interrupted."""
     working = WorkOptions(working) if isinstance(working, str) else working
-    summary = Training(chosen, stale, lambda store: work_on(store, working), plain_progress, say).run()
+
+    def work(plan: Plan, runs: list[PlannedRun]) -> Summary:
+        return work_on(chosen.store, working, watched=_watched(chosen, plan, runs, working))
+
+    summary = Training(chosen, stale, work, plain_progress, say).run()
     if show and not summary.interrupted:
         print_table(chosen, format_, printing=printing)
     _exit_if_bad(summary)
+
+
+def _watched(chosen: Selected, plan: Plan, runs: list[PlannedRun], working: WorkOptions) -> Watched:
+    """The table, for the view of its progress, with the time that measurements of this store predict."""
+    expected = forecast(chosen, plan, runs, working.slots).makespan_s if working.engine == "local" else None
+    return Watched(plan.study.name, {run.run_id for run in plan.trainings}, expected)
 
 
 def _trust(store: Store, study: str) -> None:
@@ -182,4 +197,7 @@ def _exit_if_bad(summary: Summary) -> None:
         raise typer.Exit(exits.INTERRUPTED + summary.interrupted)
     if summary.failed:
         typer.echo(f"{summary.failed} failed; `ablations status` shows why", err=True)
+    if summary.left:
+        typer.echo(f"{number(summary.left, 'run')} stay queued; the same command continues", err=True)
+    if summary.failed or summary.left:
         raise typer.Exit(exits.FAILED)

@@ -13,8 +13,11 @@ from experiments.errors import UserError
 
 
 def sample(
-    named: choose_run.Named,
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="[STUDY]", help="The study that trained the model; not with --run.")
+    ] = None,
     *,
+    named: choose_run.Named,
     prompt: Annotated[str, typer.Option(metavar="TEXT", help="The text to be continued; a document's start.")] = "",
     pieces: Annotated[int, typer.Option(metavar="N", min=1, help="The most pieces of each sample.")] = 200,
     samples: Annotated[int, typer.Option(metavar="N", min=1, help="How many continuations.")] = 1,
@@ -30,12 +33,10 @@ def sample(
     selectors: Annotated[Selectors, options.Without(("rows", "seeds"))],
     as_json: options.Json = False,
 ) -> None:
-    """Continue a text with a trained language model, up to the end of a document.
-
-    For example: ablations sample --study my-models --row rotary --prompt "The " --temperature 0.8
-    """
+    """Continue a text with a trained language model, up to the end of a document."""
     if not 0 < top_p <= 1:
         raise UserError(f"--top-p {top_p}: a probability above 0, 1 at most.")
+    named, _ = choose_run.study_first(named, words or (), [])
     spec = choose_run.device_spec(devices)
     found = choose_run.find_trained(named, selectors, ("language_modelling",))
     from experiments.tasks.language.sampler import Choice, Sampler

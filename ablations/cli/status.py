@@ -1,6 +1,5 @@
 """`ablations status`: waiting runs with the reason, running ones with progress, ended ones with the outcome."""
 
-import json
 import sys
 import time
 from collections import Counter
@@ -15,7 +14,7 @@ from rich.text import Text
 
 from ablations.cli import options
 from ablations.cli.tables import note
-from ablations.cli.terminal import unguarded, visible
+from ablations.cli.terminal import print_json, unguarded, visible
 from ablations.service.collect_detached import collect_detached
 from ablations.service.queued_runs import label
 from ablations.service.selected import Selected, Selectors, choose
@@ -51,7 +50,7 @@ def status(
     table = _table(study, selectors) if study or not as_json else None
     only = {run.run_id for run in table.plan.trainings} if table and study else None
     if as_json:
-        typer.echo(json.dumps(_as_json(opened, only), indent=1, ensure_ascii=False))
+        print_json(_as_json(opened, only))
         return
     head = (table, _no_longer(table)) if table else None
     if watch:

@@ -1,6 +1,5 @@
 """`ablations tables`: everything that a store holds, one line per table."""
 
-import json
 import shlex
 import time
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import typer
 
 from ablations.cli import options
+from ablations.cli.terminal import print_json
 from ablations.service.selected import Place
 from ablations.service.store_tables import StoreTable, store_tables
 from ablations.study.overrides import as_set
@@ -24,7 +24,7 @@ def tables(place: Place, as_json: options.Json = False) -> None:
     """
     found = store_tables(place)
     if as_json:
-        typer.echo(json.dumps([_as_json(table) for table in found], indent=1, ensure_ascii=False))
+        print_json([_as_json(table) for table in found])
     elif not found:
         typer.echo(f"no run was started in {place.store}")
     else:

@@ -5,6 +5,7 @@ hide text, rename the window or type input. `guard` filters standard output and 
 control characters (colours of --help, a line that is overwritten) go through `unguarded`.
 """
 
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -61,6 +62,11 @@ def for_data() -> TextIO:
     """Standard output for text that another program reads (translations): unchanged, but visible on a terminal."""
     below = unguarded(sys.stdout)
     return sys.stdout if below.isatty() else below
+
+
+def print_json(value: Any) -> None:
+    """The one form of --json: indented, with letters as they are."""
+    print(json.dumps(value, indent=1, ensure_ascii=False))
 
 
 def plain_progress(what: str, done: int, total: int) -> None:

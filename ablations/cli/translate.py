@@ -21,8 +21,13 @@ if TYPE_CHECKING:
 
 
 def translate(
-    input_: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="A file of UTF-8 lines; standard input if unset.")
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[STUDY] [FILE]",
+            help="The study that trained the model (not with --run or --model); a file of UTF-8 lines, standard input "
+            "if unset.",
+        ),
     ] = None,
     *,
     named: choose_run.Named,
@@ -47,12 +52,11 @@ def translate(
     selectors: Annotated[Selectors, options.Without(("rows", "seeds"))],
     as_json: options.Json = False,
 ) -> None:
-    """Translate a file or standard input line by line, in order; empty lines stay empty.
-
-    For example: ablations translate --study table3 --row base < input.txt > output.txt
-    """
+    """Translate a file or standard input line by line, in order; empty lines stay empty."""
     if over_long not in ("refuse", "skip"):
         raise UserError(f"--over-long {over_long}: write refuse or skip.")
+    named, files = choose_run.study_first(named, words or (), ["FILE"], without=model is not None)
+    input_ = Path(files[0]) if files else None
     translator = _load(model, named, selectors, checkpoint, precision, devices)
     from dataclasses import replace
 
@@ -87,7 +91,7 @@ def _load(
     devices: str,
 ) -> "Translator":
     if model is not None and (named.run is not None or named.study is not None):
-        raise UserError("--model names an exported folder: leave out either --model, or --run and --study.")
+        raise UserError("--model names an exported folder: leave out either --model, or STUDY and --run.")
     if model is not None and checkpoint is not None:
         raise UserError("--model names an exported folder, which has one set of weights: leave out --checkpoint.")
     spec = choose_run.device_spec(devices)

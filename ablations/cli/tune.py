@@ -82,7 +82,7 @@ def _search(chosen: Selected, searching: Trials, slots: list[Slot]) -> None:
     typer.echo(
         f"{number(len(spent), 'row')}, {number(searching.trials, 'trial')} each: {sum(spent.values())} done", err=True
     )
-    with Live() as live:
+    with Live(chosen.store) as live:
 
         def show(view: View) -> None:
             searching.watch(view)

@@ -40,13 +40,31 @@ class Named:
     seed: int | None = None
 
 
+def study_first(
+    named: Named, words: Sequence[str], others: Sequence[str], without: bool = False
+) -> tuple[Named, list[str]]:
+    """Take STUDY from a command line's words, unless --run or another option names the model (`without`).
+
+    others: names of the words that may follow. Returns the rest of the words. Raises UserError if there are too many.
+    """
+    left = list(words)
+    if not (without or named.run or named.study) and left:
+        named = replace(named, study=left.pop(0))
+    if len(left) > len(others):
+        there = " ".join(others) or "no more words"
+        raise UserError(
+            f"{' '.join(left)}: after STUDY, or beside --run, this command takes {there}. Put text in quotation marks."
+        )
+    return named, left
+
+
 DOES = {"translation": "translate", "language_modelling": "continue text"}
 
 
 def find_trained(named: Named, selectors: Selectors, tasks: Sequence[str] = ("translation",)) -> Trained:
     """The named run. Raises UserError if it is unknown, not trained or ambiguous, or if its task is not in `tasks`."""
     if (named.run is None) == (named.study is None):
-        raise UserError("Name the model: --run RUN_ID, or --study STUDY with --row KEY and --seed N.")
+        raise UserError("Name the model: STUDY with --row KEY and --seed N, or --run RUN_ID.")
     store = selectors.open()
     run_id = _by_id(store, named.run) if named.run is not None else _by_row(store, named, selectors)
     result, attempt = store.result(run_id), store.weights_folder(run_id)

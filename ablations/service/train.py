@@ -15,7 +15,6 @@ from ablations.service.work import WorkOptions
 from ablations.study.messages import number
 from experiments.errors import UserError
 from experiments.jobs.coordinator.reporter import Summary
-from experiments.store.layout import Store
 from experiments.tasks.base import Progress
 
 Say = Callable[[str], None]  # a line for the user
@@ -27,7 +26,7 @@ class Training:
 
     chosen: Selected
     stale: str  # see enqueue.wanted
-    work_on: Callable[[Store], Summary]  # until the queue is empty
+    work_on: Callable[[Plan, list[PlannedRun]], Summary]  # the queued runs of a plan, until the queue is empty
     progress: Progress
     say: Say
 
@@ -43,7 +42,7 @@ class Training:
         while runs and not (summary.interrupted or asked.issuperset(run.run_id for run in runs)):
             asked |= {run.run_id for run in runs}
             queue_runs(self.chosen, plan, runs, self.stale, self.progress, self.say)
-            summary = summary.plus(self.work_on(self.chosen.store))
+            summary = summary.plus(self.work_on(plan, runs))
             if not plan.by_rule:
                 break
             plan = self.chosen.plan  # the rule may ask for more seeds
@@ -51,8 +50,10 @@ class Training:
         return summary
 
 
-def queue_runs(chosen: Selected, plan: Plan, runs: list[PlannedRun], stale: str, progress: Progress, say: Say) -> None:
-    """Prepare the inputs of these runs and queue them. Raises UserError (see `prepare`)."""
+def queue_runs(
+    chosen: Selected, plan: Plan, runs: list[PlannedRun], stale: str, progress: Progress, say: Say
+) -> dict[str, int]:
+    """Prepare the inputs of these runs and queue them; returns what was counted. Raises UserError (see `prepare`)."""
     made_again = [say_trained_again(trained_again(chosen, runs)), say_renewed(runs, stale)]
     for note in filter(None, [*plan.notes, *say_orphans(orphans(chosen, plan, runs), chosen.to_paste), *made_again]):
         say(f"note: {note}")
@@ -62,7 +63,10 @@ def queue_runs(chosen: Selected, plan: Plan, runs: list[PlannedRun], stale: str,
     chosen.remember()  # of a store that this call created
     asked, every = {run.run_id for run in runs}, plan.trainings
     left = sum(run.run_id in asked for run in every)
-    say(f"{number(len(every), 'run')}: {len(every) - left} done, {added} queued now, {left - added} queued before")
+    counts = {"done": len(every) - left, "queued_now": added, "queued_before": left - added}
+    words = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items())
+    say(f"{number(len(every), 'run')}: {words}")
+    return counts
 
 
 def options_for(

@@ -81,13 +81,9 @@ class Nvml:
     @classmethod
     def open(cls, environ: Mapping[str, str] = os.environ) -> Self | None:
         """The GPUs that CUDA shows to this process; None if one of them cannot be read or is not surely found."""
-        nvml = _library()
-        if nvml is None:
-            return None
-        with contextlib.suppress(nvml.NVMLError):
-            nvml.nvmlInit()
-            handles = [_handle(nvml, name, environ) for name in _visible(nvml, environ)]
-            if handles and None not in handles:
+        nvml, handles = gpus(environ)
+        if nvml is not None:
+            with contextlib.suppress(nvml.NVMLError):
                 return cls([_reader(nvml, handle) for handle in handles])
         return None
 
@@ -102,6 +98,18 @@ class Nvml:
             raise CounterLostError
         self._last = now
         return sum(passed) / 1e3
+
+
+def gpus(environ: Mapping[str, str]) -> tuple[Any, list[Any]]:
+    """NVIDIA's library and its handles of the GPUs that CUDA shows; (None, []) if one of them is not surely found."""
+    nvml: Any = _library()
+    if nvml is not None:
+        with contextlib.suppress(nvml.NVMLError):
+            nvml.nvmlInit()
+            handles = [_handle(nvml, name, environ) for name in _visible(nvml, environ)]
+            if handles and None not in handles:
+                return nvml, handles
+    return None, []
 
 
 def _library() -> ModuleType | None:

@@ -19,7 +19,7 @@ class AlgorithmicEvaluation(EvaluationConfig):
     """One output is right, so the most probable piece is taken each time."""
 
     sets: Names = Field(("dev", "test"), description='"dev" and lengths of test sets; "test": all of them')
-    beam_size: int = Field(1, ge=1)
+    beam_size: int = Field(1, ge=1, description="hypotheses kept at each step of the search (section 6.1)")
     length_penalty: float = Field(0.0, ge=0, description="alpha of ((5 + |Y|) / 6)^alpha")
     max_extra_length: int = Field(10, ge=0, description="output is at most this many pieces longer than the input")
 

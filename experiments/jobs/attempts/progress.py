@@ -16,6 +16,7 @@ class AttemptProgress:
     saved_step: int = 0  # step of the last checkpoint
     parts: int = 0  # trainings and evaluations completed
     doing: str = "starting"
+    metrics: dict[str, float] = field(default_factory=dict)  # the newest value of each, as the trainer names them
     pinned: dict[str, Any] = field(default_factory=dict)
     failure: Mapping[str, Any] | None = None
     preempted: bool = False
@@ -30,6 +31,13 @@ class AttemptProgress:
     def lasted_s(self) -> float:
         """Seconds from the first event to the last."""
         return self.last_t - self.first_t if self.first_t is not None and self.last_t is not None else 0.0
+
+    def speed(self, cost: float, total: int | None) -> float | None:
+        """Predicted cost completed per second of training; None while unknown. `cost`: of all `total` steps."""
+        if not (cost and total and self.first_point and self.last_point):
+            return None
+        steps, seconds = (late - early for late, early in zip(self.last_point, self.first_point, strict=True))
+        return cost * steps / total / seconds if seconds > 0 else None
 
     def left_s(self, total: int | None) -> float | None:
         """Predicted seconds of training left; None while unknown. `total`: steps of the training."""
@@ -53,6 +61,7 @@ class AttemptProgress:
         if kind in ("started", "resumed", "branched", "metrics", "checkpoint"):
             self.doing = "starting" if kind == "started" else "training"
         if kind == "metrics":
+            self.metrics |= event.get("metrics", {})
             self.last_point = (event["step"], event["t"])
             self.first_point = self.first_point or self.last_point
         if kind == "checkpoint":

@@ -1,6 +1,7 @@
 """The coordinator's reports: progress to queue and terminal, runs to the tracking store."""
 
 import contextlib
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -33,11 +34,12 @@ class Summary:
     failed: int = 0
     cancelled: int = 0
     interrupted: int = 0
+    left: int = 0  # runs that were not started: `ablations drain`
 
     def plus(self, other: "Summary") -> "Summary":
         """Both together, one after the other."""
         finished, failed = self.finished + other.finished, self.failed + other.failed
-        return Summary(finished, failed, self.cancelled + other.cancelled, other.interrupted)
+        return Summary(finished, failed, self.cancelled + other.cancelled, other.interrupted, other.left)
 
 
 @dataclass(frozen=True)
@@ -111,12 +113,20 @@ class Reporter:
             self._ledger.explain_waiting(*preparing)
         self.note_tracked()
         if self._on_progress is not None:
-            self._on_progress(View(self._ledger.counts(), live, preparing[1], stopping, left_s(self._ledger)))
+            left = left_s(self._ledger, _speed(live))
+            self._on_progress(View(self._ledger.counts(), live, preparing[1], stopping, left))
 
     def note_tracked(self) -> None:
         done = self._tracker.synced() if self._tracker is not None else []
         if done:
             self._ledger.tracked(done)
+
+
+def _speed(running: Sequence[RunningAttempt]) -> float | None:
+    """The mean cost per second of the running attempts, as far as it is known."""
+    jobs = [(live.progress, live.claimed.job) for live in running]
+    speeds = [speed for made, job in jobs if (speed := made.speed(job.cost, job.total_steps)) is not None]
+    return statistics.fmean(speeds) if speeds else None
 
 
 def _progress(live: RunningAttempt) -> tuple[str, int | None, str, float | None]:

@@ -69,4 +69,5 @@ def work(
                     notifier.close()
         reporter.note_tracked()
         reporter.summary.interrupted = interrupts.number
+        reporter.summary.left = len(ledger.waiting(-1)) if until == "empty" else 0
         return reporter.summary

@@ -109,6 +109,10 @@ class Reading:
         found = dict(self._read("SELECT state, count(*) FROM jobs GROUP BY state"))
         return {state: found.get(state, 0) for state in State}
 
+    def states(self) -> dict[str, State]:
+        """The state of every job, by run_id."""
+        return {run_id: State(state) for run_id, state in self._read("SELECT run_id, state FROM jobs")}
+
     def history(self, run_id: str) -> list[dict[str, Any]]:
         """A run's attempts, oldest first: number, slot, started, ended, outcome, detail, first_step, last_step."""
         names = "number, slot, started, ended, outcome, detail, first_step, last_step"

@@ -2,10 +2,13 @@
 
 import dataclasses
 import inspect
+import os
+import shlex
 import subprocess
 import sys
 from ast import literal_eval
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
@@ -68,8 +71,8 @@ def test_every_field_has_an_option():
 
 @pytest.mark.parametrize("name", VERBS)
 def test_the_verb_that_is_imported_late_is_what_help_announces(name):
-    module, function = VERBS[name]
-    called = getattr(import_module(f"ablations.cli.{module}"), function)
+    about = VERBS[name]
+    called = getattr(import_module(f"ablations.cli.{about.module}"), about.function)
     [listed] = [command for command in app.registered_commands if command.name == name]
     assert listed.help == inspect.getdoc(called) == verb(name).help
 
@@ -88,3 +91,52 @@ finally:
     assert all(f" {name} " in done.stdout for name in VERBS)
     light = {"ablations.cli.main", "ablations.cli.exits", "ablations.cli.terminal", "experiments.errors"}
     assert set(literal_eval(done.stdout.splitlines()[-1])) == light
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_a_verbs_example_is_accepted_and_its_help_is_complete(name, capsys, monkeypatch):
+    """rich reads [words] as markup: what looks like that must still be printed."""
+    command, (first, *words) = verb(name), shlex.split(VERBS[name].example.partition(" > ")[0])
+    assert first == name
+    monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 4000)  # no text is wrapped
+    command.make_context(name, words)
+    with pytest.raises(SystemExit):
+        command.main([name, "-h"][1:], prog_name=name)
+    shown = " ".join(capsys.readouterr().out.split())
+    texts = [param.help for param in command.params if not getattr(param, "hidden", False)]
+    for text in (*texts, *command.help.split("\n\n"), f"Example: ablations {VERBS[name].example}"):
+        assert text is None or " ".join(text.split()) in shown, text
+
+
+def test_every_verb_that_prints_facts_has_json():
+    without = {name for name in VERBS if not any("--json" in param.opts for param in verb(name).params)}
+    assert without <= SERVES, without - SERVES
+
+
+SERVES = {"demo", "new", "ui", "work"}  # they run or write for a person
+
+
+def command_line(*words, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", "ablations", *words], capture_output=True, text=True, env={**os.environ, **environment}
+    )
+
+
+def test_the_module_is_the_command():
+    assert command_line("--version").stdout == f"ablations {version('transformer-ablations')}\n"
+    assert "Train its rows" in command_line("-h").stdout
+    assert command_line("nonsense").returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "found"), [(("pla",), ["plan"]), (("plan", "tab"), ["table2", "table3", "table4", "tab.toml"])]
+)
+def test_a_shell_completes_verbs_and_studies(tmp_path, monkeypatch, words, found):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tab.toml").touch()
+    (tmp_path / "tab.txt").touch()
+    said = subprocess.run(
+        ["ablations"], capture_output=True, text=True, env={**os.environ, "_ABLATIONS_COMPLETE": "complete_bash",
+        "COMP_WORDS": " ".join(("ablations", *words)), "COMP_CWORD": str(len(words))},
+    )  # fmt: skip
+    assert set(found) <= set(said.stdout.split()) and "tab.txt" not in said.stdout
