@@ -13,7 +13,7 @@ from typing import Any
 
 from ablations.api.given import Names, Settings, printing, selectors
 from ablations.api.tables import LoadedTable, PlannedTable
-from ablations.plan.plan import Plan
+from ablations.plan.plan import Plan, PlannedRun
 from ablations.service.enqueue import wanted
 from ablations.service.obstacles import obstacles, paragraphs
 from ablations.service.selected import Selected, SelectedTable, choose, choose_table, device_count
@@ -122,7 +122,11 @@ def run(
         progress=_ignore,
         say=say,
     )
-    summary = Training(chosen, stale, lambda opened: _work(opened, working, say), _ignore, say).run()
+
+    def work(_plan: Plan, _runs: list[PlannedRun]) -> Summary:
+        return _work(chosen.store, working, say)
+
+    summary = Training(chosen, stale, work, _ignore, say).run()
     if summary.interrupted:
         raise KeyboardInterrupt("stopped; the same call continues from the last checkpoints")
     table = LoadedTable(_at_present(chosen), "auto", False, BY_STUDY)

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from ablations.cli import options
+from ablations.cli.terminal import print_json
 from ablations.service.orphans import Orphan, orphans
 from ablations.service.selected import Selectors, choose
 from ablations.study.messages import number, show
@@ -19,6 +20,7 @@ def adopt(
     selectors: Selectors,
     why: Annotated[str, typer.Option(metavar="TEXT", help="Why it changes no result; printed under the table.")],
     yes: options.Sure = False,
+    as_json: options.Json = False,
 ) -> None:
     """Take over finished runs of an own task whose default or command has changed since. Asks first.
 
@@ -35,14 +37,20 @@ def adopt(
             f"Nothing to take over in {chosen.store.root}: no finished run of {plan.study.name} differs from a missing "
             "one in a default or the command alone."
         )
-    for orphan in found:
+    for orphan in () if as_json else found:
         typer.echo(f"  {orphan.planned.name}: {orphan.run_id}, trained with {_differences(orphan)}")
+    if as_json:
+        print_json([{"run": orphan.planned.name, "run_id": orphan.run_id, "taken_over": yes} for orphan in found])
+    if not yes and as_json:
+        return
     if not yes and not typer.confirm(f"Take over {number(len(found), 'run')} as if trained with the present settings?"):
         typer.echo("nothing was changed")
         return
     with explain_os_errors(f"write to the store {chosen.store.root}"):
         for orphan in found:
             keep(chosen.store, orphan.run_id, orphan.was, orphan.now, why.strip())
+    if as_json:
+        return
     typer.echo(f"{number(len(found), 'run')} taken over; `ablations report {shlex.quote(study)}` names them")
     if queued := dict.fromkeys(orphan.planned.row for orphan in found if orphan.planned.state == "waiting"):
         typer.echo(f"still queued for training: {', '.join(queued)}; `ablations cancel` takes them out", err=True)

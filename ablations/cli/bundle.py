@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from ablations.cli import options
+from ablations.cli.terminal import print_json
 from ablations.service.enqueue import member
 from ablations.service.queued_runs import all_rows
 from ablations.service.selected import Place, Selectors, choose
@@ -42,6 +43,7 @@ def bundle(
         bool, typer.Option("--anonymous", help="For double-blind review: no names, commits, logs or code changes.")
     ] = False,
     as_recorded: Annotated[bool, typer.Option("--as-recorded", help="Keep host names and absolute paths.")] = False,
+    as_json: options.Json = False,
 ) -> None:
     """Pack a finished table into a file. `ablations report FILE` prints it anywhere, without corpus or GPU."""
     if anonymous and as_recorded:
@@ -69,10 +71,15 @@ def bundle(
         path, plan, opened, chosen.columns, chosen.asked, redaction, weights, statement if crate else None
     )
     size = f"{path.stat().st_size / 1e6:.1f} MB"
+    said, left = list(sentences(statement)), list(traces(path, opened.root)) if anonymous else []
+    if as_json:
+        runs = {"runs": len(plan.trainings), "files": count, "bytes": path.stat().st_size}
+        print_json({"file": str(path), **runs, "statement": said, "not_anonymous": left})
+        return
     typer.echo(f"{path}: {number(len(plan.trainings), 'run')}, {number(count, 'file')}, {size}")
-    for sentence in sentences(statement):
+    for sentence in said:
         typer.echo(f"- {sentence}")
-    for found in traces(path, opened.root) if anonymous else ():
+    for found in left:
         typer.echo(f"not anonymous: {found}", err=True)
 
 

@@ -37,6 +37,7 @@ def verify(
     ] = None,
     format_: Annotated[str | None, typer.Option("--format", metavar="F", help=f"One of: {FORMATS}")] = None,
     printing: TableOptions,
+    as_json: options.Json = False,
 ) -> None:
     """Compute a table again from the store and list the cells that changed. Exits 1 if any did.
 
@@ -44,7 +45,7 @@ def verify(
     A file contains its study, selectors and choices of columns; options given here replace those.
     """
     if study is None and is_bundle(file.name):
-        _verify_bundle(file)
+        _verify_bundle(file, as_json)
         return
     text = _text(file)
     format_ = format_ or verifying.format_of(file.suffix, text)
@@ -64,6 +65,9 @@ def verify(
     printing = replace(printing, **said_printing)
     table = table_of(choose_table(study, selectors), significance or tests or "auto", printing=printing)
     verdict = verifying.verify(text, table, format_)
+    if as_json:
+        print_json({"file": str(file), "cells": verdict.cells, "changed": list(verdict.changed)})
+        raise typer.Exit(exits.DONE if verdict.same else exits.FAILED)
     if verdict.same:
         typer.echo(f"{file}: {number(verdict.cells, 'cell')}, all equal to the store's")
         return
@@ -71,14 +75,23 @@ def verify(
     raise typer.Exit(exits.FAILED)
 
 
-def _verify_bundle(file: Path) -> None:
-    from reports.trust.follow import differences, lines  # with the reader of bundles: it takes a fifth of a second
+def _verify_bundle(file: Path, as_json: bool) -> None:
+    from reports.trust.follow import (  # with the reader of bundles: it takes a fifth of a second
+        differences,
+        follow,
+        lines,
+    )
 
     bundle = open_bundle(file)
     table = build_table(bundle.plan, bundle.store, bundle.columns)
+    found = list(differences(bundle, table))
+    if as_json:
+        how = [{"row": row, "column": column, "how": by} for (row, column), by in follow(bundle, table).items()]
+        print_json({"file": str(file), "cells": how, "changed": found})
+        raise typer.Exit(exits.FAILED if found else exits.DONE)
     for line in lines(bundle, table):
         typer.echo(line)
-    if found := list(differences(bundle, table)):
+    if found:
         typer.echo("\n".join([f"{file}: {number(len(found), 'difference')}", *found]))
         raise typer.Exit(exits.FAILED)
 

@@ -45,6 +45,7 @@ LastStudy = Annotated[
     typer.Argument(
         metavar="[STUDY]",
         help="A built-in study, or the path of a .toml file; if unset, the last selection used in the store.",
+        autocompletion=_studies,
     ),
 ]
 LastStudyOrBundle = Annotated[
@@ -53,6 +54,7 @@ LastStudyOrBundle = Annotated[
         metavar="[STUDY]",
         help="A built-in study, the path of a .toml file, or a bundle (.tar.gz, .zip); if unset, the last selection "
         "used in the store.",
+        autocompletion=_studies,
     ),
 ]
 Devices = Annotated[

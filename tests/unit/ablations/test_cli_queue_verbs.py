@@ -241,3 +241,12 @@ def test_the_first_seed_of_every_row_is_queued_before_the_second_ones(tmp_path):
     with Ledger(store.queue_db) as ledger:
         order = [(job.members[0].row, job.seed) for job in ledger.rows(State.WAITING, 10)]
     assert order == [(row, seed) for seed in (1, 2, 3) for row in ("C-N8", "C-N2")]
+
+
+def test_requests_are_told_as_json(store):
+    [cancelled] = json.loads(call(store, "cancel", "A-h16", "--json"))
+    assert cancelled["state"] == "waiting" and states(store)["A-h16"] == "cancelled"
+    assert {row["state"] for row in json.loads(call(store, "retry", "--json"))} == {"failed", "cancelled"}
+    assert json.loads(call(store, "drain", "--json")) == {"coordinator": None}
+    log = json.loads(call(store, "log", "C-n2", "--json"))
+    assert log["state"] == "waiting" and log["attempts"][0]["outcome"] and len(log["logs"]) == len(log["attempts"])
