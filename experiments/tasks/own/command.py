@@ -3,6 +3,7 @@
 The settings are those declared in the study's [base], with their types; a row may set them. `{name}` in the command
 stands for a setting, quoted for the shell (so `'{name}'` is refused). Besides the settings:
 
+    {bn:--no-bn} a flag, for a setting that is true or false: here the flag is given where it is false
     {seed}      also in the environment as ABLATIONS_SEED
     {folder}    stored with the results; a resumed run finds its old content there
     {metrics}   a file for the metrics, if they are not printed: JSON, or CSV with a head and one line
@@ -30,7 +31,7 @@ from experiments.store.sealed import write_json
 from experiments.tasks.base import Context
 from experiments.tasks.own.context import close_context, keep_metrics, open_context
 from experiments.tasks.own.function import OwnTask
-from experiments.tasks.own.placeholders import PLACEHOLDER, refuse_quoted
+from experiments.tasks.own.placeholders import expanded, flags, names, refuse_quoted
 from experiments.tasks.own.shell import read_metrics, run_command
 from experiments.tasks.own.sources import sources_of
 from model.section import Section
@@ -73,10 +74,10 @@ class CommandTask(OwnTask):
         files = {"settings": own.folder / "settings.json", "metrics": own.folder / "metrics.out"}
         write_json(files["settings"], settings, sealed=False)
         files["metrics"].unlink(missing_ok=True)
-        given = settings | files | {"folder": own.folder, "device": own.device, "threads": own.threads}
+        given = {**settings, **files, "folder": own.folder, "device": own.device, "threads": own.threads}
         ended = run_command(config.command, given, self.folder or Path.cwd(), context)
-        wrote = files["metrics"] if "metrics" in PLACEHOLDER.findall(config.command) else None
-        found = read_metrics(ended, wrote, config.command)
+        wrote = files["metrics"] if "metrics" in names(config.command) else None
+        found = read_metrics(ended, wrote, expanded(config.command, given))
         keep_metrics(own.folder, by_set(found))
         return close_context(own, context)
 
@@ -103,12 +104,19 @@ def _check(command: str, config_type: type[TaskConfig]) -> None:
     if not command.strip():
         raise UserError('The study has no command: write command = "python train.py --lr {lr}" at its head.')
     settings = [name for name, _ in flatten(config_type()) if name not in ("task", "seed", "command")]
-    used = PLACEHOLDER.findall(command)
+    used, defaults = names(command), dict(flatten(config_type()))
     for name in used:
         if name not in settings and name not in GIVEN:
             raise UserError(
                 f"The command has {{{name}}}, and [base] declares no such setting. Settings: "
                 f"{', '.join(settings) or 'none'}. Always there: {', '.join(GIVEN)}."
+            )
+    for name, written in flags(command).items():
+        if type(defaults.get(name)) is not bool:
+            raise UserError(
+                f"The command has the flag {{{name}:{written}}}, and {name} is "
+                f"{'no setting of [base]' if name not in defaults else repr(defaults[name])}: a flag stands for a "
+                f"setting that is true or false. For a value write --{name} {{{name}}}."
             )
     if "settings" not in used:
         for name in settings:

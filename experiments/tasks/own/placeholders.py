@@ -1,18 +1,58 @@
 """`{name}` in a command: the place of a setting's value. No value is ever read as shell code.
 
+`{name:--flag}` is the place of a flag, for a setting that is true or false (`flag`).
+
 A placeholder becomes the expansion of an environment variable ("${ABLATIONS_VALUE_0}"), whose value the shell does not
 parse. Inside of quotes in the command it would end them, so a quoted placeholder is refused.
 """
 
 import json
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from experiments.errors import UserError
 
-PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_][\w.]*)\}")  # ${HOME} is the shell's
+_FLAG = r"-[^{}|\s]*"
+# ${HOME} is the shell's
+PLACEHOLDER = re.compile(rf"(?<!\$)\{{([A-Za-z_][\w.]*)(?::((?:{_FLAG})?\|{_FLAG}|{_FLAG}))?\}}")
 _INSIDE = {"'": "single quotes", '"': "double quotes", "`": "backquotes", "\\": "a backslash", "<": "a here-document"}
+
+
+def names(command: str) -> list[str]:
+    """The settings that a command has a place for, in its order."""
+    return [found[1] for found in PLACEHOLDER.finditer(command)]
+
+
+def flags(command: str) -> dict[str, str]:
+    """The settings that are written as flags, and their flags as the command has them."""
+    return {found[1]: found[2] for found in PLACEHOLDER.finditer(command) if found[2] is not None}
+
+
+def flag(name: str, written: str, value: Any) -> str:
+    """What stands for a value that is true or false.
+
+    `--flag`: that where it is true. `--no-flag`: that where it is false, unless the setting's own name begins with
+    "no". `--yes|--no`: the first where it is true, the second where it is false; either may be left out.
+    """
+    first, bar, second = written.partition("|")
+    negates = re.match("--?no[-_]", first) and not re.match("no(_|$)", name.rpartition(".")[2])
+    if not bar and negates:
+        first, second = "", first
+    return first if value else second
+
+
+def expanded(command: str, values: Mapping[str, Any]) -> str:
+    """The command as a person would write it, for messages."""
+
+    def text(found: re.Match[str]) -> str:
+        if found[1] not in values:
+            return found[0]
+        value = values[found[1]]
+        return flag(found[1], found[2], value) if found[2] is not None else shlex.quote(_word(value))
+
+    return PLACEHOLDER.sub(text, command)
 
 
 def filled(command: str, values: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
@@ -22,6 +62,8 @@ def filled(command: str, values: Mapping[str, Any]) -> tuple[str, dict[str, str]
     def variable(found: re.Match[str]) -> str:
         if found[1] not in values:
             return found[0]
+        if found[2] is not None:
+            return flag(found[1], found[2], values[found[1]])
         name = f"ABLATIONS_VALUE_{len(variables)}"
         variables[name] = _word(values[found[1]])
         return f'"${{{name}}}"'

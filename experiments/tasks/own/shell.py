@@ -12,14 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.errors import Preempted, UserError
+from experiments.errors import Preempted, TrainerFailed, UserError
 from experiments.events.kinds import LAST_STEP
 from experiments.processes.keeper import Kept, kept
 from experiments.tasks.base import Context
-from experiments.tasks.own.placeholders import filled
+from experiments.tasks.own.placeholders import expanded, filled
 
 LINES_KEPT = 200  # of the output's end, where metrics are looked for
 STOP_EVERY_S = 0.2
+READ_S = 10.0  # the rest of its errors, once it has ended
 MOST = sys.float_info.max
 Metrics = dict[str, Any]
 
@@ -35,31 +36,50 @@ class Ended:
 def run_command(command: str, values: Mapping[str, Any], cwd: Path, context: Context) -> Ended:
     """Run `command` with its placeholders filled, to the end. Its output goes to the log; no process of it is left.
 
-    Raises Preempted if it stopped on request, RuntimeError for any other exit code than 0.
+    Raises Preempted if it stopped on request, TrainerFailed for any other exit code than 0.
     """
     environment = {**os.environ, "ABLATIONS_SEED": str(values["seed"]), "PYTHONUNBUFFERED": "1"}
+    environment.pop("PYTHONSAFEPATH", None)
     environment.pop("PYTHONPATH", None)  # the path to this program's packages is not for the trainer
     text, variables = filled(command, values)
     stopped = threading.Event()
     lines: deque[str] = deque(maxlen=LINES_KEPT)
     with kept(
         ["/bin/sh", "-c", text], cwd=cwd, env=environment | variables, text=True, errors="replace",
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as shell:  # fmt: skip
         threading.Thread(target=_pass_on, args=(shell, context, stopped), daemon=True).start()
+        errors: deque[str] = deque(maxlen=LINES_KEPT)
+        copying = threading.Thread(target=_copy_errors, args=(shell, errors), daemon=True)
+        copying.start()
         assert shell.process.stdout is not None
         for line in shell.process.stdout:
             sys.stdout.write(line)
             lines.append(line.rstrip("\n"))
             _tell(line, context)
         code = shell.process.wait()
+        copying.join(READ_S)
     sys.stdout.flush()
     if code != 0 and stopped.is_set():
         raise Preempted(None)
     if code != 0:
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        raise RuntimeError(f"the command ended with {how}: {command}")
+        raise TrainerFailed(f"the command ended with {how}: {expanded(command, values)}", _traceback(tuple(errors)))
     return Ended(tuple(lines), stopped.is_set())
+
+
+def _copy_errors(shell: Kept, kept_lines: deque[str]) -> None:
+    assert shell.process.stderr is not None
+    for line in shell.process.stderr:
+        sys.stderr.write(line)
+        kept_lines.append(line)
+    sys.stderr.flush()
+
+
+def _traceback(lines: Sequence[str]) -> str:
+    """The last traceback of Python among the lines; "" if there is none."""
+    starts = [number for number, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
+    return "".join(lines[starts[-1] :]) if starts else ""
 
 
 def _pass_on(shell: Kept, context: Context, stopped: threading.Event) -> None:

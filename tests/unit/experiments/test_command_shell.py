@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from experiments.errors import Preempted
+from experiments.errors import Preempted, TrainerFailed
 from experiments.tasks.own.shell import run_command
 
 RUNNER = """
@@ -111,5 +111,15 @@ def test_what_a_command_has_started_is_asked_to_end_with_it(tmp_path: Path) -> N
     ("command", "how"), [("exit 7", "exit code 7"), ("kill -9 $$", "signal 9"), ("kill $$", "signal 15")]
 )
 def test_a_command_that_fails_is_told_as_it_ended(tmp_path: Path, command: str, how: str) -> None:
-    with pytest.raises(RuntimeError, match=f"ended with {how}"):
+    with pytest.raises(TrainerFailed, match=f"ended with {how}"):
         run_command(command, {"seed": 1}, tmp_path, Asked(tmp_path / "never"))  # type: ignore[arg-type]
+
+
+def test_a_failure_names_the_command_as_it_was_run_and_has_its_traceback(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import sys\nprint(sys.argv[1:])\n{}['rate']\n")
+    command = f"{sys.executable} train.py --name {{name}} {{bn:--no-bn}} --seed {{seed}}"
+    values = {"seed": 1, "name": "two words", "bn": False}
+    with pytest.raises(TrainerFailed) as failed:
+        run_command(command, values, tmp_path, Asked(tmp_path / "never"))  # type: ignore[arg-type]
+    assert "exit code 1" in str(failed.value) and "train.py --name 'two words' --no-bn --seed 1" in str(failed.value)
+    assert failed.value.traceback.startswith("Traceback") and "KeyError: 'rate'" in failed.value.traceback

@@ -3,12 +3,12 @@
 import json
 import math
 import sys
-from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+from experiments.client.ablations_task import RunContext, UserError
 from experiments.config import DeviceSpec
-from experiments.errors import UserError
 from experiments.events.event_log import EventWriter, Tail
 from experiments.events.kinds import LAST_STEP
 from experiments.tasks.base import Context
@@ -24,6 +24,12 @@ def context(tmp_path):
     return Context(tmp_path, "a" * 16, tmp_path, {}, DeviceSpec("cpu", 1), writer.emit, lambda: False)
 
 
+def trainers(context):
+    """The context that a trainer gets; its messages reach the harness's side without a process between them."""
+    channel = SimpleNamespace(say=open_context(context, 1).emit)
+    return RunContext(1, "cpu", 1, context.folder, None, channel)
+
+
 def points(folder):
     tail = Tail(folder)
     found = [(event["step"], event["metrics"]) for event in tail.read() if event["kind"] == "metrics"]
@@ -32,7 +38,7 @@ def points(folder):
 
 
 def test_a_function_may_call_its_numbers_as_it_likes(context, tmp_path):
-    own = open_context(context, 1)
+    own = trainers(context)
     numbers = {name: float(place) for place, name in enumerate(RESERVED)}
     own.log(3, **numbers)
     own.log(step=4, loss=1)
@@ -57,7 +63,7 @@ def test_a_command_may_call_its_numbers_as_it_likes(context, tmp_path):
 
 @pytest.mark.parametrize("step", [-1, LAST_STEP + 1, "three", None, math.nan, math.inf])
 def test_a_step_that_is_none_is_refused_in_words(context, step):
-    own = open_context(context, 1)
+    own = trainers(context)
     with pytest.raises(UserError, match="step"):
         own.log(step, loss=1.0)
     with pytest.raises(UserError, match="step"), own.checkpoint(step):
@@ -67,10 +73,10 @@ def test_a_step_that_is_none_is_refused_in_words(context, step):
 @pytest.mark.parametrize("value", ["no number", None, 10**400, [1.0]])
 def test_a_number_that_is_none_is_refused_in_words(context, value):
     with pytest.raises(UserError, match="loss"):
-        open_context(context, 1).log(1, loss=value)
+        trainers(context).log(1, loss=value)
 
 
 def test_progress_of_any_kind_of_number(context, tmp_path):
-    open_context(replace(context), 1).progress("reading", 3, 8)
+    trainers(context).progress("reading", 3, 8)
     [event] = Tail(tmp_path).read()
     assert (event["what"], event["done"], event["total"]) == ("reading", 3.0, 8.0)

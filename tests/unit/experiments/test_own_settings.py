@@ -22,7 +22,7 @@ from experiments.tasks.load import load_task
 from experiments.tasks.own import settings as own_settings
 from experiments.tasks.own.context import open_context
 from experiments.tasks.own.function import column
-from experiments.tasks.own.placeholders import filled, refuse_quoted
+from experiments.tasks.own.placeholders import expanded, filled, refuse_quoted
 from experiments.tasks.own.returned import of_set
 from experiments.tasks.own.shell import Ended, read_metrics
 from experiments.tasks.own.sources import sources_of
@@ -305,6 +305,32 @@ def test_a_quoted_placeholder_is_refused_and_executes_nothing_even_so(tmp_path, 
             ["/bin/sh", "-c", text], cwd=tmp_path, env=os.environ | variables, capture_output=True, text=True
         )
         assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("placeholder", "true", "false"),
+    [
+        ("{bn:--bn}", "--bn", ""),
+        ("{bn:--no-bn}", "", "--no-bn"),
+        ("{no_bn:--no-bn}", "--no-bn", ""),
+        ("{bn:--norm}", "--norm", ""),
+        ("{bn:--bn|--no-bn}", "--bn", "--no-bn"),
+        ("{bn:|-p}", "", "-p"),
+        ("{x.bn:--bn=1|--bn=0}", "--bn=1", "--bn=0"),
+    ],
+)
+def test_a_flag_stands_where_its_setting_says(placeholder, true, false):
+    name = placeholder[1:].partition(":")[0]
+    for value, words in ((True, true), (False, false)):
+        assert said_by_a_shell(f"echo a {placeholder} z", {name: value}) == [" ".join(f"a {words} z".split())]
+        assert expanded(f"a {placeholder} z", {name: value}).split() == f"a {words} z".split()
+
+
+def test_a_flag_of_what_is_not_true_or_false_is_refused(tmp_path):
+    task = load_task("command", str(tmp_path))
+    with pytest.raises(UserError, match=r"\{lr:--lr\}.*true or false"):
+        task.with_settings({"command": "train {lr:--lr}", "lr": 0.1})
+    assert task.with_settings({"command": "train {bn:--no-bn}", "bn": True}).config_type().bn is True
 
 
 def said_by_a_shell(command, values, cwd=None):
