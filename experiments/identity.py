@@ -20,6 +20,7 @@ PROBE_ID = "0" * 16  # run_id of trainings that are only measured
 NO_SEED = 0  # of an ensemble: seeds of trainings begin at 1
 _MEMBER = re.compile(r"ensemble member ([1-9][0-9]{0,5})")
 _TRUNK, _AFTER = "trunk", "trunk steps"
+_IMPORTED = "imported row"
 
 
 class Trunk(NamedTuple):
@@ -69,9 +70,19 @@ def trunk_in(inputs: Mapping[str, str]) -> Trunk | None:
     return Trunk(run_id, int(step)) if re.fullmatch("[0-9a-f]{16}", run_id) and step.isdecimal() else None
 
 
+def of_imported(study: str, row: str) -> dict[str, str]:
+    """The inputs of a run that was trained elsewhere: the place that it was imported to. No training has its name."""
+    return {_IMPORTED: digest([study, row])}
+
+
+def imported_in(inputs: Mapping[str, str]) -> bool:
+    """Whether these are the inputs of a run that was trained elsewhere."""
+    return _IMPORTED in inputs
+
+
 def without_runs(inputs: Mapping[str, str]) -> dict[str, str]:
-    """The digests of the data alone, without the members of an ensemble and the trunk of a branch."""
-    theirs = (_TRUNK, _AFTER) if trunk_in(inputs) else ()
+    """The digests of the data alone: no members of an ensemble, no trunk of a branch, no place of an imported run."""
+    theirs = (_IMPORTED, *((_TRUNK, _AFTER) if trunk_in(inputs) else ()))
     return {name: value for name, value in inputs.items() if not _MEMBER.fullmatch(name) and name not in theirs}
 
 

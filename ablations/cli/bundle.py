@@ -1,4 +1,4 @@
-"""`ablations bundle` and `ablations import`: pack a finished table into one archive; import runs into a store."""
+"""`ablations bundle`: pack a finished table into one archive. Also its inverse, for `ablations import`."""
 
 import tempfile
 from collections import Counter
@@ -83,11 +83,8 @@ def bundle(
         typer.echo(f"not anonymous: {found}", err=True)
 
 
-def import_(
-    source: Annotated[Path, typer.Argument(metavar="BUNDLE|STORE", help="A bundle, or another store's folder.")],
-    place: Place,
-) -> None:
-    """Import finished runs into this store; runs that it already has stay unchanged."""
+def import_stored(source: Path, place: Place) -> None:
+    """Import finished runs of a bundle or another store; runs that this store already has stay unchanged."""
     with tempfile.TemporaryDirectory(prefix="ablations-import-") as folder:
         origin, members = _origin(source, Path(folder))
         target = place.open(create=True)

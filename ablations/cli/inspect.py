@@ -70,6 +70,8 @@ def verify(
         raise typer.Exit(exits.DONE if verdict.same else exits.FAILED)
     if verdict.same:
         typer.echo(f"{file}: {number(verdict.cells, 'cell')}, all equal to the store's")
+        for line in verifying.unchecked(table):
+            typer.echo(line)
         return
     typer.echo("\n".join([f"{file}: {number(len(verdict.changed), 'difference')}", *verdict.changed]))
     raise typer.Exit(exits.FAILED)

@@ -59,7 +59,7 @@ VERBS = {  # by name, in the order of --help
     "explain": Verb("inspect", "explain", PRINT, "explain table3 A-h16.bleu"),
     "compare": Verb("compare", "compare", PRINT, "compare table3 old-table3.json"),
     "bundle": Verb("bundle", "bundle", PRINT, "bundle table3 --crate --out table3.zip"),
-    "import": Verb("bundle", "import_", PRINT, "import table3.zip --store runs"),
+    "import": Verb("imports", "import_", PRINT, "import theirs.toml --csv scores.csv"),
     "translate": Verb("translate", "translate", MODELS, "translate table3 input.txt --row base > output.txt"),
     "sample": Verb("sample", "sample", MODELS, "sample nanogpt --row base --prompt 'The '"),
     "export": Verb("export", "export", MODELS, "export table3 german-english --row base"),

@@ -18,7 +18,9 @@ from experiments.identity import (
     Trunk,
     digest,
     eval_identity,
+    imported_in,
     members_in,
+    of_imported,
     run_identity,
     trunk_in,
     with_members,
@@ -84,6 +86,11 @@ class PlannedRun:
     def members(self) -> tuple[str, ...]:
         """The run_ids of an ensemble's members; () for a training."""
         return members_in(self.inputs)
+
+    @property
+    def imported(self) -> bool:
+        """Whether it was trained elsewhere; nothing trains it here."""
+        return imported_in(self.inputs)
 
     @property
     def trunk(self) -> Trunk | None:
@@ -157,6 +164,9 @@ def plan_study(
     runs: list[PlannedRun] = []
     members: dict[str, PlannedRun] = {}
     for row in rows:
+        if row.variation.imported:
+            runs += _imported(study, row, task, store, state_of)
+            continue
         if row.trunk is not None:
             trunks = _runs_of(row.trunk, inputs, task, store, state_of)
             branches = _runs_of(row, inputs, task, store, state_of, [run.run_id for run in trunks])
@@ -251,6 +261,37 @@ def _runs_of(
                 overrides=row.overrides,
                 paper=row.variation.paper,
                 adopted=adopted,
+                **_state(state),
+            )
+        )
+    return runs
+
+
+def _imported(study: Study, row: PlannedRow, task: Task, store: Path, state_of: StateOf) -> list[PlannedRun]:
+    """One run per seed, named by study and row. How its sets were decoded elsewhere is not known here."""
+    inputs = of_imported(study.name, row.variation.key)
+    sets = [spec.set for spec in task.evaluations(row.config, store)]
+    runs = []
+    for seed in row.seeds:
+        config = row.config_of(seed)
+        run_id = run_identity(config, inputs)
+        specs = [EvaluationSpec(name, {"imported": name}, {}) for name in sets]
+        evaluations = tuple(PlannedEvaluation(spec, eval_identity(run_id, spec.settings, {})) for spec in specs)
+        state = state_of(run_id, [evaluation.eval_id for evaluation in evaluations])
+        runs.append(
+            PlannedRun(
+                row=row.variation.key,
+                group=row.variation.group,
+                label=row.variation.label,
+                seed=seed,
+                config=config,
+                run_id=run_id,
+                inputs=inputs,
+                evaluations=evaluations,
+                num_params=None,
+                cost=0.0,
+                overrides=row.overrides,
+                paper=row.variation.paper,
                 **_state(state),
             )
         )

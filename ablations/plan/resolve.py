@@ -211,6 +211,7 @@ def _settings_digest(row: PlannedRow) -> str:
             row.config.model_dump(mode="json", exclude={"seed"}),
             ensemble and list(ensemble.seeds),
             branch and [branch.row, row.shared_steps],
+            row.variation.imported and row.variation.key,
         ]
     )
 

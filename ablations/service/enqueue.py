@@ -28,11 +28,11 @@ STALE = ("keep", "rerun")
 
 
 def wanted(plan: Plan, stale: str) -> list[PlannedRun]:
-    """The runs that are not done, and their members and trunks. Raises UserError unless `stale` is keep or rerun."""
+    """The runs to train: those not done, with their members and trunks, never imported ones. Raises UserError."""
     if stale not in STALE:
         raise UserError(f"--stale {stale}: write keep (older results stay, marked) or rerun (make them again).")
     done = {"finished"} if stale == "rerun" else {"finished", "stale"}
-    runs = [run for run in plan.runs if run.state not in done]
+    runs = [run for run in plan.runs if run.state not in done and not run.imported]
     asked = {run_id for run in runs for run_id in run.reads}
     return [*runs, *(member for member in plan.members if member.run_id in asked and member.state not in done)]
 

@@ -88,6 +88,8 @@ def run_states(store: Store, task: Task) -> StateOf:
             return RunState("damaged")
         if result is not None and any(store.result(member.run_id) is None for member in result.ensemble):
             return RunState("missing")
+        if result is not None and result.imported is not None:  # no code of ours made it; a set may be lacking
+            return RunState("finished")
         if result is None or None in evaluations:
             lacking = {eval_id for eval_id, made in zip(eval_ids, evaluations, strict=True) if made is None}
             tried = result is None or lacking & asked_of_failed.get(run_id, set())

@@ -47,6 +47,7 @@ def smoke(chosen: Selected, progress: Progress) -> Iterator[Smoke]:
     Raises UserError for a task that names no setting for its steps, and for what `prepare` refuses.
     """
     whole = chosen.plan
+    whole = replace(whole, runs=tuple(run for run in whole.runs if not run.imported))
     plan = shortened(chosen, whole)
     prepare(chosen, whole.trainings, progress)
     with folder_beside(chosen.store.root, ".smoke-") as folder:

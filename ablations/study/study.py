@@ -71,6 +71,9 @@ class Variation(Section):
     ensemble: Ensemble | None = Field(
         None, description="the row trains nothing: members of another row decode together"
     )
+    imported: bool = Field(
+        False, description="the row was trained elsewhere: `ablations import` brings its numbers; see docs/import.md"
+    )
     branch: Branch | None = Field(
         None, alias="from", description="the row begins with another row's training after a step of it"
     )
@@ -88,7 +91,8 @@ class Variation(Section):
     @property
     def is_base(self) -> bool:
         """Whether the row changes nothing."""
-        return not (self.set or self.fixed or self.by_profile or self.seed_offset or self.ensemble or self.branch)
+        changes = self.set or self.fixed or self.by_profile or self.seed_offset or self.ensemble or self.branch
+        return not (changes or self.imported)
 
     @model_validator(mode="after")
     def _declared_once(self) -> Self:
@@ -105,6 +109,12 @@ class Variation(Section):
             raise ValueError("an ensemble trains nothing, so it has no `from`: leave out one of `ensemble` and `from`")
         if self.branch is not None and self.seed_offset:
             raise ValueError("a branch has the seeds of its trunk, with which it begins: leave out `seed_offset`")
+        return self
+
+    @model_validator(mode="after")
+    def _from_one_place(self) -> Self:
+        if self.imported and (self.ensemble or self.branch or self.tuned):
+            raise ValueError("`imported` rows were trained elsewhere: leave out `ensemble`, `from` and `tuned`")
         return self
 
     @model_validator(mode="after")

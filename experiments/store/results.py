@@ -179,10 +179,25 @@ class TrunkRecord(Facts):
     weights: Word = ""
 
 
+class Imported(Facts):
+    """Where a run that was trained elsewhere was read, and what was said of it there. Nothing of it was checked."""
+
+    kind: Word = ""  # "csv", "mlflow" or "wandb"
+    source: Word = ""  # the file's name, or MLflow's address without a password
+    sha256: Word | None = None  # of the file
+    t: Amount | None = None  # Unix time of the import
+    name: Word | None = None  # of the run there
+    id: Word | None = None
+    seed: Word | None = None  # as it is called there
+    settings: dict[Word, Any] = Field(default_factory=dict)  # those that the row does not set
+
+
 class TrainingResult(Record):
     """The record of a finished training, or of an ensemble: sums over its members (ensembles.py). Times in seconds."""
 
-    decisive: ClassVar[frozenset[str]] = frozenset({"run_id", "attempt", "task", "config", "inputs", "code_digest"})
+    decisive: ClassVar[frozenset[str]] = frozenset(
+        {"run_id", "attempt", "task", "config", "inputs", "code_digest", "imported"}
+    )
     of_builtin: ClassVar[frozenset[str]] = frozenset(
         {
             "data", "precision", "num_params", "flops", "flops_per_token", "target_tokens", "resumed_from", "seconds",
@@ -191,6 +206,7 @@ class TrainingResult(Record):
     )  # fmt: skip
 
     run_id: Word = ""
+    imported: Imported | None = None  # of a run that was trained elsewhere
     attempt: Attempt = 0  # 0: it says none
     task: Word = ""
     config: dict[str, Any] | None = None  # complete and nested

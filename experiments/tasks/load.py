@@ -28,7 +28,9 @@ BUILTIN = {
     "algorithmic": "experiments.tasks.algorithmic:TASK",
     "language_modelling": "experiments.tasks.language_modelling:TASK",
     "command": "experiments.tasks.own.command:TASK",
+    "imported": "experiments.tasks.own.imported:TASK",
 }
+OF_STUDIES = ("command", "imported")  # those whose settings each study declares
 
 
 def load_task(name: str, folder: str = "", python: str = "") -> Task:

@@ -57,10 +57,12 @@ def _runtime(outcomes: list[Outcome]) -> str:
 
 def _count(table: Table) -> str:
     requested, done = sum(len(row.outcomes) for row in table.rows if not row.ensemble), len(trained(table))
+    elsewhere = sum(len(row.outcomes) for row in table.rows if row.imported)
     ensembles = sum(row.ensemble for row in table.rows)
     early = sum(len(o.record.earlier_attempts) for o in trained(table) if o.record)
     parts = [number(len(table.rows), "row"), f"{number(requested, 'run')} in the table"]
     parts += [number(ensembles, "ensemble")] if ensembles else []
+    parts += [f"{elsewhere} of them trained elsewhere and imported"] if elsewhere else []
     parts.append(f"{number(done, 'training')} finished")
     text = ", ".join(parts) + (f" (after {number(early, 'attempt')} that ended early)" if early else "")
     gaps = missing_cells(table)

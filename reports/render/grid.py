@@ -9,7 +9,7 @@ from reports.render.cells import Cell, Grid, Head, Line
 from reports.render.numbers import decimals, fixed, gap, group_name, plain, power, signed
 from reports.render.pivot import pivoted
 from reports.results.comparable import change_digits
-from reports.results.table import BRANCH, Measure, Row, Table
+from reports.results.table import BRANCH, IMPORTED, Measure, Row, Table
 from reports.table.cited import in_order
 from reports.table.cost import COSTS, Cost, shown
 from reports.table.settings import show
@@ -137,7 +137,7 @@ def _value(row: Row, column: Column, provisional: bool) -> Cell:
     text = fixed(measure.mean, column.digits)
     if measure.sd is not None:
         text += f" ± {fixed(measure.sd, column.digits)}"
-    return Cell(text, measure.best, STALE * row.stale + BRANCH * row.branch)
+    return Cell(text, measure.best, STALE * row.stale + BRANCH * row.branch + IMPORTED * row.imported)
 
 
 def _change(measure: Measure, digits: int, provisional: bool) -> Cell:

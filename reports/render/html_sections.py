@@ -35,7 +35,8 @@ def runs_section(table: Table) -> Iterator[str]:
             minutes = f"{seconds / 60:.1f}" if seconds is not None else ""
             steps = "" if facts["steps"] is None else facts["steps"]
             made = (facts["device"] or "", facts["precision"] or "", (facts["commit"] or "")[:10])
-            named = (row.key, run.seed or "ensemble", run.run_id, run.state)
+            state = "imported" if run.imported and outcome.record else run.state
+            named = (row.key, run.seed or "ensemble", run.run_id, state)
             yield f"<tr>{_line('td', (*named, steps, minutes, *made))}</tr>"
     yield "</tbody></table></div></details></section>"
 

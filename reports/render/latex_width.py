@@ -11,7 +11,7 @@ from reports.render.text import plain, width
 
 # cmr10 at 10 pt, measured: one character of each class.
 _WIDTHS = {
-    2.8: "ijl.,:;!'|", 3.3: " -fIrst()J", 3.9: "\"[]", 4.5: "cez?", 5.0: "ago0123456789/†‡–", 5.4: "bdhknpquvxyαβτσε",
+    2.8: "ijl.,:;!'|", 3.3: " -fIrst()J", 3.9: "\"[]", 4.5: "cez?", 5.0: "ago0123456789/†‡§–", 5.4: "bdhknpquvxyαβτσε",
     6.5: "FELZ", 7.1: "wBPRSC", 7.7: "ADGHKNOQTUVXY+=−±×<>√Δ", 8.6: "mM", 10.3: "W—%&@",
 }  # fmt: skip
 _OF = {char: points for points, chars in _WIDTHS.items() for char in chars}

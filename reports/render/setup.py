@@ -12,6 +12,7 @@ from reports.results.results import Outcome
 from reports.results.table import Table
 from reports.table import branches
 from reports.table.cost import training_seconds
+from reports.table.imported import imported
 from reports.table.made_with import device
 from reports.table.provenance import corpus_name, typical
 from reports.table.settings import show, unexpected
@@ -33,10 +34,11 @@ def paragraph(table: Table) -> str:
 
 def _sentences(table: Table) -> Iterator[str]:
     base = typical(table)
-    rows = [row for row in table.rows if not row.ensemble]
+    rows = [row for row in table.rows if not (row.ensemble or row.imported)]
     seeds = sorted({len(row.outcomes) for row in rows}) or [0]
     times = f"{seeds[0]} to {seeds[-1]} random seeds" if len(seeds) > 1 else number(seeds[0], "random seed")
     yield f"We train {number(len(rows), 'variation')} of the model, each with {times}." if rows else ""
+    yield from imported(table)
     yield from (
         f"{row.key} is an ensemble of {number(len(row.outcomes[0].run.members), 'training')}, which averages their "
         "probabilities at each step of the search."
@@ -159,7 +161,7 @@ def _took(outcomes: list[Outcome]) -> str:
 def trained(table: Table) -> list[Outcome]:
     """Each training once, even if several rows share it; for an ensemble, its members."""
     # a row's own outcome last: it has scores, which a member has not
-    outcomes = [*table.members, *(o for row in table.rows if not row.ensemble for o in row.outcomes)]
+    outcomes = [*table.members, *(o for row in table.rows if not (row.ensemble or row.imported) for o in row.outcomes)]
     return list({o.run.run_id: o for o in outcomes if o.record is not None}.values())
 
 

@@ -14,7 +14,21 @@ from reports.render.made_by import COMMAND, FIELD
 from reports.results.results import Outcome
 from reports.results.table import Row, Table
 
-NAMES = ("study", "row", "group", "label", "seed", "run_id", "state", "set", "metric", "value", "eval_id", "signature")
+NAMES = (
+    "study",
+    "row",
+    "group",
+    "label",
+    "seed",
+    "run_id",
+    "state",
+    "imported",
+    "set",
+    "metric",
+    "value",
+    "eval_id",
+    "signature",
+)
 
 
 def render(table: Table) -> str:
@@ -37,6 +51,7 @@ def _lines(table: Table, row: Row, outcome: Outcome) -> Iterator[Mapping[str, An
     run = outcome.run
     own: dict[str, Any] = {"study": table.name, "row": row.key, "group": row.group, "label": row.label}
     own |= {"seed": run.seed or None, "run_id": run.run_id, "state": run.state}
+    own["imported"] = run.imported
     for set_, scored in outcome.scored.items():
         asked = [column.metric for column in table.columns if column.set == set_]
         found = list(scored.record.metrics) if scored.record else []

@@ -39,13 +39,13 @@ def frames(plan: Plan, store: Results, columns: Sequence[Column] = ()) -> Frames
     outcomes = collect(plan, store, columns)
     runs = [
         {name: getattr(o.run, name) for name in _RUN}
-        | {"state": o.run.state, "stale": o.stale, "num_params": o.run.num_params}
+        | {"state": o.run.state, "imported": o.run.imported, "stale": o.stale, "num_params": o.run.num_params}
         | run_facts(o.record)
         for o in outcomes
     ]
     evaluations = [line for o in outcomes for line in _evaluation_lines(o)]
     return Frames(
-        pd.DataFrame(runs, columns=[*_RUN, "state", "stale", "num_params", *RUN_FACTS]),
+        pd.DataFrame(runs, columns=[*_RUN, "state", "imported", "stale", "num_params", *RUN_FACTS]),
         pd.DataFrame(evaluations, columns=[*_RUN, "eval_id", "set", "metric", "value", "signature", "sentences"]),
     )
 

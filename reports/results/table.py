@@ -16,6 +16,7 @@ from reports.results.results import Outcome
 
 # The state of a row is the first of these that one of its seeds has.
 BRANCH = "‡"  # marks rows that share steps with another
+IMPORTED = "§"  # marks rows that were trained elsewhere
 ATTENTION = ("damaged", "failed", "running", "waiting", "missing", "stale", "finished")
 
 
@@ -112,6 +113,11 @@ class Row:
     def branch(self) -> bool:
         """Whether the row begins with another row's trainings."""
         return any(o.run.trunk for o in self.outcomes)
+
+    @property
+    def imported(self) -> bool:
+        """Whether the row was trained elsewhere, and its numbers were brought here by `ablations import`."""
+        return any(o.run.imported for o in self.outcomes)
 
     @property
     def stale(self) -> bool:

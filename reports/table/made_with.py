@@ -14,7 +14,7 @@ TOOL = "transformer-ablations"
 def made_with(table: Table) -> Iterator[str]:
     """The devices, packages and code that trained the rows; each kind once, in the rows' order."""
     every = [o for row in table.rows for o in row.outcomes] + list(table.members)
-    done = [o for o in every if o.record is not None]
+    done = [o for o in every if o.record is not None and not o.run.imported]
     trained = [o for o in done if not o.run.members]  # an ensemble is only decoded
     for opening, of, made in (("Trained on", device, trained), ("Software:", software, done), ("Code:", code, trained)):
         found = [text for text in dict.fromkeys(of(outcome) for outcome in made) if text]

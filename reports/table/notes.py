@@ -13,6 +13,7 @@ from reports.table import cited, claims, spent
 from reports.table.branches import branches
 from reports.table.cost import cost_notes
 from reports.table.ensembles import ensembles
+from reports.table.imported import imported
 from reports.table.made_with import made_with
 from reports.table.provenance import decoding, seeds, spread, training
 
@@ -33,6 +34,7 @@ def footnotes(table: Table, plan: Plan, of_rule: Sequence[str] = ()) -> tuple[st
         *spread(table),
         *ensembles(table, plan),
         *branches(table),
+        *imported(table),
         *made_with(table),
     ]
     parts += [
@@ -51,7 +53,7 @@ def legend(table: Table) -> dict[str, str]:
     """The notes without which the table's own signs cannot be read (see Table)."""
     of_columns = [f"{column.header}: " for column in table.columns]
     tests = [note for note in table.test_notes if not any(head in note for head in of_columns)]
-    plain = [*_groups(table), *_signatures(table), *tests, *spread(table), *branches(table)]
+    plain = [*_groups(table), *_signatures(table), *tests, *spread(table), *branches(table), *imported(table)]
     return dict.fromkeys(plain, "") | dict(_signs(table)) | dict.fromkeys(seeds(table), "n")
 
 

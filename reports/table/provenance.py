@@ -21,8 +21,7 @@ def training(table: Table) -> Iterator[str]:
         parts = [*_corpus(facts), _vocabulary(facts, settings), *_unknown(facts)]
         yield _sentence(f"Corpus: {corpus_name(outcome)}, ", parts)
         yield from _other_units(table, outcome)
-    elif outcome.run.inputs:
-        inputs = without_runs(outcome.run.inputs)
+    elif inputs := without_runs(outcome.run.inputs):
         yield f"Data: {', '.join(f'{name} ({digest[:8]})' for name, digest in inputs.items())}."
     parts = [
         _counted(settings, "training.train_steps", "step"),
@@ -40,8 +39,10 @@ def training(table: Table) -> Iterator[str]:
 
 
 def typical(table: Table) -> Outcome:
-    """A trained run of base; if none is trained, its first run."""
-    outcomes = (table.base_row or table.rows[0]).outcomes
+    """A trained run of base, or of the first own row where base is imported; if none is trained, its first run."""
+    base = table.base_row or table.rows[0]
+    ours = next((row for row in table.rows if not row.imported), base)
+    outcomes = (ours if base.imported else base).outcomes
     return next((o for o in outcomes if o.record is not None), outcomes[0])
 
 
@@ -141,6 +142,8 @@ def _sentence(opening: str, parts: Iterable[str]) -> str:
 def decoding(table: Table) -> Iterator[str]:
     """The evaluated sets and settings of base, and the sizes of sets with other sentences."""
     base = typical(table)
+    if base.run.imported:
+        return
     sets: dict[str, list[str]] = {}
     for name, scored in base.scored.items():
         settings = ", ".join(f"{key} {value}" for key, value in sorted(flatten(scored.spec.settings)))
@@ -152,6 +155,8 @@ def decoding(table: Table) -> Iterator[str]:
     others: dict[str, list[str]] = {}
     for row in table.rows:
         outcome = next((o for o in row.outcomes if o.record is not None), row.outcomes[0])
+        if row.imported:
+            continue
         theirs = {name: scored for name, scored in outcome.scored.items() if scored.spec.inputs != _inputs(base, name)}
         if theirs:
             others.setdefault(", ".join(_size(name, scored) for name, scored in theirs.items()), []).append(row.key)

@@ -13,6 +13,8 @@ def record(row: Row, table: Table) -> dict[str, Any]:
     """The row of `report --json`. A number that is not complete is None; `n` counts the seeds that are there."""
     values: dict[str, Any] = {"row": row.key, "group": row.group, "label": row.label}
     values |= {"state": row.state, "stale": row.stale}
+    if any(other.imported for other in table.rows):
+        values["imported"] = row.imported
     for column in table.columns:
         measure = row.measures[column.key]
         values[column.key] = measure.mean

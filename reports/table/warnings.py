@@ -96,7 +96,8 @@ def _mixed(rows: Iterable[Row], what: str, of: Callable[[Outcome], Any]) -> str:
     holders: dict[str, list[str]] = {}
     for row in rows:
         for outcome in row.outcomes:
-            value = of(outcome) if outcome.record is not None else None
+            here = outcome.record is not None and not outcome.run.imported  # a note says that the others are unknown
+            value = of(outcome) if here else None
             if value:
                 text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
                 holders.setdefault(text, []).append(row.key)

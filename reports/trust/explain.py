@@ -89,6 +89,8 @@ def _run(outcome: Outcome, columns: list[Column]) -> Explanation:
         word = run.adopted
         found["taken_over"] = {"trained_with": dict(word.was), "who": word.who, "when": word.when, "why": word.why}
     found["attempt"] = facts.attempt if facts else None
+    if facts and facts.imported:
+        found["imported"] = facts.imported.model_dump(exclude_none=True)
     found |= run_facts(facts)
     found |= {"command": facts.command if facts else None, "platform": facts.platform if facts else None}
     found |= {"corpus": corpus_name(outcome), "inputs": dict(run.inputs)}

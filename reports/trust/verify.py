@@ -43,6 +43,16 @@ def format_of(suffix: str, text: str) -> str:
     return TIDY if suffix == ".csv" and text.startswith(f"{','.join(tidy.NAMES)}") else SUFFIXES.get(suffix, "")
 
 
+def unchecked(table: Table) -> Iterator[str]:
+    """What no comparison with the store can show: numbers that came from elsewhere."""
+    counts = {row.key: sum(o.record is not None for o in row.outcomes) for row in table.rows if row.imported}
+    if count := sum(counts.values()):
+        yield (
+            f"{number(count, 'run')} {'was' if count == 1 else 'were'} trained elsewhere and imported "
+            f"({', '.join(counts)}): their means, changes and tests were computed again, their numbers are as imported."
+        )
+
+
 def verify(text: str, table: Table, format_: str) -> Verdict:
     """Compare a file's text with the table as it is printed now. Raises UserError if the text contains no table."""
     now = render(table, format_)
@@ -53,7 +63,7 @@ def verify(text: str, table: Table, format_: str) -> Verdict:
     if format_ in ("csv", "json"):
         rows = [row.key for row in table.rows]
     if format_ == TIDY:
-        rows = [" ".join(filter(None, line[1:9])) for line in after[1:]]
+        rows = [" ".join(filter(None, line[1:10])) for line in after[1:]]
     cells = sum(len(line) for line in after[len(after) - len(rows) :])
     changed = list(_differences(before, after, rows)) + list(_notes(text, now, format_))
     if (

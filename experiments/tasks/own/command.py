@@ -83,15 +83,15 @@ class CommandTask(OwnTask):
 
 
 def _config_type(declared: Mapping[str, Any]) -> type[TaskConfig]:
-    return create_model("Command", __base__=CommandConfig, __module__=__name__, **_fields(declared))
+    return create_model("Command", __base__=CommandConfig, __module__=__name__, **fields_of(declared))
 
 
-def _fields(declared: Mapping[str, Any]) -> dict[str, Any]:
+def fields_of(declared: Mapping[str, Any]) -> dict[str, Any]:
     """Types from the values in [base]; where base has an integer, a row may have a fraction."""
     fields: dict[str, Any] = {}
     for name, value in declared.items():
         if isinstance(value, Mapping):
-            kind = create_model(name, __base__=Section, __module__=__name__, **_fields(value))
+            kind = create_model(name, __base__=Section, __module__=__name__, **fields_of(value))
             fields[name] = (kind, kind())
         elif isinstance(value, bool) or not isinstance(value, int):
             fields[name] = (type(value) if not isinstance(value, list | tuple) else list[Any], value)

@@ -17,7 +17,7 @@ from experiments.store.layout import Store
 from experiments.store.results import EvaluationResult
 from experiments.store.sealed import read_json
 from experiments.tasks.columns import Column
-from experiments.tasks.load import BUILTIN, load_task
+from experiments.tasks.load import BUILTIN, OF_STUDIES, load_task
 from reports.results.recomputed import differs, recomputed
 
 _STATES = ("finished", "stale")
@@ -27,14 +27,14 @@ def check(plan: Plan, columns: Sequence[Column], store: Store, names_can_be_chec
     """A sentence on what was computed again and what was not. Raises UserError at the first disagreement."""
     if not plan.runs:
         raise UserError("it holds no run.")
-    built_in = plan.study.task in BUILTIN and plan.study.task != "command"
+    built_in = plan.study.task in BUILTIN and plan.study.task not in OF_STUDIES
     num_params = load_task(plan.study.task).num_params if built_in else None
     again: list[str] = ["num_params"] if num_params is not None else []
     recorded: list[str] = []
     for run in plan.trainings:
         where = f"row {run.row}, {seed_in_words(run.seed)}"
         _check_run(where, run, store, names_can_be_checked, built_in)
-        if num_params is not None:
+        if num_params is not None and not run.imported:
             count = num_params(run.config)
             whole = None if count is None else count * max(1, len(run.members))
             _equal(where, "parameters", run.num_params, whole, "those settings have")

@@ -1,0 +1,265 @@
+"""`ablations import --csv | --mlflow | --wandb-export`: rows trained elsewhere, marked, never half imported."""
+
+import csv
+import io
+import json
+import statistics
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+
+from experiments.store.layout import Store
+
+from .conftest import TINY, Cli
+
+OURS = """
+name = "mixed"
+title = "Ours and theirs"
+command = "python3 walk.py {lr} {seed} {metrics}"
+seeds = 3
+
+[base]
+lr = 0.5
+
+[[metric]]
+name = "loss"
+better = "lower"
+
+[[variation]]
+key = "base"
+
+[[variation]]
+key = "theirs"
+imported = true
+set = {lr = 0.1}
+"""
+WALK = """
+import json, pathlib, sys
+pathlib.Path(sys.argv[3]).write_text(json.dumps({"loss": float(sys.argv[1]) + 0.01 * int(sys.argv[2])}))
+"""
+LONG = """row,seed,set,metric,value,lr,optimizer
+theirs,1,test,loss,0.21,0.1,adam
+theirs,2,test,loss,0.22,0.1,adam
+theirs,3,test,loss,0.26,0.1,adam
+"""
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> Path:
+    (tmp_path / "mixed.toml").write_text(OURS, encoding="utf-8")
+    (tmp_path / "walk.py").write_text(WALK, encoding="utf-8")
+    (tmp_path / "theirs.csv").write_text(LONG, encoding="utf-8")
+    return tmp_path
+
+
+def rows(cli: Cli, study: Path, store: Path) -> dict[str, dict[str, object]]:
+    return {row["row"]: row for row in json.loads(cli("report", study, "--store", store, "--json").stdout)}
+
+
+def test_rows_from_elsewhere_stand_beside_ours_marked_and_tested(mixed: Path, cli: Cli) -> None:
+    study, store = mixed / "mixed.toml", mixed / "runs"
+    said = cli("import", study, "--csv", mixed / "theirs.csv", "--store", store)
+    assert "3 runs of 1 row imported from theirs.csv" in said.stdout and "optimizer" in said.stderr
+    trained = cli("run", study, "--store", store, "--devices", "cpu:2")  # trains base alone
+    assert "6 runs: 3 done, 3 queued now" in trained.stderr
+
+    found = rows(cli, study, store)
+    assert found["theirs"]["loss_test"] == statistics.fmean([0.21, 0.22, 0.26])
+    assert found["theirs"]["loss_test_sd"] == statistics.stdev([0.21, 0.22, 0.26])
+    assert (found["theirs"]["imported"], found["base"]["imported"]) == (True, False)
+    assert found["theirs"]["loss_test_marked"] is True  # by Dunnett over seeds, as a row of ours
+
+    printed = cli("report", study, "--store", store, "--format", "markdown").stdout
+    line = next(line for line in printed.splitlines() if line.startswith("| theirs"))
+    assert "0.23 ± 0.03" in line and "§" in line
+    assert "§: trained elsewhere and imported from the CSV file theirs.csv (SHA-256 " in printed
+    assert printed.count("run by transformer-ablations") == 1 and "Warning" not in printed
+    assert "\\S{}" in cli("report", study, "--store", store, "--format", "latex").stdout
+    tidy = list(csv.DictReader(io.StringIO(cli("report", study, "--store", store, "--format", "tidy-csv").stdout)))
+    assert [(t["row"], t["imported"]) for t in tidy] == [("base", "false")] * 3 + [("theirs", "true")] * 3
+
+    explained = cli("explain", study, "theirs.loss_test", "--store", store).stdout
+    assert "source: theirs.csv" in explained and "optimizer: adam" in explained
+    setup = cli("report", study, "--store", store, "--format", "setup").stdout
+    assert "We train 1 variation" in setup and "3 of them trained elsewhere and imported" in setup
+    page = cli("report", study, "--store", store, "--format", "html").stdout
+    assert "<td>imported</td>" in page and "trained elsewhere" in page
+
+    file = mixed / "table.md"
+    cli("report", study, "--store", store, "--format", "markdown", "--out", file)
+    verified = cli("verify", file, study, "--store", store).stdout
+    assert "all equal" in verified and "3 runs were trained elsewhere" in verified
+    cli("bundle", study, "--store", store, "--out", mixed / "mixed.tar.gz")
+    assert cli("report", mixed / "mixed.tar.gz", "--format", "markdown").stdout == printed
+
+
+def test_the_same_file_again_changes_nothing_and_other_numbers_need_a_word(mixed: Path, cli: Cli) -> None:
+    study, store, file = mixed / "mixed.toml", mixed / "runs", mixed / "theirs.csv"
+    cli("import", study, "--csv", file, "--store", store)
+    before = {path: path.read_bytes() for path in store.rglob("result.json")}
+    assert "0 runs of 1 row imported" in cli("import", study, "--csv", file, "--store", store).stdout
+    file.write_text(LONG.replace("0.26", "0.36"), encoding="utf-8")
+    assert "--replace" in cli("import", study, "--csv", file, "--store", store, code=2).stderr
+    assert before == {path: path.read_bytes() for path in store.rglob("result.json")}
+    assert "1 replaced" in cli("import", study, "--csv", file, "--store", store, "--replace").stdout
+    assert rows(cli, study, store)["theirs"]["loss_test"] == statistics.fmean([0.21, 0.22, 0.36])
+
+
+def test_fewer_seeds_are_a_gap(mixed: Path, cli: Cli) -> None:
+    (mixed / "theirs.csv").write_text("row,seed,metric,value\ntheirs,2,loss,0.2\n", encoding="utf-8")
+    cli("import", mixed / "mixed.toml", "--csv", mixed / "theirs.csv", "--store", mixed / "runs")
+    found = rows(cli, mixed / "mixed.toml", mixed / "runs")["theirs"]
+    assert (found["loss_test"], found["n"], found["seeds"]) == (None, 1, 3)
+    printed = cli("report", mixed / "mixed.toml", "--store", mixed / "runs", "--format", "markdown").stdout
+    assert "Not imported yet, or not for every seed: theirs" in printed
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "line 1"),
+        ("row,seed,metric,value\n", "no line below"),
+        ("name,seed,metric,value\na,1,loss,2\n", "--row-by"),
+        ("row,seed,metric,value\ntheirs,1,loss,2\ntheirs,2,loss,much\n", "line 3: value = 'much' is not a number"),
+        (
+            "row,seed,metric,value\ntheirs,1,loss,2\ntheirs,1,loss,3\n",
+            "line 3: loss of theirs, seed 1, stands",
+        ),
+        ("row,seed,metric,value\ntheirs,1,loss\n", "line 2 has 3 cells"),
+        ("row,seed,metric,value\nthiers,1,loss,2\n", "no imported row 'thiers'. Nearest imported rows: theirs"),
+        ("row,seed,metric,value\nbase,1,loss,2\n", "no imported row 'base'"),
+        ("row,seed,metric,value,lr\ntheirs,1,loss,2,0.3\n", "lr is 0.3, and the row theirs of the study has 0.1"),
+        ("row,seed,metric,value\n" + "".join(f"theirs,{n},loss,2\n" for n in range(4)), "seeds = 4"),
+        ("row,seed,accuracy\ntheirs,1,0.9\n", "has no metric that the study prints"),
+        ("row,loss\ntheirs,0.9\ntheirs,0.8\n", "line 3: theirs, seed unknown, stands there twice"),
+    ],
+)
+def test_a_bad_file_is_one_paragraph_and_leaves_nothing(mixed: Path, cli: Cli, text: str, said: str) -> None:
+    (mixed / "theirs.csv").write_text(text, encoding="utf-8")
+    done = cli("import", mixed / "mixed.toml", "--csv", mixed / "theirs.csv", "--store", mixed / "runs", code=2)
+    assert said in done.stderr and "Traceback" not in done.stderr and len(done.stderr.splitlines()) == 1
+    assert not (mixed / "runs").exists()
+
+
+def test_a_wide_file_without_a_study_becomes_one(tmp_path: Path, cli: Cli) -> None:
+    lines = ["base;42;;0.1;26.1;25.3", "base;1337;;0.1;26.3;25.1", "big;42;A;0.2;28.0;27.4"]
+    text = "\n".join(["row;seed;group;lr;dev/bleu;test/bleu", *lines, ""])
+    (tmp_path / "wide.csv").write_text(text, encoding="utf-8-sig")
+    study, store = tmp_path / "bleu.toml", tmp_path / "runs"
+    assert "written" in cli("import", study, "--csv", tmp_path / "wide.csv", "--store", store).stdout
+    found = rows(cli, study, store)
+    assert found["base"]["bleu_dev"] == pytest.approx(26.2) and found["big"]["bleu_test"] == 27.4
+    assert found["big"]["bleu_test_change"] == pytest.approx(27.4 - 25.2) and found["big"]["settings"] == {"lr": 0.2}
+    records = [Store.open(store).result(run_id) for run_id in Store.open(store).run_ids()]
+    assert sorted((r.config["seed"], r.imported.seed) for r in records) == [(1, "42"), (1, "42"), (2, "1337")]
+    refused = cli("run", study, "--store", store, "--devices", "cpu:1").stderr
+    assert "all done, nothing to train" in refused
+
+
+def test_runs_of_another_mlflow_become_rows(tmp_path: Path, cli: Cli) -> None:
+    database = tmp_path / "their.db"
+    client = MlflowClient(f"sqlite:///{database}")
+    home = client.create_experiment("sweep", (tmp_path / "files").as_uri())
+    for optimizer in ("adam", "sgd"):
+        for seed in (0, 1, 2):
+            run = client.create_run(home, run_name=f"{optimizer}-{seed}")
+            client.log_param(run.info.run_id, "optimizer", optimizer)
+            client.log_param(run.info.run_id, "seed", seed)
+            client.log_metric(run.info.run_id, "val_accuracy", 80 + seed + (optimizer == "sgd"), step=1)
+            client.log_metric(run.info.run_id, "val_accuracy", 90 + seed + (optimizer == "sgd"), step=2)
+            client.set_terminated(run.info.run_id, "FAILED" if (optimizer, seed) == ("sgd", 2) else "FINISHED")
+    before = database.read_bytes()
+    study, store = tmp_path / "sweep.toml", tmp_path / "runs"
+    said = cli("import", study, "--mlflow", f"sqlite:///{database}", "--store", store, "--metrics", "val_accuracy")
+    assert "left out: run sgd-2: its status is FAILED" in said.stderr and "5 runs of 2 rows" in said.stdout
+    found = rows(cli, study, store)
+    assert (found["optimizeradam"]["accuracy_val"], found["optimizersgd"]["accuracy_val"]) == (91.0, 91.5)
+    assert database.read_bytes() == before and not list(tmp_path.glob("their.db-*"))
+
+
+def test_an_old_folder_of_mlflow_is_read(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    client = MlflowClient((tmp_path / "mlruns").as_uri())
+    run = client.create_run(client.create_experiment("old"), run_name="only")
+    client.log_metric(run.info.run_id, "test.f1", 0.5)
+    client.set_tag(run.info.run_id, "row", "base")
+    client.set_terminated(run.info.run_id)
+    monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE")
+    cli("import", tmp_path / "old.toml", "--mlflow", tmp_path / "mlruns", "--store", tmp_path / "runs")
+    assert rows(cli, tmp_path / "old.toml", tmp_path / "runs")["base"]["f1_test"] == 0.5
+
+
+@pytest.mark.parametrize("content", [None, b"text", b"SQLite format 3\0"])
+def test_what_is_no_mlflow_is_refused_and_not_changed(tmp_path: Path, cli: Cli, content: bytes | None) -> None:
+    if content is not None:
+        (tmp_path / "x.db").write_bytes(content)
+    uri = f"sqlite:///{tmp_path / 'x.db'}"
+    done = cli("import", tmp_path / "s.toml", "--mlflow", uri, "--store", tmp_path / "runs", code=2)
+    assert "Nothing was imported." in done.stderr and "Traceback" not in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ([] if content is None else ["x.db"])
+    assert content is None or (tmp_path / "x.db").read_bytes() == content
+
+
+def wandb_runs() -> list[dict[str, object]]:
+    """As the API gives them: config and summary apart, W&B's own entries among them."""
+    return [
+        {
+            "id": f"id{number}", "name": f"sweet-sun-{number}", "state": "crashed" if number == 4 else "finished",
+            "config": {"lr": lr, "seed": seed, "_wandb": {"cli_version": "0.31.0"}, "model": {"value": {"depth": 4}}},
+            "summary": {"_runtime": 12, "_step": 100, "test/acc": acc, "train/loss": 0.1},
+        }
+        for number, (lr, seed, acc) in enumerate(
+            [(0.1, 7, 90.0), (0.1, 8, 91.0), (0.2, 7, 92.0), (0.2, 8, 93.0), (0.2, 9, 1)]
+        )
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", ["list", "lines", "raw"])
+def test_runs_exported_from_wandb_as_json(tmp_path: Path, cli: Cli, shape: str) -> None:
+    runs, file = wandb_runs(), tmp_path / "runs.json"
+    if shape == "raw":  # attributes of the API's answers are text
+        runs = [
+            {**run, "config": json.dumps(run["config"]), "summaryMetrics": json.dumps(run["summary"])} for run in runs
+        ]
+        for run in runs:
+            del run["summary"]
+    file.write_text("\n".join(map(json.dumps, runs)) if shape == "lines" else json.dumps(runs), encoding="utf-8")
+    said = cli(
+        "import", tmp_path / "w.toml", "--wandb-export", file, "--store", tmp_path / "runs", "--metrics", "test/acc"
+    )
+    assert "left out: run sweet-sun-4: its state is crashed" in said.stderr
+    found = rows(cli, tmp_path / "w.toml", tmp_path / "runs")
+    assert (found["lr0.1"]["acc_test"], found["lr0.2"]["acc_test"]) == (90.5, 92.5)
+    assert "depth = 4" in (tmp_path / "w.toml").read_text(encoding="utf-8")
+
+
+def test_runs_exported_from_wandb_as_csv(tmp_path: Path, cli: Cli) -> None:
+    head = '"Name","State","Notes","User","Tags","Created","Runtime","Sweep","lr","seed","test/acc"\n'
+    lines = [
+        f'"{run["name"]}","{run["state"]}","-","me","","2026-01-02T03:04:05.000Z","12","",'
+        f'"{run["config"]["lr"]}","{run["config"]["seed"]}","{run["summary"]["test/acc"]}"\n'
+        for run in wandb_runs()
+    ]
+    (tmp_path / "w.csv").write_text(head + "".join(lines), encoding="utf-8")
+    cli("import", tmp_path / "w.toml", "--wandb-export", tmp_path / "w.csv", "--store", tmp_path / "runs")
+    found = rows(cli, tmp_path / "w.toml", tmp_path / "runs")
+    assert (found["lr0.1"]["acc_test"], found["lr0.2"]["acc_test"]) == (90.5, 92.5)
+
+
+def test_built_in_tasks_print_no_change_from_scores_on_unknown_sentences(tmp_path: Path, cli: Cli) -> None:
+    study = (
+        TINY[: TINY.index("[[variation]]")]
+        + '[[variation]]\nkey = "base"\n\n[[variation]]\nkey = "fairseq"\nimported = true\n'
+    )
+    (tmp_path / "tiny.toml").write_text(study, encoding="utf-8")
+    (tmp_path / "f.csv").write_text(
+        "row,set,metric,value\nfairseq,dev,bleu,26.0\nfairseq,dev,perplexity,4.4\n", encoding="utf-8"
+    )
+    store = tmp_path / "runs"
+    cli("import", tmp_path / "tiny.toml", "--csv", tmp_path / "f.csv", "--store", store)
+    cli("run", tmp_path / "tiny.toml", "--store", store, "--devices", "cpu:1")
+    found = rows(cli, tmp_path / "tiny.toml", store)
+    assert found["fairseq"]["bleu"] == 26.0 and found["fairseq"]["bleu_change"] is None
+    printed = cli("report", tmp_path / "tiny.toml", "--store", store, "--format", "markdown").stdout
+    assert "was measured over different tokens, sentences or signatures" in printed and "**26.0**" not in printed
