@@ -13,7 +13,7 @@ from ablations.cli.ui import _table as view
 from experiments.data.batches.batching import BatchPlan
 from experiments.data.encoding.encoded import open_encoded
 from experiments.store import provenance, results
-from experiments.store.results import EvaluationResult, Facts, TrainingResult
+from experiments.store.results import EvaluationResult, Facts, Imported, TrainingResult
 from model.config import ModelConfig
 from model.cost import forward_flops
 from reports.render.checklist import checklist
@@ -344,9 +344,10 @@ def test_every_field_of_a_record_is_written_by_some_child(small):
                     record.check(built_in=kind in KINDS[:4])
                     written |= _fields(record)
     named = {*_named(TrainingResult), *_named(EvaluationResult)}
-    # runs of several attempts, renewed evaluations and branches (test_branches.py) have tests of their own; code_digest
-    # is of older stores
+    # runs of several attempts, renewed evaluations, branches (test_branches.py) and imported runs (test_foreign_runs.py)
+    # have tests of their own; code_digest is of older stores
     assert named - written == {
+        "TrainingResult.imported", *_named(Imported),
         "Earlier.attempt", "Earlier.seconds", "Earlier.ended", "EvaluationResult.renews",
         "EvaluationResult.code_digest", "TrainingResult.trunk", "TrunkRecord.run_id", "TrunkRecord.step",
         "TrunkRecord.weights",
