@@ -13,6 +13,7 @@ from pydantic import create_model
 
 from experiments.config import GIVEN_ELSEWHERE, SettingRoles, TaskConfig
 from experiments.errors import UserError
+from experiments.tasks.base import Context
 from experiments.tasks.own.command import fields_of
 from experiments.tasks.own.function import OwnTask
 
@@ -28,8 +29,7 @@ class ImportedConfig(TaskConfig):
 
 class ImportedTask(OwnTask):
     def __init__(self) -> None:
-        super().__init__(_not_trained, ImportedConfig)
-        self.name = "imported"
+        super().__init__("imported", ImportedConfig)
 
     def with_settings(self, settings: Mapping[str, Any]) -> Self:
         """Settings of a study, or of a run's configuration."""
@@ -45,9 +45,8 @@ class ImportedTask(OwnTask):
     def obstacles(self, config: Any, store: Path) -> list[UserError]:
         return [UserError(_HOW)]
 
-
-def _not_trained(*_: Any) -> Mapping[str, Any]:
-    raise UserError(_HOW)
+    def train(self, config: Any, context: Context) -> dict[str, Any]:
+        raise UserError(_HOW)
 
 
 TASK = ImportedTask()

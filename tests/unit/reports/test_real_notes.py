@@ -344,8 +344,8 @@ def test_every_field_of_a_record_is_written_by_some_child(small):
                     record.check(built_in=kind in KINDS[:4])
                     written |= _fields(record)
     named = {*_named(TrainingResult), *_named(EvaluationResult)}
-    # runs of several attempts, renewed evaluations, branches (test_branches.py) and imported runs (test_foreign_runs.py)
-    # have tests of their own; code_digest is of older stores
+    # runs of several attempts, renewed evaluations, branches (test_branches.py) and imported runs have tests of their
+    # own (test_foreign_runs.py); code_digest is of older stores
     assert named - written == {
         "TrainingResult.imported", *_named(Imported),
         "Earlier.attempt", "Earlier.seconds", "Earlier.ended", "EvaluationResult.renews",
