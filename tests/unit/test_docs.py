@@ -7,9 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 
 from ablations.cli.main import VERBS, verb
 from ablations.service.selected import Selectors, choose
+from ablations.study.parts import Metric, SameAs, SeedRule, Tune
+from ablations.study.published import Cited, Claim
+from ablations.study.study import Profile, Study, Variation
+from ablations.study.table_choices import TableChoices
+from ablations.study.target import Target
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
@@ -89,3 +95,22 @@ def test_the_tests_named_beside_retellings_exist() -> None:
     known = {path.stem for path in sources}
     known |= {found for path in sources for found in re.findall(r"def (test_\w+)", path.read_text(encoding="utf-8"))}
     assert len(named) > 5 and set(named) <= known
+
+
+PAGE = (ROOT / "docs" / "study-file.md").read_text(encoding="utf-8")
+SECTIONS = {
+    "## The study": Study, "## `[[variation]]`": Variation, "## `[profile.NAME]`": Profile,
+    "## `seeds` as a rule": SeedRule, "## `[[metric]]`": Metric, "## `[table]`": TableChoices, "## `[tune]`": Tune,
+    "## `[[cited]]`": Cited, "## `[[claim]]`": Claim, "## `target`": Target, "## `[[same_as]]`": SameAs,
+}  # fmt: skip
+OF_THE_READER = {"origin", "folder"}
+WITH_A_SECTION = {"base", "profile", "variation", "metric", "table", "tune", "cited", "claim"}
+
+
+@pytest.mark.parametrize(("head", "model"), SECTIONS.items(), ids=SECTIONS)
+def test_the_page_on_study_files_has_every_name(head: str, model: type[BaseModel]) -> None:
+    start = PAGE.index(head)
+    section = PAGE[start : PAGE.find("\n## ", start + 1) if "\n## " in PAGE[start + 1 :] else None]
+    names = {field.alias or name for name, field in model.model_fields.items()} - OF_THE_READER
+    missing = {name for name in names if not re.search(rf"`(\w+\.)?{name}\b|`\[{name}|\[table\.{name}", section)}
+    assert missing <= (WITH_A_SECTION if model is Study else {"stop"} if model is SeedRule else set())
