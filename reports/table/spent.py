@@ -136,7 +136,7 @@ def note(table: Table) -> Iterator[str]:
         parts.append(f"Of this, tuning: {count(spent.tuning)}, wall time {duration(spent.tuning.wall_s / HOUR)}.")
     if spent.shared:
         parts.append(f"Also for other tables: {number(spent.shared, 'run')}.")
-    yield " ".join([*parts, "By row: `ablations report … --format setup`."])
+    yield " ".join([*parts, "By row: ablations report … --format setup."])
 
 
 def is_note(line: str) -> bool:
