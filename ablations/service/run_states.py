@@ -1,11 +1,14 @@
 """The state of a planned run: from the store, or else from the queue."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
 
 from ablations.plan.plan import Plan, PlannedRun, RunState, StateOf, plan_study
+from ablations.service.members import Members
 from ablations.study.selectors import Selection
 from ablations.study.study import Study
+from ablations.study.tuning import trials_of
 from experiments.errors import Damaged, UserError
 from experiments.identity import Trunk
 from experiments.jobs.queue.queue import Queue
@@ -29,7 +32,7 @@ def plan_with_states(study: Study, selection: Selection, task: Task, store: Stor
     A finished member of an ensemble, or trunk of a branch, is missing if it kept too few checkpoints for what the
     ensemble has to evaluate, or with which the branch has to begin.
     """
-    states, find = run_states(store, task), KnownRuns(store, same_as(study, task)).find
+    states, find = run_states(store, task), KnownRuns(store, same_as(study, task), _of_study(study, store)).find
     if study.seed_rule is not None and selection.seeds is None:
         every = plan_study(study, replace(selection, seeds=study.seed_rule.max), task, store.root, states, find)
         selection = replace(selection, by_rule=seeds_by_rule(every, store, task.columns))
@@ -42,6 +45,13 @@ def plan_with_states(study: Study, selection: Selection, task: Task, store: Stor
         for member in plan.members
     ]
     return replace(plan, members=tuple(members))
+
+
+def _of_study(study: Study, store: Store) -> Callable[[str], bool]:
+    """Whether a run was queued for the study, or for its tuning. Reads the queue when it is first asked."""
+    members = cache(lambda: Members(store))
+    names = (study.name, trials_of(study.name))
+    return lambda run_id: any(member.study in names for member in members().of(run_id))
 
 
 def same_as(study: Study, task: Task) -> list[Adopted]:

@@ -8,7 +8,7 @@ A changed default is then another run. A user may also say that a run is as good
 Built-in tasks need none of this: their defaults are frozen, and their runs are named by what differs from them.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -39,19 +39,23 @@ class Found(NamedTuple):
 
 
 class KnownRuns:
-    """The runs of a store. `same_as`: what the study itself says of runs with other settings."""
+    """The runs of a store. `same_as`: what the study itself says of runs with other settings.
 
-    def __init__(self, store: Store, same_as: Iterable[Adopted] = ()) -> None:
-        self._store, self._same_as = store, tuple(same_as)
+    belongs: whether a run was one of the study. Trainers of two projects may have one name, and equal settings.
+    """
+
+    def __init__(
+        self, store: Store, same_as: Iterable[Adopted] = (), belongs: Callable[[str], bool] = lambda run_id: True
+    ) -> None:
+        self._store, self._same_as, self._belongs = store, tuple(same_as), belongs
 
     def find(self, config: TaskConfig, inputs: Mapping[str, str]) -> Found:
         """The planned run: under its own name, unless only another one of the same settings is finished or begun."""
         own = run_identity(config, inputs)
         if config.roles().frozen_defaults or self._finished(own):
             return Found(own)
-        fitting = [
-            (found, known.finished) for known in self.alike(config, inputs) if (found := self._fits(known, config))
-        ]
+        every = [(known, self._fits(known, config)) for known in self.alike(config, inputs)]
+        fitting = [(found, known.finished) for known, found in every if found and self._belongs(known.run_id)]
         finished = [found for found, done in fitting if done]
         begun = [found for found, done in fitting if not done and found.adopted is None]
         if finished:

@@ -68,7 +68,8 @@ def test_no_space_left_for_the_table(cli: Cli, tiny: Path, disk: Path, tmp_path:
     (disk / "old.md").write_text("the old table", encoding="utf-8")
     with (disk / "full").open("wb") as file, pytest.raises(OSError, match="No space left"):
         file.write(bytes(400_000))
-    done = cli("report", tiny, "--store", tmp_path / "none", "--out", disk / "old.md", code=2)
+    store = Store.open(tmp_path / "store").root
+    done = cli("report", tiny, "--store", store, "--out", disk / "old.md", code=2)
     assert "no space left" in done.stderr
     assert (disk / "old.md").read_text(encoding="utf-8") == "the old table"
 

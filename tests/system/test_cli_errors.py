@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from experiments.store.layout import Store
+
 from .conftest import Cli
 
 GOOD_EN, GOOD_DE = "a small house\nthe old man sees it\n" * 60, "ein kleines Haus\nder alte Mann sieht es\n" * 60
@@ -120,12 +122,16 @@ def test_a_store_below_a_file(cli: Cli, tmp_path: Path, tiny: Path) -> None:
 
 
 def test_report_formats_and_places(cli: Cli, tmp_path: Path, tiny: Path) -> None:
-    assert "latex" in refused(cli, tmp_path, tiny, "--format", "docx", verb="report")
-    assert "no folder" in refused(cli, tmp_path, tiny, "--out", tmp_path / "no" / "t.md", verb="report")
+    report = ["report", tiny, "--store", Store.open(tmp_path / "store").root]
+    assert "latex" in cli(*report, "--format", "docx", code=2).stderr
+    assert "no folder" in cli(*report, "--out", tmp_path / "no" / "t.md", code=2).stderr
+    assert "does not exist" in refused(cli, tmp_path / "other", tiny, verb="report")
 
 
 def test_evaluate_never_trains(cli: Cli, tmp_path: Path, tiny: Path) -> None:
-    assert "ablations run" in refused(cli, tmp_path, tiny, verb="evaluate")
+    store = Store.open(tmp_path / "store").root
+    assert "ablations run" in cli("evaluate", tiny, "--store", store, code=2).stderr
+    assert not list((store / "runs").iterdir())
 
 
 def test_what_plan_shows_and_run_refuses(cli: Cli, tmp_path: Path) -> None:

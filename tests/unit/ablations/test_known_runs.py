@@ -146,6 +146,14 @@ class TestASettingOfATrainer:
         edit(trainer, "decay: float = 0.0", "decay: float = 0.5")
         assert states(study, store) == ["finished"] * 2, "none of the runs has recorded another value of it"
 
+    def test_a_trainer_of_the_same_name_in_another_project_is_another(self, mine: Path, tmp_path: Path) -> None:
+        other = tmp_path / "other"
+        other.mkdir()
+        (other / "walking_here.py").write_text(TRAINER.replace("2.0\n", "2.0\n    decay: float = 0.0\n"))
+        (other / "walk.toml").write_text(STUDY.replace('name = "walk"', 'name = "theirs"'))
+        sys.modules.pop("walking_here", None)
+        assert states(other / "walk.toml", mine / "store") == ["missing"] * 2
+
     def test_a_bundle_of_such_runs_is_read(self, mine: Path) -> None:
         edit(mine / "walking_here.py", "    size: float = 2.0\n", "    size: float = 2.0\n    decay: float = 0.0\n")
         packed = mine / "walk.tar.gz"
