@@ -89,6 +89,12 @@ Notify = Annotated[
         metavar="COMMAND", envvar="ABLATIONS_NOTIFY", help="Run this command when a row fails or a table ends."
     ),
 ]
+Sinks = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--sink", metavar="tensorboard|wandb", envvar="ABLATIONS_SINKS", help="Write runs there too; repeatable."
+    ),
+]
 Yes = Annotated[bool, typer.Option("--yes", help="Accept a design of over 10,000 rows.")]
 Sure = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -13,10 +13,12 @@ from ablations.study.messages import number
 from experiments.errors import Damaged, UserError
 from experiments.jobs.queue.queue import Queue
 from experiments.jobs.queue.states import State
+from experiments.store.durable import remove_folder
 from experiments.store.layout import Store
 from experiments.store.pruning import removable, remove, size
 from experiments.tracking.rebuild import rebuild as rebuild_tracking
 from experiments.tracking.rebuild import tracked_runs
+from experiments.tracking.sinks.sink import SinkError, SinkProcess, check_sink, folder_of
 
 
 def prune(
@@ -63,9 +65,18 @@ def _busy(store: Store) -> set[str]:
     return found
 
 
-def rebuild(place: Place, as_json: options.Json = False) -> None:
-    """Write MLflow's database again from the runs' events and results."""
+def rebuild(
+    place: Place,
+    sink: Annotated[
+        str | None, typer.Option("--sink", metavar="tensorboard|wandb", help="Write this sink again, not MLflow.")
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Write MLflow's database again from the runs' events and results; or a sink's files."""
     opened = place.open()
+    if sink is not None:
+        _rebuild_sink(opened, sink, as_json)
+        return
     with _alone(opened):
         runs = list(tracked_runs(opened))
         problems = rebuild_tracking(opened, runs)
@@ -75,6 +86,30 @@ def rebuild(place: Place, as_json: options.Json = False) -> None:
     for line in problems:
         typer.echo(f"could not be written: {line}", err=True)
     typer.echo(f"{opened.mlflow_db}: {number(len(runs) - len(problems), 'run')}")
+    if problems:
+        raise typer.Exit(exits.FAILED)
+
+
+def _rebuild_sink(store: Store, sink: str, as_json: bool) -> None:
+    """The sink's folder, new. Raises UserError for a sink that cannot be used here."""
+    check_sink(sink)
+    with _alone(store):
+        runs = list(tracked_runs(store))
+        remove_folder(folder_of(store, sink))
+        writer, problems = SinkProcess(store, sink), list[str]()
+        for run in runs:
+            try:
+                writer.sync(run)
+            except SinkError as error:
+                problems.append(f"{run.run_id}: {error}")
+        writer.close()
+    if as_json:
+        written = {"folder": str(folder_of(store, sink)), "runs": len(runs) - len(problems), "problems": problems}
+        print_json(written)
+        raise typer.Exit(exits.FAILED if problems else exits.DONE)
+    for line in problems:
+        typer.echo(f"could not be written: {line}", err=True)
+    typer.echo(f"{folder_of(store, sink)}: {number(len(runs) - len(problems), 'run')}")
     if problems:
         raise typer.Exit(exits.FAILED)
 

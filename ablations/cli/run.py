@@ -54,6 +54,7 @@ def work_command(
     place: Place,
     hang_after: options.HangAfter = HANG_S / 60,
     notify: options.Notify = None,
+    sink: options.Sinks = None,
     engine: options.EngineName = "local",
     engine_set: options.EngineSet = None,
     address: options.Address = None,
@@ -68,7 +69,7 @@ def work_command(
     With --detach the runs continue in the cluster without a coordinator. `ablations status`, or the same command again,
     collects the results of ended runs; the same command also submits again what failed on the way.
     """
-    working = WorkOptions(devices, engine, engine_settings(engine_set, address), hang_after * 60, notify)
+    working = WorkOptions(devices, engine, engine_settings(engine_set, address), hang_after * 60, notify, sink or ())
     if detach and engine == "local":
         raise UserError("--detach is for clusters: on this machine, runs end with the coordinator.")
     opened = place.open(create=True)
@@ -89,6 +90,7 @@ def run(
     yes: options.Yes = False,
     hang_after: options.HangAfter = HANG_S / 60,
     notify: options.Notify = None,
+    sink: options.Sinks = None,
     engine: options.EngineName = "local",
     engine_set: options.EngineSet = None,
     address: options.Address = None,
@@ -114,6 +116,7 @@ def run(
         engine_settings(engine_set, address),
         hang_after * 60,
         notify,
+        sink or (),
         stale=stale,
         max_hours=max_hours,
         progress=plain_progress,

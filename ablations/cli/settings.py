@@ -13,7 +13,7 @@ from ablations.study.messages import suggestion
 from ablations.study.study import builtin_studies, load_study
 from experiments.errors import UserError
 from experiments.tasks.base import Task
-from experiments.tasks.load import BUILTIN, load_task
+from experiments.tasks.load import BUILTIN, OF_STUDIES, load_task
 
 
 def settings(
@@ -38,13 +38,13 @@ def settings(
 
 
 def _task(name: str) -> Task:
-    if name in BUILTIN and name != "command":
+    if name in BUILTIN and name not in OF_STUDIES:
         return load_task(name)
     if name in builtin_studies() or name.endswith(".toml"):
         return task_of(load_study(name))
     if ":" in name:
         return load_task(name)
-    if name == "command":
-        raise UserError("The settings of a command are those in [base] of its study: name the study.")
+    if name in OF_STUDIES:
+        raise UserError(f"The settings of the task {name} are those in [base] of its study: name the study.")
     nearest = suggestion(name, [*BUILTIN, *builtin_studies()], "names")
     raise UserError(f"There is no task and no study {name!r}. {nearest}")

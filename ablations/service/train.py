@@ -76,6 +76,7 @@ def options_for(
     settings: Sequence[str],
     hang_s: float,
     notify: str | None,
+    sinks: Sequence[str] = (),
     *,
     stale: str,
     max_hours: float | None,
@@ -88,7 +89,7 @@ def options_for(
     """
     here = engine == "local"
     one = as_one(devices) if here else devices
-    working, todo = WorkOptions(one, engine, settings, hang_s, notify), wanted(chosen.plan, stale)
+    working, todo = WorkOptions(one, engine, settings, hang_s, notify, sinks), wanted(chosen.plan, stale)
     if here:
         refuse(chosen, todo, working.slots)
         if warning := crowded(working.slots):

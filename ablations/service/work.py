@@ -17,6 +17,7 @@ from experiments.jobs.queue.queue import Queue
 from experiments.store.layout import Store
 from experiments.tasks.load import load_task
 from experiments.tracking.mlflow import Tracker
+from experiments.tracking.sinks.sink import SinkProcess, check_sink
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class WorkOptions:
     settings: Sequence[str] = ()
     hang_s: float = HANG_S
     notify: str | None = None
+    sinks: Sequence[str] = ()
     slots: Sequence[Slot] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -37,6 +39,8 @@ class WorkOptions:
             )
         if self.settings and self.engine == "local":
             raise UserError("--engine-set and --address are for slurm and ray; the local engine has no settings.")
+        for name in self.sinks:
+            check_sink(name)
         parse = parse_slots if self.engine == "local" else parse_cluster_slots
         object.__setattr__(self, "slots", parse(self.devices))
 
@@ -63,7 +67,15 @@ class WorkOptions:
             engine=load_engine(self.engine, dict(map(_pair, self.settings)), store.root, len(self.slots)),
             hang_s=self.hang_s,
             notifier=Notifier(self.notify) if self.notify else None,
+            sinks=[sink_of(store, name) for name in dict.fromkeys(self.sinks)] if tracked else (),
         )
+
+
+def sink_of(store: Store, name: str) -> Background:
+    """A sink that follows the store's runs in a thread and a process of its own."""
+    return Background(
+        lambda: SinkProcess(store, name), patience_s=0, name=name, rebuild=f"ablations rebuild --sink {name}"
+    )
 
 
 def engine_settings(pairs: Sequence[str] | None, address: str | None) -> list[str]:

@@ -30,8 +30,15 @@ class Background:
     """Calls `make_writer` in its thread, at the first run."""
 
     def __init__(
-        self, make_writer: Callable[[], Writer], interval_s: float = INTERVAL_S, patience_s: float = PATIENCE_S
+        self,
+        make_writer: Callable[[], Writer],
+        interval_s: float = INTERVAL_S,
+        patience_s: float = PATIENCE_S,
+        name: str = "MLflow",
+        rebuild: str = "ablations rebuild",
     ) -> None:
+        """name, rebuild: what is written, and the command that writes it again, for messages."""
+        self._name, self._rebuild = name, rebuild
         self._make_writer, self._interval_s, self._patience_s = make_writer, interval_s, patience_s
         self._news: queue.SimpleQueue[TrackedRun | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -77,7 +84,9 @@ class Background:
         """Repeat the last try for a while if the database is locked; log what is still missing."""
         left = {run_id: run for run_id, run in self._runs.items() if run_id not in self._written}
         if left and self._locked:
-            log.warning("MLflow's database is locked by another process; waiting for it at most %g s", self._patience_s)
+            log.warning(
+                "%s's database is locked by another process; waiting for it at most %g s", self._name, self._patience_s
+            )
         until = time.monotonic() + self._patience_s
         while left and self._locked and time.monotonic() < until:
             time.sleep(AGAIN_S)
@@ -85,8 +94,10 @@ class Background:
             left = {run_id: run for run_id, run in left.items() if run_id not in self._written}
         if left:
             log.warning(
-                "Runs not up to date in MLflow: %d. The next `ablations work`, or `ablations rebuild`, writes them.",
+                "Runs not up to date in %s: %d. The next `ablations work`, or `%s`, writes them.",
+                self._name,
                 len(left),
+                self._rebuild,
             )
 
     def _write_all(self, writer: Writer | None, runs: Sequence[TrackedRun]) -> Writer | None:
@@ -129,7 +140,9 @@ class Background:
             if not self._complained:
                 self._complained = True
                 log.warning(
-                    "MLflow could not be written; the runs continue, `ablations rebuild` adds them: %s",
+                    "%s could not be written; the runs continue, `%s` adds them: %s",
+                    self._name,
+                    self._rebuild,
                     error,
                     exc_info=True,
                 )

@@ -75,7 +75,9 @@ class Reporter:
         tracker: Background | None,
         on_progress: Callable[[View], None] | None,
         notifier: Notifier | None = None,
+        sinks: Sequence[Background] = (),
     ) -> None:
+        self._sinks = sinks
         self._ledger, self._tracker, self._on_progress, self._notifier = ledger, tracker, on_progress, notifier
         self._shown_at = 0.0
         self.summary = Summary()
@@ -89,6 +91,8 @@ class Reporter:
         self.track(claimed, state, error)
 
     def track(self, claimed: Claimed, state: State, error: str = "") -> None:
+        for sink in self._sinks:
+            sink.track(tracked_run(claimed.job, state, error))
         if self._tracker is not None:
             self._tracker.track(tracked_run(claimed.job, state, error))
 

@@ -25,6 +25,8 @@ from experiments.jobs.queue.ledger import Ledger
 from experiments.jobs.queue.states import State
 from experiments.store.layout import Store
 
+SINKS_S = 60.0
+
 
 def work(
     store: Store,
@@ -39,14 +41,15 @@ def work(
     refill: Callable[[], None] | None = None,
     hang_s: float = HANG_S,
     notifier: Notifier | None = None,
+    sinks: Sequence[Background] = (),
 ) -> Summary:
     """Work on a store's queue until it is empty, or as `until` says (loop.Until), or until SIGINT or SIGTERM.
 
     The first signal asks the children to save a checkpoint and waits for them; the second kills them. Without
     `load_task` nothing is prepared and code is not compared. A child without an event for `hang_s` is stopped.
     `refill` is called at the beginning and after each ended job, in this process under its lock, to queue more (a
-    tuner's next trial). Raises UserError if another coordinator holds the store, DiskFull if the disk is full; then
-    the work stays queued.
+    tuner's next trial). `sinks` are told of runs as the tracker is, and are waited for SINKS_S at the end. Raises
+    UserError if another coordinator holds the store, DiskFull if the disk is full; then the work stays queued.
     """
     with contextlib.ExitStack() as stack:
         engine = stack.enter_context(contextlib.closing(engine or LocalEngine()))
@@ -55,7 +58,7 @@ def work(
         ledger.check()
         leftovers.sweep(store, running=ledger.in_state(State.RUNNING))
         interrupts = stack.enter_context(Interrupts())
-        reporter = Reporter(ledger, tracker, on_progress, notifier)
+        reporter = Reporter(ledger, tracker, on_progress, notifier, sinks)
         placement = Placement(store, ledger, slots, engine, child, load_task, reporter)
         try:
             with explain_os_errors(f"work on the store {store.root}"):
@@ -64,6 +67,9 @@ def work(
             if tracker is not None:
                 with contextlib.suppress(KeyboardInterrupt):  # second signal: the next coordinator writes the rest
                     tracker.close()
+            for sink in sinks:
+                with contextlib.suppress(KeyboardInterrupt):
+                    sink.close(SINKS_S)
             if notifier is not None:
                 with contextlib.suppress(KeyboardInterrupt):
                     notifier.close()

@@ -1,0 +1,64 @@
+"""The process of a sink: python -m experiments.tracking.sinks.serve SINK STORE [STATE_DIR]
+
+Reads a TrackedRun as one line of JSON from standard input, writes what the sink lacks of it, and answers with a line.
+It ends with its input. Packages print what they like: standard output is the answers' alone.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from experiments.records import TrackedRun
+from experiments.store.layout import Store
+from experiments.tracking.sinks.sink import folder_of
+
+
+class Sink(Protocol):
+    def sync(self, run: TrackedRun) -> None:
+        """Write what is lacking of a run."""
+
+    def close(self) -> None:
+        """Close all files."""
+
+
+def make_sink(name: str, store: Store) -> Sink:
+    """The sink, with its package."""
+    if name == "tensorboard":
+        from experiments.tracking.sinks.tensorboard import TensorBoard
+
+        return TensorBoard(store, folder_of(store, name))
+    from experiments.tracking.sinks.wandb import Wandb
+
+    return Wandb(store, folder_of(store, name))
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Serve until the input ends."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    name, root, *state = arguments
+    sink: Sink | None = None
+    for line in sys.stdin:
+        try:
+            sink = sink or make_sink(name, Store(Path(root), Path(state[0]) if state else None))
+            sink.sync(run_of(json.loads(line)))
+            answer = {}
+        except Exception as error:
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+    if sink is not None:
+        sink.close()
+
+
+def run_of(content: dict[str, Any]) -> TrackedRun:
+    """A run from JSON, where tuples are lists."""
+    members: Callable[[Any], Any] = lambda found: tuple(tuple(member) for member in found)  # noqa: E731
+    return TrackedRun(**{**content, "members": members(content["members"])})
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

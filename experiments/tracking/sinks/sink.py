@@ -1,0 +1,108 @@
+"""Other programs' views of runs: TensorBoard, W&B. Like MLflow's, they are made of a run's events and results alone.
+
+A sink runs in a process of its own (serve.py), which the coordinator's background thread feeds. If the package fails,
+hangs or fills the disk, a line is logged; no run waits for it. What it lacks then, `ablations rebuild --sink` writes.
+"""
+
+import atexit
+import importlib.util
+import json
+import logging
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from experiments.errors import UserError
+from experiments.records import TrackedRun
+from experiments.store.layout import Store
+
+SINKS = {"tensorboard": "tensorboard", "wandb": "wandb"}  # name → package, which is also the extra's name
+SERVE = ["-P", "-m", "experiments.tracking.sinks.serve"]
+MOST_STARTS = 3  # of a process that ends by itself
+PATIENCE_S = 120.0  # for one run; the first one imports the package
+log = logging.getLogger(__name__)
+
+
+def folder_of(store: Store, sink: str) -> Path:
+    """Where a sink's files are."""
+    return store.root / "sinks" / sink
+
+
+def check_sink(name: str) -> None:
+    """Raises UserError for a sink that there is not, or whose package is not installed."""
+    if name not in SINKS:
+        raise UserError(f"--sink {name}: there is no such sink. The sinks are: {', '.join(SINKS)}.")
+    if importlib.util.find_spec(SINKS[name]) is None:
+        raise UserError(
+            f"--sink {name}: the package {SINKS[name]} is not installed. Install it: "
+            f"pip install 'transformer-ablations[{name}]'"
+        )
+
+
+class SinkError(Exception):
+    """A sink did not write a run."""
+
+
+class SinkProcess:
+    """The parent's side: hands runs to the sink's process and waits for its answer, for a while."""
+
+    def __init__(self, store: Store, sink: str, patience_s: float = PATIENCE_S) -> None:
+        self._store, self._sink, self._patience_s, self._starts = store, sink, patience_s, 0
+        self._start()
+
+    def _start(self) -> None:
+        self._starts += 1
+        store, sink = self._store, self._sink
+        folder = folder_of(store, sink)
+        folder.mkdir(parents=True, exist_ok=True)
+        state = [str(store.state_dir)] if store.state_dir != store.root else []
+        path = os.pathsep.join([str(Path(__file__).parents[3]), *filter(None, [os.environ.get("PYTHONPATH")])])
+        self._process = subprocess.Popen(
+            [sys.executable, *SERVE, sink, str(store.root), *state],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=(folder / "log.txt").open("ab"),
+            env={**os.environ, "PYTHONPATH": path},
+            start_new_session=True,  # Ctrl-C is for the coordinator
+        )
+        atexit.register(self._process.kill)  # if it hangs; it ends with its input
+
+    def sync(self, run: TrackedRun) -> None:
+        """Bring the sink up to date with a run. Raises SinkError."""
+        if self._process.poll() is not None and self._starts < MOST_STARTS:
+            self._start()
+        answer = self._ask(json.dumps(asdict(run), default=str).encode() + b"\n")
+        if answer.get("error"):
+            raise SinkError(answer["error"])
+
+    def _ask(self, line: bytes) -> Mapping[str, str]:
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None and stdout is not None
+        try:
+            stdin.write(line)
+            stdin.flush()
+            ready, _, _ = select.select([stdout], [], [], self._patience_s)
+            answer = stdout.readline() if ready else b""
+        except OSError as error:
+            raise SinkError(f"the process of {self._sink} has ended: {error}") from None
+        if not answer:
+            self.close()
+            how = "has ended" if ready else f"did not answer within {self._patience_s:g} s and was ended"
+            raise SinkError(f"the process of {self._sink} {how}; its messages: log.txt in the sink's folder")
+        found: Mapping[str, str] = json.loads(answer)
+        return found
+
+    def close(self) -> None:
+        """End the process: politely, so that it closes its files, then at once."""
+        if self._process.stdin is not None:
+            try:
+                self._process.stdin.close()
+                self._process.wait(10)
+            except (OSError, subprocess.TimeoutExpired):
+                pass
+        self._process.kill()
+        self._process.wait()

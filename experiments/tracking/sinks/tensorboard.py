@@ -1,0 +1,76 @@
+"""Event files of TensorBoard: STORE/sinks/tensorboard/STUDY/ROW/seed-N-RUN. Written by its own package, without torch.
+
+A run's files are written anew by each process that follows it, from the run's first event on, so that they never hold a
+point twice; then they grow.
+"""
+
+import math
+import re
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from experiments.events.history import History, Point
+from experiments.records import RUNNING, TrackedRun
+from experiments.store.layout import Store
+from experiments.tracking.record import curve_name, final_points, first_member
+
+
+@dataclass
+class _Open:
+    history: History
+    begin: int
+    writer: Any
+    folder: Path
+    written: set[tuple[str, int]] = field(default_factory=set)  # final points
+
+
+class TensorBoard:
+    def __init__(self, store: Store, folder: Path) -> None:
+        self._store, self._folder = store, folder
+        self._open: dict[str, _Open] = {}
+
+    def sync(self, run: TrackedRun) -> None:
+        """Append the run's new points; with its end also the scores, times and costs."""
+        history = self._open[run.run_id].history if run.run_id in self._open else History(self._store, run.run_id)
+        begin = history.look()
+        one = self._open.get(run.run_id)
+        if one is None or one.begin != begin:  # restarted: another training
+            one = self._open[run.run_id] = self._begin(
+                run, history if one is None else History(self._store, run.run_id)
+            )
+        self._write(one, ((curve_name(p.name), p) for p in one.history.read()))
+        if run.status != RUNNING:
+            found = final_points(self._store, run, one.history)
+            fresh = [p for p in found if (p.name, p.step) not in one.written]
+            one.written |= {(p.name, p.step) for p in fresh}
+            self._write(one, ((f"final/{p.name}", p) for p in fresh))
+            one.writer.close()
+            del self._open[run.run_id]
+        else:
+            one.writer.flush()
+
+    def close(self) -> None:
+        for one in self._open.values():
+            one.writer.close()
+
+    def _begin(self, run: TrackedRun, history: History) -> _Open:
+        from tensorboard.summary import Writer
+
+        begin = history.look()
+        study, _, _, row, _ = first_member(run, history) or ("", "", "", run.run_id, "")
+        folder = self._folder / _name(study) / _name(row) / f"seed-{run.seed}-{run.run_id[:8]}"
+        shutil.rmtree(folder, ignore_errors=True)
+        return _Open(history, begin, Writer(str(folder)), folder)
+
+    def _write(self, one: _Open, points: Iterable[tuple[str, Point]]) -> None:
+        for name, point in points:
+            if math.isfinite(point.value):
+                one.writer.add_scalar(name, point.value, point.step, wall_time=point.t)
+
+
+def _name(text: str) -> str:
+    """Names of studies and rows are words (study/parts.py); of older stores anything."""
+    return re.sub(r"[^\w.-]", "_", text).lstrip(".") or "_"
