@@ -151,7 +151,11 @@ def test_a_notebook_shows_text_as_text(loaded) -> None:
 def test_the_figure_is_one_that_a_notebook_can_show(loaded) -> None:
     figure = loaded.plot_effects()
     assert figure._repr_png_().startswith(b"\x89PNG")
-    assert "Δ loss (test) from base (left is better)" in [axes.get_xlabel() for axes in figure.axes]
+    words = " ".join(
+        text for axes in figure.axes for text in (axes.get_title(), axes.get_title("left"), axes.get_xlabel())
+    )
+    assert "loss (test)" in words and "Δ" in words
+    assert [mark.get_text() for mark in figure.axes[0].get_yticklabels()] == ["(A) low"]
 
 
 def test_tidy_csv_has_a_line_for_every_score_and_is_verified(walk: Path, loaded, cli: Cli, tmp_path: Path) -> None:
