@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ablations.cli import command_study
 from experiments.errors import UserError, explain_os_errors
 from experiments.store.code import OURS
 from experiments.store.durable import write_bytes
@@ -110,12 +111,14 @@ def accuracy(weights, name, settings):
 def new(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the study: letters, digits, '_' and '-'.")],
     folder: Annotated[Path, typer.Option(metavar="DIR", help="Where to write the two files.")] = Path(),
+    command: Annotated[bool, typer.Option("--command", help="The trainer is a script, run by a command.")] = False,
 ) -> None:
     """Write NAME.toml and NAME_task.py: a small study with its own trainer, ready to run and to be changed."""
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", name) or name in OURS:
         raise UserError(f"{name!r} cannot be the name of a study and of a Python module: use letters, digits, _ and -.")
-    module = f"{name.replace('-', '_')}_task"
-    files = {f"{name}.toml": STUDY, f"{module}.py": TRAINER}
+    module = f"{name.replace('-', '_')}_{'train' if command else 'task'}"
+    study, trainer = (command_study.STUDY, command_study.SCRIPT) if command else (STUDY, TRAINER)
+    files = {f"{name}.toml": study, f"{module}.py": trainer}
     for file in files:
         if (folder / file).exists():
             raise UserError(f"{folder / file} already exists and was not changed. Choose another name, or --folder.")

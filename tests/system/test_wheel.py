@@ -1,0 +1,83 @@
+"""The wheel in an empty environment, used in a folder with model/, experiments/, reports/ and queue.py."""
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+
+from .test_working_directory import occupied
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of an environment with the wheel; what it depends on is lent by this one."""
+    home = tmp_path_factory.mktemp("wheel")
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    offline = ["--no-deps", "--no-index"]
+    wheel = [*pip, "wheel", "--no-build-isolation", *offline, "--wheel-dir", str(home), str(_sources(home))]
+    subprocess.run(wheel, check=True, capture_output=True)
+    venv.create(home / "env", with_pip=False)
+    python = home / "env" / "bin" / "python"
+    theirs = Path(_run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
+    [file] = home.glob("*.whl")
+    subprocess.run([*pip, "install", *offline, "--target", str(theirs), str(file)], check=True, capture_output=True)
+    (theirs / "lent.pth").write_text(sysconfig.get_path("purelib") + "\n")  # its own .pth files are not read
+    return python
+
+
+def _sources(home: Path) -> Path:
+    """A copy of what git knows, so that building leaves nothing in the checkout."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    for name in filter(None, listed.stdout.split("\0")):
+        if name.startswith(("ablations/", "model/", "experiments/", "reports/")) or "/" not in name:
+            (home / "src" / name).parent.mkdir(parents=True, exist_ok=True)
+            if (ROOT / name).is_file():
+                (home / "src" / name).write_bytes((ROOT / name).read_bytes())
+    return home / "src"
+
+
+def _run(*argv: object, cwd: Path | None = None) -> str:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    done = subprocess.run(
+        list(map(str, argv)), cwd=cwd, env=environment, capture_output=True, text=True, timeout=400, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_studies_of_every_kind_in_an_occupied_folder(installed: Path, tmp_path: Path, tiny: Path) -> None:
+    """A built-in task, a function that imports its own `model`, and a command whose script does."""
+    where = _run(installed, "-P", "-c", "import experiments; print(experiments.__file__)")
+    assert where.startswith(str(installed.parents[1]))
+    command = installed.with_name("ablations")
+    if not command.exists():  # pip's --target puts scripts elsewhere
+        command.write_text(f"#!{installed}\nfrom ablations.cli.main import main\nmain()\n")
+        command.chmod(0o755)
+    folder = occupied(tmp_path)
+    (folder / "tiny.toml").write_text(tiny.read_text())
+    for words in (["walk"], ["script", "--command"]):
+        _run(command, "new", *words, cwd=folder)
+    (folder / "model" / "__init__.py").write_text("SIZE = 1\n")
+    trainer = folder / "walk_task.py"
+    trainer.write_text("from model import SIZE\nimport queue\n" + trainer.read_text())
+    for name, column in {"tiny.toml": "ppl", "walk.toml": "accuracy_test", "script.toml": "accuracy_test"}.items():
+        if name == "script.toml":  # a script run by its path imports from beside it first, without us too
+            for module in ("json.py", "random.py"):
+                (folder / module).unlink()
+        options = ("--rows", "base", "--seeds", "1", "--json")
+        [row] = json.loads(_run(command, "run", name, *options, cwd=folder))
+        assert row["n"] == 1 and row[column] > 0
