@@ -189,3 +189,12 @@ def test_an_older_queue_is_read_on_a_disk_that_cannot_be_written(tmp_path, monke
     monkeypatch.undo()
     Queue(path).close()
     assert sqlite3.connect(path).execute("PRAGMA user_version").fetchone() == (database.VERSION,)
+
+
+def test_the_interpreter_of_a_task_is_shown_and_signed(as_user):
+    as_user("me")
+    job = make(0, "trainer:TASK", python="../env/bin/python")
+    assert trust.executes(job) == "the task trainer:TASK from /home/them with ../env/bin/python"
+    text = to_text(job)
+    assert trust.signed(text, trust.sign(text))
+    assert not trust.signed(text.replace("../env/bin/python", "../other/python"), trust.sign(text))

@@ -11,6 +11,7 @@ import pytest
 from experiments.client import ablations_task
 from experiments.config import DeviceSpec
 from experiments.errors import OutOfMemory, Preempted, TrainerFailed, UserError
+from experiments.identity import run_identity
 from experiments.tasks.base import Context
 from experiments.tasks.load import load_task
 
@@ -156,3 +157,40 @@ def test_a_refused_setting_and_a_failing_function_name_the_users_line(tmp_path: 
     assert "trainer.py" in str(refused.value)
     with pytest.raises(UserError, match=r"num_params= of the task.*ZeroDivisionError"):
         task.num_params(task.config_type())
+
+
+NAMED = """
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Optional
+from experiments.tasks.own.function import column, task
+@dataclass
+class Opt:
+    rate: float = 1
+    betas: tuple[float, float] = (0.9, 0.99)
+@dataclass
+class Settings:
+    a: int = 1
+    b: float = 2
+    c: Optional[float] = None
+    d: Literal["x", "y"] = "x"
+    p: Path = Path("data/x")
+    names: tuple[str, ...] = ("u", "v")
+    many: list[int] = field(default_factory=lambda: [1, 2])
+    either: int | str = "auto"
+    opt: Opt = field(default_factory=Opt)
+@task(Settings, columns=[column("m")], reads=lambda s: [])
+def TASK(settings, context):
+    return {"m": 1}
+"""
+
+
+def test_runs_have_the_names_that_earlier_versions_gave_them(tmp_path: Path) -> None:
+    """Made when a function was imported into this program's process: defaults and values of every kind of setting."""
+    kind = loaded(tmp_path, NAMED, "t_task").config_type
+    changed = {
+        "task": "t_task:TASK", "seed": 2, "b": 3, "c": 1, "p": "q", "names": ["n"], "either": 4, "many": [],
+        "opt": {"rate": 2, "betas": [0.1, 0.2]},
+    }  # fmt: skip
+    named = [run_identity(kind.from_mapping(values), {}) for values in ({"task": "t_task:TASK"}, changed)]
+    assert named == ["33a4f0dec73d98cc", "ca0abe84f60ad5fe"]
