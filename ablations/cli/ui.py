@@ -5,7 +5,7 @@ import errno
 import os
 import socket
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated
 
 import typer
@@ -18,14 +18,16 @@ from ablations.service.nearest import nearest_with_results
 from ablations.service.selected import Selected, Selectors, choose
 from ablations.service.tables import table_of
 from experiments.errors import UserError
-from experiments.events.history import History
 from experiments.processes.keeper import kept
 from experiments.store.layout import Store
+from experiments.tasks.columns import Column
 from experiments.tracking.database import HOST, ui_command
 from experiments.tracking.page import Chart, Published, Table, publish, saved_views
-from experiments.tracking.record import curve_name, finished_run, own_evaluations
+from experiments.tracking.record import NUM_PARAMS, curve_name, finished_run
+from experiments.tracking.rows import RowLine
 from reports.render.formats import render
 from reports.results.table import Table as Printed
+from reports.table.settings import show
 
 LEAVE_S = 10.0  # time for MLflow to end after Ctrl-C
 FILES = {"markdown": "table.md", "latex": "table.tex", "csv": "table.csv", "json": "table.json", "setup": "setup.md"}
@@ -57,7 +59,7 @@ def ui(
             raise UserError(near)
         found = _publish(chosen, tracking_uri or "")
         typer.echo(f"{chosen.study.name} as a comparison: {found.view(server)}")
-        typer.echo(f"the same runs as a list: {found.listing(server)}")
+        typer.echo(f"the same rows and their runs as a list: {found.listing(server)}")
     else:
         _print_views(opened, server)
     if tracking_uri:
@@ -122,6 +124,7 @@ def _print_views(store: Store, server: str) -> None:
     for name, views in saved_views(Tracker(store)).items():
         for view in views:
             typer.echo(f"{name} as a comparison: {view.view(server)}")
+            typer.echo(f"the same rows and their runs as a list: {view.listing(server)}")
 
 
 def _publish(chosen: Selected, uri: str) -> Published:
@@ -145,25 +148,43 @@ def _publish(chosen: Selected, uri: str) -> Published:
         raise UserError(f"--tracking-uri {uri}: the server refused it ({error}).") from None
 
 
-def _own_sets(plan: Plan, store: Store) -> set[str]:
-    """Sets whose plain metric names in MLflow stand for this plan's decoding in every run."""
-    other = {
-        e.spec.set
-        for run in plan.runs
-        for e in run.evaluations
-        if own_evaluations(store, run.run_id).get(e.spec.set, e.eval_id) != e.eval_id
+def _curves(table: Printed, store: Store) -> tuple[list[Chart], dict[str, dict[str, list[tuple[int, float]]]]]:
+    """The learning curve that the page shows, as a chart, and its points by row and metric."""
+    from reports.figures.curves import read
+
+    found, logged = read(table, store)
+    if logged is None:
+        return [], {}
+    name = curve_name(logged.name)
+    points = {
+        key: {name: [(int(step), float(value)) for step, value in zip(*curve, strict=True)]}
+        for key, curve in found.items()
     }
-    return {e.spec.set for run in plan.runs for e in run.evaluations} - other
+    return [Chart(name, logged.words, curve=True)], points
 
 
-def _curves(table: Printed, store: Store) -> list[Chart]:
-    """The table's metrics that the first finished run logged while it trained; MLflow names these apart."""
-    from reports.figures.curves import while_training
+def _lines(table: Printed, curves: Mapping[str, Mapping[str, list[tuple[int, float]]]]) -> Iterator[RowLine]:
+    """The rows with what they print: settings with base's where they are blank, means, deviations, changes."""
+    for row in table.rows:
+        base = next((other for other in table.rows if other.key == table.base_of(row)), row)
+        settings = {**base.settings, **row.settings}  # all of them: a chart leaves out a run that lacks one
+        metrics: dict[str, float | None] = {NUM_PARAMS: row.num_params}
+        for column in table.columns:
+            measure, name = row.measures[column.key], _metric(column)
+            metrics |= {f"{name}.mean": measure.mean, f"{name}.sd": measure.sd, f"{name}.change": measure.change}
+        yield RowLine(
+            row.key,
+            row.group,
+            row.n,
+            {name: show(name, value) for name, value in settings.items()},
+            {name: float(value) for name, value in metrics.items() if value is not None},
+            curves.get(row.key, {}),
+        )
 
-    done = next(o.run.run_id for row in table.rows for o in row.outcomes if o.record is not None)
-    names = {point.name for point in History(store, done).read()}
-    found = [logged for logged in while_training(table.columns) if logged.name in names]
-    return [Chart(curve_name(logged.name), logged.words, curve=True) for logged in found]
+
+def _metric(column: Column) -> str:
+    """A column's metric as MLflow names it: plain on dev."""
+    return column.metric if column.set == "dev" else f"{column.metric}.{column.set}"
 
 
 def _table(chosen: Selected, plan: Plan, table: Printed) -> Table:
@@ -171,22 +192,21 @@ def _table(chosen: Selected, plan: Plan, table: Printed) -> Table:
 
     files = {name: render(table, format_).encode() for format_, name in FILES.items()}
     files |= {"table.html": page(table, chosen).encode(), **draw(table, chosen.store, ["svg"])}
-    own = _own_sets(plan, chosen.store)
-    charts = [
-        Chart(column.metric if column.set == "dev" else f"{column.metric}.{column.set}", column.header)
-        for column in table.columns
-        if column.set in own
-    ]
-    charts += [Chart("num_params", "parameters"), *_curves(table, chosen.store)]
+    of_curves, curves = _curves(table, chosen.store)
+    names = [_metric(column) for column in table.columns]
+    charts = [Chart(f"{_metric(column)}.mean", column.header) for column in table.columns]
+    places = [(place, outcome.run.run_id) for place, row in enumerate(table.rows) for outcome in row.outcomes]
     return Table(
         study=plan.study.name,
         profile=plan.profile,
         corpus=member(plan, plan.runs[0]).corpus,
-        rows=len(table.rows),
-        runs=list(dict.fromkeys(run.run_id for run in plan.runs)),
+        title=table.title,
+        runs=list({run_id: (place, run_id) for place, run_id in reversed(places)}.values())[::-1],
+        lines=list(_lines(table, curves)),
         note=render(table, "markdown"),
         files=files,
-        charts=charts,
+        charts=[*charts, Chart(NUM_PARAMS, "parameters"), *of_curves],
+        columns=[*(f"{name}.{part}" for name in names for part in ("mean", "sd", "change")), *names, NUM_PARAMS],
         cost=_cost(table),
     )
 

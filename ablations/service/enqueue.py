@@ -67,8 +67,9 @@ def enqueue(chosen: Selected, plan: Plan, runs: Iterable[PlannedRun], stale: str
     """Put runs into the queue; returns how many were not in it. `limit`: see Job."""
     store, code = chosen.store, code_digests(chosen.task.evaluation_code)
     jobs = []
+    own = _with_own_decoding(chosen)
     for run in runs:
-        _keep_config(store, run)
+        _keep_config(store, run, own.get(run.run_id, run))
         jobs.append(replace(_job(chosen, plan, run, stale, code), limit=limit))
     with Queue(store.queue_db) as queue:
         return queue.enqueue(jobs)
@@ -81,6 +82,16 @@ def join(chosen: Selected, plan: Plan) -> None:
         done = [run for run in plan.trainings if run.state in ("finished", "stale")]
         with Queue(store.queue_db) as queue:
             queue.join((run.run_id, member(plan, run)) for run in done)
+
+
+def _with_own_decoding(chosen: Selected) -> Mapping[str, PlannedRun]:
+    """Runs by run_id with the study's own decoding; none where the command has no other."""
+    if chosen.own_plan is None:
+        return {}
+    try:
+        return {run.run_id: run for run in reversed(chosen.own_plan().trainings)}
+    except UserError:  # the study needs what the command sets
+        return {}
 
 
 def _prepared_key(task: Task, run: PlannedRun) -> str:
@@ -170,8 +181,11 @@ def _shorter(store: Store, run: PlannedRun) -> list[str]:
     return [run_id for _, run_id in sorted(found, reverse=True)]
 
 
-def _keep_config(store: Store, run: PlannedRun) -> None:
-    """Write runs/<run_id>/config.json, which describes the run to a reader of the folder."""
+def _keep_config(store: Store, run: PlannedRun, own: PlannedRun) -> None:
+    """Write runs/<run_id>/config.json, which describes the run to a reader of the folder.
+
+    own: the same run with the study's own decoding, whose scores have the plain names in MLflow.
+    """
     path = store.run_folder(run.run_id) / "config.json"
     if path.exists():
         return
@@ -181,8 +195,8 @@ def _keep_config(store: Store, run: PlannedRun) -> None:
         "inputs": dict(run.inputs),
         "lineage": lineage(run.config, run.inputs),
         "steps": total_steps(run.config),
-        # the first evaluation of each set
-        "evaluations": {e.spec.set: e.eval_id for e in reversed(run.evaluations)},
+        # the study's own evaluation of each set; of several, the first
+        "evaluations": {e.spec.set: e.eval_id for e in reversed(own.evaluations)},
     }
     with explain_os_errors(f"write {path}"):
         path.parent.mkdir(parents=True, exist_ok=True)

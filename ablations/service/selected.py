@@ -123,6 +123,7 @@ class Selected(SelectedTable):
     """A selected table with its task: it can be trained. A bundle never gives one, so no code that it names runs."""
 
     task: Task
+    own_plan: Callable[[], Plan] | None = None  # with the study's own decoding; None: `plan` has that
     devices_per_run: int = 1  # 0: as many as shorten the total time
     priority: int = 0
 
@@ -164,7 +165,7 @@ def choose(
     asked = (Path(study_name).name, *selectors.words())
     paste = shlex.join([study_name, *selectors.words(whole=True)])
     columns = tuple(task.columns)
-    return Selected(
+    selected = Selected(
         study=study,
         task=task,
         store=store,
@@ -174,6 +175,15 @@ def choose(
         to_paste=paste,
         remember=keep,
     )
+    kept = {name: value for name, value in chosen.overrides.items() if not _decoding(name)}
+    if kept == chosen.overrides:
+        return selected
+    return replace(selected, own_plan=lambda: plan_with_states(study, replace(chosen, overrides=kept), task, store))
+
+
+def _decoding(name: str) -> bool:
+    """Whether a setting says how sets are decoded and scored, not which."""
+    return name.startswith("evaluation.") and name != "evaluation.sets"
 
 
 def device_count(text: str) -> int:

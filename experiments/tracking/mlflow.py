@@ -50,6 +50,7 @@ class _Entry:
     status: str = ""
     tags: dict[str, str] = field(default_factory=dict)
     params: Mapping[str, str] = field(default_factory=dict)
+    end_ms: int | None = None
 
 
 class Tracker:
@@ -116,7 +117,7 @@ class Tracker:
             self._log(entry, final_points(self._store, run, entry.history))
             for source, name in artifacts(self._store, run.run_id):
                 self.artifacts.keep(entry.mlflow_id, source, name)
-        if run.status != entry.status:
+        if run.status != entry.status or (run.status != RUNNING and _ended_later(entry)):
             self._set_status(entry, run.status)
         if run.status == RUNNING:
             self._open[run.run_id] = entry
@@ -138,7 +139,7 @@ class Tracker:
         history.skip(_position(about.get(POSITION, "")))
         begin, params = int(about.get("first_attempt", 0)), known.data.params
         self.artifacts.locate(known)
-        return _Entry(known.info.run_id, history, begin, known.info.status, about, params)
+        return _Entry(known.info.run_id, history, begin, known.info.status, about, params, known.info.end_time)
 
     def _create(self, run: TrackedRun) -> _Entry | None:
         """Create the run's entry; None for a run that has not begun."""
@@ -159,7 +160,8 @@ class Tracker:
         if status == RUNNING:
             self._client.update_run(entry.mlflow_id, status=RUNNING)
         else:
-            self._client.set_terminated(entry.mlflow_id, status, _ms(entry.history.last_t) or None)
+            entry.end_ms = _ms(entry.history.last_t) or None
+            self._client.set_terminated(entry.mlflow_id, status, entry.end_ms)
         entry.status = status
 
     def _describe(self, entry: _Entry, run: TrackedRun) -> None:
@@ -205,6 +207,11 @@ class Tracker:
         for some in _chunks([make(*item) for item in changed.items()], ITEMS_AT_ONCE):
             self._client.log_batch(entry.mlflow_id, tags=some)
         entry.tags |= changed
+
+
+def _ended_later(entry: _Entry) -> bool:
+    """Whether an attempt has ended that was too short to be seen running."""
+    return bool(entry.history.last_t) and entry.end_ms != _ms(entry.history.last_t)
 
 
 def _position(text: str) -> dict[int, int]:

@@ -92,8 +92,9 @@ def tags(run: TrackedRun, history: History) -> dict[str, str]:
 def final_points(store: Store, run: TrackedRun, history: History) -> list[Point]:
     """num_params, the training time, the costs, and every score: `bleu` on dev, `bleu.test_2016` on another set.
 
-    The plain names always belong to the decoding that the run was first queued with. Another decoding of a set gets the
-    beginning of its eval_id: `bleu.dev.1f2e3d4c`. Each point has the time of its evaluation.
+    The plain names always belong to the own decoding of the study that the run was first queued for. Another decoding
+    of a set (`--set evaluation.beam_size=10`) gets the beginning of its eval_id: `bleu.dev.1f2e3d4c`. Each point has
+    the time of its evaluation.
     """
     try:
         result = store.result(run.run_id) or TrainingResult()
@@ -149,7 +150,7 @@ def _hours(one: Spent, *, gpu: bool) -> float | None:
 
 
 def own_evaluations(store: Store, run_id: str, evaluated_t: Mapping[str, float] | None = None) -> dict[str, str]:
-    """Set → eval_id of the evaluation with the plain names: the one first queued, else the first one made.
+    """Set → eval_id of the evaluation with the plain names: the study's own, else the first one made.
 
     evaluated_t: as in History, which is read if None.
     """

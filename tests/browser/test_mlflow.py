@@ -54,30 +54,70 @@ def in_order(text: str, parts: list[str]) -> bool:
 
 
 def test_the_saved_view_is_the_table(visit: Any, cli: Cli, tiny: Path, finished: Path, links: Links) -> None:
-    seen = visit(links.view, wait="commit")
-    text = wait_for(seen.page, "Group: untrained", "The table\n(4)", "Group by: row", "Sort: order.tiny")
-    seeds = [[f"{row} · seed {seed}" for seed in (1, 2)] for row in ROWS]
-    assert in_order(text, [part for row, names in zip(ROWS, seeds, strict=True) for part in (f"Group: {row}", *names)])
-    assert "6 matching runs" in text.replace("\n", " ")
-    for title in ("perplexity", "bleu", "num_params", "train_perplexity"):
+    seen = visit(links.view, {"width": 1600, "height": 1200}, wait="commit")
+    text = wait_for(seen.page, "The table\n(6)", "Sort: order.tiny", "3 matching runs")
+    assert in_order(text, ["Run Name", *ROWS])
+    assert in_training_mode(seen.page)
+    assert "A table of width 8" in text  # the experiment is described
+    for title in ("perplexity.mean", "bleu.mean", "num_params", "train_perplexity"):
         assert title in text
     rows = as_json(cli("report", tiny, "--seeds", "2", "--store", finished, "--json"))
     means = [f"{row['ppl']:.2f}" for row in rows]
     seen.page.wait_for_function(
-        "means => { const drawn = [...document.querySelectorAll('svg text')].map(e => e.textContent);"
+        "means => { const drawn = [...document.querySelectorAll('svg .barlayer text')].map(e => e.textContent);"
         " return means.every(mean => drawn.includes(mean)); }",
         arg=means,
-    )  # the bars are means over seeds, as the table's
+    )  # labels on the bars: the table's means over seeds
     seen.shot("mlflow-view")
+    seen.page.get_by_text("Parallel Coordinates").first.scroll_into_view_if_needed()
+    seen.page.wait_for_selector(".parcoords")  # settings against BLEU
+    seen.page.wait_for_selector(".scatterlayer .point")  # parameters against BLEU
+    seen.shot("mlflow-view-below")
     assert_quiet(seen, links)
 
 
-def test_the_list_has_the_runs_in_the_tables_order(visit: Any, links: Links) -> None:
-    seen = visit(links.listing, wait="commit")
-    text = wait_for(seen.page, "untrained · seed 2", "Sort: order.tiny")
-    assert in_order(text, [f"{row} · seed {seed}" for row in ROWS for seed in (1, 2)])
+def in_training_mode(page: Any) -> bool:
+    """The page is that of runs, in MLflow's mode for model training."""
+    heading = page.get_by_role("heading", name="Runs").first.is_visible()
+    return heading and "workflowType=machine_learning" in page.url and "/traces" not in page.url
+
+
+def test_the_list_has_the_rows_the_runs_and_the_columns_of_the_table(visit: Any, links: Links) -> None:
+    seen = visit(links.listing, {"width": 3200, "height": 900}, wait="commit")  # wide: other columns are not made
+    text = wait_for(seen.page, "untrained · seed 2", "Sort: order.tiny", "9 matching runs", "bleu.change")
+    assert in_order(text, [name for row in ROWS for name in (row, f"{row} · seed 1", f"{row} · seed 2")])
+    assert in_training_mode(seen.page)
+    heads = [head.inner_text() for head in seen.page.locator(".ag-header-cell").all()]
+    wanted = ["model.num_heads", "model.d_k", "model.d_v", "training.train_steps"]
+    wanted += [f"{metric}.{part}" for metric in ("perplexity", "bleu") for part in ("mean", "sd", "change")]
+    wanted += ["perplexity", "bleu", "num_params"]
+    assert [head for head in heads if head in wanted] == wanted
     seen.shot("mlflow-list")
     assert_quiet(seen, links)
+
+
+def test_a_row_has_the_tables_numbers(cli: Cli, tiny: Path, finished: Path, links: Links) -> None:
+    from mlflow import MlflowClient
+
+    client = MlflowClient(tracking_uri=f"sqlite:///{finished}/mlflow.db")
+    found = {run.info.run_name: run for run in client.search_runs([links.experiment], "tags.rows_of != ''")}
+    printed = as_json(cli("report", tiny, "--seeds", "2", "--store", finished, "--json"))
+    assert sorted(found, key=lambda name: found[name].data.tags["order.tiny"]) == ROWS
+    for row in printed:
+        metrics = found[row["row"]].data.metrics
+        assert metrics["perplexity.mean"] == pytest.approx(row["ppl"])
+        assert metrics["perplexity.sd"] == pytest.approx(row["ppl_sd"])
+        assert metrics.get("perplexity.change") == pytest.approx(row["ppl_change"]) or row["row"] == "base"
+        assert metrics["num_params"] == row["params"]
+        assert found[row["row"]].data.params["model.num_heads"] == ("1" if row["row"] == "h1" else "2")
+    before = {run.info.run_id for run in found.values()}
+    cli("ui", tiny, "--seeds", "2", "--store", finished, "--tracking-uri", links.server)
+    again = client.search_runs([links.experiment], "tags.rows_of != ''")
+    assert {run.info.run_id for run in again} == before  # nothing has changed, nothing is made anew
+    cli("ui", tiny, "--seeds", "1", "--store", finished, "--tracking-uri", links.server)
+    [base] = client.search_runs([links.experiment], "tags.rows_of != '' and tags.row = 'base'")
+    assert base.data.tags["seeds"] == "1" and "perplexity.sd" not in base.data.metrics
+    cli("ui", tiny, "--seeds", "2", "--store", finished, "--tracking-uri", links.server)
 
 
 def test_the_heading_run_holds_the_table(visit: Any, finished: Path, links: Links) -> None:

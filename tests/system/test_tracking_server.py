@@ -37,10 +37,13 @@ def test_the_table_and_its_runs_go_to_a_server(
     key = re.search(r"viewStateShareKey=(\w+)", view)
     assert key and f"mlflow.sharedViewState.{key[1]}" in experiment.tags
     runs = client.search_runs([experiment.experiment_id], order_by=["tags.`order.tiny`"])
-    heading, *children = sorted(runs, key=lambda run: run.data.tags.get("order.tiny", ""))
+    heading, *below = sorted(runs, key=lambda run: run.data.tags.get("order.tiny", ""))
+    children = [run for run in below if "run_id" in run.data.tags]
+    assert [run.info.run_name for run in below if run not in children] == ["base", "h1", "untrained"]
+    assert "workflowType=machine_learning" in view and "workflowType=machine_learning" in listing
     rows = as_json(cli("report", tiny, "--seeds", "2", "--store", finished, "--json"))
     assert [run.data.tags["run_id"] for run in children] == [name for row in rows for name in row["run_ids"]]
-    assert {run.data.tags["mlflow.parentRunId"] for run in children} == {heading.info.run_id}
+    assert {run.data.tags["mlflow.parentRunId"] for run in below} == {heading.info.run_id}
     of_base = [run.data.metrics["perplexity"] for run in children[:2]]
     assert sum(of_base) / 2 == pytest.approx(rows[0]["ppl"])
     assert "A table of width 8" in heading.data.tags["mlflow.note.content"]
