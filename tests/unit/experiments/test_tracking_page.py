@@ -1,4 +1,4 @@
-"""The saved views of a table in MLflow: their columns, charts and addresses. Whether MLflow reads them: tests/browser."""
+"""The saved views of a table in MLflow: columns, charts and addresses. That MLflow reads them: tests/browser."""
 
 import base64
 import json
