@@ -195,6 +195,6 @@ def test_the_interpreter_of_a_task_is_shown_and_signed(as_user):
     as_user("me")
     job = make(0, "trainer:TASK", python="../env/bin/python")
     assert trust.executes(job) == "the task trainer:TASK from /home/them with ../env/bin/python"
-    text = to_text(job)
+    text = to_text(job.to_json())
     assert trust.signed(text, trust.sign(text))
     assert not trust.signed(text.replace("../env/bin/python", "../other/python"), trust.sign(text))
