@@ -111,7 +111,8 @@ def cap_memory(device: DeviceSpec) -> None:
 def _say_failed(error: Exception, events: EventWriter) -> int:
     cls = failure_class(error)
     try:
-        theirs = error.traceback if isinstance(error, TrainerFailed) else traceback.format_exc()
+        source = error.__cause__ if isinstance(error.__cause__, TrainerFailed) else error
+        theirs = source.traceback if isinstance(source, TrainerFailed) else traceback.format_exc()
         events.emit("failed", cls=cls, message=str(error), traceback=theirs)
     except OSError:  # nothing can be written any more; the exit code reports it
         log.exception("the failure could not be reported")

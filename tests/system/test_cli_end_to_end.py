@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from experiments.store.layout import Store
+
 from .conftest import Cli, as_json, environment
 
 
@@ -106,8 +108,9 @@ print(json.dumps([[r.data.tags["row"], r.info.status, r.data.params["model.num_h
     assert len({run[4] for run in runs.values()}) == 1
 
 
-@pytest.mark.parametrize("verb", [["--help"], ["plan", "table3", "--json"], ["status"], ["studies"]])
+@pytest.mark.parametrize("verb", [["--help"], ["plan", "table3", "--json"], ["status"], ["tables"], ["studies"]])
 def test_planning_starts_without_torch(verb: list[str], tmp_path: Path) -> None:
+    Store.open(tmp_path / "runs")
     code = f"""
 import sys
 from ablations.cli.main import app

@@ -10,6 +10,7 @@ import stat
 import subprocess
 import zipfile
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -88,7 +89,7 @@ def test_the_same_table_gives_the_same_crate_and_the_crate_the_same_table(finish
     there = selected.choose_table(str(crate), selected.Selectors(store=Path("none")))
     for format_ in RENDERERS:
         assert render(table_of(there), format_) == render(table_of(chosen), format_), format_
-    for name, text in printed(table_of(chosen)).items():
+    for name, text in printed(replace(table_of(chosen), asked="")).items():  # a crate's table is of the crate itself
         assert contents(crate)[name].decode() == text
 
 

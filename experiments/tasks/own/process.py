@@ -213,7 +213,9 @@ def _error(failed: Mapping[str, Any]) -> Exception:
         return Preempted(failed["step"])
     known = {"user_error": UserError, "diverged": Diverged, "disk_full": DiskFull}
     if kind in known:
-        return known[kind](message)
+        error = known[kind](message)
+        error.__cause__ = TrainerFailed(message, failed["traceback"])  # that of the user's code, not of this process
+        return error
     place = f" ({failed['place'][0]}, line {failed['place'][1]})" if failed["place"] else ""
     text = f"{failed['type']}: {message}{place}." if message else f"{failed['type']}{place}."
     if kind == "out_of_memory":

@@ -66,6 +66,7 @@ def _check_run(where: str, run: PlannedRun, store: Store, names: bool, built_in:
         _equal(where, "run_id", run.run_id, record.get("run_id", run.run_id), "the record has")
         if "config" in record:
             theirs, ours = dict(flatten(record["config"])), identity_settings(run.config)
+            _equal(where, "task", run.config.task, theirs.get("task", run.config.task), "the run recorded")
             theirs = run.adopted.applied(theirs, ours) if run.adopted else theirs
             for name, value in ours.items():
                 _equal(where, name, value, theirs.get(name, _default(run.config, name)), "the run recorded")
