@@ -47,7 +47,12 @@ class Place:
     @property
     def where(self) -> str:
         """The options that name the same store on another command line."""
-        return f"--store {self.store}" + (f" --state-dir {self.state_dir}" if self.state_dir else "")
+        return shlex.join(self.place_words)
+
+    @property
+    def place_words(self) -> tuple[str, ...]:
+        state = ("--state-dir", str(self.state_dir)) if self.state_dir else ()
+        return ("--store", str(self.store), *state)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +79,7 @@ class Selectors(Place):
         options["--seeds"] = str(self.seeds) if self.seeds else None
         words = [word for name, value in options.items() if value for word in (name, value)]
         words += [word for item in self.sets or () for word in ("--set", item)]
-        return (*words, *(self.where.split() if whole and self.where != Place().where else ()))
+        return (*words, *(self.place_words if whole and self.where != Place().where else ()))
 
     def with_last(self, study: str | None) -> tuple[str, Self]:
         """The study with these selectors; without one the store's last selection, where options given here replace its.

@@ -140,3 +140,9 @@ def test_a_shell_completes_verbs_and_studies(tmp_path, monkeypatch, words, found
         "COMP_WORDS": " ".join(("ablations", *words)), "COMP_CWORD": str(len(words))},
     )  # fmt: skip
     assert set(found) <= set(said.stdout.split()) and "tab.txt" not in said.stdout
+
+
+def test_a_store_with_a_space_in_its_name_can_be_pasted():
+    selectors = Selectors(store=Path("my runs"), state_dir=Path("here"), sets=["model.d_ff=8"])
+    assert shlex.split(selectors.where) == ["--store", "my runs", "--state-dir", "here"]
+    assert selectors.words(whole=True)[-6:] == ("--set", "model.d_ff=8", "--store", "my runs", "--state-dir", "here")
