@@ -13,7 +13,7 @@ from typing import Any
 
 from ablations.api.given import Names, Settings, printing, selectors
 from ablations.api.tables import LoadedTable, PlannedTable
-from ablations.plan.plan import Plan, PlannedRun
+from ablations.plan.planned import Plan, PlannedRun
 from ablations.service.enqueue import wanted
 from ablations.service.obstacles import obstacles, paragraphs
 from ablations.service.selected import Selected, SelectedTable, choose, choose_table, device_count

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ablations.plan.plan import Plan, plan_as_json
+from ablations.plan.planned import Plan, plan_as_json
 from ablations.service.selected import SelectedTable
 from ablations.service.table_options import TableOptions
 from ablations.service.tables import table_of

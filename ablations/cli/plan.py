@@ -11,7 +11,7 @@ from ablations.cli import options
 from ablations.cli.noise import seeds_needed
 from ablations.cli.terminal import plain_progress, print_json
 from ablations.plan.ensembles import in_words
-from ablations.plan.plan import Plan, PlannedRun, plan_as_json
+from ablations.plan.planned import Plan, PlannedRun, plan_as_json
 from ablations.service.enqueue import wanted
 from ablations.service.forecast import Forecast, forecast, lines, measure
 from ablations.service.made_again import say_trained_again, trained_again

@@ -9,7 +9,7 @@ import typer
 
 from ablations.cli import options
 from ablations.cli.terminal import plain_progress, print_json
-from ablations.plan.plan import PlannedRun
+from ablations.plan.planned import PlannedRun
 from ablations.service.enqueue import prepare
 from ablations.service.forecast import short_spec
 from ablations.service.selected import Selected, Selectors, choose

@@ -11,7 +11,7 @@ from ablations.cli import exits, options
 from ablations.cli.progress import Live, Watched, work_on
 from ablations.cli.report import print_table
 from ablations.cli.terminal import plain_progress, print_json
-from ablations.plan.plan import Plan, PlannedRun
+from ablations.plan.planned import Plan, PlannedRun
 from ablations.service.enqueue import wanted
 from ablations.service.forecast import forecast
 from ablations.service.selected import Place, Selected, Selectors, choose, device_count

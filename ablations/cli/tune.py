@@ -12,7 +12,7 @@ from ablations.cli.progress import Live
 from ablations.cli.report import print_table
 from ablations.cli.run import run_chosen
 from ablations.cli.terminal import plain_progress
-from ablations.plan.plan import Plan
+from ablations.plan.planned import Plan
 from ablations.service.enqueue import enqueue, prepare, wanted
 from ablations.service.run_states import plan_with_states
 from ablations.service.selected import Selected, Selectors, choose

@@ -12,7 +12,7 @@ import typer
 
 from ablations.cli import options
 from ablations.cli.report import page
-from ablations.plan.plan import Plan
+from ablations.plan.planned import Plan
 from ablations.service.enqueue import member
 from ablations.service.nearest import nearest_with_results
 from ablations.service.selected import Selected, Selectors, choose

@@ -3,7 +3,8 @@
 import contextlib
 
 from ablations.study.scale import scaled_step
-from ablations.study.study import Profile, Study, Variation
+from ablations.study.study import Study
+from ablations.study.variation import Profile, Variation
 from experiments.config import TaskConfig, total_steps
 from experiments.errors import UserError
 from experiments.tasks.base import Task

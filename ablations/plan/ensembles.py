@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from ablations.study.overrides import Overrides
-from ablations.study.study import Study, Variation
+from ablations.study.study import Study
+from ablations.study.variation import Variation
 
 
 def as_run(study: Study, row: Variation) -> Variation:

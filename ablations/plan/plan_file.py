@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ablations.plan.plan import Plan, PlannedEvaluation, PlannedRun
+from ablations.plan.planned import Plan, PlannedEvaluation, PlannedRun
 from ablations.plan.resolve import PlannedRow
-from ablations.study.study import Study, Variation
+from ablations.study.study import Study
+from ablations.study.variation import Variation
 from experiments.store.adopted import Adopted
 from experiments.tasks.base import EvaluationSpec
 from experiments.tasks.recorded import describe, recorded_type

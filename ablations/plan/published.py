@@ -5,8 +5,9 @@ column of a rule's target.
 from collections.abc import Iterable
 
 from ablations.study.messages import nearest
-from ablations.study.study import Study, Variation
+from ablations.study.study import Study
 from ablations.study.target import Target
+from ablations.study.variation import Variation
 from experiments.errors import UserError
 from experiments.tasks.base import Task
 from experiments.tasks.columns import Column

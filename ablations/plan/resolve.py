@@ -15,7 +15,8 @@ from ablations.study.messages import show
 from ablations.study.overrides import Setting, build, check_names, setting_names
 from ablations.study.scale import check_ratios, scaled
 from ablations.study.selectors import Selection, row_seeds, select_rows
-from ablations.study.study import Profile, Study, Variation
+from ablations.study.study import Study
+from ablations.study.variation import Profile, Variation
 from experiments.config import TaskConfig, defaults, difference, flatten
 from experiments.errors import UserError
 from experiments.identity import NO_SEED, digest

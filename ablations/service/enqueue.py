@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ablations.plan.plan import Plan, PlannedEvaluation, PlannedRun
+from ablations.plan.planned import Plan, PlannedEvaluation, PlannedRun
 from ablations.service.made_again import trained_again
 from ablations.service.obstacles import refuse
 from ablations.service.run_states import stale_parts

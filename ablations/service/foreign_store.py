@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ablations.plan.plan import Plan, PlannedRun
+from ablations.plan.planned import Plan, PlannedRun
 from ablations.service.foreign import NOTHING, Arrived
 from experiments.config import flatten
 from experiments.errors import Damaged, UserError, explain_os_errors

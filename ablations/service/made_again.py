@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from ablations.plan.plan import PlannedRun
+from ablations.plan.planned import PlannedRun
 from ablations.service.run_states import lacks_checkpoints
 from ablations.service.selected import Selected
 from experiments.records import TRAINING

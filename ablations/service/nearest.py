@@ -3,7 +3,7 @@
 import shlex
 from dataclasses import replace
 
-from ablations.plan.plan import Plan
+from ablations.plan.planned import Plan
 from ablations.service.run_states import DONE
 from ablations.service.selected import Place, Selectors, choose
 from ablations.service.store_tables import StoreTable, store_tables

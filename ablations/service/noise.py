@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ablations.plan.plan import Plan, PlannedRun
+from ablations.plan.planned import Plan, PlannedRun
 from ablations.service.forecast import forecast
 from ablations.service.selected import Selected, Selectors, choose
 from ablations.study.messages import suggestion
-from ablations.study.study import Variation
+from ablations.study.variation import Variation
 from experiments.errors import UserError
 from experiments.jobs.devices.slots import Slot
 from experiments.tasks.columns import Column

@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 
-from ablations.plan.plan import Plan, PlannedRun, RunState, StateOf, plan_study
+from ablations.plan.plan import plan_study
+from ablations.plan.planned import Plan, PlannedRun, RunState, StateOf
 from ablations.service.members import Members
 from ablations.study.selectors import Selection
 from ablations.study.study import Study

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 
 import typer
 
-from ablations.plan.plan import Plan
+from ablations.plan.planned import Plan
 from ablations.service.collect_detached import collect_detached
 from ablations.service.last_selection import FIELDS, recall, remember
 from ablations.service.opened_bundles import opened_bundles

@@ -4,7 +4,7 @@ import re
 import statistics
 from collections.abc import Callable, Sequence
 
-from ablations.plan.plan import PlannedRun
+from ablations.plan.planned import PlannedRun
 from ablations.service.enqueue import prepare
 from ablations.service.forecast import short_spec, step_cost
 from ablations.service.selected import Selected

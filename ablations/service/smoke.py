@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ablations.plan.plan import Plan, PlannedEvaluation, PlannedRun
+from ablations.plan.planned import Plan, PlannedEvaluation, PlannedRun
 from ablations.service.enqueue import enqueue, prepare
 from ablations.service.selected import Selected
 from ablations.study.overrides import nested

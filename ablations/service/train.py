@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from ablations.plan.plan import Plan, PlannedRun
+from ablations.plan.planned import Plan, PlannedRun
 from ablations.service.enqueue import enqueue, join, prepare, wanted
 from ablations.service.forecast import refuse_above
 from ablations.service.made_again import say_renewed, say_trained_again, trained_again

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ablations.plan.plan import Plan, PlannedRun
+from ablations.plan.planned import Plan, PlannedRun
 from ablations.service.enqueue import enqueue
 from ablations.service.run_states import plan_with_states
 from ablations.service.selected import Selected

@@ -5,7 +5,7 @@ from fractions import Fraction
 
 from ablations.study.messages import show
 from ablations.study.overrides import Setting
-from ablations.study.study import Profile
+from ablations.study.variation import Profile
 from experiments.errors import UserError
 
 # The settings that each ratio multiplies.

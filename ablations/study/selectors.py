@@ -6,7 +6,8 @@ from typing import Any
 
 from ablations.study.messages import suggestion
 from ablations.study.overrides import parse_set
-from ablations.study.study import Study, Variation
+from ablations.study.study import Study
+from ablations.study.variation import Variation
 from experiments.errors import UserError
 
 CORPUS = "data.corpus"  # the setting behind --corpus

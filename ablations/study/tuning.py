@@ -7,7 +7,8 @@ from ablations.study.messages import number, suggestion
 from ablations.study.overrides import check_names, setting_names
 from ablations.study.parts import Tune
 from ablations.study.selectors import Selection
-from ablations.study.study import Study, Variation
+from ablations.study.study import Study
+from ablations.study.variation import Variation
 from experiments.config import flatten
 from experiments.errors import UserError
 from experiments.tasks.base import Task

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from ablations.plan.plan import Plan, PlannedRun
+from ablations.plan.planned import Plan, PlannedRun
 from experiments.errors import UserError
 from experiments.tasks.columns import EXAMPLE_FILE
 from reports.results.sound import Results, sound_evaluation

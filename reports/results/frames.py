@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ablations.plan.plan import Plan
+from ablations.plan.planned import Plan
 from experiments.events.history import History
 from experiments.store.layout import Store
 from experiments.tasks.columns import Column

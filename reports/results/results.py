@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ablations.plan.plan import Plan, PlannedRun
+from ablations.plan.planned import Plan, PlannedRun
 from experiments.errors import Damaged
 from experiments.store.results import EvaluationResult, TrainingResult
 from experiments.tasks.base import EvaluationSpec

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
 
-from ablations.plan.plan import PlannedEvaluation, PlannedRun
+from ablations.plan.planned import PlannedEvaluation, PlannedRun
 from experiments.config import flatten
 from experiments.errors import Damaged
 from experiments.identity import identity_settings

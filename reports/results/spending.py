@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import Field
 
-from ablations.plan.plan import Plan
+from ablations.plan.planned import Plan
 from experiments.events.spent import Spent, spent
 from experiments.store.layout import Store
 from experiments.store.results import Facts, Word

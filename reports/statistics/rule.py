@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ablations.plan.plan import Plan
+from ablations.plan.planned import Plan
 from ablations.plan.published import target_column
 from ablations.study.messages import number
 from ablations.study.target import Target

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ablations.plan.plan import Plan
+from ablations.plan.planned import Plan
 from ablations.study.study import Study
 from experiments.records import FailureClass
 from experiments.tasks.columns import START, Column

@@ -6,7 +6,7 @@ A missing run is named, and nothing is said instead of it. What runs of another 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ablations.plan.plan import Plan
+from ablations.plan.planned import Plan
 from ablations.study.messages import number
 from ablations.study.published import Claim
 from experiments.tasks.columns import Column

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from ablations.plan.ensembles import in_words
-from ablations.plan.plan import Plan
+from ablations.plan.planned import Plan
 from reports.results.table import Table
 
 _HOW = {"missing": "is not trained", "running": "is being trained", "damaged": "is damaged"}

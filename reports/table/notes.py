@@ -4,7 +4,7 @@ devices, packages and code in made_with.py; costs in cost.py.
 
 from collections.abc import Iterator, Sequence
 
-from ablations.plan.plan import Plan
+from ablations.plan.planned import Plan
 from ablations.study.messages import number
 from experiments.tasks.columns import Column
 from reports.results.table import Measure, Table, missing_cells

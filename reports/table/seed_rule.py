@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from ablations.plan.plan import Plan
+from ablations.plan.planned import Plan
 from ablations.study.messages import number, suggestion
 from ablations.study.study import Study
 from experiments.errors import UserError

@@ -6,7 +6,7 @@ counted in the row that was tuned; the one that became a run of the table is a r
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from ablations.plan.plan import Plan
+from ablations.plan.planned import Plan
 from ablations.study.messages import number
 from ablations.study.tuning import trials_of
 from reports.results.amounts import HOUR, KWH, Amounts, DecisionSpent, RowSpent, TableSpent, amounts, total

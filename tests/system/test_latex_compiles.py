@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from ablations.plan.plan import Plan, PlannedRun, RunState, plan_study
+from ablations.plan.plan import plan_study
+from ablations.plan.planned import Plan, PlannedRun, RunState
 from ablations.service.selected import task_of
 from ablations.study.selectors import selection
 from ablations.study.study import builtin_studies, load_study

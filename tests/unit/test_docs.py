@@ -13,9 +13,10 @@ from ablations.cli.main import VERBS, verb
 from ablations.service.selected import Selectors, choose
 from ablations.study.parts import Metric, SameAs, SeedRule, Tune
 from ablations.study.published import Cited, Claim
-from ablations.study.study import Profile, Study, Variation
+from ablations.study.study import Study
 from ablations.study.table_choices import TableChoices
 from ablations.study.target import Target
+from ablations.study.variation import Profile, Variation
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from importlib import metadata
 from typing import Any
 
-from ablations.plan.plan import Plan, PlannedEvaluation, PlannedRun
+from ablations.plan.planned import Plan, PlannedEvaluation, PlannedRun
 from experiments.identity import digest, seed_in_words, without_runs
 from experiments.store.layout import Store
 from experiments.store.provenance import DISTRIBUTION

@@ -8,7 +8,7 @@ maker recorded it; a sentence names these numbers to the reader.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ablations.plan.plan import Plan, PlannedEvaluation, PlannedRun
+from ablations.plan.planned import Plan, PlannedEvaluation, PlannedRun
 from experiments.config import TaskConfig, flatten
 from experiments.errors import UserError
 from experiments.identity import eval_identity, identity_settings, recorded_identity, run_identity, seed_in_words

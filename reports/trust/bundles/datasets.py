@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ablations.plan.plan import Plan
+from ablations.plan.planned import Plan
 from experiments.identity import without_runs
 from experiments.store.layout import Store
 from experiments.store.results import TrainingResult

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from ablations.plan.plan import Plan
+from ablations.plan.planned import Plan
 from ablations.study.messages import number
 from experiments.store.layout import Store
 from experiments.store.provenance import DISTRIBUTION

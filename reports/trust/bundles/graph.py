@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from ablations.plan.plan import Plan
+from ablations.plan.planned import Plan
 from experiments.events.event_log import Tail
 from experiments.identity import digest
 from experiments.store.layout import Store

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ablations.plan.plan import Plan
 from ablations.plan.plan_file import plan_from_json
+from ablations.plan.planned import Plan
 from experiments.errors import UserError
 from experiments.store.layout import Store
 from experiments.store.sealed import read_json, write_json

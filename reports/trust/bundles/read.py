@@ -12,8 +12,8 @@ from typing import IO, Any
 
 from pydantic import ValidationError
 
-from ablations.plan.plan import Plan
 from ablations.plan.plan_file import plan_from_json
+from ablations.plan.planned import Plan
 from experiments.errors import UserError
 from experiments.store.layout import Store
 from experiments.store.sealed import read_json, unseal

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ablations.plan.plan import Plan
 from ablations.plan.plan_file import plan_to_json
+from ablations.plan.planned import Plan
 from experiments.errors import UserError, explain_os_errors
 from experiments.exchange.import_runs import files_of
 from experiments.exchange.redaction import Redaction

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from ablations.plan.plan import Plan, RunState, plan_study
+from ablations.plan.plan import plan_study
+from ablations.plan.planned import Plan, RunState
 from ablations.plan.resolve import PlannedRow, resolve
 from ablations.study.selectors import selection
 from ablations.study.study import Study, load_study

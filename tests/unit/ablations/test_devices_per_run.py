@@ -2,7 +2,8 @@
 
 import pytest
 
-from ablations.plan.plan import RunState, plan_study
+from ablations.plan.plan import plan_study
+from ablations.plan.planned import RunState
 from ablations.service.selected import device_count
 from ablations.study.selectors import selection
 from ablations.study.study import load_study

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ablations.plan.plan import RunState
+from ablations.plan.planned import RunState
 from ablations.service.run_states import run_states
 from experiments.jobs.queue.job import Job
 from experiments.jobs.queue.ledger import Ledger

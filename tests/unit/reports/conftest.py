@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ablations.plan.plan import Plan, PlannedEvaluation, PlannedRun
+from ablations.plan.planned import Plan, PlannedEvaluation, PlannedRun
 from ablations.plan.resolve import PlannedRow
 from ablations.study.study import Study
 from experiments.config import RunConfig

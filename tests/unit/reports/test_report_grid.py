@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from ablations.plan.plan import RunState, plan_study
+from ablations.plan.plan import plan_study
+from ablations.plan.planned import RunState
 from ablations.study.selectors import selection
 from ablations.study.study import load_study
 from experiments.errors import UserError

@@ -6,7 +6,8 @@ from typing import Any, get_args, get_origin
 import pytest
 from pydantic import BaseModel
 
-from ablations.plan.plan import RunState, plan_study
+from ablations.plan.plan import plan_study
+from ablations.plan.planned import RunState
 from ablations.study.selectors import Selection
 from ablations.study.study import Study
 from experiments.config import TaskConfig, flatten

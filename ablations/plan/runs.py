@@ -1,0 +1,147 @@
+"""The runs of one row: a training per seed, a branch of each, runs from elsewhere, or an ensemble."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ablations.plan.planned import Find, PlannedEvaluation, PlannedRun, RunState, StateOf
+from ablations.plan.resolve import PlannedRow
+from ablations.study.study import Study
+from experiments.config import TaskConfig, total_steps
+from experiments.identity import (
+    NO_SEED,
+    Trunk,
+    digest,
+    eval_identity,
+    of_imported,
+    run_identity,
+    with_members,
+    with_trunk,
+)
+from experiments.tasks.base import EvaluationSpec, Task, settings_read
+
+
+class Inputs:
+    """Digests of the task's training inputs, computed once per corpus, because hashing takes time."""
+
+    def __init__(self, task: Task, store: Path, find: Find) -> None:
+        self._task, self._store, self.find = task, store, find
+        self._known: dict[str, dict[str, str]] = {}
+
+    def of(self, config: TaskConfig) -> dict[str, str]:
+        key = digest(settings_read(config, self._task.inputs_read))
+        if key not in self._known:
+            self._known[key] = self._task.inputs(config, self._store)
+        return self._known[key]
+
+
+def runs_of(
+    row: PlannedRow, inputs: Inputs, task: Task, store: Path, state_of: StateOf, trunks: Sequence[str] = ()
+) -> list[PlannedRun]:
+    """One run per seed. Parameters, cost and evaluations are the same for all seeds of a row.
+
+    trunks: of a branch, the runs with which its own begin, by seed.
+    """
+    data = inputs.of(row.config)
+    specs = task.evaluations(row.config, store)
+    num_params, cost = task.num_params(row.config), task.cost(row.config)
+    if row.trunk is not None:
+        steps = total_steps(row.config) or row.shared_steps
+        cost *= (steps - row.shared_steps) / steps
+    runs = []
+    for place, seed in enumerate(row.seeds):
+        config = row.config_of(seed)
+        digests = with_trunk(data, Trunk(trunks[place], row.shared_steps)) if trunks else data
+        run_id, adopted = inputs.find(config, digests)
+        evaluations = tuple(
+            PlannedEvaluation(spec, eval_identity(run_id, spec.settings, spec.inputs)) for spec in specs
+        )
+        state = state_of(run_id, [evaluation.eval_id for evaluation in evaluations])
+        runs.append(
+            _planned(
+                row,
+                seed=seed,
+                config=config,
+                run_id=run_id,
+                inputs=digests,
+                evaluations=evaluations,
+                num_params=num_params,
+                cost=cost,
+                adopted=adopted,
+                **state_fields(state),
+            )
+        )
+    return runs
+
+
+def imported_runs(study: Study, row: PlannedRow, task: Task, store: Path, state_of: StateOf) -> list[PlannedRun]:
+    """One run per seed, named by study and row. How its sets were decoded elsewhere is not known here."""
+    inputs = of_imported(study.name, row.variation.key)
+    sets = [spec.set for spec in task.evaluations(row.config, store)]
+    runs = []
+    for seed in row.seeds:
+        config = row.config_of(seed)
+        run_id = run_identity(config, inputs)
+        specs = [EvaluationSpec(name, {"imported": name}, {}) for name in sets]
+        evaluations = tuple(PlannedEvaluation(spec, eval_identity(run_id, spec.settings, {})) for spec in specs)
+        state = state_of(run_id, [evaluation.eval_id for evaluation in evaluations])
+        runs.append(
+            _planned(
+                row,
+                seed=seed,
+                config=config,
+                run_id=run_id,
+                inputs=inputs,
+                evaluations=evaluations,
+                num_params=None,
+                cost=0.0,
+                **state_fields(state),
+            )
+        )
+    return runs
+
+
+def state_fields(state: RunState) -> dict[str, Any]:
+    return {"state": state.word, "stale": state.stale}
+
+
+def members_of(study: Study, ensemble: PlannedRow) -> PlannedRow:
+    """The members of an ensemble as a row of the row that it names: the settings are the same but for decoding."""
+    about = ensemble.variation.ensemble
+    assert about is not None
+    of = next(row for row in study.variations if row.key == about.of)
+    return replace(ensemble, variation=of, seeds=about.seeds)
+
+
+def ensemble_of(row: PlannedRow, members: Sequence[PlannedRun], state_of: StateOf) -> PlannedRun:
+    """The row's one entry. It and its evaluations are named by the members."""
+    inputs = with_members(members[0].inputs, [member.run_id for member in members])
+    run_id = run_identity(row.config, inputs)
+    specs = [evaluation.spec for evaluation in members[0].evaluations]
+    evaluations = tuple(PlannedEvaluation(spec, eval_identity(run_id, spec.settings, spec.inputs)) for spec in specs)
+    num_params = members[0].num_params
+    return _planned(
+        row,
+        seed=NO_SEED,
+        config=row.config,
+        run_id=run_id,
+        inputs=inputs,
+        evaluations=evaluations,
+        num_params=None if num_params is None else num_params * len(members),
+        cost=0.0,
+        **state_fields(state_of(run_id, [evaluation.eval_id for evaluation in evaluations])),
+    )
+
+
+def _planned(row: PlannedRow, **fields: Any) -> PlannedRun:
+    """A run of the row, with what the row says of all its runs."""
+    variation = row.variation
+    return PlannedRun(
+        row=variation.key,
+        group=variation.group,
+        label=variation.label,
+        overrides=row.overrides,
+        paper=variation.paper,
+        **fields,
+    )

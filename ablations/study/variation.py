@@ -1,0 +1,121 @@
+"""A row of a study, and a profile: a size of the whole table."""
+
+from typing import Self
+
+from pydantic import Field, FiniteFloat, model_validator
+
+from ablations.study.overrides import Overrides
+from ablations.study.parts import (
+    Branch,
+    Count,
+    Ensemble,
+    Group,
+    Key,
+    Settings,
+    Text,
+)
+from ablations.study.target import TargetOrNumber
+from model.section import Section
+
+
+class Scale(Section):
+    """Ratios that multiply the sizes of base and rows (which settings: ablations/study/scale.py)."""
+
+    width: FiniteFloat = Field(1.0, gt=0, description="of d_model, d_ff, d_k, d_v; heads and rates stay")
+    depth: FiniteFloat = Field(1.0, gt=0, description="of num_layers")
+    steps: FiniteFloat = Field(1.0, gt=0, description="of train_steps and warmup_steps")
+
+
+class Profile(Section):
+    """A size of the whole table."""
+
+    description: Text = ""
+    scale: Scale = Scale()
+    set: Settings = Field({}, description="applied after scaling in every row; replaces a row's `set`")
+    notes: tuple[Text, ...] = Field(
+        (), strict=False, description="printed under the table of this profile, unless --corpus or --set is given"
+    )
+    target: TargetOrNumber | None = Field(None, description="of the study's rule in this profile; replaces the study's")
+
+
+class Variation(Section):
+    """A row: base plus `set` (in the paper's sizes; profiles scale and replace it) plus `fixed` (in every profile)."""
+
+    key: Key
+    group: Group = ""
+    label: Text = Field("", description="printed instead of the settings: a description in words")
+    set: Settings = Field({})
+    fixed: Settings = Field({})
+    tuned: Settings = Field({}, description="found by tuning; like `fixed`, but does not count as a change from base")
+    by_profile: dict[Key, Settings] = Field({}, description="for one profile only, replaces the others there")
+    paper: dict[str, FiniteFloat] = Field(
+        {}, description="published numbers: perplexity, bleu, params (millions), flops and hours (of training)"
+    )
+    seeds: Count | None = Field(None, description="number of seeds of this row; the study's if unset")
+    seed_offset: int = Field(0, ge=0, description="the row's seeds are offset + 1 … offset + N")
+    note: Text = Field("", description="a footnote to the row")
+    design: Text = Field("", description="key of the design that gave this row (ablations/study/design.py)")
+    ensemble: Ensemble | None = Field(
+        None, description="the row trains nothing: members of another row decode together"
+    )
+    imported: bool = Field(
+        False, description="the row was trained elsewhere: `ablations import` brings its numbers; see docs/import.md"
+    )
+    branch: Branch | None = Field(
+        None, alias="from", description="the row begins with another row's training after a step of it"
+    )
+
+    @property
+    def declared(self) -> Overrides:
+        """All settings in which this row may differ from base."""
+        parts = (*self.by_profile.values(), self.set, self.fixed, self.tuned)
+        return {name: value for part in parts for name, value in part.items()}
+
+    def last_word(self, profile: str) -> Overrides:
+        """Settings that a profile cannot replace."""
+        return {**self.fixed, **self.tuned, **self.by_profile.get(profile, {})}
+
+    @property
+    def is_base(self) -> bool:
+        """Whether the row changes nothing."""
+        changes = self.set or self.fixed or self.by_profile or self.seed_offset or self.ensemble or self.branch
+        return not (changes or self.imported)
+
+    @model_validator(mode="after")
+    def _declared_once(self) -> Self:
+        parts = {"set": self.set, "fixed": self.fixed, "tuned": self.tuned}
+        for name in self.declared:
+            places = [f"`{part}`" for part, settings in parts.items() if name in settings]
+            if len(places) > 1:
+                raise ValueError(f"{name} is in both {' and '.join(places)}; keep one")
+        return self
+
+    @model_validator(mode="after")
+    def _trained_from_one_state(self) -> Self:
+        if self.branch is not None and self.ensemble is not None:
+            raise ValueError("an ensemble trains nothing, so it has no `from`: leave out one of `ensemble` and `from`")
+        if self.branch is not None and self.seed_offset:
+            raise ValueError("a branch has the seeds of its trunk, with which it begins: leave out `seed_offset`")
+        return self
+
+    @model_validator(mode="after")
+    def _from_one_place(self) -> Self:
+        if self.imported and (self.ensemble or self.branch or self.tuned):
+            raise ValueError("`imported` rows were trained elsewhere: leave out `ensemble`, `from` and `tuned`")
+        return self
+
+    @model_validator(mode="after")
+    def _only_evaluated(self) -> Self:
+        """An ensemble may declare how it is decoded and how many checkpoints that needs, and nothing else."""
+        if self.ensemble is None:
+            return self
+        trained = [name for name in self.declared if not name.startswith(("evaluation.", "training.keep_checkpoints"))]
+        if trained:
+            raise ValueError(
+                f"an ensemble trains nothing, so it cannot set {', '.join(trained)}: its members have the settings of "
+                f"the row {self.ensemble.of}. It may set evaluation.beam_size, evaluation.checkpoint and the like"
+            )
+        if self.seeds is not None or self.seed_offset:
+            raise ValueError("an ensemble is one entry of the table: its seeds are those in `ensemble`, so leave out "
+                             "`seeds` and `seed_offset`")  # fmt: skip
+        return self
