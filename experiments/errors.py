@@ -44,12 +44,13 @@ class OutOfMemory(Exception):  # noqa: N818
 class TrainerFailed(Exception):  # noqa: N818
     """A user's program failed, for its own reason.
 
-    traceback: that program's, "" if none is known. reason: the message of a refused value, else "".
+    traceback: that program's, "" if none is known. reason: the message of a refused value, else "". signal: what killed
+    it, 0 if nothing did.
     """
 
-    def __init__(self, message: str, traceback: str, reason: str = "") -> None:
+    def __init__(self, message: str, traceback: str, reason: str = "", signal: int = 0) -> None:
         super().__init__(message)
-        self.traceback, self.reason = traceback, reason
+        self.traceback, self.reason, self.signal = traceback, reason, signal
 
     @property
     def is_value(self) -> bool:

@@ -13,10 +13,12 @@ If several devices train a run together, each has its own process: the child is 
 Exit codes: 0 finished, 3 preempted after a checkpoint, 1 failed (the last event says why), 4 the disk is full.
 """
 
+import contextlib
 import faulthandler
 import logging
 import os
 import resource
+import signal
 import sys
 import threading
 import time
@@ -87,11 +89,20 @@ def main(spec_path: Path, rank: int = 0, port: int = 0, *, alone: bool = False) 
         return ChildExit.PREEMPTED
     except TrainerFailed as error:  # its own traceback is in the log already
         log.error("failed: %s", error)
+        if error.signal:
+            _end_by(error.signal)
         return _say_failed(error, events)
     except Exception as error:
         log.exception("failed")
         return _say_failed(error, events)
     return ChildExit.FINISHED
+
+
+def _end_by(number: int) -> None:
+    """End like the trainer's own process, which was killed: the coordinator resumes a run whose child was killed."""
+    with contextlib.suppress(OSError):  # SIGKILL cannot be caught, so it has no handler to be reset
+        signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
 
 
 def cap_memory(device: DeviceSpec) -> None:

@@ -147,7 +147,8 @@ def test_killed_at_random_the_rule_spends_the_same_seeds(tmp_path: Path) -> None
     slow = TASK.replace("time.sleep(0.05)", SLOW).replace("steps: int = 1", "steps: int = 40")
     (tmp_path / "scores.py").write_text(slow)
     (tmp_path / "ruled.toml").write_text(STUDY)
-    done = table(tmp_path, kills=8, seed=3, study=str(tmp_path / "ruled.toml"), options=[], verb="run")
+    study = str(tmp_path / "ruled.toml")
+    done = table(tmp_path, kills=8, seed=3, study=study, options=[], pause_s=(0.2, 1.2), verb="run")
     rows = {key: values(key, 8) for key in EFFECTS if key != "base"}
     most, of_rows = seeds_asked(decide(values("base", 8), rows, Rule(3, 8, 0.05, 0.8, 2.0)))
     assert done["rows"] == most + sum(of_rows.values())

@@ -199,7 +199,7 @@ class TrainerProcess:
         if request_to_stop:
             return Preempted(None)
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        return TrainerFailed(f"the process of the trainer ended with {how}.", "")
+        return TrainerFailed(f"the process of the trainer ended with {how}.", "", signal=max(0, -code))
 
 
 class _Abandoned(Exception):  # noqa: N818 - the block of a checkpoint raised an error, which stays the user's
