@@ -136,7 +136,7 @@ def test_a_shell_completes_verbs_and_studies(tmp_path, monkeypatch, words, found
     (tmp_path / "tab.toml").touch()
     (tmp_path / "tab.txt").touch()
     said = subprocess.run(
-        ["ablations"], capture_output=True, text=True, env={**os.environ, "_ABLATIONS_COMPLETE": "complete_bash",
+        [Path(sys.executable).with_name("ablations")], capture_output=True, text=True, env={**os.environ, "_ABLATIONS_COMPLETE": "complete_bash",
         "COMP_WORDS": " ".join(("ablations", *words)), "COMP_CWORD": str(len(words))},
     )  # fmt: skip
     assert set(found) <= set(said.stdout.split()) and "tab.txt" not in said.stdout
