@@ -135,10 +135,10 @@ def test_a_shell_completes_verbs_and_studies(tmp_path, monkeypatch, words, found
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tab.toml").touch()
     (tmp_path / "tab.txt").touch()
-    said = subprocess.run(
-        [Path(sys.executable).with_name("ablations")], capture_output=True, text=True, env={**os.environ, "_ABLATIONS_COMPLETE": "complete_bash",
-        "COMP_WORDS": " ".join(("ablations", *words)), "COMP_CWORD": str(len(words))},
-    )  # fmt: skip
+    asked = {"COMP_WORDS": " ".join(("ablations", *words)), "COMP_CWORD": str(len(words))}
+    environment = {**os.environ, "_ABLATIONS_COMPLETE": "complete_bash", **asked}
+    script = Path(sys.executable).with_name("ablations")
+    said = subprocess.run([script], capture_output=True, text=True, env=environment)
     assert set(found) <= set(said.stdout.split()) and "tab.txt" not in said.stdout
 
 
