@@ -48,9 +48,8 @@ class Channel:
 
     def stop_requested(self, *_: Any) -> bool:
         with self._turn:
-            if not self._stop and select.select([self._requests], [], [], 0)[0]:
-                # outside of `ask` the other process sends nothing else
-                self._stop = bool(os.read(self._requests, 1 << 16)) or self._stop
+            # Outside of `ask` the other process sends nothing else; a stop may have come with the request to train.
+            self._stop = self._stop or bool(self._buffer or select.select([self._requests], [], [], 0)[0])
             return self._stop
 
     def stop(self, *_: Any) -> None:
