@@ -61,6 +61,7 @@ class DataConfig(Section):
 
 
 PrecisionChoice = Literal["auto", "fp32", "bf16"]
+InferencePrecision = Literal["auto", "fp32", "bf16", "int8"]
 
 
 class TrainingConfig(Section):
@@ -129,9 +130,10 @@ class EvaluationConfig(Section):
     beam_size: int = Field(4, ge=1, description="hypotheses kept at each step of the search (section 6.1)")
     length_penalty: float = Field(0.6, ge=0, description="alpha of ((5 + |Y|) / 6)^alpha")
     max_extra_length: int = Field(50, ge=0, description="output is at most this many pieces longer than the input")
-    precision: PrecisionChoice = Field(
+    precision: InferencePrecision = Field(
         "fp32",
-        description="arithmetic of scoring and decoding; fp32 compares rows independently of their training precision",
+        description="arithmetic of scoring and decoding; fp32 compares rows independently of their training precision; "
+        "int8 on processors",
     )
 
 

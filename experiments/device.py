@@ -20,16 +20,18 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from experiments.config import DeviceSpec, PrecisionChoice
+from experiments.config import DeviceSpec, InferencePrecision
 from experiments.errors import OutOfMemory, UserError
+from model.fast.int8 import int8_works
 
-Precision = Literal["fp32", "bf16"]
+Precision = Literal["fp32", "bf16", "int8"]
 _MIB = 2**20
+INT8_FLAGS = ("avx512_vnni", "avx_vnni", "amx_int8")  # as torch.cpu.get_capabilities() names them
 
 
 @dataclass(frozen=True)
 class Device:
-    """An opened device. `precision`: of the forward and backward pass; weights stay in fp32."""
+    """An opened device. `precision`: of the forward and backward pass; weights stay in fp32. int8: of inference."""
 
     torch_device: torch.device
     precision: Precision
@@ -151,9 +153,12 @@ def mix(seed: int, step: int) -> int:
 
 
 def resolve_precision(asked: str, device: torch.device) -> Precision:
-    """ "auto" is bf16 if the device supports it, else fp32. Raises UserError for bf16 on a device without it."""
-    if asked not in get_args(PrecisionChoice):
-        raise ValueError(f"no precision {asked!r}: there are auto, fp32 and bf16")
+    """ "auto" is bf16 if the device supports it, else fp32. Raises UserError for a precision that the device lacks."""
+    if asked not in get_args(InferencePrecision):
+        raise ValueError(f"no precision {asked!r}: there are auto, fp32, bf16 and int8")
+    if asked == "int8":
+        _check_int8(device)
+        return "int8"
     if asked == "fp32":
         return "fp32"
     if _has_bf16(device):
@@ -171,6 +176,26 @@ def _has_bf16(device: torch.device) -> bool:
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     flags = torch.cpu.get_capabilities()
     return bool(flags.get("avx512_bf16") or flags.get("amx_bf16") or flags.get("bf16"))
+
+
+def _check_int8(device: torch.device) -> None:
+    """Raises UserError without instructions that sum 8-bit products in 32 bits, or a torch that uses them."""
+    advice = 'Set it to "fp32", or to "auto", which chooses by device; results of another precision are kept apart.'
+    if device.type == "cuda":
+        raise UserError(
+            f'evaluation.precision is "int8", which is for processors, and this evaluation has a GPU. {advice}'
+        )
+    flags = torch.cpu.get_capabilities()
+    if not any(flags.get(name) for name in INT8_FLAGS):
+        raise UserError(
+            f'evaluation.precision is "int8", but this processor has none of the instructions for it '
+            f"({', '.join(INT8_FLAGS)}), so int8 would be slower than fp32. {advice}"
+        )
+    if not int8_works():
+        raise UserError(
+            f'evaluation.precision is "int8", but torch {torch.__version__} has no exact product of 8-bit matrices on '
+            f"this processor. {advice}"
+        )
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
-from experiments.config import CHECKPOINTS, PrecisionChoice
+from experiments.config import CHECKPOINTS, InferencePrecision
 from experiments.errors import UserError
 
 
@@ -115,8 +115,8 @@ def _checkpoint(value: str | None) -> str | None:
 
 
 def _precision(value: str) -> str:
-    if value not in get_args(PrecisionChoice):
-        raise UserError(f"--precision {value}: write fp32, bf16 or auto.")
+    if value not in get_args(InferencePrecision):
+        raise UserError(f"--precision {value}: write fp32, bf16, int8 or auto.")
     return value
 
 
@@ -124,7 +124,7 @@ Checkpoint = Annotated[
     str | None,
     typer.Option(metavar="last|best|average:K", callback=_checkpoint, help="The run's own choice if unset."),
 ]
-Precision = Annotated[str, typer.Option(metavar="fp32|bf16|auto", callback=_precision, help="Arithmetic precision.")]
+Precision = Annotated[str, typer.Option(metavar="fp32|bf16|int8|auto", callback=_precision, help="Arithmetic.")]
 
 OPTIONS = {  # options of dataclass fields by name, in the order of --help
     "run": typer.Option("--run", metavar="RUN_ID", help="A trained run, or the beginning of its id."),

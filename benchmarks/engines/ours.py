@@ -11,6 +11,7 @@ from experiments.evaluation.decode.translate import translate
 from experiments.evaluation.in_batches import evaluating, pad_sources
 from model.config import ModelConfig
 from model.factory import build_model
+from model.fast.int8 import to_int8
 
 job = measure.job()
 device = Device.open(DeviceSpec("cpu", job["threads"]), job["variant"])
@@ -21,6 +22,8 @@ with torch.no_grad():
     model.target_embedding.weight[EOS_ID] = (
         0  # its logit is 0, far below the best of thousands, so no output ends early
     )
+if device.precision == "int8":
+    to_int8(model)
 settings = SearchSettings(job["beam"], 0.6, job["extra"] - 1)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from experiments.config import RunConfig
 from experiments.data.batches.batch import Batch
-from experiments.device import Device, seed_everything
+from experiments.device import Device, resolve_precision, seed_everything
 from experiments.identity import lineage
 from experiments.store.keeps import BEST, Keep
 from experiments.tasks.base import Context
@@ -61,6 +61,8 @@ def train_network(
     """
     precision = context.pinned.get("precision", config.training.precision)
     device = Device.open(context.device, precision, deterministic=config.training.deterministic, rank=context.rank)
+    if config.evaluation.precision == "int8":  # refused now, not after the training
+        resolve_precision("int8", device.torch_device)
     with joined(context.device, context.rank, context.port, context.folder, context.emit) as group:
         return _train(config, context, material, vocab_sizes, keeps, device, group)
 

@@ -49,7 +49,8 @@ def quick_state(
     memory_BSD, source_mask_BS = given.memory_BMD, given.memory_keep_BM
     assert memory_BSD is not None
     output_WD = embedding.weight[: embedding.vocab_size]
-    weights = step_weights(network, decoder.layers, output_WD, config)
+    int8 = embedding.product is not None
+    weights = step_weights(network, decoder.layers, output_WD, config, int8=int8)
     dtype = weights.attention_dtype
     folds = source_mask_BS is None and weights.folds(*memory_BSD.shape[:2])
     caches = []

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from model.config import ModelConfig
 from model.fast.caches import DecoderState, LayerCache
+from model.fast.int8 import Int8Product
 from model.fast.packed import Projection
 from model.parts.masks import BLOCKED
 from model.parts.residual import Residual
@@ -24,6 +25,7 @@ from model.sublayers.attention import CrossAttention, SelfAttention
 from model.sublayers.feed_forward import FeedForward
 
 Norm = Callable[[Tensor], Tensor]
+Product = Callable[[Tensor], Tensor]
 # Largest product of a layer, in multiplications, for which one thread is faster than several: sharing costs about 5 µs.
 ALONE_TO = 2**20
 # Elements of folded keys up to which fewer operations outweigh more reading: measured on a processor, with d_model 128
@@ -36,8 +38,9 @@ class StepWeights:
 
     def __init__(self, layers: Iterable[nn.Module], output_FD: Tensor, config: ModelConfig, dtype: torch.dtype) -> None:
         self.layers = [_LayerWeights(layer, config, dtype) for layer in layers]
-        # On a processor logits stay in fp32: bf16 has three digits, and 4 % of multi30k's translations would change.
-        self.output = Projection(output_FD, None, dtype if output_FD.is_cuda else output_FD.dtype)
+        # On a processor logits are not bf16: it has three digits, and 4 % of multi30k's translations would change.
+        narrow = output_FD.is_cuda or dtype == torch.int8
+        self.output = _product(output_FD, None, dtype if narrow else output_FD.dtype)
         self.dtype, self.config = dtype, config
         self.largest = config.d_model * config.d_ff  # elements of a layer's largest matrix
         # On a processor attention stays in fp32: oneDNN builds a new kernel for each number of positions.
@@ -131,13 +134,16 @@ _known: "weakref.WeakKeyDictionary[nn.Module, tuple[object, StepWeights]]" = wea
 _packing = threading.Lock()  # batches are decoded by several threads
 
 
-def step_weights(model: nn.Module, layers: nn.ModuleList, output_FD: Tensor, config: ModelConfig) -> StepWeights:
-    """The weights of `model` for steps, in autocast's type, or in their own without autocast.
+def step_weights(
+    model: nn.Module, layers: nn.ModuleList, output_FD: Tensor, config: ModelConfig, *, int8: bool = False
+) -> StepWeights:
+    """The weights of `model` for steps: in 8 bits, in autocast's type, or in their own without autocast.
 
     Cached with the model until a weight or the type changes: packing costs as much as about ten steps.
     """
     kind = output_FD.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else output_FD.dtype
+    dtype = torch.int8 if int8 else dtype
     parameters = list(model.parameters())
     if any(p.is_inference() for p in parameters):  # created in inference mode: torch does not count their changes
         return StepWeights(layers, output_FD, config, dtype)
@@ -151,16 +157,22 @@ def step_weights(model: nn.Module, layers: nn.ModuleList, output_FD: Tensor, con
         return known[1]
 
 
-def _linear(linear: nn.Linear, dtype: torch.dtype, *, relu: bool = False) -> Projection:
-    return Projection(linear.weight, linear.bias, dtype, relu=relu)
+def _product(weight_FD: Tensor, bias_F: Tensor | None, dtype: torch.dtype, *, relu: bool = False) -> Product:
+    if dtype == torch.int8:
+        return Int8Product(weight_FD, bias_F, relu=relu)
+    return Projection(weight_FD, bias_F, dtype, relu=relu)
 
 
-def _query(attention: CrossAttention, config: ModelConfig, dtype: torch.dtype) -> Projection:
+def _linear(linear: nn.Linear, dtype: torch.dtype, *, relu: bool = False) -> Product:
+    return _product(linear.weight, linear.bias, dtype, relu=relu)
+
+
+def _query(attention: CrossAttention, config: ModelConfig, dtype: torch.dtype) -> Product:
     scale = config.d_k**-0.5
-    return Projection(attention.query.weight * scale, attention.query.bias * scale, dtype)
+    return _product(attention.query.weight * scale, attention.query.bias * scale, dtype)
 
 
-def _query_key_value(attention: SelfAttention, config: ModelConfig, dtype: torch.dtype) -> Projection:
+def _query_key_value(attention: SelfAttention, config: ModelConfig, dtype: torch.dtype) -> Product:
     """Reorder the rows from head by head (q, k, v of each) to all q, all k, all v."""
     weight, bias = attention.qkv.weight, attention.qkv.bias
     parts = [config.d_k, config.d_k, config.d_v]
@@ -168,7 +180,7 @@ def _query_key_value(attention: SelfAttention, config: ModelConfig, dtype: torch
     q_bias, k_bias, v_bias = torch.split(bias.view(config.num_heads, sum(parts)), parts, dim=1)
     scale = config.d_k**-0.5
     rows = torch.cat([(q * scale).flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)])
-    return Projection(rows, torch.cat([(q_bias * scale).flatten(), k_bias.flatten(), v_bias.flatten()]), dtype)
+    return _product(rows, torch.cat([(q_bias * scale).flatten(), k_bias.flatten(), v_bias.flatten()]), dtype)
 
 
 def _norm(norm: nn.Module) -> Norm:

@@ -1,5 +1,7 @@
 """Embeddings, tied with the softmax (section 3.4). Shapes: B sentences, T positions, D width, W vocabulary."""
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -22,6 +24,7 @@ class Embedding(nn.Module):
         self.scale = width**0.5 if scale is None else scale
         self.fixnorm = fixnorm
         self.weight = nn.Parameter(torch.empty(rows, width))
+        self.product: Callable[[Tensor], Tensor] | None = None  # replaces the softmax's in inference: model/fast/int8
 
     def forward(self, pieces_BT: Tensor) -> Tensor:
         """(B, T) piece ids → (B, T, D)."""
@@ -42,6 +45,8 @@ class Embedding(nn.Module):
 
     def logits(self, hidden_D: Tensor) -> Tensor:
         """(…, D) → (…, W) over exactly vocab_size pieces: the pre-softmax product with the same matrix, no bias."""
+        if self.product is not None:
+            return self.product(hidden_D)
         return F.linear(hidden_D, self.matrix)[..., : self.vocab_size]
 
     def initialise(self) -> None:

@@ -11,6 +11,7 @@ from experiments.evaluation.trained.averaging import kept_average
 from experiments.store.results import FILE, TrainingResult
 from experiments.training.checkpoints import checkpoint, retention
 from model.factory import build_model
+from model.fast.int8 import to_int8
 from model.protocol import Network
 
 
@@ -45,6 +46,8 @@ def load_model(
     sizes = vocab_sizes or model_sizes(config, attempt)
     model = build_model(config.model, *sizes, device=device.torch_device)
     checkpoint.restore_model(model, tensors)
+    if device.precision == "int8":
+        to_int8(model)
     return model
 
 

@@ -8,9 +8,11 @@ import pytest
 import torch
 
 from experiments import device as device_module
-from experiments.config import DeviceSpec
+from experiments.config import DeviceSpec, RunConfig
 from experiments.device import Device, is_out_of_memory, mix, naming_out_of_memory, resolve_precision, seed_everything
 from experiments.errors import OutOfMemory, UserError
+from experiments.tasks.base import Context
+from experiments.tasks.train_network import Material, train_network
 
 CPU = torch.device("cpu")
 
@@ -50,6 +52,38 @@ def test_bf16_where_there_is_none_is_a_mistake(monkeypatch):
 def test_a_misspelt_precision_is_not_guessed():
     with pytest.raises(ValueError, match="'float32'"):
         resolve_precision("float32", CPU)
+
+
+@pytest.mark.parametrize("flag", ["avx512_vnni", "avx_vnni", "amx_int8"])
+def test_int8_is_chosen_by_name_alone(monkeypatch, flag):
+    _with_flags(monkeypatch, **{flag: True})
+    assert resolve_precision("auto", CPU) == "fp32"
+    assert resolve_precision("int8", CPU) == "int8"
+
+
+@pytest.mark.parametrize(
+    ("device", "flags", "works", "why"),
+    [
+        (torch.device("cuda", 0), {"avx512_vnni": True}, True, "for processors, and this evaluation has a GPU"),
+        (CPU, {"avx2": True}, True, "this processor has none of the instructions.*avx512_vnni"),
+        (CPU, {"avx512_vnni": True}, False, "torch .* has no exact product"),
+    ],
+)
+def test_int8_where_it_does_not_work_is_a_mistake(monkeypatch, device, flags, works, why):
+    _with_flags(monkeypatch, **flags)
+    monkeypatch.setattr(device_module, "int8_works", lambda: works)
+    with pytest.raises(UserError, match=rf'evaluation.precision is "int8", .*{why}.*Set it to "fp32"') as caught:
+        resolve_precision("int8", device)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_training_for_an_evaluation_in_int8_is_refused_before_it_begins(monkeypatch, tmp_path):
+    _with_flags(monkeypatch)
+    never = lambda *_: pytest.fail("the training began")  # noqa: E731
+    settings = {"training": {"precision": "fp32"}, "evaluation": {"precision": "int8"}}
+    context = Context(tmp_path, "r", tmp_path, {}, DeviceSpec("cpu"), never, lambda: False)
+    with pytest.raises(UserError, match=r'evaluation.precision is "int8", but this processor'):
+        train_network(RunConfig.from_mapping(settings), context, Material(never, never, {}, {}), (9, 9), [])
 
 
 def test_opening_sets_threads_and_describes():

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from experiments.data.encoding.tokenizer import BOS_ID, EOS_ID, PAD_ID
 from experiments.device import Device
 from experiments.errors import Preempted, UserError
 from experiments.evaluation.decode.beam import SearchSettings
@@ -10,6 +11,7 @@ from experiments.evaluation.decode.translate import LEAST_SLOTS, _pack, translat
 from experiments.evaluation.in_batches import evaluating
 from model.config import ModelConfig
 from model.factory import build_model
+from model.fast.int8 import int8_works, to_int8
 from model.protocol import Network
 
 CPU = Device(torch.device("cpu"), "fp32", 1)
@@ -92,3 +94,32 @@ def test_evaluating_is_inference_without_dropout_and_ends() -> None:
         assert torch.is_inference_mode_enabled()
     assert model.training
     assert not torch.is_inference_mode_enabled()
+
+
+@pytest.mark.skipif(not int8_works(), reason="this torch has no exact product of 8-bit matrices")
+def test_a_search_in_8_bits_equals_a_plain_one_on_the_same_layers() -> None:
+    model, sources = small_model(), [[4] * n for n in (3, 1, 6, 2, 5, 1)] + [[5, 7, 9], [11, 4]]
+    exact = translate(model, sources, SETTINGS, CPU)
+    to_int8(model)
+    quick = translate(model, sources, SETTINGS, CPU)
+    model.quick = False
+    assert [one[0].ids for one in translate(model, sources, SETTINGS, CPU)] == [one[0].ids for one in quick]
+    assert [one[0].score for one in quick] != [one[0].score for one in exact]
+    alone = [translate(model, [source], SETTINGS, CPU)[0][0].ids for source in sources]
+    assert alone == [one[0].ids for one in quick]
+    greedy = translate(model, sources, SearchSettings(beam_size=1, max_extra_length=4), CPU)
+    for source, found in zip(sources, greedy, strict=True):
+        assert found[0].ids == _greedy(model, [*source, EOS_ID], len(source) + 5)
+
+
+def _greedy(model: Network, source: list[int], limit: int) -> tuple[int, ...]:
+    """The most probable piece after a full pass over everything so far, again and again."""
+    so_far = [BOS_ID]
+    with evaluating(model):
+        while len(so_far) <= limit:
+            scores = model.logits(model(torch.tensor([source]), None, torch.tensor([so_far])))[0, -1]
+            scores[PAD_ID : BOS_ID + 1] = -torch.inf
+            so_far.append(int(scores.argmax()))
+            if so_far[-1] == EOS_ID:
+                return tuple(so_far[1:-1])
+    return tuple(so_far[1:])

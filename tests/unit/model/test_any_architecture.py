@@ -41,6 +41,11 @@ def sentences(model: Network) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 def test_steps_of_beams_with_random_ancestors_equal_one_pass_each(seed: int) -> None:
     model = network(seed)
     model.quick = False
+    check_steps(model)
+
+
+def check_steps(model: Network) -> None:
+    """Steps of K beams give what one pass over each beam's own past gives."""
     source_BS, mask_BS, _ = sentences(model)
     memory = model.encode(source_BS, mask_BS)
     state, beams, batch = model.start_decoding(memory, mask_BS, K, T), Beams(B, K), B
@@ -62,7 +67,11 @@ def test_steps_of_beams_with_random_ancestors_equal_one_pass_each(seed: int) -> 
 @pytest.mark.parametrize("seed", SEEDS)
 @torch.inference_mode()
 def test_a_sentence_alone_equals_the_same_in_a_batch_with_padding(seed: int) -> None:
-    model = network(seed)
+    check_alone(network(seed))
+
+
+def check_alone(model: Network) -> None:
+    """A sentence's hidden states do not depend on padding or on the sentences beside it."""
     source_BS, mask_BS, target_BT = sentences(model)
     together = model(source_BS, mask_BS, target_BT)
     other = model(torch.where(mask_BS, source_BS, (source_BS + 7) % 20), mask_BS, target_BT)

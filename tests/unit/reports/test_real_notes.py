@@ -8,10 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from ablations.cli.ui import _table as view
 from experiments.data.batches.batching import BatchPlan
 from experiments.data.encoding.encoded import open_encoded
+from experiments.device import INT8_FLAGS
 from experiments.store import provenance, results
 from experiments.store.results import EvaluationResult, Facts, Imported, TrainingResult
 from model.config import ModelConfig
@@ -25,6 +27,9 @@ from reports.trust.explain import as_text, explain
 from reports.trust.verify import SUFFIXES, verify
 from tests.unit.reports.real import Made, said, write
 
+no_int8 = pytest.mark.skipif(
+    not any(torch.cpu.get_capabilities().get(flag) for flag in INT8_FLAGS), reason="a processor without int8"
+)
 KINDS = ("translation", "parsing", "language", "ensembles", "own", "command")
 
 
@@ -97,6 +102,27 @@ def test_a_row_in_another_precision_is_warned_of(small):
     (warning,) = small["translation"].table().warnings
     assert warning == "The rows mix 2 precisions of training: fp32 (base, learned); bf16 (bf16)."
     assert small["translation"].table(rows="base,learned").warnings == ()
+
+
+@no_int8
+def test_a_row_that_is_evaluated_in_8_bits_is_named(small, tmp_path):
+    made = small["translation"].copied(tmp_path / "other")
+    before = {s.eval_id for s in made.table(rows="base").rows[0].outcomes[0].scored.values()}
+    made.study.write_text(
+        made.study.read_text() + '\n[[variation]]\nkey = "narrow"\nset = {evaluation.precision = "int8"}\n'
+    )
+    made.run(rows="narrow")
+    table = made.table(rows="base,narrow")
+    (base,), (narrow,) = (row.outcomes for row in table.rows)
+    assert base.run.run_id == narrow.run.run_id  # trained once
+    assert {s.eval_id for s in base.scored.values()} == before  # as without the row
+    assert not before & {s.eval_id for s in narrow.scored.values()}
+    assert {s.record.precision for s in narrow.scored.values()} == {"int8"}
+    assert "The rows mix 2 precisions of evaluation: fp32 (base); int8 (narrow)." in table.warnings
+    assert said(table, "Evaluated with products in 8 bits (int8): narrow.", "BLEU")
+    assert not said(made.table(rows="base"), "8 bits")
+    base_ppl, its_ppl = (row.measures["ppl"].mean for row in table.rows)
+    assert base_ppl != its_ppl == pytest.approx(base_ppl, rel=0.05)
 
 
 def test_a_perplexity_over_other_pieces_is_not_compared(small, tmp_path):
