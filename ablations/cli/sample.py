@@ -1,6 +1,7 @@
 """`ablations sample`: let a trained language model write."""
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,10 +15,12 @@ from experiments.errors import UserError
 
 def sample(
     words: Annotated[
-        list[str] | None, typer.Argument(metavar="[STUDY]", help="The study that trained the model; not with --run.")
+        list[str] | None,
+        typer.Argument(metavar="[STUDY]", help="The study that trained the model (not with --run or --model)."),
     ] = None,
     *,
     named: choose_run.Named,
+    model: Annotated[Path | None, typer.Option(metavar="DIR", help="A model written by `ablations export`.")] = None,
     prompt: Annotated[str, typer.Option(metavar="TEXT", help="The text to be continued; a document's start.")] = "",
     pieces: Annotated[int, typer.Option(metavar="N", min=1, help="The most pieces of each sample.")] = 200,
     samples: Annotated[int, typer.Option(metavar="N", min=1, help="How many continuations.")] = 1,
@@ -36,14 +39,18 @@ def sample(
     """Continue a text with a trained language model, up to the end of a document."""
     if not 0 < top_p <= 1:
         raise UserError(f"--top-p {top_p}: a probability above 0, 1 at most.")
-    named, _ = choose_run.study_first(named, words or (), [])
+    named, _ = choose_run.study_first(named, words or (), [], without=model is not None)
+    choose_run.only_model(model, named, checkpoint)
     spec = choose_run.device_spec(devices)
-    found = choose_run.find_trained(named, selectors, ("language_modelling",))
+    found = None if model else choose_run.find_trained(named, selectors, ("language_modelling",))
     from experiments.tasks.language.sampler import Choice, Sampler
     from experiments.tasks.language_config import LanguageConfig
 
-    assert isinstance(found.config, LanguageConfig)
-    sampler = Sampler.of_run(found.config, found.attempt, spec, precision, checkpoint)
+    if model:
+        sampler = Sampler.load(model, spec, precision)
+    else:
+        assert found is not None and isinstance(found.config, LanguageConfig)
+        sampler = Sampler.of_run(found.config, found.attempt, spec, precision, checkpoint)
     texts = sampler.sample(prompt, pieces, Choice(temperature, top_k, top_p), samples, draw_seed)
     out = for_data()
     for number, text in enumerate(texts, start=1):

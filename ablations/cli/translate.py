@@ -90,10 +90,7 @@ def _load(
     precision: str,
     devices: str,
 ) -> "Translator":
-    if model is not None and (named.run is not None or named.study is not None):
-        raise UserError("--model names an exported folder: leave out either --model, or STUDY and --run.")
-    if model is not None and checkpoint is not None:
-        raise UserError("--model names an exported folder, which has one set of weights: leave out --checkpoint.")
+    choose_run.only_model(model, named, checkpoint)
     spec = choose_run.device_spec(devices)
     if model is not None:
         from experiments.evaluation.trained.translator import Translator

@@ -58,6 +58,14 @@ def study_first(
     return named, left
 
 
+def only_model(model: Path | None, named: Named, checkpoint: str | None) -> None:
+    """Raises UserError if an exported folder is named and a run or a checkpoint too."""
+    if model is not None and (named.run is not None or named.study is not None):
+        raise UserError("--model names an exported folder: leave out either --model, or STUDY and --run.")
+    if model is not None and checkpoint is not None:
+        raise UserError("--model names an exported folder, which has one set of weights: leave out --checkpoint.")
+
+
 DOES = {"translation": "translate", "language_modelling": "continue text"}
 
 
@@ -72,7 +80,8 @@ def find_trained(named: Named, selectors: Selectors, tasks: Sequence[str] = ("tr
         raise UserError(f"The run {run_id} is not trained in {store.root}; train it with `ablations run`.")
     if result.task not in tasks:
         use = " Use `ablations sample`." if result.task == "language_modelling" else ""
-        raise UserError(f"The run {run_id} belongs to the task {result.task}, which does not {DOES[tasks[0]]}.{use}")
+        does = " or ".join(DOES[task] for task in tasks)
+        raise UserError(f"The run {run_id} belongs to the task {result.task}, which does not {does}.{use}")
     if result.ensemble:
         members = ", ".join(f"--run {member.run_id}" for member in result.ensemble)
         raise UserError(f"The run {run_id} is an ensemble, which has no weights of its own. Name a member: {members}.")

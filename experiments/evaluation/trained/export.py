@@ -1,4 +1,4 @@
-"""A trained model in one folder, for use elsewhere.
+"""A trained model in one folder, for use elsewhere; for Hugging Face's programs see huggingface/folder.py.
 
 config.json                     the run's configuration, its identity, and its code version
 final/model.safetensors         weights; meta.json beside them has their hash
@@ -14,17 +14,22 @@ from experiments.config import DeviceSpec, RunConfig
 from experiments.data.encoding.encoded import model_names
 from experiments.device import Device
 from experiments.errors import UserError, explain_os_errors
+from experiments.evaluation.trained.exported import FORMAT
 from experiments.evaluation.trained.trained import load_model, load_tokenizers, model_sizes, spacing
-from experiments.evaluation.trained.translator import FORMAT
 from experiments.store.sealed import write_json
 from experiments.training.checkpoints import checkpoint
 from model.cost import num_params
+from model.protocol import Network
 
 _README = """# {title}
 
-A Transformer of {params:.1f} million parameters, {steps:,} steps of training, checkpoint: {choice}.
+A network of {params} million parameters, {steps:,} steps of training, checkpoint: {choice}.
 
-Translate on the command line:
+{use}
+`final/model.safetensors` holds the weights (fp32), `config.json` every setting, `{tokenizers}` the vocabulary
+({units}). Run {run_id}, seed {seed}, commit {commit}.
+"""
+_TRANSLATE = """Translate on the command line:
 
     ablations translate --model {name} < input.txt > output.txt
 
@@ -33,9 +38,18 @@ and in Python:
     from experiments.evaluation.trained.translator import Translator
     translator = Translator.load("{name}")
     print(translator.translate(["A sentence."]))
+"""
+_WRITE = """Continue a text on the command line:
 
-`final/model.safetensors` holds the weights (fp32), `config.json` every setting, `{tokenizers}` the vocabulary
-({units}). Run {run_id}, seed {seed}, commit {commit}.
+    ablations sample --model {name} --prompt "Text"
+
+and in Python:
+
+    from experiments.tasks.language.sampler import Choice, Sampler
+    sampler = Sampler.load("{name}")
+    print(sampler.sample("Text", pieces=50, choice=Choice(temperature=0.8)))
+
+Programs of Hugging Face read what `ablations export --format huggingface` writes.
 """
 
 
@@ -43,11 +57,7 @@ def export(
     config: RunConfig, attempt: Path, folder: Path, *, run_id: str, choice: str, facts: Mapping[str, Any]
 ) -> None:
     """Write the model of an attempt to `folder`, which must be new or empty. Raises UserError."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder} exists and is not empty: name a new folder.")
-    device = Device.open(DeviceSpec(), "fp32")
-    model = load_model(config, choice, spacing(config, choice), attempt, device)
-    load_tokenizers(config, attempt)  # checks them
+    model = loaded(config, attempt, folder, choice)
     tokenizers = list(dict.fromkeys(model_names(config.model.shared_vocabulary)))
     with explain_os_errors(f"write {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -66,8 +76,8 @@ def export(
         )
         text = _README.format(
             title=folder.name,
-            name=folder.name,
-            params=num_params(config.model, *model_sizes(config, attempt)) / 1e6,
+            use=(_TRANSLATE if config.needs_encoder else _WRITE).format(name=folder.name),
+            params=millions(num_params(config.model, *model_sizes(config, attempt))),
             steps=config.training.train_steps,
             choice=choice,
             units="bytes of UTF-8" if config.data.units == "byte" else f"SentencePiece, {config.data.units}",
@@ -77,3 +87,17 @@ def export(
             commit=facts.get("commit") or "unknown",
         )
         (folder / "README.md").write_text(text, encoding="utf-8")
+
+
+def loaded(config: RunConfig, attempt: Path, folder: Path, choice: str) -> Network:
+    """The model that is to be written to `folder`. Raises UserError unless that is new or empty."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder} exists and is not empty: name a new folder.")
+    load_tokenizers(config, attempt)  # checks them
+    device = Device.open(DeviceSpec(), "fp32")
+    return load_model(config, choice, spacing(config, choice), attempt, device)
+
+
+def millions(params: int) -> str:
+    """Parameters in millions, three digits of them."""
+    return f"{params / 1e6:.3g}"

@@ -16,11 +16,10 @@ from experiments.device import Device
 from experiments.errors import UserError
 from experiments.evaluation.decode.beam import SearchSettings
 from experiments.evaluation.decode.translate import translate
+from experiments.evaluation.trained.exported import exported_config
 from experiments.evaluation.trained.trained import load_chosen, load_tokenizers
-from experiments.store.sealed import read_json
 from model.protocol import Network
 
-FORMAT = "transformer-ablations model 1"
 WINDOWS = (64, 256, 1024, 4096)  # lines in memory at once: few at first, so that output begins early
 MAX_PIECES = 1024  # of a source line; longer lines are rarely sentences, and attention grows with the square
 
@@ -59,7 +58,8 @@ class Translator:
     def load(cls, folder: Path | str, spec: DeviceSpec | None = None, precision: str = "fp32") -> "Translator":
         """Load from a folder of `ablations export`. Raises UserError for another or a damaged folder."""
         attempt = Path(folder)
-        return cls.of_run(exported_config(attempt), attempt, spec or DeviceSpec(), precision, "last")
+        config = exported_config(attempt, RunConfig, "translation")
+        return cls.of_run(config, attempt, spec or DeviceSpec(), precision, "last")
 
     def translate(self, lines: Iterable[str], settings: SearchSettings | None = None) -> list[str]:
         """The best translation of each line; an empty line stays empty."""
@@ -115,16 +115,3 @@ class Translator:
             over_long(first + number, len(source))
             sources[number] = []
         return sources
-
-
-def exported_config(folder: Path) -> RunConfig:
-    """The configuration of an exported model. Raises UserError."""
-    try:
-        found = read_json(folder / "config.json")
-    except OSError as error:
-        raise UserError(f"{folder} is not an exported model: config.json cannot be read ({error}).") from None
-    if found is None:
-        raise UserError(f"{folder} is not an exported model: it has no config.json.")
-    if found.get("format") != FORMAT:
-        raise UserError(f"{folder} was exported by another version: its format is {found.get('format')!r}.")
-    return RunConfig.from_mapping(found["config"])

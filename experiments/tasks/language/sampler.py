@@ -14,6 +14,7 @@ from experiments.config import DeviceSpec
 from experiments.data.encoding.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer
 from experiments.device import Device
 from experiments.evaluation.in_batches import evaluating
+from experiments.evaluation.trained.exported import exported_config
 from experiments.evaluation.trained.trained import load_chosen, load_tokenizers
 from experiments.tasks.language_config import LanguageConfig
 from model.protocol import Network, SearchState
@@ -44,6 +45,13 @@ class Sampler:
         device = Device.open(spec, precision)
         model = load_chosen(config, choice, attempt, device)
         return cls(model, load_tokenizers(config, attempt)[0], device, config.data.window)
+
+    @classmethod
+    def load(cls, folder: Path | str, spec: DeviceSpec | None = None, precision: str = "fp32") -> "Sampler":
+        """Load from a folder of `ablations export`. Raises UserError for another or a damaged folder."""
+        attempt = Path(folder)
+        config = exported_config(attempt, LanguageConfig, "language_modelling")
+        return cls.of_run(config, attempt, spec or DeviceSpec(), precision, "last")
 
     def sample(self, prompt: str, pieces: int, choice: Choice, samples: int = 1, seed: int = 1) -> list[str]:
         """Continuations of a text, of up to so many pieces each, or to the end of the document."""
