@@ -1,6 +1,7 @@
 """State of the process and of the user's files that every test restores."""
 
 import sys
+import tempfile
 from collections.abc import Iterator
 
 import pytest
@@ -12,10 +13,17 @@ __all__ = ["ray_cluster", "slurm"]
 
 @pytest.fixture(autouse=True, scope="session")
 def _state_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Tests sign jobs with their own key, and have their own cache."""
-    with pytest.MonkeyPatch.context() as patched:
+    """Tests sign jobs with their own key, and have their own cache and folder of temporary files, as their children."""
+    with (
+        pytest.MonkeyPatch.context() as patched,
+        tempfile.TemporaryDirectory(prefix="t-", ignore_cleanup_errors=True) as short,
+    ):
         patched.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         patched.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        # removed here: a worker of xdist ends without atexit. Not in pytest's folder: its path is long, and the path of
+        # a socket (Ray's below TMPDIR too) may have 107 characters
+        patched.setenv("TMPDIR", short)
+        patched.setattr(tempfile, "tempdir", short)
         yield
 
 

@@ -103,7 +103,7 @@ def flip_all(kinds: Iterable[Kind], seed: int, most: int = ALL_BITS) -> dict[str
 
 def printed(study: Path | str, store: Path, seeds: int | None = None) -> dict[str, str]:
     """A table in every format, with the warnings that go to the terminal."""
-    chosen = choose_table(str(study), Selectors(seeds=seeds, store=store), used=False)
+    chosen = choose_table(str(study), Selectors(seeds=seeds, store=store), print, used=False)
     table = table_of(chosen)
     warnings = "".join(f"warning: {warning}\n" for warning in table.warnings)
     return {name: render(table, name) + warnings for name in RENDERERS}
@@ -129,7 +129,7 @@ class Printing:
         return found
 
     def _found(self) -> dict[str, str]:
-        chosen = choose_table(str(self._study), Selectors(seeds=self._seeds, store=self._store), used=False)
+        chosen = choose_table(str(self._study), Selectors(seeds=self._seeds, store=self._store), print, used=False)
         plan = chosen.plan
         outcomes = collect(plan, chosen.store, chosen.columns)
         parts = [(o.run.run_id, o.run.state, o.record, o.harm, [s.record for s in o.scored.values()]) for o in outcomes]

@@ -14,17 +14,17 @@ from typing import Any
 from ablations.api.given import Names, Settings, printing, selectors
 from ablations.api.tables import LoadedTable, PlannedTable
 from ablations.plan.planned import Plan, PlannedRun
+from ablations.service import progress_words as words
 from ablations.service.enqueue import wanted
 from ablations.service.obstacles import obstacles, paragraphs
 from ablations.service.selected import Selected, SelectedTable, choose, choose_table, device_count
 from ablations.service.tables import BY_STUDY
 from ablations.service.train import Training, options_for
 from ablations.service.work import WorkOptions, engine_settings, held
-from ablations.study.messages import duration, number
+from ablations.study.messages import number
 from experiments.errors import UserError
 from experiments.jobs.coordinator.reporter import Summary, View
 from experiments.jobs.coordinator.watch import HANG_S
-from experiments.jobs.queue.states import State
 from experiments.store.layout import Store
 from reports.results.failures import failures
 
@@ -50,7 +50,7 @@ def load(
     choices: columns, hide, plain, paper, digits, units, caption, notes … as in `ablations report` (docs/printing.md).
     """
     how = printing(choices)
-    chosen = choose_table(str(study), selectors(store, state_dir, profile, corpus, rows, seeds, set))
+    chosen = choose_table(str(study), selectors(store, state_dir, profile, corpus, rows, seeds, set), _say)
     return LoadedTable(_at_present(chosen), significance, provisional, how)
 
 
@@ -103,7 +103,8 @@ def run(
 ) -> LoadedTable:
     """Train and evaluate the missing runs of a table, and return the table.
 
-    Raises UserError if a run failed, with the reasons; what finished is kept, and `ablations.load` returns it.
+    Raises UserError if a run failed or was not started, with the reasons; what finished is kept, and `ablations.load`
+    returns it.
     Interrupt once (Ctrl-C, or the notebook's stop button): children save a checkpoint first, and the same call
     continues there.
     progress: write a line to standard error every ten seconds.
@@ -132,8 +133,8 @@ def run(
     if summary.interrupted:
         raise KeyboardInterrupt("stopped; the same call continues from the last checkpoints")
     table = LoadedTable(_at_present(chosen), "auto", False, BY_STUDY)
-    if summary.failed:
-        raise UserError(_failed(table, chosen, summary))
+    if summary.failed or summary.left:
+        raise UserError(" ".join(filter(None, [_failed(table, chosen, summary), _left(chosen, summary)])))
     return table
 
 
@@ -150,7 +151,8 @@ def _work(store: Store, working: WorkOptions, say: Callable[[str], None]) -> Sum
         nonlocal shown_at
         if time.monotonic() - shown_at >= PROGRESS_EVERY_S:
             shown_at = time.monotonic()
-            say(_in_words(view))
+            line = words.summary(words.counted(view.counts), view.preparing, view.left_s)
+            say("; ".join([line, *words.lines(view)]))
 
     summary = working.start(store, "empty", show)
     for reason in held(store):
@@ -158,18 +160,9 @@ def _work(store: Store, working: WorkOptions, say: Callable[[str], None]) -> Sum
     return summary
 
 
-def _in_words(view: View) -> str:
-    counts = [f"{view.counts[state]} {state.value}" for state in State if view.counts[state]]
-    left = f"about {duration(view.left_s)} left" if view.left_s else ""
-    running = []
-    for one in view.running:
-        job, step = one.claimed.job, one.progress.step
-        steps = f" step {step}/{job.total_steps}" if step is not None and job.total_steps else ""
-        running.append(f"{job.members[0].row if job.members else job.run_id}{steps}")
-    return "; ".join(filter(None, [", ".join(counts), view.preparing, left, ", ".join(running)]))
-
-
 def _failed(table: LoadedTable, chosen: Selected, summary: Summary) -> str:
+    if not summary.failed:
+        return ""
     found = failures(table.as_built, chosen.store)[:3]
     reasons = [f"{one.row} (seed {one.seed}): {(one.message.strip().splitlines() or ['ended'])[0]}" for one in found]
     logs = [chosen.store.attempt_folder(one.run_id, one.attempt) / "log.txt" for one in found if one.attempt]
@@ -178,6 +171,15 @@ def _failed(table: LoadedTable, chosen: Selected, summary: Summary) -> str:
         "The others are kept: ablations.load returns the table with gaps, and the same call of ablations.run tries "
         "the failed runs again."
     )
+
+
+def _left(chosen: Selected, summary: Summary) -> str:
+    """Runs that were not started: `ablations drain`, or they are held."""
+    if not summary.left:
+        return ""
+    why = "; ".join(held(chosen.store)) or "another process asked for no more runs to start (`ablations drain`)"
+    were = "was" if summary.left == 1 else "were"
+    return f"{number(summary.left, 'run')} {were} not started: {why}. The same call of ablations.run continues."
 
 
 def _say(line: str) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ablations.cli import options
-from ablations.cli.terminal import print_json
+from ablations.cli.terminal import print_json, say
 from ablations.service.enqueue import member
 from ablations.service.queued_runs import all_rows
 from ablations.service.selected import Place, Selectors, choose
@@ -48,7 +48,7 @@ def bundle(
     """Pack a finished table into a file. `ablations report FILE` prints it anywhere, without corpus or GPU."""
     if anonymous and as_recorded:
         raise UserError("--anonymous removes what --as-recorded keeps: give only one of them.")
-    study, selectors = selectors.with_last(study)
+    study, selectors = selectors.with_last(study, say)
     chosen = choose(study, selectors, there=True, used=True)
     suffix = CRATE_SUFFIX if crate else SUFFIX
     path = out or Path(f"{chosen.study.name}{suffix}")

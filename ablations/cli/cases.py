@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ablations.cli import options
+from ablations.cli.terminal import say
 from ablations.service.selected import Selectors, choose
 from experiments.errors import UserError
 from reports.render.csv import text
@@ -31,7 +32,7 @@ def cases(
     format_ = "json" if as_json else format_
     if format_ not in _WRITERS:
         raise UserError(f"--format {format_}: write one of {', '.join(_WRITERS)}.")
-    study, selectors = selectors.with_last(study)
+    study, selectors = selectors.with_last(study, say)
     chosen = choose(study, replace(selectors, seeds=seed), there=True)
     found = collect_cases(chosen.plan, chosen.store, of_set, seed, differing=differing)
     shown = Cases(found.heads, found.lines[:limit] if limit else found.lines)

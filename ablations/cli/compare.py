@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ablations.cli import options
-from ablations.cli.terminal import print_json
+from ablations.cli.terminal import print_json, say
 from ablations.service.selected import SelectedTable, Selectors, choose_table
 from ablations.service.tables import table_of
 from ablations.study.messages import number
@@ -45,9 +45,9 @@ def compare(
 
     def choose(name: str, store: Path) -> SelectedTable:
         chosen = replace(Selectors() if is_bundle(name) else selectors, store=store)
-        return choose_table(name, chosen, used=store == selectors.store)
+        return choose_table(name, chosen, say, used=store == selectors.store)
 
-    study, selectors = selectors.with_last(study)
+    study, selectors = selectors.with_last(study, say)
     chosen = choose(study, selectors.store)
     table = table_of(chosen, "none")
     look, counts, name = _other(chosen, against, revision, choose, study, selectors.store)

@@ -2,6 +2,7 @@
 
 from ablations.cli import options
 from ablations.cli.run import run_chosen
+from ablations.cli.terminal import say
 from ablations.service.enqueue import wanted
 from ablations.service.made_again import trained_again
 from ablations.service.nearest import nearest_with_results
@@ -20,7 +21,7 @@ def evaluate(
 
     For example: ablations evaluate table3 --set evaluation.beam_size=1
     """
-    study, selectors = selectors.with_last(study)
+    study, selectors = selectors.with_last(study, say)
     chosen = choose(study, selectors, there=True, used=True)
     plan = chosen.plan
     needed = {run_id for run in plan.runs for run_id in run.members or (run.run_id,)}  # of a branch not its trunk

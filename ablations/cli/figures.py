@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from ablations.cli import options
-from ablations.cli.terminal import print_json
+from ablations.cli.terminal import print_json, say
 from ablations.service.nearest import nearest_with_results
 from ablations.service.selected import Selectors, choose_table
 from ablations.service.tables import table_of
@@ -29,8 +29,8 @@ def figures(
     wanted = [part.strip() for part in formats.split(",")]
     if not all(part in FORMATS for part in wanted):
         raise UserError(f"--formats {formats}: choose from {', '.join(FORMATS)}, separated by commas.")
-    study, selectors = selectors.with_last(study)
-    chosen = choose_table(study, selectors)
+    study, selectors = selectors.with_last(study, say)
+    chosen = choose_table(study, selectors, say)
     from reports.figures.draw import draw  # imported late: matplotlib takes a second
 
     drawn = draw(table_of(chosen, significance), chosen.store, wanted)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 import typer
 
 from ablations.cli import exits, options
-from ablations.cli.terminal import print_json
+from ablations.cli.terminal import print_json, say
 from ablations.service.origins import study_queued, with_corpus
 from ablations.service.selected import Selectors, choose_table, open_bundle
 from ablations.service.table_options import TableOptions
@@ -55,7 +55,7 @@ def verify(
     named, tests = said.pop("study", None), said.pop("significance", None)
     if study is None and named is None:
         typer.echo(f"{file} does not name its study", err=True)
-        study, selectors = selectors.with_last(None)
+        study, selectors = selectors.with_last(None, say)
     study = study or _find(named, file, selectors)
     if not is_bundle(study):
         own = {name: value for name, value in said.items() if name not in _PRINTING}
@@ -63,7 +63,7 @@ def verify(
         selectors = with_corpus(selectors)
     said_printing = {name: said[name] for name in _PRINTING if name in said and getattr(printing, name) is None}
     printing = replace(printing, **said_printing)
-    table = table_of(choose_table(study, selectors), significance or tests or "auto", printing=printing)
+    table = table_of(choose_table(study, selectors, say), significance or tests or "auto", printing=printing)
     verdict = verifying.verify(text, table, format_)
     if as_json:
         print_json({"file": str(file), "cells": verdict.cells, "changed": list(verdict.changed)})
@@ -84,7 +84,7 @@ def _verify_bundle(file: Path, as_json: bool) -> None:
         lines,
     )
 
-    bundle = open_bundle(file)
+    bundle = open_bundle(file, say)
     table = build_table(bundle.plan, bundle.store, bundle.columns)
     found = list(differences(bundle, table))
     if as_json:
@@ -146,7 +146,7 @@ def explain(
         study, cell = None, study
     if cell is None:
         raise UserError("explain: name a cell, ROW.COLUMN, or a row: `ablations explain table3 A-h16.bleu`.")
-    chosen = choose_table(*selectors.with_last(study))
+    chosen = choose_table(*selectors.with_last(study, say), say)
     found = explaining.explain(table_of(chosen, significance), cell)
     if as_json:
         print_json(found)

@@ -24,39 +24,17 @@ def _studies(incomplete: str) -> list[str]:
     return [name for name in (*builtin_studies(), *files) if name.startswith(incomplete)]
 
 
-StudyName = Annotated[
-    str,
-    typer.Argument(
-        metavar="STUDY",
-        help="A built-in study (`ablations studies`) or the path of a .toml file.",
-        autocompletion=_studies,
-    ),
-]
-StudyOrBundle = Annotated[
-    str,
-    typer.Argument(
-        metavar="STUDY",
-        help="A built-in study, the path of a .toml file, or a bundle (.tar.gz, .zip).",
-        autocompletion=_studies,
-    ),
-]
-LastStudy = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="[STUDY]",
-        help="A built-in study, or the path of a .toml file; if unset, the last selection used in the store.",
-        autocompletion=_studies,
-    ),
-]
-LastStudyOrBundle = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="[STUDY]",
-        help="A built-in study, the path of a .toml file, or a bundle (.tar.gz, .zip); if unset, the last selection "
-        "used in the store.",
-        autocompletion=_studies,
-    ),
-]
+_FILE, _BUNDLE = "the path of a .toml file", "a bundle (.tar.gz, .zip)"
+_LAST = "; if unset, the last selection used in the store"
+
+
+def _study(metavar: str, about: str) -> Any:
+    return typer.Argument(metavar=metavar, help=about, autocompletion=_studies)
+
+
+StudyName = Annotated[str, _study("STUDY", f"A built-in study (`ablations studies`) or {_FILE}.")]
+LastStudy = Annotated[str | None, _study("[STUDY]", f"A built-in study, or {_FILE}{_LAST}.")]
+LastStudyOrBundle = Annotated[str | None, _study("[STUDY]", f"A built-in study, {_FILE}, or {_BUNDLE}{_LAST}.")]
 Devices = Annotated[
     str, typer.Option(metavar="SLOTS", help="auto, cpu:NxT, cuda:0,2, cuda:*x3; in run also cpu:auto, cuda:*xauto.")
 ]

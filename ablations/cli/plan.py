@@ -9,7 +9,7 @@ import typer
 
 from ablations.cli import options
 from ablations.cli.noise import seeds_needed
-from ablations.cli.terminal import plain_progress, print_json
+from ablations.cli.terminal import plain_progress, print_json, say
 from ablations.plan.ensembles import in_words
 from ablations.plan.planned import Plan, PlannedRun, plan_as_json
 from ablations.service.enqueue import wanted
@@ -41,7 +41,7 @@ def plan(
 ) -> None:
     """Show the runs of a table: settings, parameters, predicted cost, and state."""
     wide = device_count(devices_per_run)
-    study, selectors = selectors.with_last(study)
+    study, selectors = selectors.with_last(study, say)
     chosen = choose(study, selectors, many=yes, used=True)
     chosen = replace(chosen, devices_per_run=wide)
     planned, slots = chosen.plan, parse_slots(devices)

@@ -15,16 +15,15 @@ from rich.table import Table
 from rich.text import Text
 
 from ablations.cli.terminal import unguarded, visible
+from ablations.service import progress_words as words
 from ablations.service.work import WorkOptions, held
 from ablations.study.messages import duration
-from experiments.identity import seed_in_words
-from experiments.jobs.attempts.attempt import RunningAttempt
 from experiments.jobs.coordinator.loop import Until
 from experiments.jobs.coordinator.reporter import Summary, View
 from experiments.jobs.coordinator.watch import GRACE_S
 from experiments.jobs.queue.queue import Queue
 from experiments.jobs.queue.states import State
-from experiments.processes.load import gpus_percent, processors_percent
+from experiments.processes.load import GpuLoad, processors_percent
 from experiments.store.layout import Store
 
 PLAIN_EVERY_S = 10.0
@@ -80,18 +79,17 @@ class Live:
             self._live.update(Group(summary, _bars(view)), refresh=True)
         elif time.monotonic() - self._printed_at >= PLAIN_EVERY_S:
             self._printed_at = time.monotonic()
-            print("; ".join([self._summary(view), *_lines(view)]), file=sys.stderr, flush=True)
+            print("; ".join([self._summary(view), *words.lines(view)]), file=sys.stderr, flush=True)
 
     def _summary(self, view: View) -> str:
         counts = self._counts_of(view.counts)
-        words = [f"{counts[state]} {state.value}" for state in State if counts.get(state)]
+        counted = words.counted(counts)
         if self._watched:
-            words = [f"{self._watched.name}: {words[0]}", *words[1:]] if words else [self._watched.name]
+            counted = [f"{self._watched.name}: {counted[0]}", *counted[1:]] if counted else [self._watched.name]
         left = view.left_s
         if left is None and self._watched and self._watched.expected_s is not None:
             left = max(0.0, self._watched.expected_s - (time.monotonic() - self._began))
-        eta = f"about {duration(left)} left" if left else ""
-        return ", ".join(filter(None, [*words, view.preparing, eta, STOPPING if view.stopping else ""]))
+        return words.summary(counted, view.preparing, left, STOPPING if view.stopping else "")
 
     def _counts_of(self, queue: Mapping[State, int]) -> Mapping[State, int]:
         """The states of the table's runs, read again when the queue's counts have changed."""
@@ -110,11 +108,13 @@ class _Load:
 
     def __init__(self) -> None:
         self._read_at, self._words = 0.0, ""
+        self._gpus: GpuLoad | None = None
         processors_percent()  # the first call knows no interval
 
     def words(self) -> str:
         if time.monotonic() - self._read_at >= LOAD_EVERY_S:
-            gpus = ", ".join(f"{percent} %" for percent in gpus_percent())
+            self._gpus = self._gpus or GpuLoad()  # at the first look: elsewhere than in a terminal there is none
+            gpus = ", ".join(f"{percent} %" for percent in self._gpus.percent())
             self._read_at = time.monotonic()
             self._words = f"CPU {processors_percent():.0f} %" + (f", GPU {gpus}" if gpus else "")
         return self._words
@@ -128,42 +128,7 @@ def _bars(view: View) -> Table:
     for live in view.running:
         job, step = live.claimed.job, live.progress.step
         bar = ProgressBar(job.total_steps or 1, step or 0, width=BAR) if job.total_steps else Text("")
-        texts = [_name(live), _step(live), ", ".join(_numbers(live)), f"on {live.slot.name}"]
+        texts = [words.name(live), words.step(live), ", ".join(words.numbers(live)), f"on {live.slot.name}"]
         name, *rest = (Text(visible(text), overflow="ellipsis") for text in texts)
         grid.add_row(name, bar, *rest)
     return grid
-
-
-def _lines(view: View) -> list[str]:
-    return [
-        " ".join(filter(None, [_name(live), _step(live), ", ".join(_numbers(live)), f"on {live.slot.name}"]))
-        for live in view.running
-    ]
-
-
-def _name(live: RunningAttempt) -> str:
-    job = live.claimed.job
-    return f"{job.members[0].row if job.members else job.run_id} ({seed_in_words(job.seed)})"
-
-
-def _step(live: RunningAttempt) -> str:
-    total, step = live.claimed.job.total_steps, live.progress.step
-    at = f"step {step:,}/{total:,}" if step is not None and total else ""
-    return " ".join(filter(None, [live.progress.doing, at]))
-
-
-def _numbers(live: RunningAttempt) -> list[str]:
-    """The newest loss, perplexity and speed, or the first numbers that the user's trainer has logged; time left."""
-    values = live.progress.metrics
-    if live.progress.doing != "training":
-        return []
-    shown = [f"{word} {values[name]:.4g}" for name, word in NUMBERS.items() if name in values]
-    if not shown:
-        shown = [f"{name} {value:.4g}" for name, value in list(values.items())[:2] if isinstance(value, int | float)]
-    if "target_tokens_per_s" in values:
-        shown.append(f"{values['target_tokens_per_s']:,.0f} tokens/s")
-    left = live.progress.left_s(live.claimed.job.total_steps)
-    return [*shown, *([f"{duration(left)} left"] if left else [])]
-
-
-NUMBERS = {"loss": "loss", "perplexity": "ppl", "dev_perplexity": "dev ppl"}

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections import Counter
+from collections.abc import Iterable
 from typing import Annotated
 
 import typer
@@ -13,6 +14,7 @@ from ablations.study.messages import number
 from experiments.errors import Damaged, UserError
 from experiments.jobs.queue.queue import Queue
 from experiments.jobs.queue.states import State
+from experiments.records import TrackedRun
 from experiments.store.durable import remove_folder
 from experiments.store.layout import Store
 from experiments.store.pruning import removable, remove, size
@@ -75,43 +77,33 @@ def rebuild(
     """Write MLflow's database again from the runs' events and results; or a sink's files."""
     opened = place.open()
     if sink is not None:
-        _rebuild_sink(opened, sink, as_json)
-        return
+        check_sink(sink)
+    what, where = ("database", opened.mlflow_db) if sink is None else ("folder", folder_of(opened, sink))
     with _alone(opened):
         runs = list(tracked_runs(opened))
-        problems = rebuild_tracking(opened, runs)
+        problems = rebuild_tracking(opened, runs) if sink is None else _rebuild_sink(opened, sink, runs)
+    written = len(runs) - len(problems)
     if as_json:
-        print_json({"database": str(opened.mlflow_db), "runs": len(runs) - len(problems), "problems": problems})
-        raise typer.Exit(exits.FAILED if problems else exits.DONE)
-    for line in problems:
-        typer.echo(f"could not be written: {line}", err=True)
-    typer.echo(f"{opened.mlflow_db}: {number(len(runs) - len(problems), 'run')}")
+        print_json({what: str(where), "runs": written, "problems": problems})
+    else:
+        for line in problems:
+            typer.echo(f"could not be written: {line}", err=True)
+        typer.echo(f"{where}: {number(written, 'run')}")
     if problems:
         raise typer.Exit(exits.FAILED)
 
 
-def _rebuild_sink(store: Store, sink: str, as_json: bool) -> None:
-    """The sink's folder, new. Raises UserError for a sink that cannot be used here."""
-    check_sink(sink)
-    with _alone(store):
-        runs = list(tracked_runs(store))
-        remove_folder(folder_of(store, sink))
-        writer, problems = SinkProcess(store, sink), list[str]()
-        for run in runs:
-            try:
-                writer.sync(run)
-            except SinkError as error:
-                problems.append(f"{run.run_id}: {error}")
-        writer.close()
-    if as_json:
-        written = {"folder": str(folder_of(store, sink)), "runs": len(runs) - len(problems), "problems": problems}
-        print_json(written)
-        raise typer.Exit(exits.FAILED if problems else exits.DONE)
-    for line in problems:
-        typer.echo(f"could not be written: {line}", err=True)
-    typer.echo(f"{folder_of(store, sink)}: {number(len(runs) - len(problems), 'run')}")
-    if problems:
-        raise typer.Exit(exits.FAILED)
+def _rebuild_sink(store: Store, sink: str, runs: Iterable[TrackedRun]) -> list[str]:
+    """The sink's folder, new; returns what could not be written."""
+    remove_folder(folder_of(store, sink))
+    writer, problems = SinkProcess(store, sink), list[str]()
+    for run in runs:
+        try:
+            writer.sync(run)
+        except SinkError as error:
+            problems.append(f"{run.run_id}: {error}")
+    writer.close()
+    return problems
 
 
 def _alone(store: Store) -> contextlib.AbstractContextManager[None]:

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 from ablations.cli import exits, options
-from ablations.cli.terminal import unguarded
+from ablations.cli.terminal import say, unguarded
 from ablations.service.nearest import nearest_with_results
 from ablations.service.selected import SelectedTable, Selectors, choose_table
 from ablations.service.table_options import TableOptions
@@ -50,8 +50,8 @@ def report(
     The choices of columns, notes and so on may also stand in the study (docs/printing.md). CSV and JSON have every
     column, unless some are chosen here.
     """
-    study, selectors = selectors.with_last(study)
-    chosen = choose_table(study, selectors)
+    study, selectors = selectors.with_last(study, say)
+    chosen = choose_table(study, selectors, say)
     table = print_table(chosen, "json" if as_json else format_, out, significance, provisional, printing)
     gaps = missing_cells(table)
     if gaps and not is_bundle(study) and (near := nearest_with_results(study, selectors, chosen.plan)):

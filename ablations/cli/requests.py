@@ -52,14 +52,14 @@ def drain(place: Place, as_json: options.Json = False) -> None:
     """Let running runs finish and start no others; the rest stays queued for the next `ablations work`."""
     opened = place.open()
     holder = opened.coordinator()
+    if holder:
+        _ask(opened, [], lambda queue, _: queue.drain())
     if as_json:
         print_json({"coordinator": holder or None})
     elif not holder:
         typer.echo(f"no coordinator works on {opened.root}: nothing to drain")
     else:
         typer.echo(f"{holder} finishes its running runs, starts no others and ends")
-    if holder:
-        _ask(opened, [], lambda queue, _: queue.drain())
 
 
 def _records(rows: Iterable[JobStatus]) -> list[dict[str, str]]:

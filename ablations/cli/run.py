@@ -10,7 +10,7 @@ import typer
 from ablations.cli import exits, options
 from ablations.cli.progress import Live, Watched, work_on
 from ablations.cli.report import print_table
-from ablations.cli.terminal import plain_progress, print_json
+from ablations.cli.terminal import plain_progress, print_json, say
 from ablations.plan.planned import Plan, PlannedRun
 from ablations.service.enqueue import wanted
 from ablations.service.forecast import forecast
@@ -187,11 +187,6 @@ def _trust(store: Store, study: str) -> None:
         typer.echo(f"trusted from now on, in {number(count, 'run')} of {study}: {what}", err=True)
     if not jobs:
         typer.echo(f"{study}: nothing to trust, because none of its runs is held for its code", err=True)
-
-
-def say(line: str) -> None:
-    """A line on stderr: stdout is for the table."""
-    typer.echo(line, err=True)
 
 
 def _exit_if_bad(summary: Summary) -> None:

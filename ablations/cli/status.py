@@ -14,7 +14,7 @@ from rich.text import Text
 
 from ablations.cli import options
 from ablations.cli.tables import note
-from ablations.cli.terminal import print_json, unguarded, visible
+from ablations.cli.terminal import print_json, say, unguarded, visible
 from ablations.service.collect_detached import collect_detached
 from ablations.service.queued_runs import label
 from ablations.service.selected import Selected, Selectors, choose
@@ -64,7 +64,7 @@ def _table(study: str | None, selectors: Selectors) -> Selected | None:
     if study is not None:
         return choose(study, selectors, there=True, used=True)
     try:
-        table = choose(*selectors.with_last(None), there=True)
+        table = choose(*selectors.with_last(None, say), there=True)
         table.replan()
     except UserError:  # the queue is shown without it
         return None

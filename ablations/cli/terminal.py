@@ -69,6 +69,11 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=1, ensure_ascii=False))
 
 
+def say(line: str) -> None:
+    """A line on standard error: standard output is for tables and data."""
+    print(line, file=sys.stderr, flush=True)
+
+
 def plain_progress(what: str, done: int, total: int) -> None:
     """Show progress of a preparation on one line of the terminal; prints nothing if output is not a terminal."""
     terminal = unguarded(sys.stderr)

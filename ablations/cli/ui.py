@@ -12,6 +12,7 @@ import typer
 
 from ablations.cli import options
 from ablations.cli.report import page
+from ablations.cli.terminal import say
 from ablations.plan.planned import Plan
 from ablations.service.enqueue import member
 from ablations.service.nearest import nearest_with_results
@@ -70,9 +71,9 @@ def ui(
 def _chosen(study: str | None, selectors: Selectors, *, sent: bool) -> Selected | None:
     """The named table, else that of the last selection; None if it has no finished run, unless it is to be sent."""
     if study is not None or sent:
-        return choose(*selectors.with_last(study), there=True, used=True)
+        return choose(*selectors.with_last(study, say), there=True, used=True)
     try:
-        last = choose(*selectors.with_last(None), there=True)
+        last = choose(*selectors.with_last(None, say), there=True)
         return last if any(last.store.result(run.run_id) for run in last.plan.runs) else None
     except UserError:  # without it, the pages show what is there
         return None

@@ -37,7 +37,7 @@ def check_heads(study: Study, task: Task) -> None:
         if name in _measured(task):
             raise UserError(
                 f"{study.origin}, [published]: the table of the task {study.task} has a column for {name!r} already, "
-                "in which published numbers stand beside those of the runs. Leave the name out there, or take another."
+                "which prints published numbers next to those of the runs. Leave the name out there, or take another."
             )
 
 

@@ -1,6 +1,6 @@
 """The runs of one row: a training per seed, a branch of each, runs from elsewhere, or an ensemble."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -54,51 +54,20 @@ def runs_of(
         config = row.config_of(seed)
         digests = with_trunk(data, Trunk(trunks[place], row.shared_steps)) if trunks else data
         run_id, adopted = inputs.find(config, digests)
-        evaluations = tuple(
-            PlannedEvaluation(spec, eval_identity(run_id, spec.settings, spec.inputs)) for spec in specs
-        )
-        state = state_of(run_id, [evaluation.eval_id for evaluation in evaluations])
-        runs.append(
-            _planned(
-                row,
-                seed=seed,
-                config=config,
-                run_id=run_id,
-                inputs=digests,
-                evaluations=evaluations,
-                num_params=num_params,
-                cost=cost,
-                adopted=adopted,
-                **state_fields(state),
-            )
-        )
+        of_seed = {"seed": seed, "inputs": digests, "adopted": adopted}
+        runs.append(_planned(row, config, run_id, specs, state_of, num_params=num_params, cost=cost, **of_seed))
     return runs
 
 
 def imported_runs(study: Study, row: PlannedRow, task: Task, store: Path, state_of: StateOf) -> list[PlannedRun]:
     """One run per seed, named by study and row. How its sets were decoded elsewhere is not known here."""
     inputs = of_imported(study.name, row.variation.key)
-    sets = [spec.set for spec in task.evaluations(row.config, store)]
+    specs = [EvaluationSpec(spec.set, {"imported": spec.set}, {}) for spec in task.evaluations(row.config, store)]
     runs = []
     for seed in row.seeds:
         config = row.config_of(seed)
-        run_id = run_identity(config, inputs)
-        specs = [EvaluationSpec(name, {"imported": name}, {}) for name in sets]
-        evaluations = tuple(PlannedEvaluation(spec, eval_identity(run_id, spec.settings, {})) for spec in specs)
-        state = state_of(run_id, [evaluation.eval_id for evaluation in evaluations])
-        runs.append(
-            _planned(
-                row,
-                seed=seed,
-                config=config,
-                run_id=run_id,
-                inputs=inputs,
-                evaluations=evaluations,
-                num_params=None,
-                cost=0.0,
-                **state_fields(state),
-            )
-        )
+        fields = {"seed": seed, "inputs": inputs, "num_params": None, "cost": 0.0}
+        runs.append(_planned(row, config, run_identity(config, inputs), specs, state_of, **fields))
     return runs
 
 
@@ -119,29 +88,32 @@ def ensemble_of(row: PlannedRow, members: Sequence[PlannedRun], state_of: StateO
     inputs = with_members(members[0].inputs, [member.run_id for member in members])
     run_id = run_identity(row.config, inputs)
     specs = [evaluation.spec for evaluation in members[0].evaluations]
-    evaluations = tuple(PlannedEvaluation(spec, eval_identity(run_id, spec.settings, spec.inputs)) for spec in specs)
-    num_params = members[0].num_params
-    return _planned(
-        row,
-        seed=NO_SEED,
-        config=row.config,
-        run_id=run_id,
-        inputs=inputs,
-        evaluations=evaluations,
-        num_params=None if num_params is None else num_params * len(members),
-        cost=0.0,
-        **state_fields(state_of(run_id, [evaluation.eval_id for evaluation in evaluations])),
-    )
+    of_one = members[0].num_params
+    num_params = None if of_one is None else of_one * len(members)
+    fields = {"seed": NO_SEED, "inputs": inputs, "num_params": num_params, "cost": 0.0}
+    return _planned(row, row.config, run_id, specs, state_of, **fields)
 
 
-def _planned(row: PlannedRow, **fields: Any) -> PlannedRun:
-    """A run of the row, with what the row says of all its runs."""
+def _planned(
+    row: PlannedRow,
+    config: TaskConfig,
+    run_id: str,
+    specs: Iterable[EvaluationSpec],
+    state_of: StateOf,
+    **fields: Any,
+) -> PlannedRun:
+    """A run of the row with its evaluations, its state, and what the row says of all its runs."""
     variation = row.variation
+    evaluations = tuple(PlannedEvaluation(spec, eval_identity(run_id, spec.settings, spec.inputs)) for spec in specs)
     return PlannedRun(
         row=variation.key,
         group=variation.group,
         label=variation.label,
         overrides=row.overrides,
         paper=variation.paper,
+        config=config,
+        run_id=run_id,
+        evaluations=evaluations,
+        **state_fields(state_of(run_id, [evaluation.eval_id for evaluation in evaluations])),
         **fields,
     )

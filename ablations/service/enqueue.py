@@ -18,10 +18,11 @@ from experiments.jobs.queue.job import Job, Member
 from experiments.jobs.queue.queue import Queue
 from experiments.records import TRAINING
 from experiments.store.code import code_digests
+from experiments.store.description import CONFIG, description_of
 from experiments.store.durable import remove_folder
 from experiments.store.keeps import at_steps, union
 from experiments.store.layout import Store
-from experiments.store.sealed import read_json, write_json
+from experiments.store.sealed import write_json
 from experiments.tasks.base import Progress, Task, settings_read
 
 STALE = ("keep", "rerun")
@@ -170,14 +171,11 @@ def _shorter(store: Store, run: PlannedRun) -> list[str]:
     if steps is None or not run.config.roles().not_in_lineage:
         return []
     found = []
-    for path in store.runs.glob("*/config.json"):
-        try:
-            other = read_json(path) or {}
-        except UserError:
-            continue
+    for run_id in store.run_ids():
+        other = description_of(store, run_id, forgiving=True)
         fewer = other.get("steps") or 0
         if other.get("lineage") == mine and isinstance(fewer, int) and fewer < steps:
-            found.append((fewer, path.parent.name))
+            found.append((fewer, run_id))
     return [run_id for _, run_id in sorted(found, reverse=True)]
 
 
@@ -186,7 +184,7 @@ def _keep_config(store: Store, run: PlannedRun, own: PlannedRun) -> None:
 
     own: the same run with the study's own decoding, whose scores have the plain names in MLflow.
     """
-    path = store.run_folder(run.run_id) / "config.json"
+    path = store.run_folder(run.run_id) / CONFIG
     if path.exists():
         return
     record = {

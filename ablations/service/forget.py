@@ -12,10 +12,9 @@ from experiments.identity import members_in, trunk_in
 from experiments.jobs.queue.job import Member
 from experiments.jobs.queue.queue import Queue
 from experiments.jobs.queue.states import State
+from experiments.store.description import description_of
 from experiments.store.forgotten import bring_back, forgotten, put_aside
-from experiments.store.known_runs import CONFIG
 from experiments.store.layout import Store
-from experiments.store.sealed import read_json
 from experiments.tracking.record import finished_run
 
 
@@ -71,10 +70,7 @@ def _readers(store: Store) -> dict[str, list[str]]:
     """Run → the runs that were made of it: ensembles and branches."""
     found: dict[str, list[str]] = {}
     for run_id in store.run_ids():
-        try:
-            inputs = (read_json(store.run_folder(run_id) / CONFIG) or {}).get("inputs", {})
-        except UserError:
-            continue
+        inputs = description_of(store, run_id, forgiving=True).get("inputs", {})
         trunk = trunk_in(inputs)
         for read in (*members_in(inputs), *([trunk.run_id] if trunk else ())):
             found.setdefault(read, []).append(run_id)

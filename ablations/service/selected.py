@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-import typer
-
 from ablations.plan.planned import Plan
 from ablations.service.collect_detached import collect_detached
 from ablations.service.last_selection import FIELDS, recall, remember
@@ -28,6 +26,9 @@ from reports.trust.bundles.archive import is_bundle
 
 if TYPE_CHECKING:
     from reports.trust.bundles.read import Bundle
+
+
+Say = Callable[[str], None]  # prints a line for the user; services print nothing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,10 +82,11 @@ class Selectors(Place):
         words += [word for item in self.sets or () for word in ("--set", item)]
         return (*words, *(self.place_words if whole and self.where != Place().where else ()))
 
-    def with_last(self, study: str | None) -> tuple[str, Self]:
+    def with_last(self, study: str | None, say: Say) -> tuple[str, Self]:
         """The study with these selectors; without one the store's last selection, where options given here replace its.
 
-        Raises UserError if no selection was used in the store.
+        say: prints a line for the user, which names that selection. Raises UserError if no selection was used in the
+        store.
         """
         if study is not None:
             return study, self
@@ -96,7 +98,7 @@ class Selectors(Place):
                 f"{self.where}` lists what is there."
             )
         own = {name: value for name in FIELDS if (value := getattr(self, name)) is not None}
-        typer.echo(f"{last.words}: the last selection used in {self.store}", err=True)
+        say(f"{last.words}: the last selection used in {self.store}")
         return last.study, replace(self, **(last.options | own))
 
 
@@ -200,14 +202,14 @@ def device_count(text: str) -> int:
     return int(text)
 
 
-def choose_table(study_name: str, selectors: Selectors, *, used: bool = True) -> SelectedTable:
+def choose_table(study_name: str, selectors: Selectors, say: Say, *, used: bool = True) -> SelectedTable:
     """Like `choose`, for verbs that only read: STUDY may also be a bundle (`ablations bundle`) of one table."""
     if not is_bundle(study_name):
         return choose(study_name, selectors, there=True, used=used)
     selected = selectors.profile, selectors.corpus, selectors.rows, selectors.seeds
     if selected != (None,) * 4 or selectors.sets:
         raise UserError(f"{study_name} is a bundle of one table. Leave out the selectors.")
-    bundle = open_bundle(Path(study_name))
+    bundle = open_bundle(Path(study_name), say)
     return SelectedTable(
         study=bundle.plan.study,
         store=bundle.store,
@@ -217,13 +219,16 @@ def choose_table(study_name: str, selectors: Selectors, *, used: bool = True) ->
     )
 
 
-def open_bundle(path: Path) -> "Bundle":
-    """Read and check a bundle; its files are removed when the process ends. Raises UserError (see `read_bundle`)."""
+def open_bundle(path: Path, say: Say) -> "Bundle":
+    """Read and check a bundle, and say what was checked; its files are removed when the process ends.
+
+    Raises UserError (see `read_bundle`).
+    """
     from reports.trust.bundles.read import read_bundle  # only where there is one: it takes a fifth of a second
 
     folder = Path(tempfile.mkdtemp(prefix="ablations-bundle-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     bundle = read_bundle(path, folder)
     opened_bundles.append(str(path))
-    typer.echo(f"{path}: {bundle.checked}", err=True)
+    say(f"{path}: {bundle.checked}")
     return bundle

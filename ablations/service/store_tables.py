@@ -22,10 +22,10 @@ from experiments.config import defaults, flatten
 from experiments.errors import Damaged, UserError
 from experiments.identity import identity_settings
 from experiments.jobs.queue.queue import Queue
-from experiments.store.known_runs import CONFIG, differing
+from experiments.store.description import config_of
+from experiments.store.known_runs import differing
 from experiments.store.layout import Store
 from experiments.store.results import FILE
-from experiments.store.sealed import read_json
 
 RUNNING, COMPLETE = "running", "complete"
 
@@ -125,7 +125,7 @@ def _tables(
 def _differences(store: Store, run_id: str, row: str, plan: Plan) -> Mapping[str, Any]:
     """The settings in which a run differs from its row as it is planned now; {} where the row is gone, or its data."""
     present = next((run for run in plan.trainings if run.row == row), None)
-    config = _config(store, run_id)
+    config = config_of(store, run_id, forgiving=True)
     if present is None or not config:
         return {}
     planned, usual = identity_settings(present.config), defaults(type(present.config))
@@ -133,20 +133,12 @@ def _differences(store: Store, run_id: str, row: str, plan: Plan) -> Mapping[str
     return {name: recorded.get(name) for name in differing(recorded, planned, usual)}
 
 
-def _config(store: Store, run_id: str) -> Mapping[str, Any]:
-    try:
-        found = (read_json(store.run_folder(run_id) / CONFIG) or {}).get("config")
-    except UserError:
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
 def _words(store: Store, name: Name, runs: Mapping[str, str], paths: Mapping[str, str]) -> tuple[str, ...]:
     """The words that select the table in its study; () where the study is not found."""
     path = paths.get(name.study)
     if path is None:
         return ()
-    corpora = [str(dict(flatten(_config(store, run_id))).get(CORPUS, "")) for run_id in runs]
+    corpora = [str(dict(flatten(config_of(store, run_id, forgiving=True))).get(CORPUS, "")) for run_id in runs]
     corpus = next((corpus for corpus in corpora if corpus), name.corpus)
     return (path, "--profile", name.profile, *(("--corpus", corpus) if corpus not in ("", "builtin") else ()))
 

@@ -9,15 +9,13 @@ from ablations.service.forecast import refuse_above
 from ablations.service.made_again import say_renewed, say_trained_again, trained_again
 from ablations.service.obstacles import crowded, refuse
 from ablations.service.orphans import orphans, say_orphans
-from ablations.service.selected import Selected
+from ablations.service.selected import Say, Selected
 from ablations.service.sharing import as_one, resolve_auto
 from ablations.service.work import WorkOptions
 from ablations.study.messages import number
 from experiments.errors import UserError
 from experiments.jobs.coordinator.reporter import Summary
 from experiments.tasks.base import Progress
-
-Say = Callable[[str], None]  # a line for the user
 
 
 @dataclass(frozen=True)

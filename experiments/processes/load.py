@@ -14,10 +14,15 @@ def processors_percent() -> float:
     return psutil.cpu_percent()
 
 
-def gpus_percent(environ: Mapping[str, str] = os.environ) -> list[int]:
-    """Load of each GPU; empty without NVIDIA's library (the extra `energy`) or where a GPU is not surely found."""
-    nvml, handles = gpus(environ)
-    if nvml is not None:
-        with contextlib.suppress(nvml.NVMLError):
-            return [int(nvml.nvmlDeviceGetUtilizationRates(handle).gpu) for handle in handles]
-    return []
+class GpuLoad:
+    """The GPUs, found once: a failed import is not cached by Python, and a start of the driver's library takes time."""
+
+    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
+        self._nvml, self._handles = gpus(environ)
+
+    def percent(self) -> list[int]:
+        """Load of each GPU; empty without NVIDIA's library (the extra `energy`) or where a GPU is not surely found."""
+        if self._nvml is not None:
+            with contextlib.suppress(self._nvml.NVMLError):
+                return [int(self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu) for handle in self._handles]
+        return []

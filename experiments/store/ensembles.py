@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from experiments.errors import Damaged, UserError
 from experiments.identity import digest
+from experiments.store.description import config_of
 from experiments.store.layout import Store
 from experiments.store.results import EnsembleMember, TrainingResult
 from experiments.store.sealed import read_json
@@ -59,8 +60,7 @@ def members(store: Store, run_ids: Iterable[str]) -> list[Member]:
 
 
 def _named(store: Store, run_id: str) -> str:
-    about = read_json(store.run_folder(run_id) / "config.json") or {}
-    seed = about["config"].get("seed") if isinstance(about.get("config"), dict) else None
+    seed = config_of(store, run_id).get("seed")
     return f"The member with seed {seed} (run {run_id})" if seed else f"The member {run_id}"
 
 

@@ -13,14 +13,11 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from experiments.config import TaskConfig, defaults, flatten
-from experiments.errors import UserError
 from experiments.identity import digest, identity_settings, recorded_identity, run_identity
 from experiments.store.adopted import Adopted, adoptions
+from experiments.store.description import config_of, description_of
 from experiments.store.layout import Store
 from experiments.store.results import FILE
-from experiments.store.sealed import read_json
-
-CONFIG = "config.json"
 
 
 class Known(NamedTuple):
@@ -87,10 +84,7 @@ class KnownRuns:
         return found
 
     def _read(self, run_id: str) -> Iterator[tuple[str, Known]]:
-        try:
-            record = read_json(self._store.run_folder(run_id) / CONFIG) or {}
-        except UserError:  # damaged: `report` names it, where it is a planned one
-            return
+        record = description_of(self._store, run_id, forgiving=True)  # `report` names damaged ones that are planned
         config, inputs = record.get("config"), record.get("inputs")
         if isinstance(config, dict) and isinstance(inputs, dict):
             settings = dict(flatten(config))
@@ -104,17 +98,12 @@ def name_of(store: Store, run_id: str, config: TaskConfig, inputs: Mapping[str, 
     train: false where the run is finished and only evaluated; then somebody's word may stand for its settings.
     """
     made, roles = run_identity(config, inputs), config.roles()
-    recorded = {} if made == run_id or roles.frozen_defaults else _config_of(store, run_id)
+    recorded = {} if made == run_id or roles.frozen_defaults else config_of(store, run_id)
     if not recorded:
         return made
     settings = {name: value for name, value in flatten(recorded) if name not in ("task", "seed")}
     same = agrees(settings, identity_settings(config), defaults(type(config)))
     return recorded_identity(recorded, inputs, roles.not_in_run_id) if same or not train else made
-
-
-def _config_of(store: Store, run_id: str) -> Mapping[str, Any]:
-    found = (read_json(store.run_folder(run_id) / CONFIG) or {}).get("config")
-    return found if isinstance(found, dict) else {}
 
 
 def agrees(recorded: Mapping[str, Any], planned: Mapping[str, Any], usual: Mapping[str, Any]) -> bool:

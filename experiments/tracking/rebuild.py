@@ -10,9 +10,9 @@ from experiments.jobs.queue.job import Job, Member
 from experiments.jobs.queue.queue import Queue
 from experiments.jobs.queue.states import State
 from experiments.records import TrackedRun
+from experiments.store.description import description_of
 from experiments.store.durable import folder_beside, remove_folder
 from experiments.store.layout import Store
-from experiments.store.sealed import read_json
 from experiments.tracking.mlflow import Tracker
 
 
@@ -70,10 +70,7 @@ def _begun(store: Store) -> Iterator[tuple[str, float]]:
 
 def _from_folder(store: Store, run_id: str) -> TrackedRun:
     """A run that is not in the queue, described by its folder; damaged parts are left out."""
-    try:
-        described: dict[str, Any] = read_json(store.run_folder(run_id) / "config.json") or {}
-    except UserError:
-        described = {}
+    described = description_of(store, run_id, forgiving=True)
     members: dict[Member, None] = {}
     last: dict[str, Any] = {"kind": ""}
     for number in store.attempts(run_id):

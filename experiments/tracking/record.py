@@ -14,9 +14,9 @@ from experiments.events.history import History, Point
 from experiments.events.spent import Spent, spent
 from experiments.identity import members_in, trunk_in, without_runs
 from experiments.records import Member, TrackedRun
+from experiments.store.description import config_of, description_of
 from experiments.store.layout import Store
 from experiments.store.results import EvaluationResult, TrainingResult
-from experiments.store.sealed import read_json
 
 TAG_LENGTH = 4000  # below MLflow's limit
 NUM_PARAMS, TRAIN_WALL_S = "num_params", "train_wall_s"
@@ -35,7 +35,7 @@ _IDENTITY = re.compile(r"[0-9a-f]{16}")
 
 def finished_run(store: Store, run_id: str, members: Sequence[Member] = ()) -> TrackedRun:
     """A finished run, from its records. Raises Damaged."""
-    about, result = _described(store, run_id), store.result(run_id) or TrainingResult()
+    about, result = description_of(store, run_id, forgiving=True), store.result(run_id) or TrainingResult()
     config = result.config or about.get("config") or {}
     return TrackedRun(
         run_id=run_id,
@@ -51,8 +51,7 @@ def finished_run(store: Store, run_id: str, members: Sequence[Member] = ()) -> T
 
 def config(store: Store, run: TrackedRun) -> Mapping[str, Any]:
     """The run's configuration as first queued; a later decoding with other settings does not change it."""
-    found = _described(store, run.run_id).get("config")
-    return found if isinstance(found, dict) else run.config
+    return config_of(store, run.run_id, forgiving=True) or run.config
 
 
 def first_member(run: TrackedRun, history: History) -> Member | None:
@@ -155,7 +154,7 @@ def own_evaluations(store: Store, run_id: str, evaluated_t: Mapping[str, float] 
     evaluated_t: as in History, which is read if None.
     """
     found: dict[str, str] = {}
-    queued = _described(store, run_id).get("evaluations")
+    queued = description_of(store, run_id, forgiving=True).get("evaluations")
     if isinstance(queued, dict):
         found |= {str(name): str(eval_id) for name, eval_id in queued.items()}
     made = dict(evaluations(store, run_id))
@@ -185,11 +184,3 @@ def evaluations(store: Store, run_id: str) -> Iterator[tuple[str, EvaluationResu
             continue
         if made is not None:
             yield eval_id, made
-
-
-def _described(store: Store, run_id: str) -> Mapping[str, Any]:
-    """The run's config.json; {} if missing or damaged."""
-    try:
-        return read_json(store.run_folder(run_id) / "config.json") or {}
-    except UserError:
-        return {}

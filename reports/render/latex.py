@@ -2,7 +2,7 @@ r"""LaTeX, laid out as Table 3 of the paper: rules between groups only, (A) befo
 the settings that it stands for. A `table` environment to paste; what is not printed follows in comments.
 
 Its fonts are as large as the text's width allows. Where that is less than expected (one column of two, without --wide),
-\resizebox scales it down, so that it never runs over what stands beside it.
+\resizebox scales it down, so that it never covers the next column.
 """
 
 from collections.abc import Iterator

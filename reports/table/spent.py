@@ -64,7 +64,7 @@ def _decided(
         seeds = decision.seeds if decision else None
         sides, of_base = [], _runs(by_key[base], seeds)
         own = _runs(row, seeds)
-        if row.branch:  # its trunk may be base, whose cost stands beside it
+        if row.branch:  # its trunk may be base, whose cost is counted below
             own = [run_id for run_id in own if run_id not in of_base]
         for runs in (own, of_base):
             sides.append(total(amounts(run_id, found) for run_id in (*runs, *_trials(runs, found, shown))))

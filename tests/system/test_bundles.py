@@ -47,7 +47,7 @@ def bundle_of(chosen, path, redaction=None, weights=False):
 
 
 def read(path):
-    return selected.choose_table(str(path), selected.Selectors(store=Path("none")))
+    return selected.choose_table(str(path), selected.Selectors(store=Path("none")), print)
 
 
 def printed(chosen, format_):

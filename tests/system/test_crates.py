@@ -86,7 +86,7 @@ def refs(value):
 def test_the_same_table_gives_the_same_crate_and_the_crate_the_same_table(finished, crate, tmp_path):
     chosen, _ = finished
     assert crate_of(chosen, tmp_path / "again.zip").read_bytes() == crate.read_bytes()
-    there = selected.choose_table(str(crate), selected.Selectors(store=Path("none")))
+    there = selected.choose_table(str(crate), selected.Selectors(store=Path("none")), print)
     for format_ in RENDERERS:
         assert render(table_of(there), format_) == render(table_of(chosen), format_), format_
     for name, text in printed(replace(table_of(chosen), asked="")).items():  # a crate's table is of the crate itself
@@ -409,7 +409,7 @@ def test_flipped_bits_are_refused_or_harmless(finished, crate, tmp_path):
         flipped[place] ^= 1 << chance.randrange(8)
         path.write_bytes(flipped)
         try:
-            there = selected.choose_table(str(path), selected.Selectors(store=Path("none")))
+            there = selected.choose_table(str(path), selected.Selectors(store=Path("none")), print)
             assert render(table_of(there), "csv") == expected
             whole += 1
         except UserError:

@@ -229,6 +229,24 @@ def test_an_interrupted_script_ends_its_runs_and_says_how_to_continue(tmp_path: 
     assert ablations.plan(study, store=tmp_path / "runs", rows="low", seeds=1).states.keys() <= {"missing", "waiting"}
 
 
+def test_runs_that_were_not_started_are_an_error(tmp_path: Path, cli: Cli) -> None:
+    """As the command's exit code is 1: a script must not go on with a table that has gaps."""
+    study = write(tmp_path) / "walk.toml"
+    walk = (tmp_path / "walk.py").read_text(encoding="utf-8").replace("lr == 8", "not pathlib.Path('go').exists()")
+    (tmp_path / "walk.py").write_text(walk, encoding="utf-8")
+    program = script(tmp_path, "import ablations\nablations.run('walk.toml', seeds=1, devices='cpu:1')\n")
+    until = time.monotonic() + 120
+    while not list(tmp_path.glob("runs/runs/*/attempts/*/events.jsonl")) and time.monotonic() < until:
+        time.sleep(0.2)
+    cli("drain", "--store", tmp_path / "runs")
+    time.sleep(1)  # the coordinator looks for requests several times a second
+    (tmp_path / "go").touch()
+    _, errors = program.communicate(timeout=120)
+    assert program.returncode == 1
+    assert "1 run stay" not in errors and "1 run was not started: " in errors and "`ablations drain`" in errors
+    ablations.run(study, store=tmp_path / "runs", seeds=1, devices="cpu:1", progress=False)
+
+
 def test_the_notebook_of_the_documentation_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")

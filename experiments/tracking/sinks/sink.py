@@ -17,6 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from experiments.errors import UserError
+from experiments.jobs.engines.base import import_path
 from experiments.records import TrackedRun
 from experiments.store.layout import Store
 
@@ -60,13 +61,12 @@ class SinkProcess:
         folder = folder_of(store, sink)
         folder.mkdir(parents=True, exist_ok=True)
         state = [str(store.state_dir)] if store.state_dir != store.root else []
-        path = os.pathsep.join([str(Path(__file__).parents[3]), *filter(None, [os.environ.get("PYTHONPATH")])])
         self._process = subprocess.Popen(
             [sys.executable, *SERVE, sink, str(store.root), *state],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=(folder / "log.txt").open("ab"),
-            env={**os.environ, "PYTHONPATH": path},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(import_path())},
             start_new_session=True,  # Ctrl-C is for the coordinator
         )
         atexit.register(self._process.kill)  # if it hangs; it ends with its input

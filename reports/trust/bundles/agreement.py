@@ -12,10 +12,10 @@ from ablations.plan.planned import Plan, PlannedEvaluation, PlannedRun
 from experiments.config import TaskConfig, flatten
 from experiments.errors import UserError
 from experiments.identity import eval_identity, identity_settings, recorded_identity, run_identity, seed_in_words
+from experiments.store.description import description_of
 from experiments.store.ensembles import members, together
 from experiments.store.layout import Store
 from experiments.store.results import EvaluationResult
-from experiments.store.sealed import read_json
 from experiments.tasks.columns import Column
 from experiments.tasks.load import BUILTIN, OF_STUDIES, load_task
 from reports.results.recomputed import differs, recomputed
@@ -61,7 +61,7 @@ def _check_run(where: str, run: PlannedRun, store: Store, names: bool, built_in:
     result.check(built_in)
     if result.config is None:
         raise UserError(f"{where}: the record of its training has no configuration.")
-    about = read_json(store.run_folder(run.run_id) / "config.json") or {}
+    about = description_of(store, run.run_id)
     for record in (result.content, about):
         _equal(where, "run_id", run.run_id, record.get("run_id", run.run_id), "the record has")
         if "config" in record:

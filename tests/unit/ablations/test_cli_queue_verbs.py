@@ -1,6 +1,8 @@
 """The verbs that read the queue or request changes, on a queue without a coordinator."""
 
+import contextlib
 import json
+import sqlite3
 import threading
 
 import pytest
@@ -135,6 +137,14 @@ def test_drain_without_a_coordinator_says_so_and_leaves_no_wish(store):
     with store.coordinator_lock():
         assert "starts no others" in call(store, "drain")
         assert "starts no other runs" in call(store, "status")
+
+
+def test_drain_says_nothing_before_its_request_is_made(store):
+    with store.coordinator_lock(), contextlib.closing(sqlite3.connect(store.queue_db)) as other:
+        other.execute("CREATE TRIGGER full BEFORE INSERT ON notes BEGIN SELECT raise(ABORT, 'disk is full'); END")
+        for more in ((), ("--json",)):
+            done = CliRunner().invoke(app, ["drain", "--store", str(store.root), *more])
+            assert "There is no space left" in str(done.exception) and not done.output
 
 
 def test_log_shows_attempts_what_explains_them_and_the_last_log(store):

@@ -4,6 +4,7 @@ The kept store was written by version 0.1.0 (commit 92bd4b7): of two studies wit
 interrupted after a checkpoint; without its queue, and without the names of its machine.
 """
 
+import errno
 import json
 import shutil
 import sys
@@ -86,6 +87,10 @@ def edit(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new))
     sys.modules.pop(path.stem, None)  # the next command is a process of its own
     shutil.rmtree(path.parent / "__pycache__", ignore_errors=True)
+
+
+def _full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device", "adopted.json")
 
 
 class TestAStoreOfAnEarlierVersion:
@@ -195,6 +200,21 @@ class TestTheCommand:
         assert call(mine / "none", "report", packed).stdout == note
         edit(study, self.NEW, "somewhere in $PWD on")
         assert states(study, store) == ["missing"] * 2, "the word was for one command"
+
+    def test_json_says_that_runs_are_taken_over_only_when_they_are(
+        self, mine: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        study, store = mine / "command.toml", mine / "store"
+        edit(study, self.OLD, self.NEW)
+        words = ("adopt", study, "--why", "only what it prints has changed", "--json")
+        assert [one["taken_over"] for one in json.loads(call(store, *words).stdout)] == [False, False]
+        with monkeypatch.context() as patched:
+            patched.setattr("ablations.cli.adopt.keep", _full)
+            done = CliRunner().invoke(app, [*map(str, words), "--yes", "--store", str(store)])
+        assert isinstance(done.exception, UserError) and not done.stdout
+        assert states(study, store) == ["missing"] * 2
+        assert [one["taken_over"] for one in json.loads(call(store, *words, "--yes").stdout)] == [True, True]
+        assert states(study, store) == ["finished"] * 2
 
     def test_same_as_in_the_study_does_the_same(self, mine: Path) -> None:
         study, store = mine / "command.toml", mine / "store"
