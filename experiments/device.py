@@ -27,6 +27,7 @@ from model.fast.int8 import int8_works
 Precision = Literal["fp32", "bf16", "int8"]
 _MIB = 2**20
 INT8_FLAGS = ("avx512_vnni", "avx_vnni", "amx_int8")  # as torch.cpu.get_capabilities() names them
+_USABLE = 0.94  # fraction of a GPU's memory that runs share; the rest is for CUDA contexts
 
 
 @dataclass(frozen=True)
@@ -251,11 +252,12 @@ def _open_cuda(device: torch.device, spec: DeviceSpec) -> None:
             "CUDA_VISIBLE_DEVICES and nvidia-smi."
         )
     torch.cuda.set_device(device)
-    if spec.memory_gb is None:
-        return
     total = torch.cuda.get_device_properties(device).total_memory
-    # torch's limit is the only one that is enforced when processes share a GPU
-    torch.cuda.set_per_process_memory_fraction(min(1.0, spec.memory_gb * 1e9 / total), device)
+    limit = spec.share * _USABLE if spec.share < 1 else None  # a cluster's GPU, whose memory no coordinator knows
+    if spec.memory_gb is not None:
+        limit = min(1.0, spec.memory_gb * 1e9 / total)
+    if limit is not None:  # torch's limit is the only one that is enforced when processes share a GPU
+        torch.cuda.set_per_process_memory_fraction(limit, device)
 
 
 def _keep_freed_memory() -> None:

@@ -98,6 +98,8 @@ def run(
     engine: str = "local",
     engine_set: Iterable[str] = (),
     address: str | None = None,
+    workers: int | None = None,
+    setup: Iterable[str] = (),
     max_hours: float | None = None,
     progress: bool = True,
 ) -> LoadedTable:
@@ -120,6 +122,8 @@ def run(
         hang_after * 60,
         notify,
         list(sinks),
+        workers,
+        list(setup),
         stale=stale,
         max_hours=max_hours,
         progress=_ignore,

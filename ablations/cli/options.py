@@ -57,6 +57,22 @@ EngineSet = Annotated[
 Address = Annotated[
     str | None, typer.Option(metavar="HOST:PORT", help="Address of the Ray cluster; the local one if unset.")
 ]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        "--workers",
+        metavar="N",
+        help="On a cluster: at most N jobs that take one run after the other; --devices are the slots of each.",
+    ),
+]
+Setup = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--setup",
+        metavar="LINE",
+        help="On a cluster: a shell line that nodes run first: module load …; repeatable.",
+    ),
+]
 HangAfter = Annotated[
     float,
     typer.Option("--hang-after", metavar="MIN", min=0.01, help="Stop a run that makes no step for so many minutes."),

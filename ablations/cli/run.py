@@ -58,6 +58,8 @@ def work_command(
     engine: options.EngineName = "local",
     engine_set: options.EngineSet = None,
     address: options.Address = None,
+    workers: options.Workers = None,
+    setup: options.Setup = None,
     detach: Annotated[bool, typer.Option("--detach", help="Submit to the cluster and return at once.")] = False,
     trust: Annotated[
         list[str] | None,
@@ -69,7 +71,8 @@ def work_command(
     With --detach the runs continue in the cluster without a coordinator. `ablations status`, or the same command again,
     collects the results of ended runs; the same command also submits again what failed on the way.
     """
-    working = WorkOptions(devices, engine, engine_settings(engine_set, address), hang_after * 60, notify, sink or ())
+    settings = engine_settings(engine_set, address)
+    working = WorkOptions(devices, engine, settings, hang_after * 60, notify, sink or (), workers, setup or ())
     if detach and engine == "local":
         raise UserError("--detach is for clusters: on this machine, runs end with the coordinator.")
     opened = place.open(create=True)
@@ -94,6 +97,8 @@ def run(
     engine: options.EngineName = "local",
     engine_set: options.EngineSet = None,
     address: options.Address = None,
+    workers: options.Workers = None,
+    setup: options.Setup = None,
     max_hours: Annotated[
         float | None, typer.Option(metavar="H", min=0.0, help="Refuse to start if the runs would take longer.")
     ] = None,
@@ -117,6 +122,8 @@ def run(
         hang_after * 60,
         notify,
         sink or (),
+        workers,
+        setup or (),
         stale=stale,
         max_hours=max_hours,
         progress=plain_progress,

@@ -22,11 +22,12 @@ def collect_detached(store: Store) -> None:
         return
     from experiments.jobs.coordinator.background import Background
     from experiments.jobs.coordinator.work import work
-    from experiments.jobs.engines.slurm import SlurmEngine
+    from experiments.jobs.engines.load import load_engine
     from experiments.tracking.mlflow import Tracker
 
+    engine = load_engine("slurm", {}, store.root, 1)
     try:
-        work(store, [], tracker=Background(lambda: Tracker(store)), until="settled", engine=SlurmEngine(store.root))
+        work(store, [], tracker=Background(lambda: Tracker(store)), until="settled", engine=engine)
     except UserError:
         return
 

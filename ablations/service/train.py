@@ -75,6 +75,8 @@ def options_for(
     hang_s: float,
     notify: str | None,
     sinks: Sequence[str] = (),
+    workers: int | None = None,
+    setup: Sequence[str] = (),
     *,
     stale: str,
     max_hours: float | None,
@@ -87,7 +89,8 @@ def options_for(
     """
     here = engine == "local"
     one = as_one(devices) if here else devices
-    working, todo = WorkOptions(one, engine, settings, hang_s, notify, sinks), wanted(chosen.plan, stale)
+    working = WorkOptions(one, engine, settings, hang_s, notify, sinks, workers, setup)
+    todo = wanted(chosen.plan, stale)
     if here:
         refuse(chosen, todo, working.slots)
         if warning := crowded(working.slots):

@@ -1,5 +1,6 @@
 """Options for working on the queue: engine, slots, time limit for hanging runs, notifications."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -11,7 +12,10 @@ from experiments.jobs.coordinator.notify import Notifier
 from experiments.jobs.coordinator.reporter import Summary, View
 from experiments.jobs.coordinator.watch import HANG_S
 from experiments.jobs.coordinator.work import work
+from experiments.jobs.devices.node import Node
 from experiments.jobs.devices.slots import Slot, parse_cluster_slots, parse_slots
+from experiments.jobs.engines.base import Engine
+from experiments.jobs.engines.crew import Crew
 from experiments.jobs.engines.load import ENGINES, load_engine
 from experiments.jobs.queue.queue import Queue
 from experiments.store.layout import Store
@@ -30,7 +34,10 @@ class WorkOptions:
     hang_s: float = HANG_S
     notify: str | None = None
     sinks: Sequence[str] = ()
+    workers: int | None = None
+    setup: Sequence[str] = ()
     slots: Sequence[Slot] = field(init=False)
+    crew: Crew | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         if self.engine not in ENGINES:
@@ -41,8 +48,25 @@ class WorkOptions:
             raise UserError("--engine-set and --address are for slurm and ray; the local engine has no settings.")
         for name in self.sinks:
             check_sink(name)
-        parse = parse_slots if self.engine == "local" else parse_cluster_slots
-        object.__setattr__(self, "slots", parse(self.devices))
+        if self.engine == "local" and (self.workers is not None or self.setup):
+            option = "--setup" if self.setup else "--workers"
+            raise UserError(f"{option} is for the nodes of a cluster: add --engine slurm or --engine ray.")
+        object.__setattr__(self, "crew", self._crew())
+        if self.crew:
+            slots = self.crew.node.slots(self.crew.workers)
+        elif self.engine == "local":
+            slots = parse_slots(self.devices)
+        else:
+            slots = parse_cluster_slots(self.devices)
+        object.__setattr__(self, "slots", slots)
+
+    def _crew(self) -> Crew | None:
+        if self.workers is not None and self.workers < 1:
+            raise UserError(
+                f"--workers {self.workers}: write how many node workers may run at once, 1 or more. Without --workers "
+                "each run is a job of its own."
+            )
+        return Crew(self.workers, Node.parse(self.devices), self.setup) if self.workers else None
 
     def start(
         self,
@@ -56,7 +80,7 @@ class WorkOptions:
 
         tracked: write the runs to MLflow.
         """
-        slots = self.slots if until != "submitted" else _for_all(self.slots, store)
+        slots = self.slots if until != "submitted" else self._for_all(store)
         return work(
             store,
             slots,
@@ -64,11 +88,24 @@ class WorkOptions:
             Background(lambda: Tracker(store)) if tracked else None,
             on_progress,
             until=until,
-            engine=load_engine(self.engine, dict(map(_pair, self.settings)), store.root, len(self.slots)),
+            engine=self._engine(store),
             hang_s=self.hang_s,
             notifier=Notifier(self.notify) if self.notify else None,
             sinks=[sink_of(store, name) for name in dict.fromkeys(self.sinks)] if tracked else (),
         )
+
+    def _engine(self, store: Store) -> Engine:
+        at_once = self.crew.workers if self.crew else len(self.slots)
+        settings, setup = dict(map(_pair, self.settings)), () if self.crew else self.setup
+        return load_engine(self.engine, settings, store.root, at_once, self.crew, setup)
+
+    def _for_all(self, store: Store) -> list[Slot]:
+        """As many slots as the queued runs need: the cluster itself limits how many run at once."""
+        with Queue(store.queue_db) as queue:
+            count = max(len(self.slots), queue.devices_wanted())
+        if self.crew:
+            return self.crew.node.slots(math.ceil(count / self.crew.node.devices))
+        return [replace(self.slots[0], name=f"{self.slots[0].kind}.{i}") for i in range(count)]
 
 
 def sink_of(store: Store, name: str) -> Background:
@@ -94,10 +131,3 @@ def held(store: Store) -> list[str]:
     """The reasons why queued runs are held (see `Queue.held`), each once."""
     with Queue(store.queue_db) as queue:
         return queue.held()
-
-
-def _for_all(slots: Sequence[Slot], store: Store) -> list[Slot]:
-    """As many slots as the queued runs need: the cluster itself limits how many run at once."""
-    with Queue(store.queue_db) as queue:
-        count = max(len(slots), queue.devices_wanted())
-    return [replace(slots[0], name=f"{slots[0].kind}.{i}") for i in range(count)]

@@ -1,5 +1,6 @@
 """Stub runs for tests of the coordinator: make, run and inspect them."""
 
+import itertools
 import sys
 import threading
 import time
@@ -70,6 +71,18 @@ def assert_whole(store, number=1, steps=STEPS):
     assert result.content["sum"] == steps * (steps + 1) // 2
     assert store.evaluation(f"{number:016x}", EVALUATION).metrics == {"bleu": 30.5}
     assert row(store, number).state is State.FINISHED
+
+
+def none_doubled(store, numbers, steps):
+    """Every run has one whole result, and each attempt began where the one before had saved."""
+    for number in numbers:
+        assert_whole(store, number, steps=steps)
+        begun = [n for n in store.attempts(f"{number:016x}") if events(store, n, number)]
+        assert sum(any(e["kind"] == "trained" for e in events(store, n, number)) for n in begun) == 1
+        for before, after in itertools.pairwise(begun):
+            saved = [e["step"] for e in events(store, before, number) if e["kind"] == "checkpoint"]
+            [resumed] = resumed_at(store, after, number)
+            assert resumed in (saved[-1], saved[-1] + 2), "the last one, though killed before it could say so"
 
 
 def in_thread(store, *jobs, **more):

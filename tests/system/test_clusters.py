@@ -1,17 +1,31 @@
 """Stub runs on real Slurm and Ray with two nodes each: nodes that die, signals, coordinators that end."""
 
+import contextlib
+import csv
+import json
+import re
+import signal
+import subprocess
+import threading
+from dataclasses import dataclass
+
 import pytest
 
 from experiments.errors import UserError
 from experiments.jobs.coordinator.work import work
+from experiments.jobs.devices.node import Node
 from experiments.jobs.devices.slots import parse_cluster_slots
+from experiments.jobs.engines.crew import Crew
+from experiments.jobs.engines.load import load_engine
 from experiments.jobs.queue.queue import Queue
 from experiments.jobs.queue.states import State
 from experiments.store.layout import Store
 
-from .stub_store import CHILD, assert_whole, events, make, outcomes, resumed_at, row, wait_for
+from .conftest import command, environment
+from .stub_store import CHILD, assert_whole, events, make, none_doubled, outcomes, resumed_at, row, wait_for
 
 SLOTS = parse_cluster_slots("cpu:4")
+NODE = Node.parse("cpu:2")
 
 
 @pytest.fixture
@@ -199,3 +213,202 @@ class TestRay:
         ray.shutdown()
         with pytest.raises(UserError, match="ray start"):
             RayEngine({"address": "127.0.0.1:1"})
+
+
+@dataclass
+class OnWorkers:
+    """Work on a store by node workers with two slots each."""
+
+    engine: str
+    settings: dict[str, str]
+
+    def go(self, store, until="empty", workers=2, node=NODE, setup=(), **settings):
+        crew = Crew(workers, node, setup)
+        engine = load_engine(self.engine, {**self.settings, **settings}, store.root, workers, crew)
+        slots = node.slots(workers if until == "empty" else 20) if until != "settled" else []
+        return work(store, slots, engine=engine, child=CHILD, until=until)
+
+
+def worker_jobs(cluster):
+    listed = cluster.call("squeue", "--noheader", "--array", "--format=%i %N", "--states=RUNNING").split()
+    return dict(zip(listed[1::2], listed[::2], strict=True))
+
+
+@pytest.mark.slurm
+class TestWorkersOnSlurm:
+    @pytest.fixture(autouse=True)
+    def cluster(self, slurm):
+        return slurm
+
+    @pytest.fixture
+    def workers(self):
+        return OnWorkers("slurm", {})
+
+    def test_eight_runs_through_two_allocations_of_which_one_dies(self, store, cluster, workers):
+        enqueue(store, *(make(n, steps=60, step_s=0.2) for n in range(8)))
+        working = threading.Thread(target=lambda: summaries.append(workers.go(store)))
+        summaries = []
+        working.start()
+        wait_for(lambda: sum(under_way(store, n) for n in range(8)) >= 4, 180)
+        assert sorted(worker_jobs(cluster)) == ["n1", "n2"]
+        assert sum(bool(store.attempts(f"{n:016x}")) for n in range(8)) == 4, "as many as there are slots"
+        cluster.kill_node("n1")
+        try:
+            working.join(300)
+        finally:
+            cluster.start_node("n1")
+        assert summaries[0].finished == 8
+        none_doubled(store, range(8), 60)
+        killed = [n for n in range(8) if outcomes(store, n) == ["killed", "finished"]]
+        assert len(killed) == 2 and all(outcomes(store, n) == ["finished"] for n in set(range(8)) - set(killed))
+        wait_for(lambda: not worker_jobs(cluster), 60)
+
+    def test_a_worker_whose_time_ends_hands_its_runs_over(self, store, cluster, workers):
+        enqueue(store, *(make(n, steps=120, step_s=0.2) for n in range(2)))
+        working = threading.Thread(target=lambda: summaries.append(workers.go(store, workers=1)))
+        summaries = []
+        working.start()
+        wait_for(lambda: under_way(store, 0, 1), 180)
+        [first] = worker_jobs(cluster).values()
+        cluster.call("scancel", "--signal=USR2", first)  # as Slurm does before a time limit
+        working.join(300)
+        assert summaries[0].finished == 2
+        none_doubled(store, range(2), 120)
+        assert [outcomes(store, n) for n in range(2)] == [["preempted", "finished"]] * 2
+
+    def test_the_table_of_eight_trainings_equals_a_local_one_though_a_node_dies(self, cluster, tiny, tmp_path):
+        table = [str(tiny), "--rows", "base,h1", "--seeds", "4", "--set", "training.train_steps=200"]
+        local = call("run", *table, "--store", tmp_path / "local", "--devices", "cpu:2")
+        assert local.returncode == 0, local.stderr
+        options = ["--engine", "slurm", "--workers", "2", "--devices", "cpu:2", "--engine-set", "partition=main"]
+        with begun("run", *table, "--store", tmp_path / "runs", *options, log=tmp_path / "log") as command:
+            wait_for(lambda: trained_on(tmp_path / "runs", "n1"), 900)
+            encoded = inodes(tmp_path / "runs" / "corpora")
+            cluster.kill_node("n1")
+            try:
+                assert command.wait(1800) == 0, (tmp_path / "log").read_text()
+            finally:
+                cluster.start_node("n1")
+        stores = [tmp_path / "local", tmp_path / "runs"]
+        made, again = (call("report", *table, "--strict", "--format", "tidy-csv", "--store", s).stdout for s in stores)
+        assert scores(made) == scores(again) and len({run for run, *_ in scores(made)}) == 8
+        with Queue(Store.open(tmp_path / "runs").queue_db) as queue:
+            ends = [tuple(attempt["outcome"] for attempt in queue.history(job.run_id)) for job in queue.status()]
+        assert set(ends) == {("finished",), ("killed", "finished")}
+        assert inodes(tmp_path / "runs" / "corpora") == encoded, "the nodes only read the corpus"
+
+    def test_ctrl_c_of_the_command_ends_runs_after_a_checkpoint_and_gives_the_nodes_back(self, cluster, tiny, tmp_path):
+        table = [str(tiny), "--rows", "base", "--seeds", "3", "--set", "training.train_steps=100000"]
+        options = ["--engine", "slurm", "--workers", "1", "--devices", "cpu:2", "--store", tmp_path / "runs"]
+        with begun("run", *table, *options, log=tmp_path / "log") as command:
+            wait_for(lambda: trained_on(tmp_path / "runs", ""), 900)
+            command.send_signal(signal.SIGINT)
+            assert command.wait(900) == 128 + signal.SIGINT
+        wait_for(lambda: not worker_jobs(cluster), 120)
+        store = Store.open(tmp_path / "runs")
+        with Queue(store.queue_db) as queue:
+            assert [job.state for job in queue.status()] == [State.WAITING] * 3
+        assert not list(store.root.glob("workers/*/taken/*")) + list(store.root.glob("workers/tickets/*"))
+
+    def test_setup_lines_are_seen_by_the_runs(self, store, workers):
+        enqueue(store, make(1))
+        workers.go(store, workers=1, setup=["export SLURMD_NODENAME=of-the-setup-lines"])
+        log = store.attempt_folder(f"{1:016x}", 1) / "log.txt"
+        assert log.read_text().split()[-1] == "of-the-setup-lines"
+
+    def test_a_setup_line_that_fails_is_said_with_its_output(self, store, workers):
+        enqueue(store, make(1), make(2))
+        lines = ["module() { echo $1 $2: unknown module; return 7; }", "module load no/such"]
+        with pytest.raises(UserError) as raised:
+            workers.go(store, setup=lines)
+        said = str(raised.value)
+        assert re.match(r"--setup 'module load no/such' failed on the node n[12] \(exit code 7\)", said)
+        assert "load no/such: unknown module" in said
+        assert workers.go(store).finished == 2
+
+    def test_a_partition_that_slurm_does_not_have_is_the_users_to_mend(self, store, workers):
+        enqueue(store, make(1))
+        with pytest.raises(UserError, match="Slurm refused"):
+            workers.go(store, partition="no-such")
+        assert workers.go(store).finished == 1
+
+    def test_a_store_that_nodes_do_not_see_is_said(self, tiny, tmp_path):
+        """The command has a disk of its own, which slurmd does not see."""
+        if subprocess.run(["unshare", "-m", "true"], check=False).returncode:
+            pytest.skip("needs the right to mount a disk")
+        mine = tmp_path / "mine"
+        mine.mkdir()
+        words = command("run", tiny, "--rows", "base", "--store", mine / "runs", "--engine", "slurm", "--workers", "1")
+        mounted = f'mount -t tmpfs none {mine} && exec "$@" --devices cpu:2'
+        shell = ["unshare", "-m", "sh", "-c", mounted, "sh", *words]
+        done = subprocess.run(shell, capture_output=True, text=True, env=environment(), check=False)
+        assert done.returncode == 2 and "Traceback" not in done.stderr
+        assert "ended before it began" in done.stderr and f"does not see the store {mine / 'runs'}" in done.stderr
+
+
+def call(*arguments):
+    return subprocess.run(command(*arguments), capture_output=True, text=True, env=environment(), check=False)
+
+
+@contextlib.contextmanager
+def begun(*arguments, log):
+    """The command, running; killed at the end if it still does."""
+    with log.open("w") as out:
+        process = subprocess.Popen(command(*arguments), stdout=out, stderr=out, env=environment())
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def trained_on(root, node):
+    """Whether a training by that node's worker has saved a checkpoint and goes on."""
+    for path in root.glob("runs/*/attempts/*/events.jsonl"):
+        text = path.read_text()
+        if '"checkpoint"' in text and '"trained"' not in text and node_of(path.parent).endswith(node):
+            return True
+    return False
+
+
+def node_of(attempt):
+    """The node whose worker has taken this attempt."""
+    run, number = attempt.parent.parent.name, attempt.name
+    for taken in attempt.parents[3].glob(f"workers/*/taken/*-{run}-{number}"):
+        return json.loads((taken.parents[1] / "began.json").read_text())["host"]
+    return "?"
+
+
+def scores(text):
+    lines = csv.DictReader(line for line in text.splitlines() if not line.startswith("#"))
+    return sorted((row["run_id"], row["set"], row["metric"], row["value"]) for row in lines)
+
+
+def inodes(folder):
+    return {str(path): path.stat().st_ino for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.ray
+class TestWorkersOnRay:
+    @pytest.fixture
+    def workers(self, ray_cluster):
+        return OnWorkers("ray", {"address": ray_cluster.address})
+
+    def test_five_runs_on_two_nodes_of_which_one_dies(self, store, ray_cluster, workers):
+        enqueue(store, *(make(n, steps=100, step_s=0.2) for n in range(5)))
+        working = threading.Thread(target=lambda: summaries.append(workers.go(store)))
+        summaries = []
+        working.start()
+        wait_for(lambda: sum(under_way(store, n) for n in range(5)) >= 4, 600)
+        ray_cluster.remove_node(ray_cluster.nodes.pop(), allow_graceful=False)
+        ray_cluster.nodes.append(ray_cluster.add_node(num_cpus=2, object_store_memory=80_000_000))
+        working.join(900)
+        assert summaries[0].finished == 5
+        none_doubled(store, range(5), 100)
+        assert sorted(outcomes(store, n) for n in range(5)) == [["finished"]] * 3 + [["killed", "finished"]] * 2
+
+    def test_a_setup_line_that_fails_is_said_with_its_output(self, store, workers):
+        enqueue(store, make(1))
+        with pytest.raises(UserError, match="--setup 'ls /nowhere' failed on the node"):
+            workers.go(store, workers=1, setup=["ls /nowhere"])
+        assert workers.go(store, workers=1, setup=["true"]).finished == 1

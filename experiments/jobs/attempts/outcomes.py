@@ -6,6 +6,7 @@ progress: three attempts in a row with at most one new step fail it.
 
 import signal
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from experiments.jobs.attempts.progress import AttemptProgress
@@ -28,13 +29,15 @@ def decide(
     *,
     expected: Collection[str],
     asked: str = "",
+    withdrawn: str = "",
     log_tail: str = "",
 ) -> Ending:
     """Decide the state of a job whose attempt has ended and whose finished parts are in place.
 
     missing: parts that the job still needs. expected: parts of this attempt (more may have been requested meanwhile).
     code: the child's exit code (negative: a signal; None: unknown). asked: "cancel", "stop" or "hung" if the
-    coordinator ended the attempt. log_tail: end of the log, for messages.
+    coordinator ended the attempt. withdrawn: why a cluster's attempt was not even begun. log_tail: end of the log, for
+    messages.
     """
     best, ahead = _mark(claimed, record)
     pinned = {**claimed.pinned, **record.pinned}
@@ -42,6 +45,10 @@ def decide(
         return Ending(State.FINISHED, Outcome.FINISHED, pinned=pinned, best=best)
     if asked == "cancel":
         return Ending(State.CANCELLED, Outcome.CANCELLED, detail="cancelled on request", pinned=pinned, best=best)
+    if withdrawn:
+        detail = f"waits again: {withdrawn}"
+        untouched = replace(Ending(State.WAITING, Outcome.PREEMPTED), stalls=claimed.stalls, hangs=claimed.hangs)
+        return replace(untouched, detail=detail, pinned=claimed.pinned, best=best, alone=claimed.alone)
     if record.failure is not None and record.failure.get("cls") != FailureClass.DISK_FULL:
         training = TRAINING in expected and not record.parts
         return _failed(claimed, record.failure, pinned, best, log_tail, training)

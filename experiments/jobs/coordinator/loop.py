@@ -163,6 +163,7 @@ class Coordinator:
             missing(self._store, job),
             expected=live.expected,
             asked=live.asked,
+            withdrawn=ended.withdrawn,
             log_tail=attempts.log_tail(self._store, live.folder),
         )
 

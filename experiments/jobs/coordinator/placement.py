@@ -15,7 +15,7 @@ from experiments.jobs.coordinator.scheduler import place
 from experiments.jobs.coordinator.trunks import no_trunk
 from experiments.jobs.devices.devices_per_run import devices_per_run
 from experiments.jobs.devices.neighbours import Neighbours
-from experiments.jobs.devices.slots import Slot, by_device, join
+from experiments.jobs.devices.slots import Slot, join, most_together
 from experiments.jobs.engines.base import Engine
 from experiments.jobs.queue import trust
 from experiments.jobs.queue.job import Claimed, Job, Waiting
@@ -108,7 +108,7 @@ class Placement:
     def _decide_widths(self) -> None:
         """Decide the number of GPUs for runs with `auto`; only once, as a resumed run keeps its number."""
         if self._ledger.left_open():
-            devices = len(by_device(slot for slot in self._slots if slot.kind == "cuda"))
+            devices = most_together(slot for slot in self._slots if slot.kind == "cuda")
             costs, known = self._ledger.widths()
             self._ledger.decide(devices_per_run(costs, devices, known) if devices > 1 else {})
 

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from experiments.jobs.devices.slots import Slot, by_device
+from experiments.jobs.devices.slots import Slot, by_device, most_together
 from experiments.jobs.queue.job import Waiting
 
 Lease = tuple[Slot, ...]  # the slots that one job takes
@@ -76,7 +76,8 @@ def _several(count: int, usable: Sequence[Slot], there: Sequence[Slot]) -> Choic
     kind = "cuda" if any(slot.kind == "cuda" for slot in there) else "cpu"
     owned, free = (by_device(slot for slot in some if slot.kind == kind) for some in (there, usable))
     whole = [shares for device, shares in free.items() if len(shares) == len(owned[device])]
-    if len(whole) < min(count, len(owned)):
+    count = min(count, most_together(slot for shares in owned.values() for slot in shares))
+    if len(whole) < count:
         return Choice(kept=tuple(slot for shares in whole for slot in shares))
     return Choice(tuple(slot for shares in whole[:count] for slot in shares))
 

@@ -11,6 +11,7 @@ CUDA_VISIBLE_DEVICES is a limit. Imports no torch; nvidia-smi lists the GPUs.
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -42,6 +43,7 @@ class Slot:
     named: bool = False  # the user named this device by number
     count: int = 1  # devices, each with one process
     share: float = 1.0  # fraction of each device
+    node: str = ""  # the node worker that it belongs to (node.py); "" for this machine, and for a cluster's own choice
 
     @property
     def unit(self) -> str:
@@ -91,6 +93,12 @@ def by_device(slots: Iterable[Slot]) -> dict[str, list[Slot]]:
     for slot in slots:
         found.setdefault(slot.unit if slot.kind == "cuda" else slot.name, []).append(slot)
     return found
+
+
+def most_together(slots: Iterable[Slot]) -> int:
+    """Largest number of devices that can train one run: those of one node."""
+    devices = by_device(slots).values()
+    return max(Counter(shares[0].node for shares in devices).values(), default=0)
 
 
 def parse_slots(text: str, environ: Mapping[str, str] | None = None) -> list[Slot]:

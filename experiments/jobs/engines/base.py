@@ -39,6 +39,7 @@ class Exit:
     """How a child ended: 0–255, negative for a signal, None if unknown."""
 
     code: int | None
+    withdrawn: str = ""  # why it was withdrawn before anything had started it
 
 
 class Engine(ABC):
@@ -62,7 +63,7 @@ class Engine(ABC):
      - `close` frees the engine's own resources. Children continue.
     """
 
-    name: ClassVar[str]
+    name: str
     outlives: ClassVar[bool] = False  # whether children continue without their coordinator
 
     @classmethod

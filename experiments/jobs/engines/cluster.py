@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from experiments.jobs.engines.base import Engine, Exit, Handle, Launch
-from experiments.jobs.engines.remote import LAUNCH, exit_code
+from experiments.jobs.engines.remote import LAUNCH, recorded_exit
 from experiments.store.durable import whole_file
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # a foreign queue must not pass options to scancel
@@ -28,6 +28,7 @@ class ClusterEngine(Engine):
     outlives: ClassVar[bool] = True
 
     def __init__(self) -> None:
+        self.setup: Sequence[str] = ()  # shell lines that a node runs before the child
         self._ended: dict[str, Exit] = {}
         self._gone_since: dict[str, float] = {}
         self._looked_at: dict[str, float] = {}
@@ -52,6 +53,7 @@ class ClusterEngine(Engine):
         folders = [launch.log.parent for launch in launches]
         for folder, launch in zip(folders, launches, strict=True):
             told = {"argv": list(launch.argv), "environment": dict(launch.environment), "log": str(launch.log)}
+            told["setup"] = list(self.setup)
             with whole_file(folder / LAUNCH, private=True) as file:  # an environment may contain secrets
                 file.write(json.dumps({**told, "cwd": str(Path.cwd())}).encode())
         names = self._submit(folders, launches)
@@ -63,7 +65,7 @@ class ClusterEngine(Engine):
     def adopt(self, ref: Mapping[str, Any]) -> Handle | None:
         if ref.get("engine") != self.name or not _NAME.fullmatch(str(ref.get("id"))):
             return None
-        ended = exit_code(Path(ref["folder"])) is not None
+        ended = recorded_exit(Path(ref["folder"])) is not None
         return Handle(dict(ref)) if ended or self._holds(str(ref["id"])) else None
 
     def poll(self, handle: Handle) -> Exit | None:
@@ -73,13 +75,13 @@ class ClusterEngine(Engine):
         if now - self._looked_at.get(name, -LOOK_EVERY_S) < LOOK_EVERY_S:
             return None
         self._looked_at[name] = now
-        code = exit_code(Path(handle.ref["folder"]))
-        if code is None and self._holds(name):
+        ended = recorded_exit(Path(handle.ref["folder"]))
+        if ended is None and self._holds(name):
             self._gone_since.pop(name, None)
             return None
-        if code is None and now - self._gone_since.setdefault(name, now) < LATE_S:
+        if ended is None and now - self._gone_since.setdefault(name, now) < LATE_S:
             return None
-        self._ended[name] = Exit(code)
+        self._ended[name] = ended or Exit(None)
         return self._ended[name]
 
     def wait(self, timeout_s: float) -> None:

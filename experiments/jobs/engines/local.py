@@ -14,7 +14,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from experiments.jobs.engines.base import Engine, Exit, Handle, Launch
 from experiments.jobs.engines.forks import ForkServer
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 class LocalEngine(Engine):
     """Starts children on this machine. `preload`: modules of the fork server; `fork=False`: only subprocesses."""
 
-    name: ClassVar[str] = "local"
+    name = "local"
 
     def __init__(self, preload: Sequence[str] = PRELOAD, *, fork: bool = True) -> None:
         self._server = ForkServer(preload) if fork and hasattr(os, "fork") else None

@@ -11,7 +11,7 @@ import threading
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from experiments.errors import UserError
 from experiments.jobs.engines.base import Handle, Launch, import_path
@@ -59,7 +59,7 @@ class Actor:
 class RayEngine(ClusterEngine):
     """`settings`: the cluster's address ("auto": the local one), and resources for every child by Ray's names."""
 
-    name: ClassVar[str] = "ray"
+    name = "ray"
 
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
         super().__init__()

@@ -11,7 +11,7 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Self
 
 from experiments.errors import UserError
 from experiments.jobs.devices.slots import Slot
@@ -34,7 +34,7 @@ class SlurmEngine(ClusterEngine):
     One setting is our own: `signal_delay_s`, the time between the signal to save and end, and the time limit.
     """
 
-    name: ClassVar[str] = "slurm"
+    name = "slurm"
 
     def __init__(self, folder: Path, settings: Mapping[str, str] | None = None, at_once: int = 256) -> None:
         super().__init__()

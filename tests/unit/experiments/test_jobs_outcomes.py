@@ -192,3 +192,11 @@ def test_out_of_memory_in_an_evaluation_asks_for_a_device_at_once():
         assert (ending.state, ending.alone, "micro_batch_tokens" in ending.pinned) == (State.WAITING, True, False)
         alone = Claimed(JOB, 1, {}, 0, 0, alone=True)
         assert after(events, 1, missing=["e" * 16], expected=expected, claimed=alone).state is State.FAILED
+
+
+def test_what_was_withdrawn_before_it_began_is_as_before():
+    claimed = Claimed(JOB, 1, {"kind": "cuda"}, 4, MAX_STALLS - 1, alone=True, hangs=1)
+    ending = after([], None, claimed=claimed, withdrawn="no node worker had taken it")
+    assert (ending.state, ending.detail) == (State.WAITING, "waits again: no node worker had taken it")
+    assert (ending.stalls, ending.hangs, ending.alone, ending.best) == (MAX_STALLS - 1, 1, True, 4)
+    assert after([], None, asked="cancel", withdrawn="x").state is State.CANCELLED

@@ -1,0 +1,77 @@
+"""The slots of one node worker: a node of a cluster whose devices several runs share for some time."""
+
+import itertools
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from experiments.errors import UserError
+from experiments.jobs.devices.slots import CLUSTER_THREADS, Slot
+
+NODE_GRAMMAR = (
+    "With --workers, name the slots of one node: cpu:N or cpu:NxT (N runs at once, of T threads each), cuda:N (N GPUs "
+    "with a run each), cuda:NxK (K runs share each GPU) or cuda:NxKxT (of T threads each)."
+)
+
+
+@dataclass(frozen=True)
+class Node:
+    """`devices` of a kind, GPUs or CPU slots; `shares` runs at a time on each, of `threads` threads."""
+
+    kind: str
+    devices: int
+    shares: int
+    threads: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read --devices as the slots of one node. Raises UserError."""
+        match = re.fullmatch(r"cpu:(\d+)(?:x(\d+))?|cuda:(\d+)(?:x(\d+))?(?:x(\d+))?", text.strip())
+        if not match or "0" in match.groups():
+            raise UserError(f"--devices {text}: {NODE_GRAMMAR}")
+        if match[1]:
+            return cls("cpu", int(match[1]), 1, int(match[2] or CLUSTER_THREADS["cpu"]))
+        shares = int(match[4] or 1)
+        return cls("cuda", int(match[3]), shares, int(match[5] or max(1, CLUSTER_THREADS["cuda"] // shares)))
+
+    @property
+    def at_once(self) -> int:
+        """Number of runs at a time."""
+        return self.devices * self.shares
+
+    def slots(self, nodes: int) -> list[Slot]:
+        """The slots of that many nodes; which node a run gets is decided when one has a free slot."""
+        device = None if self.kind == "cuda" else ""
+        places = itertools.product(range(nodes), range(self.devices), range(self.shares))
+        return [
+            Slot(
+                f"{self.kind}.{node * self.devices + i}" + (f"/{share}" if self.shares > 1 else ""),
+                self.kind,
+                self.threads,
+                device,
+                share=1 / self.shares,
+                node=str(node),
+            )
+            for node, i, share in places
+        ]
+
+    @property
+    def whole(self) -> Slot:
+        """The resources of a node, as a worker requests them from the cluster."""
+        device = None if self.kind == "cuda" else ""
+        return Slot(self.kind, self.kind, self.threads * self.shares, device, count=self.devices)
+
+    def needs(self, slot: Slot) -> tuple[int, int]:
+        """Devices that a run on `slot` takes, and shares of each."""
+        if self.kind == "cpu":
+            return len(slot.parts), 1
+        return (slot.count, self.shares) if slot.count > 1 else (1, min(len(slot.parts), self.shares))
+
+    def to_json(self) -> Mapping[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        if self.kind == "cpu":
+            return f"{self.devices} × {self.threads} processor cores"
+        return f"{self.devices} GPU{'s' * (self.devices > 1)} with {self.shares} runs at a time on each"

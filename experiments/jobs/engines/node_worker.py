@@ -1,0 +1,176 @@
+"""A node worker: the program that takes attempts and runs them on a node's slots until its time ends.
+
+The cluster's job is one such program. Near the end of its time, or before a preemption, its keeper sends SIGTERM: it
+takes nothing more, lets its runs save a checkpoint, and ends. The coordinator starts the rest again, on other workers.
+"""
+
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from experiments.errors import UserError
+from experiments.jobs.devices.node import Node
+from experiments.jobs.engines.remote import Keeper
+from experiments.jobs.engines.setup_lines import Changes, SetupError, node_name, setup_changes
+from experiments.jobs.engines.tickets import BEGAN, FAILED, JOB, KILL, WORKER, Ticket, Tickets
+from experiments.store.sealed import read_json, write_json
+
+LOOK_S = 0.5
+IDLE_S = 60.0  # without a run for so long, the worker ends, so that the node is free for others
+KNOWN_S = 120.0  # longest time between the worker's start and the coordinator's note of its job
+log = logging.getLogger("node worker")
+
+
+@dataclass(frozen=True)
+class Running:
+    """An attempt on this node, and the devices whose shares it holds."""
+
+    ticket: Ticket
+    devices: Sequence[str]
+    keeper: Keeper
+
+
+class NodeWorker:
+    """Runs attempts on `devices`: GPUs as CUDA_VISIBLE_DEVICES names them, or numbers of CPU slots."""
+
+    def __init__(self, tickets: Tickets, name: str, node: Node, devices: Sequence[str], changes: Changes) -> None:
+        self._tickets, self._name, self._node, self._changes = tickets, name, node, changes
+        self._free = dict.fromkeys(devices, node.shares)
+        self._running: dict[str, Running] = {}
+        self._busy_at = time.monotonic()
+        self._stopping = False
+
+    def run(self) -> None:
+        """Take and run attempts until the time ends, or until there are none for IDLE_S."""
+        signal.signal(signal.SIGTERM, self._stop)
+        while not self._over():
+            try:
+                self._collect()
+                self._obey()
+                if not self._stopping:
+                    self._take()
+            except (OSError, UserError) as error:  # the network disk may be away for a while
+                log.warning("%s", error)
+            time.sleep(LOOK_S)
+
+    def _stop(self, _number: int, _frame: FrameType | None) -> None:
+        self._stopping = True
+
+    def _over(self) -> bool:
+        if self._running:
+            self._busy_at = time.monotonic()
+        return not self._running and (self._stopping or time.monotonic() - self._busy_at > IDLE_S)
+
+    def _collect(self) -> None:
+        for name, one in list(self._running.items()):
+            if not one.keeper.living:
+                log.info("%s ended with exit code %s", name, one.keeper.wait())
+                self._tickets.done(name, self._name)
+                self._lease(one.devices, -one.ticket.shares)
+                del self._running[name]
+
+    def _obey(self) -> None:
+        """Pass on the end of this worker's time, and requests to end single attempts."""
+        if self._stopping:
+            for one in self._running.values():
+                one.keeper.terminate()
+        for name, what in self._tickets.requests():
+            if name in self._running:
+                keeper = self._running[name].keeper
+                (keeper.kill if what == KILL else keeper.terminate)()
+
+    def _take(self) -> None:
+        """Take tickets in their order. One that needs more than is free now keeps what is free until it has enough."""
+        if not any(self._free.values()):
+            return
+        for ticket in self._tickets.waiting():
+            if not ticket.fits(self._node):
+                continue
+            devices = self._suited(ticket)
+            if len(devices) < ticket.devices:
+                return
+            if self._tickets.take(ticket, self._name):
+                self._start(ticket, devices)
+
+    def _suited(self, ticket: Ticket) -> list[str]:
+        """Devices with enough free shares for a ticket, emptiest first; as many as it needs, or fewer."""
+        enough = [device for device, free in self._free.items() if free >= ticket.shares]
+        return sorted(enough, key=lambda device: -self._free[device])[: ticket.devices]
+
+    def _start(self, ticket: Ticket, devices: Sequence[str]) -> None:
+        changes = {**self._changes}
+        if ticket.kind == "cuda":
+            changes["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
+        log.info("%s starts on %s %s", ticket.name, ticket.kind, ",".join(devices))
+        try:
+            keeper = Keeper(Path(ticket.folder), changes)
+        except (OSError, KeyError) as error:
+            log.warning("%s could not be started: %s", ticket.name, error)
+            self._tickets.done(ticket.name, self._name)
+            return
+        self._running[ticket.name] = Running(ticket, devices, keeper)
+        self._lease(devices, ticket.shares)
+
+    def _lease(self, devices: Sequence[str], shares: int) -> None:
+        for device in devices:
+            self._free[device] -= shares
+
+
+def work_in(folder: Path) -> None:
+    """The whole life of the worker in `folder`. Raises UserError if it cannot work on this node."""
+    told = read_json(folder / WORKER) or {}
+    node, lines = Node(**told["node"]), told["setup"]
+    try:
+        changes, said = setup_changes(lines, os.environ)
+    except SetupError as failure:
+        raise UserError(str(failure)) from None
+    print(said, end="", flush=True)
+    devices = _devices(node)
+    _wait_until_known(folder)
+    (folder / "taken").mkdir(exist_ok=True)
+    write_json(folder / BEGAN, {"host": node_name(), "pid": os.getpid()})
+    log.info("on %s: %s", node_name(), node)
+    NodeWorker(Tickets(folder.parent), folder.name, node, devices, changes).run()
+
+
+def _devices(node: Node) -> list[str]:
+    if node.kind == "cpu":
+        return [str(number) for number in range(node.devices)]
+    given = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    found = given or [str(number) for number in range(node.devices)]  # not set: the cluster leaves it to its users
+    if len(found) < node.devices:
+        raise UserError(
+            f"The cluster gave the node worker on {node_name()} {len(found)} GPUs (CUDA_VISIBLE_DEVICES is "
+            f"{','.join(found)}), but --devices names {node.devices}."
+        )
+    return found[: node.devices]
+
+
+def _wait_until_known(folder: Path) -> None:
+    """Wait until a coordinator has noted the cluster's job: what an unknown worker ran would be started again."""
+    until = time.monotonic() + KNOWN_S
+    while not any(path.name == JOB for path in folder.iterdir()):
+        if time.monotonic() > until:
+            raise UserError("The command that submitted this node worker ended before it could note its job.")
+        time.sleep(LOOK_S)
+
+
+def main(folder: Path) -> int:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
+    try:
+        work_in(folder)
+    except UserError as error:
+        log.error("%s", error)
+        write_json(folder / FAILED, {"error": str(error)})
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))
