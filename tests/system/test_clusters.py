@@ -249,12 +249,12 @@ class TestWorkersOnSlurm:
         working = threading.Thread(target=lambda: summaries.append(workers.go(store)))
         summaries = []
         working.start()
-        wait_for(lambda: sum(under_way(store, n) for n in range(8)) >= 4, 180)
+        wait_for(lambda: sum(under_way(store, n) for n in range(8)) >= 4, 600)
         assert sorted(worker_jobs(cluster)) == ["n1", "n2"]
         assert sum(bool(store.attempts(f"{n:016x}")) for n in range(8)) == 4, "as many as there are slots"
         cluster.kill_node("n1")
         try:
-            working.join(300)
+            working.join(900)
         finally:
             cluster.start_node("n1")
         assert summaries[0].finished == 8
@@ -271,7 +271,7 @@ class TestWorkersOnSlurm:
         wait_for(lambda: under_way(store, 0, 1), 180)
         [first] = worker_jobs(cluster).values()
         cluster.call("scancel", "--signal=USR2", first)  # as Slurm does before a time limit
-        working.join(300)
+        working.join(900)
         assert summaries[0].finished == 2
         none_doubled(store, range(2), 120)
         assert [outcomes(store, n) for n in range(2)] == [["preempted", "finished"]] * 2

@@ -68,7 +68,7 @@ def test_a_worker_that_dies_costs_its_runs_nothing_but_time(store):
     working, found = in_thread(store)
     wait_for(lambda: under_way(store, 0, 1, 2, 3), 120)
     end_job(living()[0])
-    working.join(240)
+    working.join(600)
     assert found[0].finished == 4
     none_doubled(store, range(4), 60)
     ends = sorted(outcomes(store, n) for n in range(4))
@@ -80,7 +80,7 @@ def test_a_worker_whose_time_ends_hands_its_runs_over(store):
     working, found = in_thread(store, workers=1)
     wait_for(lambda: under_way(store, 0, 1), 120)
     end_job(living()[0], signal.SIGUSR2)
-    working.join(240)
+    working.join(600)
     assert found[0].finished == 3 and len(STARTED) == 2
     none_doubled(store, range(3), 60)
     assert [outcomes(store, n) for n in range(3)] == [["preempted", "finished"]] * 2 + [["finished"]]
@@ -127,7 +127,7 @@ def test_cancelled_runs_end_after_a_checkpoint_and_those_that_wait_at_once(store
     assert not events(store, 1, 2)
     with Queue(store.queue_db) as queue:
         queue.cancel([f"{1:016x}"])
-    working.join(60)
+    working.join(600)
     wait_for(lambda: not living(), 30)
 
 
@@ -137,7 +137,7 @@ def test_a_drained_coordinator_lets_runs_finish_and_ends_its_workers(store):
     wait_for(lambda: under_way(store, 0, 1), 120)
     with Queue(store.queue_db) as queue:
         queue.drain()
-    working.join(120)
+    working.join(600)
     assert (found[0].finished, found[0].left) == (2, 2)
     wait_for(lambda: not living(), 30)
     assert go(store, workers=1).finished == 2

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -188,3 +189,22 @@ def test_products_of_many_shapes_are_described_once():
 
     twice, once = held(LRU_CACHE_CAPACITY="1024"), held()  # what a user sets stays
     assert once < 0.75 * twice
+
+
+@pytest.mark.parametrize(
+    ("limits", "fraction"),
+    [
+        ({"share": 1 / 3}, 0.94 / 3),  # a cluster's GPU, whose memory the coordinator does not know
+        ({"share": 1 / 3, "memory_gb": 20.0}, 0.25),
+        ({"memory_gb": 20.0}, 0.25),
+        ({}, None),
+    ],
+)
+def test_a_shared_gpu_is_used_by_its_share(monkeypatch, limits, fraction):
+    given = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=80e9))
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda value, device: given.append(value))
+    device_module._open_cuda(torch.device("cuda:0"), DeviceSpec("cuda", 1, **limits))
+    assert given == ([] if fraction is None else [pytest.approx(fraction)])
