@@ -1,4 +1,4 @@
-"""Compare the speed of the attention kernels by length: forward and backward on the same queries, keys and values.
+"""Compare the speed of the attention kernels by length and width, forward and backward, on the same input.
 
     python -m benchmarks.attention [--device cpu] [--threads N] [--lengths 16,32,…] [--json] [--out FILE]
 
@@ -8,6 +8,7 @@ call and its backward pass, without attention dropout. With `--dropout` torch's 
 """
 
 import argparse
+import itertools
 import json
 import statistics
 import sys
@@ -16,45 +17,57 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from benchmarks.machine import keep_report, machine
 from experiments.config import DeviceSpec
 from experiments.device import Device
 from model.sublayers.attention import attend
 
-POSITIONS = 4096
-HEADS = ((4, 32), (8, 64), (16, 64))  # tiny, base, big: heads, d_k
-ROUNDS, ROUND_S = 5, 0.1
+# tiny, base, big, two rows of Table 3 (B): heads, d_k, d_v
+HEADS = ((4, 32, 32), (8, 64, 64), (16, 64, 64), (8, 32, 64), (8, 16, 64))
+ROUNDS = 5
 
 
 def main() -> int:
     options = _options()
-    results = []
+    results = list[dict[str, Any]]()
     for precision in ("fp32", "bf16"):
         device = Device.open(DeviceSpec(options.device, options.threads), precision)
-        for heads, width in HEADS:
-            for length in map(int, options.lengths.split(",")):
-                for causal in (False, True):
-                    times = _times(device, heads, width, length, causal, options.dropout)
-                    what = {"precision": precision, "heads": heads, "d_k": width, "length": length, "causal": causal}
-                    results.append({**what, "ms": times, "best": min(times, key=times.__getitem__)})
-                    if not options.json:
-                        print(*results[-1].values(), flush=True)
-    report = {"device": device.describe(), "dropout": options.dropout, "results": results, **machine()}
+        for (heads, d_k, d_v), length, causal in itertools.product(
+            HEADS, map(int, options.lengths.split(",")), (False, True)
+        ):
+            times = _times(device, (heads, d_k, d_v), length, causal, options)
+            what = {"precision": precision, "heads": heads, "d_k": d_k, "d_v": d_v, "length": length, "causal": causal}
+            results.append({**what, "ms": times, "best": min(times, key=times.__getitem__)})
+            if not options.json:
+                print(*results[-1].values(), flush=True)
+            report = {"device": device.describe(), "dropout": options.dropout, "results": results, **machine()}
+            keep_report(report, options.out)
     if options.json:
         print(json.dumps(report, indent=1))
-    keep_report(report, options.out)
+    else:
+        fused = sum(result["best"] == "sdpa" for result in results)
+        print(f"{len(results)} shapes; torch's fused kernel is the faster one in {fused}")
     return 0
 
 
-def _times(device: Device, heads: int, width: int, length: int, causal: bool, dropout: float) -> dict[str, float]:
+def _times(
+    device: Device, sizes: tuple[int, int, int], length: int, causal: bool, options: argparse.Namespace
+) -> dict[str, float]:
     dtype = torch.bfloat16 if device.precision == "bf16" else torch.float32
-    shape = max(1, POSITIONS // length), length, heads, width  # strides as after a projection
+    heads, d_k, d_v = sizes
     made = {"device": device.torch_device, "dtype": dtype}
-    q, k, v, gradient = (torch.randn(shape, **made).transpose(1, 2).requires_grad_() for _ in range(4))  # type: ignore[arg-type]
+    count = max(1, options.positions // length)
+
+    def heads_of(width: int) -> Tensor:
+        """Strided as after a projection."""
+        return torch.randn((count, length, heads, width), **made).transpose(1, 2).requires_grad_()  # type: ignore[call-overload,no-any-return]
+
+    q, k, v, gradient = (heads_of(width) for width in (d_k, d_k, d_v, d_v))
 
     def once(kernel: str) -> None:
-        attend(q, k, v, causal=causal, dropout=dropout, kernel=kernel).backward(gradient)  # type: ignore[no-untyped-call]
+        attend(q, k, v, causal=causal, dropout=options.dropout, kernel=kernel).backward(gradient)  # type: ignore[no-untyped-call]
         q.grad = k.grad = v.grad = None
 
     found: dict[str, list[float]] = {kernel: [] for kernel in ("plain", "sdpa")}
@@ -62,7 +75,7 @@ def _times(device: Device, heads: int, width: int, length: int, causal: bool, dr
         for kernel, times in found.items():
             device.synchronize()
             began, calls = time.perf_counter(), 0
-            while calls == 0 or time.perf_counter() - began < ROUND_S:
+            while calls == 0 or time.perf_counter() - began < options.round:
                 once(kernel)
                 device.synchronize()
                 calls += 1
@@ -76,6 +89,8 @@ def _options() -> Any:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--lengths", default="8,16,32,64,128,256,512,1024")
+    parser.add_argument("--positions", type=int, default=4096, help="of a batch")
+    parser.add_argument("--round", type=float, default=0.1, metavar="SECONDS", help="of each kernel's turns")
     parser.add_argument("--dropout", type=float, default=0.0)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--out", type=Path, help="also write the JSON to a file, such as benchmarks/results/….json")

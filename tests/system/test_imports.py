@@ -19,7 +19,8 @@ import experiments.evaluation.likelihood, experiments.evaluation.decode.translat
 import experiments.data.encoding.prepare
 import experiments.data.batches.batching, experiments.data.batches.tensors
 import model.factory
-import benchmarks.gpu_training, benchmarks.gpu_table3, benchmarks.gpu_decoding
+import benchmarks.gpu.__main__, benchmarks.attention, benchmarks.gpu.training, benchmarks.gpu.packing
+import benchmarks.gpu.decoding, benchmarks.gpu.cards, benchmarks.gpu.table3
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment())
     assert done.returncode == 0, done.stderr

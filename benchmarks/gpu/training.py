@@ -1,14 +1,14 @@
 """Training speed of all rows of a study at paper sizes on one GPU, unattended and resumable.
 
-    python -m benchmarks.gpu_training --out FILE.json [--study table3|nanogpt] [--rows KEY,GROUP] [--seconds S]
+    python -m benchmarks.gpu.training --out FILE.json [--study table3|nanogpt] [--rows KEY,GROUP] [--seconds S]
                                       [--tiny] [--device cpu]
 
 Every row trains with the code and the settings of a run: of `table3` on generated pairs (lengths log-normal, mean 28
 pieces, V 37,000), 25,000 tokens per step; of `nanogpt`, GPT-2 124M and its variations, on generated text in windows of
 1,024 pieces (V 50,257), 491,520 tokens per step. MFU is model.cost's operations for the real tokens over the rate of
 the GPU's bf16 matrix product, measured here. Rows in FILE are not measured again, so the same command continues after a
-time limit; a failed row is tried again. `--compile` adds rows with training.compile: every padded shape is compiled
-when it first occurs, so use `--spread 0` (one length, few shapes).
+time limit; a failed row is tried again. `--compile` measures each row without and with training.compile. Every padded
+shape is compiled when it first occurs, so its pairs have one length (few shapes): rows "base even", "base compiled".
 `--tiny` is the same with the study's demo profile.
 Needs torch and what `ablations` and `experiments` import to plan and train: numpy, pydantic, safetensors.
 """
@@ -20,38 +20,23 @@ import tempfile
 import time
 import traceback
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 import torch
 
-from ablations.plan.resolve import PlannedRow, resolve
-from ablations.study.selectors import selection
-from ablations.study.study import load_study
+from ablations.plan.resolve import PlannedRow
+from benchmarks.gpu.exits import DONE, UNFINISHED
+from benchmarks.gpu.training_rows import TINY, Data, pairs, planned, text, train_row
 from benchmarks.machine import machine
 from experiments.config import DeviceSpec, RunConfig
-from experiments.data.encoding.encoded import EncodedCorpus
-from experiments.data.encoding.pairs import SIDES, EncodedPairs, SideWriter, piece_dtype
-from experiments.data.encoding.stream import Stream
-from experiments.data.encoding.tokenizer import EOS_ID
-from experiments.device import Device, seed_everything
-from experiments.errors import Preempted
+from experiments.device import Device
 from experiments.store.sealed import write_json
-from experiments.tasks.base import Context
-from experiments.tasks.language.batches import WindowBatches
 from experiments.tasks.load import load_task
-from experiments.tasks.sequence.batches import Batches
-from experiments.training.trainer import train
 from model.cost import flops_per_token
-from model.factory import build_model
 
-PAIRS, MEAN, ROUNDS = 30_000, 28, 3
-PIECES = 4_000_000  # of the generated text
-TINY = ("data.vocab_size=500", "training.tokens_per_batch=400", "training.precision=auto")
-
-
-Data = EncodedPairs | Stream
+ROUNDS = 3
+SPREAD = 0.4  # of lengths: standard deviation of their logarithm
 
 
 def main() -> int:
@@ -63,14 +48,13 @@ def main() -> int:
     report |= {"device": device.describe(), "matrix_product_tflops": round(limit / 1e12, 3), **machine()}
     with tempfile.TemporaryDirectory() as folder:
         rows = _rows(options)
-        vocabulary = cast(RunConfig, rows[0].config).data.vocab_size
+        vocabulary = cast(RunConfig, next(iter(rows.values())).config).data.vocab_size
         data: Data = (
-            _pairs(Path(folder), vocabulary, options.spread)
+            pairs(Path(folder), vocabulary, 0 if options.compile else SPREAD)
             if options.study == "table3"
-            else _text(Path(folder), vocabulary)
+            else text(Path(folder), vocabulary)
         )
-        for row in rows:
-            key = row.variation.key + (" compiled" if options.compile else "")
+        for key, row in rows.items():
             if "target_tokens_per_s" in report["rows"].get(key, {}):
                 continue
             if time.monotonic() - began > options.seconds:
@@ -91,72 +75,32 @@ def main() -> int:
                 torch.cuda.empty_cache()
                 torch.cuda.reset_peak_memory_stats()
     print(_table(report))
-    keys = [row.variation.key + (" compiled" if options.compile else "") for row in rows]
-    return 0 if all("mfu" in report["rows"].get(key, {}) for key in keys) else 1
+    found = {key: report["rows"][key] for key in rows if key in report["rows"]}
+    print("; ".join(f"{key} {_in_short(row)}" for key, row in found.items()) or "no row was measured")
+    if any("failed" in row for row in found.values()):
+        return 1
+    return DONE if len(found) == len(rows) else UNFINISHED
 
 
-def _rows(options: argparse.Namespace) -> list[PlannedRow]:
+def _in_short(row: dict[str, Any]) -> str:
+    if "failed" in row:
+        return str(row["failed"])
+    return f"{row['target_tokens_per_s']:,.0f} tokens/s, MFU {row['mfu']:.1%}, {row['peak_memory_gb']} GB"
+
+
+def _rows(options: argparse.Namespace) -> dict[str, PlannedRow]:
+    """The rows by their names in the report."""
     profile, sets = ("demo", TINY) if options.tiny else ("paper", ())
-    sets += ("training.compile=true",) if options.compile else ()
-    study = load_study(options.study)
-    return resolve(study, selection(profile, None, options.rows, 1, sets), load_task(study.task))
-
-
-def _text(folder: Path, vocabulary: int) -> Stream:
-    """Generated pieces, laid out as an encoded text of one document."""
-    pieces = np.random.default_rng(1).integers(4, vocabulary, PIECES).astype(piece_dtype(vocabulary))
-    pieces[[0, -1]] = EOS_ID
-    pieces.tofile(folder / "pieces")
-    np.save(folder / "documents.npy", np.array([0, PIECES - 1], np.int64), allow_pickle=False)
-    return Stream(folder, piece_dtype(vocabulary))
-
-
-def _pairs(folder: Path, vocabulary: int, spread: float) -> EncodedPairs:
-    """Generated pieces, laid out as an encoded corpus."""
-    draw = np.random.default_rng(1)
-    source = np.clip(np.rint(draw.lognormal(np.log(MEAN) - spread**2 / 2, spread, PAIRS)), 3, 200)
-    target = np.clip(np.rint(source * draw.normal(1, 0.3 * spread, PAIRS)), 3, 200)
-    dtype = piece_dtype(vocabulary)
-    for side, lengths in zip(SIDES, (source, target), strict=True):
-        writer = SideWriter(folder, side, dtype)
-        writer.add([draw.integers(4, vocabulary, int(length)) for length in lengths])  # type: ignore[misc]
-        writer.close()
-    return EncodedPairs(folder, (dtype, dtype))
+    kinds = {" even": (), " compiled": ("training.compile=true",)} if options.compile else {"": ()}
+    planned_rows = {kind: planned(options.study, profile, sets + own, options.rows) for kind, own in kinds.items()}
+    return {row.variation.key + kind: row for kind, rows in planned_rows.items() for row in rows}
 
 
 def _measure(row: PlannedRow, data: Data, device: Device, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Warm steps, then the median of rounds."""
     config = cast(RunConfig, row.config)
-    spec = DeviceSpec("cuda" if device.is_cuda else "cpu", device.threads)
-    context = Context(folder, "benchmark", folder, {}, spec, _ignore, lambda: False)
-    batches = (
-        WindowBatches(config, context, data)
-        if isinstance(data, Stream)
-        else Batches(config, context, cast(EncodedCorpus, SimpleNamespace(train=data)))
-    )
-    seed_everything(1)
-    model = build_model(config.model, config.data.vocab_size, device=device.torch_device)
-    clock = _Clock(device, batches, options.warm, options.steps)
-    never = 10**9
-    settings = config.training.model_copy(
-        update={"train_steps": never, "checkpoint_steps": never, "eval_steps": 0, "keep_checkpoints": 1}
-    )
-    try:
-        with tempfile.TemporaryDirectory(dir=folder) as attempt:
-            train(
-                model,
-                settings,
-                d_model=config.model.d_model,
-                batches=clock.batches,
-                seed=1,
-                device=device,
-                folder=Path(attempt),
-                emit=_ignore,
-                should_stop=clock.stop,
-                meta={"lineage": "benchmark", "code": "benchmark"},
-            )
-    except Preempted:
-        pass
+    clock = _Clock(device, options.warm, options.steps)
+    padding = train_row(row, data, device, folder, clock.stop, clock.saw)
     work = flops_per_token(config.model, config.data.vocab_size, clock.source_length, clock.target_length)
     return {
         "target_tokens_per_s": clock.rate,
@@ -165,27 +109,25 @@ def _measure(row: PlannedRow, data: Data, device: Device, folder: Path, options:
         "num_params": load_task(config.task).num_params(config),
         "peak_memory_gb": round(device.peak_memory_bytes() / 1e9, 2),
         "target_tokens_per_step": clock.tokens_per_step,
-        **batches.describe(),
+        **padding,
     }
 
 
 class _Clock:
     """Counts the trainer's steps, and stops it after the last round."""
 
-    def __init__(self, device: Device, batches: Batches | WindowBatches, warm: int, steps: int) -> None:
-        self._device, self._batches, self._warm, self._steps = device, batches, warm, steps
+    def __init__(self, device: Device, warm: int, steps: int) -> None:
+        self._device, self._warm, self._steps = device, warm, steps
         self._done = 0
         self._times = list[float]()
         self._counts = dict[int, tuple[int, int, int]]()
 
-    def batches(self, step: int) -> Any:
-        found = self._batches(step)
+    def saw(self, step: int, parts: Any) -> None:
         self._counts[step] = (
-            sum(part.num_target_tokens for part in found),
-            sum(part.num_source_tokens for part in found),
-            sum(len(part.source) for part in found),
+            sum(part.num_target_tokens for part in parts),
+            sum(part.num_source_tokens for part in parts),
+            sum(len(part.source) for part in parts),
         )
-        return found
 
     def stop(self) -> bool:
         self._done += 1
@@ -237,10 +179,6 @@ def _table(report: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _ignore(*_args: Any, **_facts: Any) -> None:
-    pass
-
-
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="the report; read first, then added to")
@@ -249,8 +187,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=540, help="no further row is begun after these")
     parser.add_argument("--steps", type=int, default=10, help="updates of a round")
     parser.add_argument("--warm", type=int, default=15, help="updates before the first round")
-    parser.add_argument("--spread", type=float, default=0.4, help="of lengths: sd of their logarithm")
-    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--compile", action="store_true", help="measure each row without and with training.compile")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--threads", type=int, default=4)
     parser.add_argument("--tiny", action="store_true", help="all rows in miniature: does the whole path work?")

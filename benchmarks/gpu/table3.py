@@ -1,6 +1,6 @@
 """Table 3 at paper sizes on a small corpus and one GPU: trained to a dev plateau, decoded, reported; unattended.
 
-    python -m benchmarks.gpu_table3 --corpus FOLDER --work FOLDER --out FILE.json [--seconds S] [--rows KEY,GROUP]
+    python -m benchmarks.gpu.table3 --corpus FOLDER --work FOLDER --out FILE.json [--seconds S] [--rows KEY,GROUP]
 
 The same command continues: rows in FILE are done, others resume from their checkpoint under --work. It ends after
 --seconds with checkpoints saved, before a time limit kills it. Rows run in their own processes, several at once on the
@@ -27,6 +27,7 @@ from typing import Any, cast
 from ablations.plan.resolve import PlannedRow, resolve
 from ablations.study.selectors import selection
 from ablations.study.study import load_study
+from benchmarks.gpu.exits import DONE, UNFINISHED
 from benchmarks.machine import machine
 from experiments.config import DeviceSpec, RunConfig
 from experiments.data.encoding.encoded import model_names
@@ -54,7 +55,6 @@ TINY = (
     "training.checkpoint_steps=20", "training.keep_checkpoints=1", "data.vocab_size=300", "data.builtin_pairs=400",
     "evaluation.checkpoint=best", "evaluation.beam_size=2", "evaluation.max_extra_length=3",
 )  # fmt: skip
-DONE, UNFINISHED = 0, 3
 
 
 def main() -> int:
@@ -97,7 +97,7 @@ def _rows(options: argparse.Namespace) -> list[PlannedRow]:
 
 def _start(key: str) -> subprocess.Popen[bytes]:
     print(f"{time.strftime('%H:%M:%S')} {key} begins", flush=True)
-    return subprocess.Popen([sys.executable, "-m", "benchmarks.gpu_table3", *sys.argv[1:], "--row", key])
+    return subprocess.Popen([sys.executable, "-m", "benchmarks.gpu.table3", *sys.argv[1:], "--row", key])
 
 
 def _collect(key: str, code: int, report: dict[str, Any], options: argparse.Namespace) -> None:
@@ -224,8 +224,11 @@ def _say(report: dict[str, Any], rows: list[PlannedRow], options: argparse.Names
     text = _table(report, {row.variation.key: row for row in rows})
     write_json(options.out, report, sealed=False)
     options.out.with_suffix(".txt").write_text(text + "\n", encoding="utf-8")
-    print(text, flush=True)
-    return DONE if all("dev" in report["rows"].get(key, {}) for key in keys) else UNFINISHED
+    done = [key for key in keys if "dev" in report["rows"].get(key, {})]
+    print(f"{text}\n{len(done)} of {len(keys)} rows: {', '.join(done)}", flush=True)
+    if any("failed" in row for row in report["rows"].values()):
+        return 1
+    return DONE if len(done) == len(keys) else UNFINISHED
 
 
 def _table(report: dict[str, Any], rows: dict[str, PlannedRow]) -> str:

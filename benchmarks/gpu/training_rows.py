@@ -1,0 +1,112 @@
+"""Rows of a study on generated data, trained with the code of a run: the common part of training and packing."""
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+
+from ablations.plan.resolve import PlannedRow, resolve
+from ablations.study.selectors import selection
+from ablations.study.study import load_study
+from experiments.config import DeviceSpec, RunConfig
+from experiments.data.encoding.encoded import EncodedCorpus
+from experiments.data.encoding.pairs import SIDES, EncodedPairs, SideWriter, piece_dtype
+from experiments.data.encoding.stream import Stream
+from experiments.data.encoding.tokenizer import EOS_ID
+from experiments.device import Device, seed_everything
+from experiments.errors import Preempted
+from experiments.tasks.base import Context
+from experiments.tasks.language.batches import WindowBatches
+from experiments.tasks.load import load_task
+from experiments.tasks.sequence.batches import Batches
+from experiments.training.trainer import train
+from model.factory import build_model
+
+PAIRS, MEAN = 30_000, 28
+PIECES = 4_000_000  # of the generated text
+TINY = ("data.vocab_size=500", "training.tokens_per_batch=400", "training.precision=auto")
+NEVER = 10**9
+
+Data = EncodedPairs | Stream
+
+
+def planned(study: str, profile: str, sets: tuple[str, ...], rows: str | None) -> list[PlannedRow]:
+    """The rows of a study; all if `rows` is None."""
+    found = load_study(study)
+    return resolve(found, selection(profile, None, rows, 1, sets), load_task(found.task))
+
+
+def text(folder: Path, vocabulary: int) -> Stream:
+    """Generated pieces, laid out as an encoded text of one document."""
+    pieces = np.random.default_rng(1).integers(4, vocabulary, PIECES).astype(piece_dtype(vocabulary))
+    pieces[[0, -1]] = EOS_ID
+    pieces.tofile(folder / "pieces")
+    np.save(folder / "documents.npy", np.array([0, PIECES - 1], np.int64), allow_pickle=False)
+    return Stream(folder, piece_dtype(vocabulary))
+
+
+def pairs(folder: Path, vocabulary: int, spread: float, count: int = PAIRS) -> EncodedPairs:
+    """Generated pieces, laid out as an encoded corpus. spread: of lengths, the deviation of their logarithm."""
+    draw = np.random.default_rng(1)
+    source = np.clip(np.rint(draw.lognormal(np.log(MEAN) - spread**2 / 2, spread, count)), 3, 200)
+    target = np.clip(np.rint(source * draw.normal(1, 0.3 * spread, count)), 3, 200)
+    dtype = piece_dtype(vocabulary)
+    for side, lengths in zip(SIDES, (source, target), strict=True):
+        writer = SideWriter(folder, side, dtype)
+        writer.add([draw.integers(4, vocabulary, int(length)) for length in lengths])  # type: ignore[misc]
+        writer.close()
+    return EncodedPairs(folder, (dtype, dtype))
+
+
+def train_row(
+    row: PlannedRow,
+    data: Data,
+    device: Device,
+    folder: Path,
+    stop: Callable[[], bool],
+    saw: Callable[[int, Any], None],
+) -> dict[str, Any]:
+    """Train until `stop()`, called after every step; `saw` gets each step's micro-batches. Returns facts of padding."""
+    config = cast(RunConfig, row.config)
+    spec = DeviceSpec("cuda" if device.is_cuda else "cpu", device.threads)
+    context = Context(folder, "benchmark", folder, {}, spec, ignore, lambda: False)
+    batches = (
+        WindowBatches(config, context, data)
+        if isinstance(data, Stream)
+        else Batches(config, context, cast(EncodedCorpus, SimpleNamespace(train=data)))
+    )
+    seed_everything(1)
+    model = build_model(config.model, config.data.vocab_size, device=device.torch_device)
+    settings = config.training.model_copy(
+        update={"train_steps": NEVER, "checkpoint_steps": NEVER, "eval_steps": 0, "keep_checkpoints": 1}
+    )
+
+    def seen(step: int) -> Any:
+        found = batches(step)
+        saw(step, found)
+        return found
+
+    try:
+        with tempfile.TemporaryDirectory(dir=folder) as attempt:
+            train(
+                model,
+                settings,
+                d_model=config.model.d_model,
+                batches=seen,
+                seed=1,
+                device=device,
+                folder=Path(attempt),
+                emit=ignore,
+                should_stop=stop,
+                meta={"lineage": "benchmark", "code": "benchmark"},
+            )
+    except Preempted:
+        pass
+    return batches.describe()
+
+
+def ignore(*_args: Any, **_facts: Any) -> None:
+    """The trainer's events, which no one reads here."""
