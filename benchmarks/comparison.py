@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +27,19 @@ MODELS = {"tiny": TINY, "base": BASE}
 class Engine:
     """A script in its environment. It starts at once, reports when it is warm, then does one round per request."""
 
-    def __init__(self, environment: str, script: str, job: dict[str, Any], threads: int, options: Any) -> None:
+    def __init__(
+        self,
+        environment: str,
+        script: str,
+        job: dict[str, Any],
+        threads: int,
+        options: Any,
+        more: Mapping[str, str] | None = None,
+    ) -> None:
+        """more: environment variables."""
         self._process, self._found, self._clock = None, dict[str, Any](), options.clock
         self._rates = list[float]()
+        self.last_log, self.last_cpu_seconds = "", 0.0  # of the last round
         python = str(options.peers / environment / "bin" / "python") if environment else sys.executable
         if not Path(python).exists():
             self._found = {"missing": f"python -m benchmarks.setup_peers {options.peers} sets it up"}
@@ -43,7 +53,7 @@ class Engine:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
-            env={**os.environ, **variables},
+            env={**os.environ, **variables, **(more or {})},
         )
         self._say(json.dumps({**job, "threads": threads}))
 
@@ -51,6 +61,8 @@ class Engine:
         self._found |= self._hear()
 
     def begin(self) -> None:
+        if self._process:
+            self._logged = os.fstat(self._errors.fileno()).st_size
         self._say("round")
 
     def end(self) -> None:
@@ -58,6 +70,8 @@ class Engine:
             heard = self._hear()
             if "done" in heard:
                 seconds = heard.pop("seconds"), heard.pop("cpu_seconds")
+                self.last_cpu_seconds = seconds[1]
+                self.last_log = os.pread(self._errors.fileno(), 2**30, self._logged).decode(errors="replace")
                 self._rates.append(heard.pop("done") / seconds[self._clock == "cpu"])
             self._found |= heard
 

@@ -9,6 +9,9 @@ are named. The speed of a matrix product is measured too, which no trainer excee
 that ours reaches, by model.cost's operations. Lanes of other layers (`--layers`) measure the same for networks of
 LSTMs, of convolutions and with relative positions, against the toolkits that have them.
 
+`--corpus DIR` (or `builtin`, the default; `none`) adds the first steps of a real training, with new shapes at nearly
+every micro-batch (benchmarks/real_batches.py), and the share of its time that building kernels takes.
+
 `two runs` are two of our runs with one thread each at the same time, as the scheduler places runs on a processor,
 against the fastest peer with all threads. `worst` is the smallest ratio / floor; below 1 the command exits with 1.
 `--clock cpu` counts the processes' own processor time, for a machine with other work (use --threads 1).
@@ -18,10 +21,14 @@ import argparse
 import math
 import random
 import sys
+import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 from benchmarks.comparison import MODELS, Engine, conclude, interleave, parser
+from benchmarks.engines.serve import target_tokens
+from benchmarks.real_batches import real_jobs
 from model.config import ModelConfig
 from model.cost import flops_per_token
 
@@ -51,6 +58,8 @@ LAYERS: dict[str, dict[str, Any]] = {  # what a lane's network has other than th
     "relative": {"positions": "relative", "position_clip": 16},
 }
 LAYER_FLOOR = 1.2
+REAL_FLOORS = {"fp32": 1.5, "bf16": 2.0}
+REAL_ROUNDS = (10, 8, 8, 8)  # steps; the first to get warm
 FLOORS = {("tiny", "fp32"): 1.3, ("tiny", "bf16"): 1.7, ("base", "fp32"): 1.1, ("base", "bf16"): 1.3}
 TWO_RUNS_FLOOR = 1.8
 # size, target tokens of a batch, mean length, batches of a round, rounds
@@ -73,6 +82,8 @@ def main() -> int:
         for precision in ("fp32", "bf16"):
             if size in options.sizes.split(",") and precision in options.precisions.split(","):
                 results += _case(size, precision, _batches(size, tokens, mean, batches), mean, rounds, options)
+    for precision in options.precisions.split(",") if options.corpus != "none" else ():
+        results.append(_real_case(precision, options))
     size, tokens, mean, batches, rounds = LAYER_CASE
     for layer in filter(None, options.layers.split(",")):
         for precision in options.precisions.split(","):
@@ -129,6 +140,41 @@ def _case(
     return results
 
 
+def _real_case(precision: str, options: argparse.Namespace) -> dict[str, Any]:
+    """The first steps of a training on a corpus."""
+    with tempfile.TemporaryDirectory() as folder:
+        ours_job, peer_job = real_jobs(options.corpus, Path(folder), precision, list(options.rounds))
+        only = options.only.split(",") if options.only else PEERS
+        wanted = {name: peer for name, (*peer, lanes) in PEERS.items() if "" in lanes and name in only}
+        engines = {"ours": Engine("", OURS, ours_job, options.threads, options)}
+        engines |= {name: Engine(*peer, peer_job, options.threads, options) for name, peer in wanted.items()}
+        interleave([[engine] for engine in engines.values()], len(options.rounds) - 1)
+        found = {name: engine.close() for name, engine in engines.items()}
+        found["ours"] |= _kernels(ours_job, options)
+    tokens = sum(target_tokens(batch) for batch in peer_job["batches"])
+    result = {
+        "size": "real", "layer": "", "corpus": Path(options.corpus).name, "precision": precision,
+        "target_tokens": round(tokens / sum(options.rounds)), "mean_length": "as it is", "limit_share": None,
+        **compared(found.pop("ours"), found, REAL_FLOORS[precision]),
+    }  # fmt: skip
+    if not options.json:
+        _print(result)
+    return result
+
+
+def _kernels(job: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+    """Kernels that oneDNN builds in the last round, and the share of the processor's time that this takes.
+
+    In a training of its own, because oneDNN's report takes time too.
+    """
+    engine = Engine("", OURS, job, options.threads, options, {"ONEDNN_VERBOSE": "profile_create"})
+    interleave([[engine]], len(job["rounds"]) - 1)
+    log, busy = engine.last_log, engine.last_cpu_seconds
+    engine.close()
+    built = [float(line.rsplit(",", 1)[1]) for line in log.splitlines() if "create:cache_miss" in line]
+    return {"kernels_built": len(built), "kernels_share": round(sum(built) / 1e3 / busy, 4) if busy else None}
+
+
 def compared(ours: dict[str, Any], peers: dict[str, Any], floor: float) -> dict[str, Any]:
     """A case of a report: our speed against the fastest peer's."""
     rates = {name: peer["per_s"] for name, peer in peers.items() if "per_s" in peer}
@@ -173,7 +219,10 @@ def _print(result: dict[str, Any]) -> None:
     speeds = {"ours": result["ours"], **result["peers"]}
     shown = ", ".join(f"{name} {speed.get('per_s', '–')}" for name, speed in speeds.items())
     network = " ".join(filter(None, (result["size"], result["layer"])))
-    what = "two runs of one thread" if result.get("two_runs") else f"{result['limit_share']} of the matrix product"
+    if "corpus" in result:
+        what = f"{result['corpus']}; kernels {100 * (result['ours'].get('kernels_share') or 0):.1f} % of the last round"
+    else:
+        what = "two runs of one thread" if result.get("two_runs") else f"{result['limit_share']} of the matrix product"
     print(
         f"{time.strftime('%H:%M:%S')} {network}, {result['target_tokens']} tokens, length "
         f"{result['mean_length']}, {result['precision']} ({what}): {shown} target tokens/s; against "
@@ -187,7 +236,15 @@ def _options() -> argparse.Namespace:
     made.add_argument("--only", default="", help="peers to measure, by name; all of them if unset")
     made.add_argument("--precisions", default="fp32,bf16")
     made.add_argument("--layers", default=",".join(filter(None, LAYERS)), help="lanes of other layers; empty: none")
+    made.add_argument("--corpus", default="builtin", help="of the real batches: builtin, a folder, or none")
+    made.add_argument(
+        "--rounds", type=_rounds, default=REAL_ROUNDS, help="steps of the real batches' rounds: 200,20,20"
+    )
     return made.parse_args()
+
+
+def _rounds(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(",")))
 
 
 if __name__ == "__main__":

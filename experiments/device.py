@@ -28,6 +28,7 @@ Precision = Literal["fp32", "bf16", "int8"]
 _MIB = 2**20
 INT8_FLAGS = ("avx512_vnni", "avx_vnni", "amx_int8")  # as torch.cpu.get_capabilities() names them
 _USABLE = 0.94  # fraction of a GPU's memory that runs share; the rest is for CUDA contexts
+KERNELS = 2048  # of oneDNN: see _keep_kernels
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Device:
         torch.set_flush_denormal(True)
         torch.set_num_threads(max(1, spec.threads // spec.count))
         _keep_freed_memory()
-        _keep_few_descriptions()
+        _keep_kernels()
         _choose_kernels(deterministic)
         device = torch.device("cuda", rank) if spec.kind == "cuda" else torch.device("cpu")
         if spec.kind == "cuda":
@@ -272,12 +273,15 @@ def _keep_freed_memory() -> None:
         libc.mallopt(trim_threshold, 2047 * _MIB)
 
 
-def _keep_few_descriptions() -> None:
-    """Let torch keep the descriptions of only a few bf16 products. Read at a thread's first product.
+def _keep_kernels() -> None:
+    """Let oneDNN keep its kernels of all shapes of a training, and torch the descriptions of only a few bf16 products.
+    Both are read at the first product.
 
-    By default it keeps those of the last 1,024 shapes of every thread, 0.2 MB each; oneDNN keeps them again with its
+    A Transformer has about 30 bf16 products per shape of a micro-batch, and up to 64 shapes; oneDNN keeps 1,024 unless
+    told. torch keeps the descriptions of the last 1,024 of every thread, 0.2 MB each, and oneDNN again with its
     kernels. This cost 0.7 GB in training on batches of different shapes, and saves at most 10 µs per product.
     """
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(KERNELS))
     os.environ.setdefault("LRU_CACHE_CAPACITY", "16")
 
 

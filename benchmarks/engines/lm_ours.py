@@ -2,7 +2,7 @@
 
 import serve
 import torch
-from our_trainer import NEVER, train_rounds
+from our_trainer import NEVER, repeated, train_rounds
 
 from experiments.config import DeviceSpec, TrainingConfig
 from experiments.data.batches.batch import Batch
@@ -34,4 +34,4 @@ batches = [
     ]
     for batch in job["batches"]
 ]
-train_rounds(model, settings, device, lanes, batches, rounds)
+train_rounds(model, settings, device, lanes, repeated(batches), rounds)

@@ -2,6 +2,7 @@
 
 import contextlib
 import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from serve import Rounds
@@ -17,21 +18,26 @@ from model.protocol import Network
 NEVER = 10**9
 
 
+def repeated(batches: list[list[Batch[Tensor]]]) -> Callable[[int], list[Batch[Tensor]]]:
+    """The same batches again and again."""
+    return lambda step: batches[(step - 1) % len(batches)]
+
+
 def train_rounds(
     model: Network,
     settings: TrainingConfig,
     device: Device,
     lanes: int,
-    batches: list[list[Batch[Tensor]]],
+    batches: Callable[[int], Sequence[Batch[Tensor]]],
     rounds: Rounds,
 ) -> None:
-    """One step per batch, again and again; as a run calls it: experiments.training.trainer.train."""
+    """As a run calls it: experiments.training.trainer.train. batches: of a step, from 1."""
     with tempfile.TemporaryDirectory() as folder, contextlib.suppress(Preempted):
         train(
             model,
             settings,
             d_model=model.config.d_model,
-            batches=lambda step: batches[(step - 1) % len(batches)],
+            batches=batches,
             seed=1,
             device=device,
             folder=Path(folder),

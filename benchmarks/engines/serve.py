@@ -47,31 +47,40 @@ def target_tokens(batch: list[Pair]) -> int:
 class Rounds:
     """Begins and ends rounds, for a script whose own loop calls `step_done`.
 
-    A round has `steps` calls of it and `done` units of work; `facts` are part of the first answer.
+    A round has `steps` calls of it and `done` units of work; `facts` are part of the first answer. `later`: steps and
+    work of the rounds after the first, if these differ; after the last of them there are no more.
     """
 
-    def __init__(self, steps: int, done: int, **facts: Any) -> None:
-        self.done, self._steps, self._facts, self._count = done, steps, facts, 0
+    def __init__(self, steps: int, done: int, later: Iterable[tuple[int, int]] | None = None, **facts: Any) -> None:
+        self.done, self._steps, self._facts, self._count, self._warm = done, steps, facts, 0, False
+        self._later = None if later is None else iter(later)
 
     def step_done(self) -> bool:
         """Call it after every step. At the end of a round it waits for the next one. True: no more rounds."""
         self._count += 1
-        if self._count % self._steps:
+        if self._count < self._steps:
             return False
-        if self._count == self._steps:  # warm: kernels are built, caches filled
+        self._count = 0
+        if not self._warm:  # now it is: kernels are built, caches filled
+            self._warm = True
             _answer(ready=True, **self._facts)
         else:
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
             wall, cpu = time.perf_counter() - self._began[0], time.process_time() - self._began[1]
             _answer(seconds=wall, cpu_seconds=cpu, done=self.done, peak_memory_mb=round(peak))
         ended = sys.stdin.readline().strip() != "round"
+        if self._later is not None and not ended:
+            self._steps, self.done = next(self._later)
         self._began = time.perf_counter(), time.process_time()
         return ended
 
 
 def training_rounds(job: dict[str, Any], parameters: Iterable[Any], version: str) -> Rounds:
     """Rounds with one update per batch; their work is counted in target tokens."""
-    return _rounds(job, sum(map(target_tokens, job["batches"])), parameters, version)
+    if "rounds" not in job:  # the same batches again and again
+        return _rounds(job, sum(map(target_tokens, job["batches"])), parameters, version)
+    (steps, done), *later = job["rounds"]
+    return Rounds(steps, done, later, version=version, parameters=_size(parameters))
 
 
 def window_rounds(job: dict[str, Any], parameters: Iterable[Any], version: str) -> Rounds:
@@ -80,8 +89,11 @@ def window_rounds(job: dict[str, Any], parameters: Iterable[Any], version: str) 
 
 
 def _rounds(job: dict[str, Any], done: int, parameters: Iterable[Any], version: str) -> Rounds:
-    size = sum({id(p): p.numel() for p in parameters if p.requires_grad}.values())
-    return Rounds(len(job["batches"]), done, version=version, parameters=size)
+    return Rounds(len(job["batches"]), done, version=version, parameters=_size(parameters))
+
+
+def _size(parameters: Iterable[Any]) -> int:
+    return sum({id(p): p.numel() for p in parameters if p.requires_grad}.values())
 
 
 def serve(job: dict[str, Any], step: Callable[[int], object], parameters: Iterable[Any], version: str) -> None:

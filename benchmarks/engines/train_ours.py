@@ -1,12 +1,18 @@
 """This project's trainer, as a run calls it: experiments.training.trainer.train."""
 
+from collections.abc import Callable
+from pathlib import Path
+
 import serve
 import torch
-from our_trainer import NEVER, train_rounds
+from our_trainer import NEVER, repeated, train_rounds
 
-from experiments.config import DeviceSpec, TrainingConfig
+from experiments.config import DeviceSpec, RunConfig, TrainingConfig
 from experiments.data.batches.batch import Batch
 from experiments.device import Device, seed_everything
+from experiments.tasks.base import Context
+from experiments.tasks.sequence.batches import Batches
+from experiments.tasks.sequence.encoded import encoded_of
 from experiments.training.parallel.group import Group
 from experiments.training.parallel.lanes import lanes_for
 from model.config import ModelConfig
@@ -27,6 +33,17 @@ settings = TrainingConfig(
     keep_checkpoints=1,
 )
 lanes = lanes_for(model, settings, device, Group())
+
+
+def real() -> Callable[[int], list[Batch[torch.Tensor]]]:
+    """The batches of a run on a corpus (benchmarks/real_batches.py)."""
+    given = job["real"]
+    config, store = RunConfig.from_mapping(given["settings"]), Path(given["store"])
+    spec = DeviceSpec("cpu", job["threads"])
+    context = Context(store, "benchmark", store, given["inputs"], spec, lambda *_, **__: None, lambda: False)
+    return Batches(config, context, encoded_of(config, context, 0), lanes=lanes)
+
+
 batches = [
     [
         Batch(
@@ -38,4 +55,4 @@ batches = [
     ]
     for batch in job["batches"]
 ]
-train_rounds(model, settings, device, lanes, batches, rounds)
+train_rounds(model, settings, device, lanes, real() if "real" in job else repeated(batches), rounds)

@@ -20,6 +20,8 @@ from torch.autograd.function import once_differentiable
 
 CPU_CHUNK = 512  # tokens per chunk; more gain little, fewer make slow products
 CUDA_CHUNK = 8192  # a GPU is faster with few large launches
+# In bf16 on a processor a product of another number of rows is another kernel, to be built: rows are rounded up to
+KERNEL_ROWS = 32
 WEIGHT_CHUNKS = 2  # chunks whose logit gradients share one product with their hidden rows
 
 
@@ -56,7 +58,7 @@ class _SmoothedLoss(torch.autograd.Function):
         exact = torch.float64 if hidden_ND.dtype == torch.float64 else torch.float32
         product = _product_type(hidden_ND)
         with torch.autocast(hidden_ND.device.type, enabled=False):
-            rows_ND, matrix_WD = hidden_ND.to(product), weight_WD.to(product)
+            rows_ND, matrix_WD = _in_kernel_rows(hidden_ND.to(product)), weight_WD.to(product)
             gradients = _Gradients(rows_ND, matrix_WD, chunk, exact) if differentiate else None
             nll, z_y = torch.zeros(2, dtype=exact, device=rows_ND.device)
             others = smoothing / (vocab_size - 1)
@@ -65,11 +67,14 @@ class _SmoothedLoss(torch.autograd.Function):
                 target_C = target_N[part]
                 z_CW = gradients.logits(part) if gradients else rows_ND[part] @ matrix_WD.T
                 z_CW[:, vocab_size:] = -torch.inf  # padding rows are not pieces
-                z_y_C = z_CW.gather(1, target_C[:, None])[:, 0].to(exact)
+                real_CW = z_CW[: len(target_C)]
+                z_y_C = real_CW.gather(1, target_C[:, None])[:, 0].to(exact)
                 if gradients is None or not z_CW.is_cpu:
-                    nll_C = z_CW.to(exact).logsumexp(1) - z_y_C
+                    nll_C = real_CW.to(exact).logsumexp(1) - z_y_C
                 if gradients is not None:
                     p_CW = gradients.softmax(part, z_CW)
+                    p_CW[len(target_C) :] = 0
+                    p_CW = p_CW[: len(target_C)]
                     if z_CW.is_cpu:
                         nll_C = _nll(p_CW, target_C, z_y_C, rows_ND[part], matrix_WD[:vocab_size])
                     # softmax − (1−ε) at y. The ε/(V−1) of every piece is a product of two sums, subtracted at the end
@@ -82,7 +87,7 @@ class _SmoothedLoss(torch.autograd.Function):
                 gradients.d_hidden_ND -= others * pieces_D
                 gradients.d_weight_WD[:vocab_size] -= others * rows_D
         if gradients:
-            ctx.save_for_backward(gradients.d_hidden_ND, gradients.d_weight_WD)
+            ctx.save_for_backward(gradients.d_hidden_ND[: len(hidden_ND)], gradients.d_weight_WD)
         ctx.types = hidden_ND.dtype, weight_WD.dtype
         ctx.mark_non_differentiable(nll)
         return loss, nll
@@ -133,6 +138,12 @@ class _Gradients:
             else:
                 self.d_weight_WD = found_WD.to(self._exact)
             self._start = stop
+
+
+def _in_kernel_rows(rows_ND: Tensor) -> Tensor:
+    """The rows, and rows of zeros up to a multiple of KERNEL_ROWS where that saves kernels."""
+    more = -len(rows_ND) % KERNEL_ROWS if rows_ND.is_cpu and rows_ND.dtype == torch.bfloat16 else 0
+    return torch.nn.functional.pad(rows_ND, (0, 0, 0, more)) if more else rows_ND
 
 
 def _product_type(hidden_ND: Tensor) -> torch.dtype:

@@ -1,5 +1,6 @@
 """Batches for training by step, and perplexity on dev during training."""
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,7 +15,8 @@ from experiments.data.encoding.encoded import EncodedCorpus
 from experiments.device import Device
 from experiments.evaluation.likelihood import measure_likelihood
 from experiments.tasks.base import Context
-from experiments.tasks.footprint import MICRO_BATCH_TOKENS
+from experiments.tasks.footprint import MICRO_BATCH_TOKENS, precision_here
+from model.architecture import not_compiled
 from model.protocol import Network
 
 # The share of padding above which smaller micro-batches, of more even lengths, are tried, down to so many places
@@ -29,8 +31,8 @@ class Batches:
     """The trainer's source of batches: step (from 1) → micro-batches, a pure function of (seed, step).
 
     share: (rank, ranks) of the processes that train together; each gets its part of every batch. With several `lanes`,
-    each micro-batch is given as so many parts, one after the other. With `training.compile`, micro-batches are padded
-    to one of a few shapes.
+    each micro-batch is given as so many parts, one after the other. With `training.compile`, and on a processor in
+    bf16, micro-batches are padded to one of a few shapes.
     """
 
     def __init__(
@@ -47,14 +49,14 @@ class Batches:
         self._shapes: Shapes | None = None
         self._plan = BatchPlan(*lengths, config.training.tokens_per_batch, config.seed)
         known, compiled = context.pinned.get("micro_batch_tokens"), config.training.compile
+        few = compiled or _builds_kernels(config, context)
         most = int(known or MICRO_BATCH_TOKENS[context.device.kind])
         self.max_tokens, self._padding = most, 1.0
         sizes = [most] if known else _halves(most, FEWEST_COMPILED if compiled else FEWEST_TOKENS)
         for tokens in sizes:
             if most > tokens >= LARGEST * config.training.tokens_per_batch:
                 continue  # cuts no batch either
-            # the same shapes in all ranks
-            shapes = Shapes(self._plan, tokens, share=(0, share[1])) if compiled else None
+            shapes = Shapes(self._plan, functools.partial(self._all_parts, max_tokens=tokens)) if few else None
             padding = self._measured_padding(tokens, shapes)
             if padding < self._padding:  # smaller ones may be worse: a batch that is just cut in two fits less well
                 self.max_tokens, self._shapes, self._padding = tokens, shapes, padding
@@ -77,13 +79,28 @@ class Batches:
     def _parts(
         self, batch: Indices, share: tuple[int, int], max_tokens: int, shapes: Shapes | None
     ) -> list[tuple[Indices, Shape | None]]:
-        lengths = self._plan.lengths
-        mine = deal(*lengths, batch, share)
-        parts = split(*lengths, mine, max_tokens) or [mine]
-        if shapes is None:
-            dealt = (deal(*lengths, part, (lane, self._lanes)) for part in parts for lane in range(self._lanes))
-            return [(part, None) for part in dealt if len(part)] or [(mine, None)]
-        return [fitted for part in parts for fitted in shapes.fit(part)]
+        parts = self._cut(batch, share, max_tokens)
+        return (
+            [(part, None) for part in parts]
+            if shapes is None
+            else [each for part in parts for each in shapes.fit(part)]
+        )
+
+    def _all_parts(self, batch: Indices, max_tokens: int) -> list[Indices]:
+        """Those of all ranks, so that all have the same shapes."""
+        ranks = self._share[1]
+        return [part for rank in range(ranks) for part in self._cut(batch, (rank, ranks), max_tokens)]
+
+    def _cut(self, batch: Indices, share: tuple[int, int], max_tokens: int) -> list[Indices]:
+        """Micro-batches of one rank, lane by lane. A batch that padding makes a little too large is not cut: many small
+        products would cost more than the padding that a cut avoids.
+        """
+        source, target = self._plan.lengths
+        mine = deal(source, target, batch, share)
+        places = len(mine) * max(source[mine].max(initial=0), target[mine].max(initial=0))
+        parts = [mine] if places <= LARGEST * max_tokens else split(source, target, mine, max_tokens)
+        dealt = (deal(source, target, part, (lane, self._lanes)) for part in parts for lane in range(self._lanes))
+        return [part for part in dealt if len(part)] or [mine]
 
     def _measured_padding(self, max_tokens: int, shapes: Shapes | None) -> float:
         source, target = self._plan.lengths
@@ -94,6 +111,12 @@ class Batches:
                 real += int(source[part].sum() + target[part].sum())
                 places += rows * int(sum(widths))
         return 1 - real / max(1, places)
+
+
+def _builds_kernels(config: RunConfig, context: Context) -> bool:
+    """Whether products have kernels for each shape: in bf16 on a processor, unless rows depend on the data anyway."""
+    precision = context.pinned.get("precision", precision_here(config.training.precision))
+    return context.device.kind == "cpu" and precision == "bf16" and not not_compiled(config.model)
 
 
 def _halves(most: int, fewest: int) -> Iterator[int]:

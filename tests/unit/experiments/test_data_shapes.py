@@ -1,16 +1,22 @@
 """A few shapes: every micro-batch of every epoch has one of them, with little padding."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
-from experiments.data.batches.batching import BatchPlan, deal, split
-from experiments.data.batches.shapes import MOST_SHAPES, Shapes, _parts
+from experiments.data.batches.batching import BatchPlan, Indices, deal, split
+from experiments.data.batches.shapes import MOST_SHAPES, Shapes, _seen
 
 
 def lengths(pairs: int = 20000) -> tuple[np.ndarray, np.ndarray]:
     draw = np.random.default_rng(1)
     source = np.clip(np.exp(draw.normal(2.6, 0.45, pairs)), 2, 100).astype(int)
     return source, np.clip(source * np.exp(draw.normal(0.05, 0.12, pairs)), 2, 100).astype(int)
+
+
+def cut_of(plan: BatchPlan, max_tokens: int, share: tuple[int, int] = (0, 1)) -> Callable[[Indices], list[Indices]]:
+    return lambda batch: split(*plan.lengths, deal(*plan.lengths, batch, share), max_tokens)
 
 
 def measured(plan: BatchPlan, shapes: Shapes, max_tokens: int, epochs: range) -> tuple[float, float, int]:
@@ -37,7 +43,7 @@ def measured(plan: BatchPlan, shapes: Shapes, max_tokens: int, epochs: range) ->
 @pytest.mark.parametrize(("tokens", "max_tokens"), [(4000, 4000), (16000, 4000)])
 def test_later_epochs_fit_and_padding_is_small(tokens: int, max_tokens: int) -> None:
     plan = BatchPlan(*lengths(), tokens, seed=3)
-    shapes = Shapes(plan, max_tokens)
+    shapes = Shapes(plan, cut_of(plan, max_tokens))
     assert len(shapes.shapes) <= MOST_SHAPES
     padding, free, cut = measured(plan, shapes, max_tokens, range(20, 22))
     assert free < padding < free + 0.05
@@ -47,7 +53,7 @@ def test_later_epochs_fit_and_padding_is_small(tokens: int, max_tokens: int) -> 
 def test_a_micro_batch_that_nothing_holds_is_cut() -> None:
     source, target = lengths(500)
     plan = BatchPlan(source, target, 1000, seed=1)
-    shapes = Shapes(plan, 1000, most=4)
+    shapes = Shapes(plan, cut_of(plan, 1000), most=4)
     assert len(shapes.shapes) <= 4
     fitted = shapes.fit(np.arange(500))
     assert len(fitted) > 1
@@ -57,18 +63,20 @@ def test_a_micro_batch_that_nothing_holds_is_cut() -> None:
 def test_shapes_are_a_function_of_the_plan_and_of_the_share() -> None:
     plan = BatchPlan(*lengths(3000), 2000, seed=3)
     plan.epoch(7)  # what was asked before does not matter
-    assert Shapes(plan, 2000).shapes == Shapes(BatchPlan(*lengths(3000), 2000, seed=3), 2000).shapes
-    half = Shapes(plan, 2000, share=(1, 2))
+    again = BatchPlan(*lengths(3000), 2000, seed=3)
+    whole = Shapes(plan, cut_of(plan, 2000))
+    assert whole.shapes == Shapes(again, cut_of(again, 2000)).shapes
+    half = Shapes(plan, cut_of(plan, 2000, (1, 2)))
     batch = plan.epoch(1)[3]
     assert len(half.fit(deal(*plan.lengths, batch, (1, 2)))) == 1
-    assert max(rows for rows, _, _ in half.shapes) < max(rows for rows, _, _ in Shapes(plan, 2000).shapes)
+    assert max(rows for rows, _, _ in half.shapes) < max(rows for rows, _, _ in whole.shapes)
 
 
 def test_no_micro_batch_has_a_cheaper_shape_and_no_shape_is_larger_than_what_it_holds() -> None:
     plan = BatchPlan(*lengths(4000), 2000, seed=3)
-    shapes, (source, target) = Shapes(plan, 2000), plan.lengths
+    shapes, (source, target) = Shapes(plan, cut_of(plan, 2000)), plan.lengths
     held: dict[tuple[int, int, int], list[tuple[int, int, int]]] = {shape: [] for shape in shapes.shapes}
-    seen = [(len(part), int(source[part].max()), int(target[part].max())) for part in _parts(plan, 2000, (0, 1))]
+    seen = [(len(part), int(source[part].max()), int(target[part].max())) for part in _seen(plan, cut_of(plan, 2000))]
     for rows, wide, long in seen:
         over = [s for s in shapes.shapes if rows <= s[0] and wide <= s[1] and long <= s[2]]
         held[min(over, key=lambda s: s[0] * (s[1] + s[2]))].append((rows, wide, long))

@@ -1,0 +1,116 @@
+"""Micro-batches as a run takes them: padded to few shapes in bf16, the same pairs in any precision and any lanes."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+
+from experiments.config import DeviceSpec, RunConfig
+from experiments.data.batches.batch import Batch
+from experiments.data.batches.shapes import MOST_SHAPES
+from experiments.device import Device
+from experiments.tasks.base import Context
+from experiments.tasks.sequence import batches as made_of
+from experiments.tasks.sequence.batches import Batches
+from experiments.tasks.sequence.encoded import encoded_of
+from experiments.tasks.translation import TASK
+from experiments.training.objective import Objective
+from model.architecture import not_compiled
+from model.factory import build_model
+from tests.lines import random_config
+from tests.slow import mostly_slow
+
+STEPS = range(1, 41)
+Sentences = Counter[tuple[int, ...]]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("store")
+    TASK.prepare(_config(), folder, lambda *_: None)
+    return folder
+
+
+def _config(**training: object) -> RunConfig:
+    return RunConfig.from_mapping(
+        {
+            "model": {"num_layers": 1, "d_model": 8, "d_ff": 8, "num_heads": 2, "d_k": 4, "d_v": 4},
+            "data": {"vocab_size": 300, "builtin_pairs": 400},
+            "training": {"tokens_per_batch": 400, **training},
+        }
+    )
+
+
+def _batches(store: Path, precision: str, lanes: int = 1, pinned: int = 0, config: RunConfig | None = None) -> Batches:
+    config = config or _config()
+    known = {"precision": precision, **({"micro_batch_tokens": pinned} if pinned else {})}
+    context = Context(
+        store, "x", store, TASK.inputs(config, store), DeviceSpec(), lambda *_, **__: None, lambda: False, pinned=known
+    )
+    return Batches(config, context, encoded_of(config, context, 0), lanes=lanes)
+
+
+def _sentences(parts: list[Batch[torch.Tensor]]) -> Sentences:
+    rows = (row[row != 0].tolist() for part in parts for row in part.target_output)
+    return Counter(tuple(row) for row in rows if row)
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_in_bf16_a_training_has_few_shapes_and_the_same_pairs(store: Path, lanes: int) -> None:
+    free, few = _batches(store, "fp32", lanes), _batches(store, "bf16", lanes)
+    shapes = {(*part.source.shape, part.target_input.shape[1]) for step in STEPS for part in few(step)}
+    assert len(shapes) <= MOST_SHAPES
+    assert len(shapes) < len({(*part.source.shape, part.target_input.shape[1]) for s in STEPS for part in free(s)})
+    for step in STEPS:
+        assert _sentences(few(step)) == _sentences(free(step))
+        assert [part.num_target_tokens for part in few(step)] == [part.num_target_tokens for part in few(step)]
+        for one in ("num_source_tokens", "num_target_tokens"):
+            assert sum(getattr(part, one) for part in few(step)) == sum(getattr(part, one) for part in free(step))
+    assert few.describe()["shapes"] <= MOST_SHAPES
+    assert 0 < free.describe()["padding"] < few.describe()["padding"] < 0.25
+
+
+def test_shapes_do_not_depend_on_what_was_asked_before(store: Path) -> None:
+    straight, resumed = _batches(store, "bf16", 2), _batches(store, "bf16", 2)
+    expected = [straight(step) for step in STEPS][19]
+    assert all(torch.equal(a.source, b.source) for a, b in zip(expected, resumed(20), strict=True))
+
+
+def test_a_batch_that_padding_makes_a_little_too_large_is_not_cut(store: Path) -> None:
+    whole = _batches(store, "fp32", pinned=400)
+    assert {len(whole(step)) for step in STEPS} == {1}
+    places = [max(p.source.numel(), p.target_input.numel()) for step in STEPS for p in whole(step)]
+    assert 400 < max(places) <= 400 * made_of.LARGEST
+    cut = _batches(store, "fp32", pinned=100)
+    assert all(max(p.source.numel(), p.target_input.numel()) <= 100 for step in STEPS for p in cut(step))
+
+
+def test_a_network_whose_products_depend_on_the_data_keeps_its_free_shapes(store: Path) -> None:
+    line = "N * (self_attention, experts(count=2))"
+    config = RunConfig.from_mapping(
+        {**_config().model_dump(), "model": {**_config().model_dump()["model"], "encoder": line}}
+    )
+    assert "shapes" not in _batches(store, "bf16", config=config).describe()
+
+
+PADDED = [seed for seed in range(200) if not not_compiled(random_config(seed))]
+
+
+@pytest.mark.parametrize("seed", mostly_slow(PADDED, 6))
+def test_rows_and_columns_of_padding_change_no_gradient_of_any_network(seed: int) -> None:
+    torch.manual_seed(1)
+    model = build_model(random_config(seed), 20).double()
+    objective = Objective(model, 0.1, masked=False)
+    device = Device(torch.device("cpu"), "fp32", 1)
+    ids = torch.randint(4, 20, (3, 5))
+    found = []
+    for rows, columns in ((0, 0), (2, 3)):
+        sides = [torch.nn.functional.pad(side, (0, columns, 0, rows)) for side in (ids, ids.flip(0), ids.flip(1))]
+        loss, nll = objective(*objective.inputs(Batch(*sides, 15, 15), device))
+        parameters = [p for p in model.parameters() if p.requires_grad]
+        found.append((loss, nll, *torch.autograd.grad(loss, parameters, allow_unused=True)))
+    for tight, padded in zip(*found, strict=True):
+        assert (tight is None) == (padded is None)
+        if tight is not None:
+            torch.testing.assert_close(padded, tight, atol=1e-10, rtol=1e-9)
