@@ -401,8 +401,8 @@ class TestWorkersOnRay:
         working.start()
         wait_for(lambda: sum(under_way(store, n) for n in range(5)) >= 4, 600)
         ray_cluster.remove_node(ray_cluster.nodes.pop(), allow_graceful=False)
+        working.join(900)  # the other node suffices
         ray_cluster.nodes.append(ray_cluster.add_node(num_cpus=2, object_store_memory=80_000_000))
-        working.join(900)
         assert summaries[0].finished == 5
         none_doubled(store, range(5), 100)
         assert sorted(outcomes(store, n) for n in range(5)) == [["finished"]] * 3 + [["killed", "finished"]] * 2

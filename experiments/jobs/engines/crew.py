@@ -122,10 +122,11 @@ class Workers:
         elif not self._began(name):
             self._misses += 1
             store = folder.parent.parent
+            logs = f" (it is in {store / self._cluster.name})" if (store / self._cluster.name).is_dir() else ""
             self.why = (
                 f"A node worker ({self._cluster.name} job {job}) ended before it began. Either it was cancelled, or "
                 f"its node does not see the store {store} or the Python {sys.executable} under the same path, or the "
-                f"cluster's log says why ({store / self._cluster.name}, {folder / 'log.txt'}). {SAFE}"
+                f"cluster's log says why{logs}. {SAFE}"
             )
         else:
             self._misses = 0
@@ -138,7 +139,7 @@ class Workers:
 def _forget(folder: Path) -> None:
     """A worker has ended: remove its folder, or only the note of its job if its log may say why it ended."""
     ended = recorded_exit(folder)
-    if ended is not None and ended.code == 0:
+    if (ended is not None and ended.code == 0) or "log.txt" not in names(folder):
         remove_folder(folder)
     else:
         (folder / JOB).rename(folder / "ended.json")
