@@ -26,8 +26,8 @@ LARGEST_IN_LANES = 2**24  # parameters
 # step leave gaps that do not fit the next one's. glibc places new kernels of bf16 products in between, which keeps
 # gaps separate.
 HEAP = {("glibc", "fp32"): 1.8, ("glibc", "bf16"): 4.3, ("tcmalloc", "fp32"): 1.8, ("tcmalloc", "bf16"): 1.8}
-# Kernels of bf16 products, by shape. A training on padded shapes has up to 1,900 (experiments/device.py lets oneDNN keep
-# 2,048) but a smaller heap: in all, multi30k's model held 1.35 GB with glibc, of 1.55 GB predicted.
+# Kernels of bf16 products, by shape. A training on padded shapes has up to 1,900 (experiments/device.py lets oneDNN
+# keep 2,048) but a smaller heap: in all, multi30k's model held 1.35 GB with glibc, of 1.55 GB predicted.
 KERNELS = 1024
 KERNEL_BYTES = {"glibc": 0.5e6, "tcmalloc": 0.35e6}
 WEIGHT_BYTES, NARROW_BYTES = 4, 2
