@@ -18,6 +18,7 @@ from ablations.service import progress_words as words
 from ablations.service.enqueue import wanted
 from ablations.service.obstacles import obstacles, paragraphs
 from ablations.service.selected import Selected, SelectedTable, choose, choose_table, device_count
+from ablations.service.shares import user_name
 from ablations.service.tables import BY_STUDY
 from ablations.service.train import Training, options_for
 from ablations.service.work import WorkOptions, engine_settings, held
@@ -90,6 +91,7 @@ def run(
     devices: str = "auto",
     devices_per_run: int | str = 1,
     priority: int = 0,
+    user: str | None = None,
     stale: str = "keep",
     yes: bool = False,
     hang_after: float = HANG_S / 60,
@@ -112,7 +114,8 @@ def run(
     progress: write a line to standard error every ten seconds.
     """
     chosen = choose(str(study), selectors(store, state_dir, profile, corpus, rows, seeds, set), many=yes)
-    chosen = replace(chosen, devices_per_run=device_count(str(devices_per_run)), priority=priority)
+    wide = device_count(str(devices_per_run))
+    chosen = replace(chosen, devices_per_run=wide, priority=priority, user=user_name(user))
     say: Callable[[str], None] = _say if progress else _ignore
     working = options_for(
         chosen,

@@ -46,6 +46,10 @@ DevicesPerRun = Annotated[
     ),
 ]
 Priority = Annotated[int, typer.Option(metavar="N", help="Higher priorities train first; 0 if unset.")]
+User = Annotated[
+    str | None,
+    typer.Option("--user", metavar="NAME", envvar="ABLATIONS_USER", help="Whose runs these are; your login if unset."),
+]
 Stale = Annotated[
     str, typer.Option(metavar="keep|rerun", help="Finished runs of older code: keep and mark them, or train again.")
 ]

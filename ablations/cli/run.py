@@ -15,6 +15,7 @@ from ablations.plan.planned import Plan, PlannedRun
 from ablations.service.enqueue import wanted
 from ablations.service.forecast import forecast
 from ablations.service.selected import Place, Selected, Selectors, choose, device_count
+from ablations.service.shares import user_name
 from ablations.service.smoke import smoke as tried
 from ablations.service.table_options import TableOptions
 from ablations.service.tables import BY_STUDY
@@ -34,6 +35,7 @@ def queue(
     selectors: Selectors,
     devices_per_run: options.DevicesPerRun = "1",
     priority: options.Priority = 0,
+    user: options.User = None,
     stale: options.Stale = "keep",
     yes: options.Yes = False,
     as_json: options.Json = False,
@@ -41,7 +43,7 @@ def queue(
     """Queue the missing runs of a table; `ablations work` trains them."""
     wide = device_count(devices_per_run)
     chosen = choose(study, selectors, many=yes, used=True)
-    chosen = replace(chosen, devices_per_run=wide, priority=priority)
+    chosen = replace(chosen, devices_per_run=wide, priority=priority, user=user_name(user))
     plan = chosen.plan
     added = queue_runs(chosen, plan, wanted(plan, stale), stale, plain_progress, say)
     if as_json:
@@ -89,6 +91,7 @@ def run(
     devices: options.Devices = "auto",
     devices_per_run: options.DevicesPerRun = "1",
     priority: options.Priority = 0,
+    user: options.User = None,
     stale: options.Stale = "keep",
     yes: options.Yes = False,
     hang_after: options.HangAfter = HANG_S / 60,
@@ -113,7 +116,7 @@ def run(
     """Train and evaluate the missing runs of a table, then print it."""
     wide = device_count(devices_per_run)
     chosen = choose(study, selectors, many=yes, used=True)
-    chosen = replace(chosen, devices_per_run=wide, priority=priority)
+    chosen = replace(chosen, devices_per_run=wide, priority=priority, user=user_name(user))
     working = options_for(
         chosen,
         devices,

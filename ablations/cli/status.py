@@ -3,7 +3,7 @@
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -25,6 +25,7 @@ from experiments.events.damage import damaged_events
 from experiments.jobs.queue.forecast import left_s
 from experiments.jobs.queue.job import JobStatus
 from experiments.jobs.queue.queue import Queue
+from experiments.jobs.queue.shares import load_shares
 from experiments.jobs.queue.states import State
 from experiments.store.layout import Store
 
@@ -102,12 +103,13 @@ def _no_longer(table: Selected) -> list[str]:
 def _of_runs(store: Store, queue: Queue, only: set[str]) -> list[str]:
     """The queue's lines about some runs; finished ones are counted with the table."""
     holder, draining, lines = store.coordinator(), "drain" in queue.notes(), []
+    over = queue.over_quota(load_shares(store))
     waiting = queue.rows(State.WAITING, queue.counts()[State.WAITING])
     before = {row.run_id: place for place, row in enumerate(waiting)}
     for row in queue.status():
         if row.run_id not in only or row.state is State.FINISHED:
             continue
-        why = f": {_why(row, before[row.run_id], holder, draining)}" if row.run_id in before else ""
+        why = f": {_why(row, before[row.run_id], holder, draining, over)}" if row.run_id in before else ""
         lines += [f"  {_line(row)}{why}", *(f"      {line}" for line in row.error.splitlines())]
     return lines
 
@@ -119,12 +121,12 @@ def _of_queue(store: Store, queue: Queue) -> list[str]:
         return [f"nothing is queued in {store.root}"]
     lines = [", ".join(f"{counts[state]} {state.value}" for state in State if counts[state])]
     lines += [f"worked on by {holder}"] * bool(holder) + list(_left(queue))
-    notes = queue.notes()
+    notes, over = queue.notes(), queue.over_quota(load_shares(store))
     lines += [line for name in sorted(notes) for line in notes[name].splitlines()]
     for row in queue.rows(State.RUNNING, counts[State.RUNNING]):
         lines.append(f"  {_line(row)}")
     for before, row in enumerate(queue.rows(State.WAITING, SHOWN)):
-        lines.append(f"  {_line(row)}: {_why(row, before, holder, 'drain' in notes)}")
+        lines.append(f"  {_line(row)}: {_why(row, before, holder, 'drain' in notes, over)}")
     if counts[State.WAITING] > SHOWN:
         lines.append(f"  … and {counts[State.WAITING] - SHOWN:,} more waiting")
     for row in queue.rows(State.CANCELLED, SHOWN) + queue.rows(State.FAILED, counts[State.FAILED]):
@@ -155,10 +157,12 @@ def _line(row: JobStatus) -> str:
     return f"{row.state.value:<9} {label(row)}{step} {row.doing}{since}{left}"
 
 
-def _why(row: JobStatus, before: int, holder: str, draining: bool) -> str:
-    """The reason why a run waits."""
+def _why(row: JobStatus, before: int, holder: str, draining: bool, over: Mapping[str, str]) -> str:
+    """The reason why a run waits. `over`: users whose quota is used up, with the reason."""
     if row.held:
         return row.held
+    if row.user in over:
+        return over[row.user]
     if not holder:
         gone_on = f" ({row.doing})" if row.doing else ""
         return f"no coordinator is running; start `ablations work`{gone_on}"
@@ -171,6 +175,7 @@ def _as_json(store: Store, only: set[str] | None = None) -> list[dict[str, Any]]
     holder = store.coordinator()
     with Queue(store.queue_db, create=False) as queue:
         draining, before, plain = "drain" in queue.notes(), 0, []
+        over = queue.over_quota(load_shares(store))
         damaged: dict[str, list[str]] = {}
         for run_id, _, line in damaged_events(store, queue.damaged_lines()):
             damaged.setdefault(run_id, []).append(line)
@@ -180,7 +185,7 @@ def _as_json(store: Store, only: set[str] | None = None) -> list[dict[str, Any]]
             value["damaged"] = damaged.get(row.run_id, [])
             value["why"] = ""
             if row.state is State.WAITING:
-                value["why"] = _why(row, before, holder, draining)
+                value["why"] = _why(row, before, holder, draining, over)
                 before += 1
             if only is None or row.run_id in only:
                 plain.append(value)

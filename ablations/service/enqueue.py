@@ -130,6 +130,7 @@ def _job(chosen: Selected, plan: Plan, run: PlannedRun, stale: str, code: Mappin
         devices=1 if run.members else chosen.devices_per_run,
         priority=chosen.priority,
         turn=_turn(plan, run),
+        user=chosen.user,
         members=(member(plan, run),),
         rerun_after=result.attempt if result and retrain else 0,
         keeps=() if run.members else union(chosen.task.keeps(run.config), at_steps(run.kept_at)),

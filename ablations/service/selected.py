@@ -5,7 +5,7 @@ import shlex
 import shutil
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -18,6 +18,7 @@ from ablations.study.overrides import nested
 from ablations.study.selectors import Selection, selection
 from ablations.study.study import Study, load_study
 from experiments.errors import UserError
+from experiments.jobs.queue.shares import login
 from experiments.store.layout import MARKER, Store
 from experiments.tasks.base import Task
 from experiments.tasks.columns import Column
@@ -133,6 +134,7 @@ class Selected(SelectedTable):
     own_plan: Callable[[], Plan] | None = None  # with the study's own decoding; None: `plan` has that
     devices_per_run: int = 1  # 0: as many as shorten the total time
     priority: int = 0
+    user: str = field(default_factory=login)
 
 
 def task_of(study: Study) -> Task:

@@ -1,6 +1,6 @@
 """From a plan to finished runs: what `ablations run` and `ablations.run` of Python do, apart from what they print."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ablations.plan.planned import Plan, PlannedRun
@@ -10,11 +10,14 @@ from ablations.service.made_again import say_renewed, say_trained_again, trained
 from ablations.service.obstacles import crowded, refuse
 from ablations.service.orphans import orphans, say_orphans
 from ablations.service.selected import Say, Selected
+from ablations.service.shares import over_quota
 from ablations.service.sharing import as_one, resolve_auto
 from ablations.service.work import WorkOptions
 from ablations.study.messages import number
 from experiments.errors import UserError
 from experiments.jobs.coordinator.reporter import Summary
+from experiments.jobs.queue.queue import Queue
+from experiments.jobs.queue.states import State
 from experiments.tasks.base import Progress
 
 
@@ -40,12 +43,20 @@ class Training:
         while runs and not (summary.interrupted or asked.issuperset(run.run_id for run in runs)):
             asked |= {run.run_id for run in runs}
             queue_runs(self.chosen, plan, runs, self.stale, self.progress, self.say)
-            summary = summary.plus(self.work_on(plan, runs))
+            summary = summary.plus(self._own(self.work_on(plan, runs), runs))
             if not plan.by_rule:
                 break
             plan = self.chosen.plan  # the rule may ask for more seeds
             runs = wanted(plan, "keep")
         return summary
+
+    def _own(self, summary: Summary, runs: Iterable[PlannedRun]) -> Summary:
+        """Of the runs that were not started only these: others may wait for another user's quota."""
+        if not summary.left:
+            return summary
+        with Queue(self.chosen.store.queue_db, create=False) as queue:
+            states = queue.states()
+        return replace(summary, left=sum(states.get(run.run_id) is State.WAITING for run in runs))
 
 
 def queue_runs(
@@ -64,6 +75,8 @@ def queue_runs(
     counts = {"done": len(every) - left, "queued_now": added, "queued_before": left - added}
     words = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items())
     say(f"{number(len(every), 'run')}: {words}")
+    for line in over_quota(chosen.store):
+        say(f"note: {line}")
     return counts
 
 

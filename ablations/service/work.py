@@ -18,6 +18,7 @@ from experiments.jobs.engines.base import Engine
 from experiments.jobs.engines.crew import Crew
 from experiments.jobs.engines.load import ENGINES, load_engine
 from experiments.jobs.queue.queue import Queue
+from experiments.jobs.queue.shares import load_shares
 from experiments.store.layout import Store
 from experiments.tasks.load import load_task
 from experiments.tracking.mlflow import Tracker
@@ -128,6 +129,6 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def held(store: Store) -> list[str]:
-    """The reasons why queued runs are held (see `Queue.held`), each once."""
+    """The reasons why queued runs are held or wait for a quota, each once."""
     with Queue(store.queue_db) as queue:
-        return queue.held()
+        return [*queue.held(), *queue.over_quota(load_shares(store)).values()]

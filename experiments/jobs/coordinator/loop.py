@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from experiments.errors import Damaged, DiskFull
+from experiments.errors import Damaged, DiskFull, UserError
+from experiments.events import clock
 from experiments.events.damage import content_of
 from experiments.jobs.attempts import attempt as attempts
 from experiments.jobs.attempts import outcomes
@@ -22,6 +23,7 @@ from experiments.jobs.devices.slots import Slot
 from experiments.jobs.engines.base import Engine, Exit
 from experiments.jobs.queue.job import Claimed, Ending
 from experiments.jobs.queue.ledger import Ledger
+from experiments.jobs.queue.shares import load_shares
 from experiments.jobs.queue.states import Outcome, State
 from experiments.store.layout import Store
 
@@ -103,13 +105,21 @@ class Coordinator:
             return False
         if self._interrupts.number or self._draining or self._disk_full:
             return True
-        return until == "empty" and not self._placement.preparation.current and not self._ledger.waiting(1)
+        return (
+            until == "empty"
+            and not self._placement.preparation.current
+            and not self._ledger.waiting(1, turns=self._ledger.turns())
+        )
 
     def _take_requests(self) -> None:
         """Ask the child of a cancelled run to stop; after a signal, or once the disk is full, ask all of them."""
         version = self._ledger.data_version()
         if version != self._seen_version:
             self._seen_version, self._placement.look = version, True
+            try:
+                self._ledger.shares = load_shares(self._store)
+            except UserError as error:  # edited by hand: what was agreed before goes on
+                log.warning("%s", error)
             self._draining = "drain" in self._ledger.notes()
             cancelled = self._ledger.in_state(State.RUNNING, request="cancel")
             self._watch.ask([self._watch.live[r] for r in cancelled if r in self._watch.live], "cancel")
@@ -132,7 +142,8 @@ class Coordinator:
             ending = self._ending(live, ended)
         except Exception as error:
             ending = folder_errors.ending(error, live.run_id)
-        self._ledger.end(live.run_id, live.number, ending, (live.progress.first_step, live.progress.step))
+        steps = live.progress.first_step, live.progress.step
+        self._ledger.end(live.run_id, live.number, ending, steps, self._span(live))
         self._ledger.events_read(live.run_id, live.number, content, live.tail.damaged)
         self._watch.live.pop(live.run_id, None)
         self._placement.look = True
@@ -143,6 +154,14 @@ class Coordinator:
             self._disk_full = ending.detail
         if ending.detail or ending.error:
             log.info("%s attempt %d: %s", live.run_id, live.number, ending.detail or ending.error)
+
+    def _span(self, live: RunningAttempt) -> tuple[float, float] | None:
+        """When an attempt began and ended to use its devices; its events say so where nobody watched it."""
+        begin, last = live.progress.first_t, live.progress.last_t
+        if begin is None or last is None:
+            return None
+        watched = live.handle is not None and not self._engine.outlives
+        return begin, clock.now() if watched else last
 
     def _now(self, live: RunningAttempt) -> Claimed:
         """The job in its present form: more may have been requested since it was claimed."""

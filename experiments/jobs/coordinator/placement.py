@@ -1,5 +1,7 @@
 """Place waiting jobs: from the queue to started children."""
 
+import math
+import time
 from collections.abc import Collection, Sequence
 
 from experiments.errors import Damaged, UserError
@@ -26,7 +28,8 @@ from experiments.store.code import code_digest
 from experiments.store.layout import Store
 from experiments.training.checkpoints.trunk import checkpoint_of
 
-LOOKAHEAD = 64  # jobs examined in one placement beyond the number of free slots
+LIFT_S = 0.5  # shortest wait for a quota to be lifted
+LOOKAHEAD = 64  # jobs of each user examined in one placement beyond the number of free slots
 
 
 class Placement:
@@ -48,6 +51,7 @@ class Placement:
         self._neighbours = Neighbours()
         self._memory = Admission()
         self._alone: dict[str, str] = {}  # slot → why it is not used now
+        self._lifted_at = math.inf  # when a user's quota is lifted, by time.monotonic
         self.look = True
 
     @property
@@ -58,7 +62,7 @@ class Placement:
     def place(self, lives: Collection[RunningAttempt]) -> list[RunningAttempt]:
         """Start what can be started on slots not held by `lives`, the running attempts."""
         leased = {name for live in lives for name in live.slot.parts}
-        if (self._alone and self._neighbours.due) or self._memory.due:
+        if (self._alone and self._neighbours.due) or self._memory.due or time.monotonic() >= self._lifted_at:
             self.look = True
         if not self.look or len(leased) >= len(self._slots):
             return []
@@ -69,9 +73,12 @@ class Placement:
             return []
         self._decide_widths()
         unready = [self.preparation.current] if self.preparation.current else []
-        candidates = self._ledger.waiting(len(free) + LOOKAHEAD, without=unready)
+        turns = self._ledger.turns()
+        self._lifted_at = time.monotonic() + max(LIFT_S, turns.lifted_in_s)
+        candidates = self._ledger.waiting(len(free) + LOOKAHEAD, unready, turns)
         ready = [job for job in candidates if self._prepared(job)]
-        pairs = [(job, join(lease, together=job.devices > 1)) for job, lease in place(ready, free, self._slots)]
+        placed = place(ready, free, self._slots, turns.charged)
+        pairs = [(job, join(lease, together=job.devices > 1)) for job, lease in placed]
         pairs = self._admit(pairs, lives)
         return self._start([plan for job, slot in pairs if (plan := self._begin(job, slot))])
 
@@ -156,7 +163,7 @@ class Placement:
         if attempt is None:
             self._end_waiting(run_id, State.FINISHED)
             return None
-        if not self._ledger.claim(run_id, attempt[0], slot.name, slot.kind):
+        if not self._ledger.claim(run_id, attempt[0], slot.name, slot.kind, slot.devices):
             attempt[1].rmdir()  # cancelled in the meantime
             return None
         try:

@@ -22,6 +22,7 @@ from experiments.jobs.devices.slots import Slot
 from experiments.jobs.engines.base import CHILD, Engine
 from experiments.jobs.engines.local import LocalEngine
 from experiments.jobs.queue.ledger import Ledger
+from experiments.jobs.queue.shares import load_shares
 from experiments.jobs.queue.states import State
 from experiments.store.layout import Store
 
@@ -56,6 +57,7 @@ def work(
         stack.enter_context(store.coordinator_lock())
         ledger = stack.enter_context(Ledger(store.queue_db))
         ledger.check()
+        ledger.shares = load_shares(store)
         leftovers.sweep(store, running=ledger.in_state(State.RUNNING))
         interrupts = stack.enter_context(Interrupts())
         reporter = Reporter(ledger, tracker, on_progress, notifier, sinks)

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import pwd
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,8 @@ from experiments.jobs.queue.sqlite_errors import BUSY_TIMEOUT_S, REBUILD, explai
 from experiments.store.durable import folder_beside, name_new
 from experiments.store.sqlite_mode import journal_mode
 
-VERSION = 6
+VERSION = 7
+FIRST_WITH_USERS = 7
 APPLICATION = 0x41424C51  # "ABLQ": this file is a queue of ours
 
 SCHEMA = """
@@ -25,9 +27,10 @@ CREATE TABLE jobs (
     queued REAL NOT NULL, started REAL, ended REAL,
     memory_gb REAL NOT NULL DEFAULT 0, devices INTEGER NOT NULL DEFAULT 1, alone INTEGER NOT NULL DEFAULT 0,
     hangs INTEGER NOT NULL DEFAULT 0, left_s REAL, gpu_memory_gb REAL NOT NULL DEFAULT 0,
-    signature TEXT NOT NULL DEFAULT '', held TEXT NOT NULL DEFAULT '', turn INTEGER NOT NULL DEFAULT 0
+    signature TEXT NOT NULL DEFAULT '', held TEXT NOT NULL DEFAULT '', turn INTEGER NOT NULL DEFAULT 0,
+    user TEXT NOT NULL DEFAULT '', begun REAL
 ) WITHOUT ROWID;
-CREATE INDEX by_turn ON jobs (state, priority DESC, turn, cost DESC, queued, run_id);
+CREATE INDEX by_turn ON jobs (state, user, priority DESC, turn, cost DESC, queued, run_id);
 CREATE TABLE members (
     run_id TEXT NOT NULL, study TEXT NOT NULL, profile TEXT NOT NULL, corpus TEXT NOT NULL, row TEXT NOT NULL,
     grp TEXT NOT NULL, PRIMARY KEY (run_id, study, profile, corpus, row)
@@ -35,9 +38,11 @@ CREATE TABLE members (
 CREATE TABLE attempts (
     run_id TEXT NOT NULL, number INTEGER NOT NULL, slot TEXT NOT NULL, ref TEXT NOT NULL DEFAULT '',
     started REAL NOT NULL, ended REAL, outcome TEXT NOT NULL DEFAULT '', detail TEXT NOT NULL DEFAULT '',
-    first_step INTEGER, last_step INTEGER, events TEXT NOT NULL DEFAULT '', PRIMARY KEY (run_id, number)
+    first_step INTEGER, last_step INTEGER, events TEXT NOT NULL DEFAULT '', devices REAL NOT NULL DEFAULT 1,
+    PRIMARY KEY (run_id, number)
 ) WITHOUT ROWID;
 CREATE TABLE notes (name TEXT PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE used (user TEXT PRIMARY KEY, device_s REAL NOT NULL, at REAL NOT NULL) WITHOUT ROWID;
 """
 UPGRADES = {  # version → statements that lead to the next version
     1: """
@@ -58,6 +63,14 @@ ALTER TABLE jobs ADD COLUMN held TEXT NOT NULL DEFAULT '';
 ALTER TABLE jobs ADD COLUMN turn INTEGER NOT NULL DEFAULT 0;
 DROP INDEX by_turn;
 CREATE INDEX by_turn ON jobs (state, priority DESC, turn, cost DESC, queued, run_id);
+""",
+    6: """
+ALTER TABLE jobs ADD COLUMN user TEXT NOT NULL DEFAULT '';
+ALTER TABLE jobs ADD COLUMN begun REAL;
+ALTER TABLE attempts ADD COLUMN devices REAL NOT NULL DEFAULT 1;
+CREATE TABLE used (user TEXT PRIMARY KEY, device_s REAL NOT NULL, at REAL NOT NULL) WITHOUT ROWID;
+DROP INDEX by_turn;
+CREATE INDEX by_turn ON jobs (state, user, priority DESC, turn, cost DESC, queued, run_id);
 """,
 }
 
@@ -136,7 +149,17 @@ def _upgrade(connection: sqlite3.Connection, path: Path) -> None:
         for version in range(_version(connection, path), VERSION):  # another process may have been first
             for statement in filter(str.strip, UPGRADES[version].split(";")):
                 connection.execute(statement)
+            if version == FIRST_WITH_USERS - 1:
+                connection.execute("UPDATE jobs SET user=?", (_owner(path),))
         connection.execute(f"PRAGMA user_version={VERSION}")
+
+
+def _owner(path: Path) -> str:
+    """The user of the jobs in a queue that recorded none: the one whose file it is; "" if that has no name."""
+    try:
+        return pwd.getpwuid(path.stat().st_uid).pw_name
+    except (OSError, KeyError):
+        return ""
 
 
 def _version(connection: sqlite3.Connection, path: Path) -> int:

@@ -4,6 +4,7 @@ Claiming is a compare-and-set: a process that finds the job no longer waiting ta
 More than 200 lines: all changes that only the coordinator makes stand in one class.
 """
 
+import math
 import sqlite3
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -13,6 +14,7 @@ from experiments.events import clock
 from experiments.jobs.queue.entries import to_text
 from experiments.jobs.queue.job import Ending, Job, Member, Waiting
 from experiments.jobs.queue.queue import Queue
+from experiments.jobs.queue.shares import Shares, Turns, Use, in_turns
 from experiments.jobs.queue.sqlite_errors import explain
 from experiments.jobs.queue.states import Outcome, State
 
@@ -25,21 +27,48 @@ _MEMBER_LEFT = (
 
 
 class Ledger(Queue):
-    """A queue with the changes that only the coordinator makes."""
+    """A queue with the changes that only the coordinator makes. `shares`: what its users have agreed upon."""
 
-    def waiting(self, limit: int, without: Collection[str] = ()) -> list[Waiting]:
-        """The first waiting jobs: by priority, turn, predicted cost and age; none of the inputs_keys in `without`.
+    shares = Shares()
 
-        An ensemble is left out while a member waits or runs, a branch while its trunk does.
+    def waiting(
+        self,
+        limit: int,
+        without: Collection[str] = (),
+        turns: Turns = Turns(),  # noqa: B008 - constant
+    ) -> list[Waiting]:
+        """The first waiting jobs of each user but those over their quota; none of the inputs_keys in `without`.
+
+        Of a user by priority, turn, predicted cost and age; of several users in turn (shares.py). An ensemble is left
+        out while a member waits or runs, a branch while its trunk does.
         """
         marks = ",".join("?" * len(without))
-        rows = self._read(
-            "SELECT run_id, priority, cost, kind, inputs_key, memory_gb, devices, alone, gpu_memory_gb, turn FROM jobs "
-            f"WHERE state='waiting' AND held='' AND inputs_key NOT IN ({marks}) AND NOT EXISTS ({_MEMBER_LEFT}) "
-            "ORDER BY priority DESC, turn, cost DESC, queued, run_id LIMIT ?",
-            (*without, limit),
-        )
-        return [Waiting(*row) for row in rows]
+        by_user = [
+            self._read(
+                "SELECT run_id, priority, cost, kind, inputs_key, memory_gb, devices, alone, gpu_memory_gb, turn, user "
+                "FROM jobs WHERE state='waiting' AND user=? "
+                f"AND held='' AND inputs_key NOT IN ({marks}) AND NOT EXISTS ({_MEMBER_LEFT}) "
+                "ORDER BY priority DESC, turn, cost DESC, queued, run_id LIMIT ?",
+                (user, *without, limit),
+            )
+            for user in self.users(State.WAITING)
+            if user not in turns.over
+        ]
+        found = [Waiting(*row) for rows in by_user for row in rows]
+        if len(by_user) < 2:
+            return found
+        return list(in_turns(sorted(found, key=lambda job: -job.priority), turns.charged))
+
+    def turns(self) -> Turns:
+        """Whose jobs may start now. One user alone without a quota needs no look at what was used."""
+        users, shares = self.users(State.WAITING), self.shares
+        if len(users) < 2 and not shares.quotas:
+            return Turns()
+        found = self.use(shares)
+        used = {user: found.get(user, Use()).used_s for user in users}
+        over = [user for user in users if shares.over(user, used[user])]
+        lifted = min((shares.lifted_in_s(user, used[user]) for user in over), default=math.inf)
+        return Turns(over, {user: use.charged_s for user, use in found.items()}, lifted)
 
     def in_state(self, state: State, **also: Any) -> list[str]:
         """run_ids in a state; `also`: further conditions, column=value."""
@@ -88,19 +117,22 @@ class Ledger(Queue):
             )
             self._db.execute("UPDATE jobs SET devices=1 WHERE state='waiting' AND devices=0")
 
-    def claim(self, run_id: str, attempt: int, slot: str, kind: str) -> bool:
-        """Compare-and-set from waiting to running; False if another process was first, or the job was cancelled."""
+    def claim(self, run_id: str, attempt: int, slot: str, kind: str, devices: float = 1.0) -> bool:
+        """Compare-and-set from waiting to running; False if another process was first, or the job was cancelled.
+
+        devices: how many it takes; half a GPU is 0.5.
+        """
         now = clock.now()
         with self._change():
             claimed = self._db.execute(
                 "UPDATE jobs SET state='running', attempt=?, slot=?, started=?, ended=NULL, doing='starting', "
-                "request='', tracked=0, kind=? WHERE run_id=? AND state='waiting'",
+                "request='', tracked=0, begun=NULL, kind=? WHERE run_id=? AND state='waiting'",
                 (attempt, slot, now, kind, run_id),
             ).rowcount
             if claimed:
                 self._db.execute(
-                    "INSERT OR REPLACE INTO attempts (run_id, number, slot, started) VALUES (?, ?, ?, ?)",
-                    (run_id, attempt, slot, now),
+                    "INSERT OR REPLACE INTO attempts (run_id, number, slot, started, devices) VALUES (?, ?, ?, ?, ?)",
+                    (run_id, attempt, slot, now, devices),
                 )
         return bool(claimed)
 
@@ -133,20 +165,27 @@ class Ledger(Queue):
                     [(why, run_id) for run_id, why in reasons.items()],
                 )
 
-    def progress(self, updates: Iterable[tuple[str, int | None, str, float | None]]) -> None:
-        """Set (run_id, step, doing, left_s) of running jobs."""
+    def progress(self, updates: Iterable[tuple[Any, ...]]) -> None:
+        """Set (run_id, step, doing, left_s) of running jobs, and the time of their first event if that is added."""
         with self._change():
             self._db.executemany(
-                "UPDATE jobs SET step=?, doing=?, left_s=? WHERE run_id=? AND state='running'",
-                [(step, doing, left_s, run_id) for run_id, step, doing, left_s in updates],
+                "UPDATE jobs SET step=?, doing=?, left_s=?, begun=? WHERE run_id=? AND state='running'",
+                [(step, doing, left_s, *(begun or (None,)), run_id) for run_id, step, doing, left_s, *begun in updates],
             )
 
     def end(
-        self, run_id: str, attempt: int, ending: Ending, steps: tuple[int | None, int | None] = (None, None)
+        self,
+        run_id: str,
+        attempt: int,
+        ending: Ending,
+        steps: tuple[int | None, int | None] = (None, None),
+        span: tuple[float, float] | None = None,
     ) -> None:
-        """Close an attempt, and set the next state of its job."""
+        """Close an attempt, and set the next state of its job. `span`: when it began and ended to use its devices."""
         now, state = clock.now(), ending.state
         with self._change():
+            if span is not None:
+                self._add_use(run_id, attempt, span, now)
             self._db.execute(
                 "UPDATE attempts SET ended=?, outcome=?, detail=?, first_step=?, last_step=? "
                 "WHERE run_id=? AND number=?",
@@ -172,6 +211,19 @@ class Ledger(Queue):
                     attempt,
                 ),
             )
+
+    def _add_use(self, run_id: str, attempt: int, span: tuple[float, float], now: float) -> None:
+        """Count an attempt for its user, once: within the change that closes it."""
+        row = self._db.execute(
+            "SELECT j.user, a.devices, u.device_s, u.at FROM attempts a JOIN jobs j ON j.run_id = a.run_id "
+            "LEFT JOIN used u ON u.user = j.user WHERE a.run_id=? AND a.number=? AND a.ended IS NULL",
+            (run_id, attempt),
+        ).fetchone()
+        if row is not None:
+            user, devices, before_s, at = row
+            used_s = self.shares.of_span(devices, *span, now)
+            used_s += 0.0 if before_s is None else self.shares.later(before_s, now - at)
+            self._db.execute("INSERT OR REPLACE INTO used VALUES (?, ?, ?)", (user, used_s, now))
 
     def events_read(self, run_id: str, attempt: int, content: str, damaged: int) -> None:
         """Record the number of damaged lines in an attempt's events, valid for this fingerprint of the file."""

@@ -1,24 +1,27 @@
 """Read the queue's SQLite file, without locks and without changes."""
 
 import contextlib
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
 from experiments.errors import Damaged
+from experiments.events import clock
 from experiments.jobs.queue import database, trust
 from experiments.jobs.queue.entries import damaged, from_text, job_from
 from experiments.jobs.queue.job import Claimed, JobStatus, Member
+from experiments.jobs.queue.shares import RESERVED_S, Shares, Use
 from experiments.jobs.queue.sqlite_errors import explain
 from experiments.jobs.queue.states import State
 
 _ROW = (
     "run_id, state, seed, priority, cost, attempt, step, total, doing, slot, error, error_class, queued, started, "
-    "ended, left_s, held"
+    "ended, left_s, held, user"
 )
 _NONE = type(None)
 _TYPES: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("run_id", "state", "doing", "slot", "error", "error_class", "held"), (str,)),
+    **dict.fromkeys(("run_id", "state", "doing", "slot", "error", "error_class", "held", "user"), (str,)),
     **dict.fromkeys(("seed", "priority", "attempt"), (int,)),
     **dict.fromkeys(("step", "total"), (int, _NONE)),
     **dict.fromkeys(("cost", "queued"), (int, float)),
@@ -54,12 +57,57 @@ class Reading:
         return [_row(self.path, values, members.get(values[0], ())) for values in rows]
 
     def rows(self, state: State, limit: int) -> list[JobStatus]:
-        """The first `limit` jobs of a state, in the order of the queue."""
-        rows = self._read(
-            f"SELECT {_ROW} FROM jobs WHERE state=? ORDER BY priority DESC, turn, cost DESC, queued, run_id LIMIT ?",
-            (state, limit),
+        """The first `limit` jobs of a state, by user in the order of the queue; of several users, in turn."""
+        found = [
+            self._read(
+                f"SELECT {_ROW} FROM jobs WHERE state=? AND user=? "
+                "ORDER BY priority DESC, turn, cost DESC, queued, run_id LIMIT ?",
+                (state, user, limit),
+            )
+            for user in self.users(state)
+        ]
+        rows = [
+            _row(self.path, values, self._members(values[0]).get(values[0], ()))
+            for turn in itertools.zip_longest(*found)
+            for values in turn
+            if values is not None
+        ]
+        return sorted(rows, key=lambda row: -row.priority)[:limit]
+
+    def users(self, state: State) -> list[str]:
+        """The users of the jobs in a state, each found by one step in the index, however many jobs there are."""
+        [(first, last)] = self._read(
+            "SELECT (SELECT min(user) FROM jobs WHERE state=?1), (SELECT max(user) FROM jobs WHERE state=?1)", (state,)
         )
-        return [_row(self.path, values, self._members(values[0]).get(values[0], ())) for values in rows]
+        found = [] if first is None else [first]
+        while found and found[-1] != last:
+            found += self._read("SELECT min(user) FROM jobs WHERE state=? AND user>?", (state, found[-1]))[0]
+        return found
+
+    def use(self, shares: Shares, now: float | None = None) -> dict[str, Use]:
+        """What each user has used until now, running attempts included."""
+        now = clock.now() if now is None else now
+        found = {
+            user: Use(*[shares.later(device_s, now - at)] * 2)
+            for user, device_s, at in self._read("SELECT user, device_s, at FROM used")
+        }
+        for user, devices, begun in self._read(
+            "SELECT j.user, a.devices, j.begun FROM jobs j JOIN attempts a "
+            "ON a.run_id = j.run_id AND a.number = j.attempt WHERE j.state='running'"
+        ):
+            used_s, charged_s = found.get(user, Use())
+            since = now if begun is None else begun
+            own_s = shares.of_span(devices, since, now, now)
+            found[user] = Use(used_s + own_s, charged_s + max(own_s, devices * RESERVED_S))
+        return found
+
+    def over_quota(self, shares: Shares) -> dict[str, str]:
+        """Users whose waiting jobs wait for their quota, with the reason."""
+        if not shares.quotas:
+            return {}
+        used, waiting = self.use(shares), self.users(State.WAITING)
+        over = {user: used.get(user, Use()).used_s for user in waiting}
+        return {user: shares.why_over(user, used_s) for user, used_s in over.items() if shares.over(user, used_s)}
 
     def asked_of_failed(self) -> dict[str, set[str]]:
         """Failed run → its requested eval_ids; runs with damaged entries are left out."""
@@ -108,6 +156,11 @@ class Reading:
         """Number of jobs in each state."""
         found = dict(self._read("SELECT state, count(*) FROM jobs GROUP BY state"))
         return {state: found.get(state, 0) for state in State}
+
+    def counts_by_user(self) -> dict[tuple[str, State], int]:
+        """Number of jobs of each user in each state."""
+        rows = self._read("SELECT user, state, count(*) FROM jobs GROUP BY state, user")
+        return {(user, State(state)): count for user, state, count in rows}
 
     def states(self) -> dict[str, State]:
         """The state of every job, by run_id."""

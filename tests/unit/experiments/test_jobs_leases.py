@@ -232,17 +232,21 @@ class TestUpgrade:
         ledger.close()
         old = sqlite3.connect(path)
         added = ("memory_gb", "devices", "alone", "hangs", "left_s", "gpu_memory_gb", "signature", "held", "turn")
+        added += ("user", "begun")
         old.execute("DROP INDEX by_turn")
         old.execute("CREATE INDEX by_turn ON jobs (state, priority DESC, cost DESC, queued, run_id)")
         for name in added:
             old.execute(f"ALTER TABLE jobs DROP COLUMN {name}")
         old.execute("ALTER TABLE attempts DROP COLUMN events")
+        old.execute("ALTER TABLE attempts DROP COLUMN devices")
         old.execute("DROP TABLE notes")
+        old.execute("DROP TABLE used")
         old.execute("PRAGMA user_version=1")
         old.commit()
         old.close()
         ledger = Ledger(path)
-        assert ledger.waiting(1) == [Waiting("a" * 16, 0, 2.0, "", ledger.waiting(1)[0].inputs_key, 0.0, 1, False, 0.0)]
+        key = ledger.waiting(1)[0].inputs_key
+        assert ledger.waiting(1) == [Waiting("a" * 16, 0, 2.0, "", key, 0.0, 1, False, 0.0, user=path.owner())]
         assert ledger.notes() == {}
         ledger.close()
 

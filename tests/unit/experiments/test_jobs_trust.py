@@ -176,7 +176,11 @@ def test_an_older_queue_is_read_on_a_disk_that_cannot_be_written(tmp_path, monke
     old.execute("ALTER TABLE jobs DROP COLUMN turn")
     old.execute("ALTER TABLE jobs DROP COLUMN held")
     old.execute("ALTER TABLE jobs DROP COLUMN signature")
-    old.execute("ALTER TABLE attempts DROP COLUMN events")
+    for name in ("user", "begun"):
+        old.execute(f"ALTER TABLE jobs DROP COLUMN {name}")
+    for name in ("events", "devices"):
+        old.execute(f"ALTER TABLE attempts DROP COLUMN {name}")
+    old.execute("DROP TABLE used")
     old.execute("PRAGMA user_version=3")
     old.commit()
     old.close()

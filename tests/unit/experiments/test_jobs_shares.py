@@ -1,0 +1,209 @@
+"""Fair shares: decayed use, turns between users, quotas, on real queues."""
+
+import json
+import math
+import sqlite3
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.integrate import quad
+
+from experiments.errors import UserError
+from experiments.events import clock
+from experiments.jobs.coordinator.scheduler import place
+from experiments.jobs.devices.slots import Slot, join
+from experiments.jobs.queue import database
+from experiments.jobs.queue.job import Ending, Job, Member
+from experiments.jobs.queue.ledger import Ledger
+from experiments.jobs.queue.queue import Queue
+from experiments.jobs.queue.shares import FILE, Shares, check_user, keep_shares, load_shares, login
+from experiments.jobs.queue.states import Outcome, State
+from experiments.store.layout import Store
+
+DONE = Ending(State.FINISHED, Outcome.FINISHED)
+HOUR = 3600.0
+
+
+def job(number, user="", **more):
+    member = Member("s", "p", "c", str(number))
+    return Job(f"{number:016x}", "stub", {}, members=(member,), cost=1.0, user=user, **more)
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    with Ledger(tmp_path / "queue.db") as opened:
+        yield opened
+
+
+def work_off(ledger, slots=1, hours=1.0, limit=10_000):
+    """Starts jobs as the coordinator does, each for so long; the users in the order of the starts."""
+    all_slots, order, now = [Slot(f"cpu:{i}", "cpu") for i in range(slots)], [], clock.now()
+    while len(order) < limit:
+        turns = ledger.turns()
+        placed = place(ledger.waiting(slots + 64, turns=turns), all_slots, all_slots, turns.charged)
+        if not placed:
+            return order
+        for waiting, (slot,) in placed:
+            assert ledger.claim(waiting.run_id, 1, slot.name, slot.kind, slot.devices)
+            order.append(waiting.user)
+        for waiting, _ in placed:
+            ledger.end(waiting.run_id, 1, DONE, span=(now - hours * HOUR, now))
+    return order
+
+
+@given(st.floats(0.01, 50), st.floats(0, 400), st.floats(0, 400), st.floats(1, 500))
+def test_use_is_the_integral_of_decayed_hours(devices, length_h, age_h, half_life_h):
+    expected, _ = quad(lambda x: devices * 2 ** (-x / half_life_h), age_h, age_h + length_h)
+    now = 1e9
+    end = now - age_h * HOUR
+    found = Shares(half_life_h).of_span(devices, end - length_h * HOUR, end, now) / HOUR
+    assert found == pytest.approx(expected, rel=1e-4, abs=1e-6)
+
+
+def test_use_decays_by_half_in_a_half_life():
+    shares = Shares(half_life_h=10)
+    assert shares.later(8.0, 10 * HOUR) == pytest.approx(4.0)
+    assert shares.later(8.0, 30 * HOUR) == pytest.approx(1.0)
+    quota = Shares(10, {"ann": 2})
+    wait_s = quota.lifted_in_s("ann", 8 * HOUR)
+    assert wait_s == pytest.approx(20 * HOUR) and quota.later(8 * HOUR, wait_s) == pytest.approx(2 * HOUR)
+    assert math.isinf(Shares(10, {"ann": 0}).lifted_in_s("ann", 1.0))
+
+
+@pytest.mark.parametrize("slots", [1, 2, 8])
+def test_two_users_with_equal_shares_alternate(ledger, slots):
+    ledger.enqueue([job(n, "ann") for n in range(40)])
+    ledger.enqueue([job(n, "bob") for n in range(40, 80)])
+    order = work_off(ledger, slots)
+    for end in range(2, 81):
+        ahead = abs(order[:end].count("ann") - order[:end].count("bob"))
+        assert ahead <= max(2, slots), order[:end]
+
+
+def test_a_user_who_came_first_with_many_runs_does_not_starve_one_who_comes_with_two(ledger):
+    ledger.enqueue([job(n, "ann") for n in range(100)])
+    assert work_off(ledger, limit=10) == ["ann"] * 10
+    ledger.enqueue([job(n, "bob") for n in range(100, 102)])
+    order = work_off(ledger)
+    assert order[:2] == ["bob", "bob"] and order.count("ann") == 90
+
+
+def test_priority_goes_before_use_and_a_users_own_order_stays(ledger):
+    ledger.enqueue([job(1, "ann"), job(2, "ann", turn=1), job(3, "bob", priority=1), job(4, "bob", priority=1)])
+    assert work_off(ledger) == ["bob", "bob", "ann", "ann"]
+
+
+@pytest.mark.parametrize("user", ["", "ann"])
+def test_one_user_alone_has_the_order_of_before(ledger, user):
+    """By priority, turn, cost, time and name, as the query of version 6 had it."""
+    jobs = [job(n, user, priority=n % 3, turn=n % 4) for n in range(60)]
+    ledger.enqueue(jobs)
+    expected = [one.run_id for one in sorted(jobs, key=lambda one: (-one.priority, one.turn, one.run_id))]
+    assert [one.run_id for one in ledger.waiting(-1, turns=ledger.turns())] == expected
+    assert [one.run_id for one in ledger.rows(State.WAITING, 100)] == expected
+
+
+def test_devices_of_a_lease_are_counted(ledger):
+    third = [Slot(f"cuda:0/{i}", "cuda", share=1 / 3) for i in range(3)]
+    assert join(third[:2]).devices == pytest.approx(2 / 3)
+    assert join([Slot("cuda:0", "cuda"), Slot("cuda:1", "cuda")], together=True).devices == 2
+    assert join([Slot("cpu:0", "cpu"), Slot("cpu:1", "cpu")]).devices == 2
+    ledger.shares = Shares(1e6)
+    ledger.enqueue([job(1, "ann")])
+    ledger.claim(job(1).run_id, 1, "cuda:0/0", "cuda", third[0].devices)
+    now = clock.now()
+    ledger.end(job(1).run_id, 1, DONE, span=(now - 3 * HOUR, now))
+    ledger.end(job(1).run_id, 1, DONE, span=(now - 3 * HOUR, now))  # counted once
+    assert ledger.use(Shares(1e6))["ann"].used_s == pytest.approx(HOUR, rel=1e-3)
+
+
+def test_running_attempts_count_from_their_first_event(ledger):
+    """Not from their submission: a cluster may keep them waiting for days."""
+    ledger.enqueue([job(1, "ann")])
+    ledger.claim(job(1).run_id, 1, "cuda:0", "cuda", 1.0)
+    now = clock.now()
+    assert ledger.use(Shares(), now + 5 * HOUR)["ann"].used_s == 0
+    ledger.progress([(job(1).run_id, 3, "training", None, now)])
+    assert ledger.use(Shares(1e6), now + 5 * HOUR)["ann"].used_s == pytest.approx(5 * HOUR, rel=1e-3)
+
+
+def test_a_quota_stops_new_runs_until_it_is_lifted_and_loses_none(ledger):
+    ledger.shares = Shares(10, {"ann": 2.0})
+    ledger.enqueue([job(n, "ann") for n in range(10)] + [job(n, "bob") for n in range(10, 13)])
+    assert sorted(work_off(ledger)) == ["ann", "ann", "ann", "bob", "bob", "bob"]  # 1.9 h of 2 after two: a third
+    [(user, why)] = ledger.over_quota(ledger.shares).items()
+    assert user == "ann" and "of 2 device-hours): other runs of ann wait until about 20" in why
+    assert len(ledger.waiting(-1)) == 7 and not ledger.waiting(-1, turns=ledger.turns())
+    assert 0 < ledger.turns().lifted_in_s < 10 * HOUR
+    with Queue(ledger.path) as other:  # each connection sees the same
+        assert other.over_quota(ledger.shares).keys() == {"ann"}
+    ledger.shares = Shares(10, {})
+    assert len(work_off(ledger)) == 7
+
+
+def test_a_queue_of_version_6_goes_on_as_its_owners(tmp_path):
+    path = tmp_path / "queue.db"
+    with Ledger(path) as ledger:
+        ledger.enqueue([job(n) for n in range(3)])
+    with sqlite3.connect(path) as raw:
+        raw.executescript(
+            "DROP INDEX by_turn; ALTER TABLE jobs DROP COLUMN user; ALTER TABLE jobs DROP COLUMN begun;"
+            "ALTER TABLE attempts DROP COLUMN devices; DROP TABLE used;"
+            "CREATE INDEX by_turn ON jobs (state, priority DESC, turn, cost DESC, queued, run_id);"
+            "PRAGMA user_version=6;"
+        )
+    raw.close()
+    with Ledger(path) as ledger:
+        assert ledger.users(State.WAITING) == [database._owner(path)] and database._owner(path)
+        ledger.enqueue([job(1, "other"), job(7, "other")])
+        assert [row.user for row in ledger.status()].count("other") == 1, "a run belongs to who queued it first"
+        assert len(work_off(ledger)) == 4
+
+
+def test_twenty_thousand_jobs_of_many_users_are_dealt_out_without_a_look_at_all_of_them(ledger):
+    ledger.enqueue(job(n, f"user{n % 20}") for n in range(20_000))
+    steps = 0
+
+    def count():
+        nonlocal steps
+        steps += 1
+
+    ledger._db.set_progress_handler(count, 1000)  # every thousand instructions of SQLite
+    assert len({one.user for one in ledger.waiting(8, turns=ledger.turns())}) == 20
+    assert steps < 100, "as many instructions as some hundred rows need"
+
+
+def test_shares_are_kept_in_a_file_with_its_format(tmp_path):
+    store = Store.open(tmp_path / "store")
+    assert load_shares(store) == Shares()
+    keep_shares(store, Shares(72, {"ann": 100.5}))
+    assert load_shares(store) == Shares(72, {"ann": 100.5})
+    path = store.root / FILE
+    for wrong, said in (
+        ("{", "is no JSON"),
+        ("[]", "is not as `ablations shares` writes it"),
+        ('{"quotas": {}}', "has the format None, this program reads 1"),
+        ('{"format": 1, "half_life_hours": 0}', "half-life is 0 hours: it must be more than 0"),
+        ('{"format": 1, "quotas": {"ann": -1}}', "quota of ann is -1 hours: it must be at least 0"),
+        ('{"format": 1, "quotas": {"ann": "x"}}', "expected a number of hours"),
+        ('{"format": 1, "quotas": {"ann": NaN}}', "expected a number of hours"),
+        (json.dumps({"format": 1, "quotas": {"an n": 1}}), "without spaces"),
+    ):
+        path.write_text(wrong, encoding="utf-8")
+        with pytest.raises(UserError, match=said):
+            load_shares(store)
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a=1", "a,b", "a\x1b[31m", "x" * 65, "a\n", "'"])
+def test_names_that_cannot_be_written_are_refused(name):
+    with pytest.raises(UserError, match="User "):
+        check_user(name)
+
+
+def test_the_login_name_is_always_one_that_can_be_written(monkeypatch):
+    for name in ("ann", "Ännchen", "d\\ann", "ann@lab.example"):
+        monkeypatch.setenv("LOGNAME", name)
+        assert login() == name
+    monkeypatch.setenv("LOGNAME", "two words")
+    assert login().startswith("uid")
