@@ -35,7 +35,8 @@ $(VALIDATOR)/.installed: Makefile
 
 # the system's Chromium and TeX Live (.ci/packages installs them); without them the tests say so and are skipped
 test-extras: setup $(VALIDATOR)/.installed
-	$(BIN)/python -m pytest -m "browser or latex or crates" -rs
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,tensorboard]'
+	$(BIN)/python -m pytest -m "browser or latex or crates or tensorboard" -rs
 
 # a real Slurm (Debian's slurm-wlm and munge, as root) and a real Ray, two nodes each, on this machine
 test-clusters: setup

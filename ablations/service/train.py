@@ -19,6 +19,7 @@ from experiments.jobs.coordinator.reporter import Summary
 from experiments.jobs.queue.queue import Queue
 from experiments.jobs.queue.states import State
 from experiments.tasks.base import Progress
+from experiments.tracking.sinks.sink import check_sink
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,9 @@ def options_for(
     """
     here = engine == "local"
     one = as_one(devices) if here else devices
+    for name in chosen.study.sinks.names:
+        check_sink(name, f"{chosen.study.origin}, [sinks]:")
+    sinks = (*sinks, *chosen.study.sinks.names)
     working = WorkOptions(one, engine, settings, hang_s, notify, sinks, workers, setup)
     todo = wanted(chosen.plan, stale)
     if here:

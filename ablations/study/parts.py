@@ -56,6 +56,18 @@ class SeedRule(Section):
         return self
 
 
+class Sinks(Section):
+    """Other views of the runs besides MLflow's; see docs/sinks.md. They name no run."""
+
+    tensorboard: bool = Field(False, description="write runs for TensorBoard too")
+    wandb: bool = Field(False, description="write runs for W&B too")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Those that are on."""
+        return tuple(name for name in type(self).model_fields if getattr(self, name))
+
+
 class SameAs(Section):
     """The author's word that runs with other settings stand for those of the study; see docs/own-task.md."""
 

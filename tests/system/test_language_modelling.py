@@ -125,3 +125,30 @@ def test_bad_input_is_one_paragraph(cli: Cli, tmp_path: Path) -> None:
     assert "less than data.window" in refused("--set", "training.tokens_per_batch=8")
     assert "must be empty" in refused("--set", "model.encoder=self_attention", "--set", "model.decoder=cross_attention")
     assert "word" in refused("--set", "data.units=word")
+
+
+def test_bytes_that_are_no_text_train_and_dev_within_train_is_said(cli: Cli, tmp_path: Path) -> None:
+    path, corpus, store = study(tmp_path), tmp_path / "corpus", tmp_path / "store"
+    path.write_text(STUDY.partition('[[variation]]\nkey = "overlap"')[0])
+    corpus.mkdir()
+    twice = b"a line of more than twenty characters in both\n"
+    (corpus / "train.txt").write_bytes(b"caf\xe9 and more text\n" * 50 + twice)
+    (corpus / "dev.txt").write_bytes(b"other text\n" * 5 + twice + b"\xff\xfe no text\n")
+    given = ("--corpus", corpus, "--store", store, "--set", "evaluation.sets=dev", "--set", "training.train_steps=2")
+    [row] = as_json(cli("run", path, *given, "--devices", "cpu:1", "--json"))
+    assert 0 < row["bits"] < 20
+    notes = " ".join(cli("report", path, *given).stdout.split())
+    assert "1 of its 1 long lines also in train" in notes
+
+
+def test_a_text_shorter_than_a_window_is_refused_before_anything_trains(cli: Cli, tmp_path: Path) -> None:
+    path, corpus, store = study(tmp_path), tmp_path / "corpus", tmp_path / "store"
+    path.write_text(STUDY.partition('[[variation]]\nkey = "overlap"')[0])
+    corpus.mkdir()
+    (corpus / "train.txt").write_text("nineteen characters")
+    (corpus / "dev.txt").write_text("other text, long enough\n" * 5)
+    said = cli("run", path, "--corpus", corpus, "--store", store, "--set", "evaluation.sets=dev", code=2).stderr
+    assert "The training text has 20 pieces, fewer than data.window = 32. Set data.window to 20" in " ".join(
+        said.split()
+    )
+    assert not list(store.glob("runs/*/attempts"))

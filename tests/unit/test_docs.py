@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from ablations.cli.main import VERBS, verb
 from ablations.service.selected import Selectors, choose
-from ablations.study.parts import Metric, SameAs, SeedRule, Tune
+from ablations.study.parts import Metric, SameAs, SeedRule, Sinks, Tune
 from ablations.study.published import Cited, Claim
 from ablations.study.study import Study
 from ablations.study.table_choices import TableChoices
@@ -103,9 +103,10 @@ SECTIONS = {
     "## The study": Study, "## `[[variation]]`": Variation, "## `[profile.NAME]`": Profile,
     "## `seeds` as a rule": SeedRule, "## `[[metric]]`": Metric, "## `[table]`": TableChoices, "## `[tune]`": Tune,
     "## `[[cited]]`": Cited, "## `[[claim]]`": Claim, "## `target`": Target, "## `[[same_as]]`": SameAs,
+    "## `[sinks]`": Sinks,
 }  # fmt: skip
 OF_THE_READER = {"origin", "folder"}
-WITH_A_SECTION = {"base", "profile", "variation", "metric", "table", "tune", "cited", "claim"}
+WITH_A_SECTION = {"base", "profile", "variation", "metric", "table", "tune", "cited", "claim", "sinks"}
 
 
 @pytest.mark.parametrize(("head", "model"), SECTIONS.items(), ids=SECTIONS)

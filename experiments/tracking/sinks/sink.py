@@ -33,13 +33,13 @@ def folder_of(store: Store, sink: str) -> Path:
     return store.root / "sinks" / sink
 
 
-def check_sink(name: str) -> None:
-    """Raises UserError for a sink that there is not, or whose package is not installed."""
+def check_sink(name: str, place: str = "--sink") -> None:
+    """Raises UserError for a sink that there is not, or whose package is not installed. `place`: where it is named."""
     if name not in SINKS:
-        raise UserError(f"--sink {name}: there is no such sink. The sinks are: {', '.join(SINKS)}.")
+        raise UserError(f"{place} {name}: there is no such sink. The sinks are: {', '.join(SINKS)}.")
     if importlib.util.find_spec(SINKS[name]) is None:
         raise UserError(
-            f"--sink {name}: the package {SINKS[name]} is not installed. Install it: "
+            f"{place} {name}: the package {SINKS[name]} is not installed. Install it: "
             f"pip install 'transformer-ablations[{name}]'"
         )
 

@@ -1,5 +1,7 @@
 """The studies `relative-positions` (Shaw 2018) and `norms` (Nguyen & Salazar 2019): what their papers say of sizes."""
 
+from pathlib import Path
+
 import pytest
 
 from ablations.plan.resolve import resolve
@@ -75,3 +77,16 @@ def test_the_base_of_norms_is_that_of_table_1_and_appendix_a():
     assert (training.adam_beta1, training.adam_beta2, training.adam_epsilon) == (0.9, 0.999, 1e-8)
     assert (training.warmup_steps, training.clip_norm, training.train_steps) == (8000, 1.0, 200 * 1500)
     assert (cold.training.learning_rate, cold.training.schedule, cold.model) == (3e-4, "plateau", model)
+
+
+@pytest.mark.parametrize(
+    ("study", "row", "stated"),
+    [
+        ("relative-positions", "k16", "ours are {} million for k = 16"),
+        ("norms", "pre", "ours are {} million for pre-norm with LayerNorm"),
+    ],
+)
+def test_the_page_states_the_parameters_where_the_paper_prints_none(study, row, stated):
+    page = Path(__file__).parents[3] / "docs" / "published-ablations.md"
+    count = sizes(rows_of(study, profile="paper"))[row]
+    assert stated.format(f"{count / 1e6:.2f}") in page.read_text(encoding="utf-8")
