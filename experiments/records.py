@@ -46,3 +46,5 @@ class TrackedRun:
     num_params: int | None = None
     members: tuple[Member, ...] = ()
     error: str = ""
+    imported: str = ""  # from where, of a run that was trained elsewhere
+    imported_t: float = 0.0  # and when

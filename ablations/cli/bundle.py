@@ -83,7 +83,7 @@ def bundle(
         typer.echo(f"not anonymous: {found}", err=True)
 
 
-def import_stored(source: Path, place: Place) -> None:
+def import_stored(source: Path, place: Place, as_json: bool = False) -> None:
     """Import finished runs of a bundle or another store; runs that this store already has stay unchanged."""
     with tempfile.TemporaryDirectory(prefix="ablations-import-") as folder:
         origin, members = _origin(source, Path(folder))
@@ -92,6 +92,10 @@ def import_stored(source: Path, place: Place) -> None:
             taken = list(import_runs(origin, target, runs_in(origin)))
             new = [item.run_id for item in taken if item.how == "taken" or item.evaluations]
             _track(target, new, members)
+    if as_json:
+        runs = [{"run_id": item.run_id, "how": item.how, "evaluations": item.evaluations} for item in taken]
+        print_json({"store": str(target.root), "runs": runs})
+        return
     _say(taken, target)
 
 

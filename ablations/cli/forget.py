@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from ablations.cli import options
+from ablations.cli.terminal import print_json
 from ablations.service import forget as forgetting
 from ablations.service.selected import Selectors, choose
 from ablations.study.messages import number
@@ -31,6 +32,7 @@ def forget(
     ] = False,
     back: Annotated[bool, typer.Option("--back", help="Bring runs back that were forgotten.")] = False,
     yes: options.Sure = False,
+    as_json: options.Json = False,
 ) -> None:
     """Put runs of a table aside; nothing is deleted. Asks first.
 
@@ -38,8 +40,10 @@ def forget(
     another study, and those with which others were made, stay.
     """
     if back:
-        _bring_back(selectors, study, runs or [])
+        _bring_back(selectors, study, runs or [], as_json)
         return
+    if as_json and not yes:
+        raise UserError("forget --json does not ask: add --yes. Nothing was changed.")
     if (study is None) == (not runs):
         raise UserError("forget: name a study (with --rows, --seeds … for a part of it), or runs with --run RUN_ID.")
     opened = selectors.open()
@@ -51,6 +55,10 @@ def forget(
             found = forgetting.candidates(opened, forgetting.of_names(opened, runs or []), None)
         for run_id, why in found.stay.items():
             typer.echo(f"{run_id} stays: {why}", err=True)
+        if as_json:
+            forgetting.forget(opened, found.runs)
+            print_json({"forgotten": list(found.runs), "stay": found.stay, "folder": str(opened.root / FOLDER)})
+            return
         if not found.runs:
             typer.echo("nothing to forget")
             return
@@ -75,7 +83,7 @@ def _list(store: Store, found: forgetting.Candidates) -> None:
         typer.echo(f"  … and {len(found.runs) - SHOWN:,} more")
 
 
-def _bring_back(selectors: Selectors, study: str | None, runs: list[str]) -> None:
+def _bring_back(selectors: Selectors, study: str | None, runs: list[str], as_json: bool) -> None:
     opened = selectors.open()
     name = load_study(study).name if study is not None else None
     with explain_os_errors(f"write to the store {opened.root}"), opened.coordinator_lock():
@@ -87,4 +95,7 @@ def _bring_back(selectors: Selectors, study: str | None, runs: list[str]) -> Non
         back, kept = forgetting.bring(opened, names)
     for run_id in kept:
         typer.echo(f"{run_id} was trained again since, so it stays in {opened.root / FOLDER}", err=True)
+    if as_json:
+        print_json({"brought_back": list(back), "kept_aside": list(kept)})
+        return
     typer.echo(f"{number(len(back), 'run')} brought back")

@@ -2,13 +2,15 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from ablations.cli import options
 from ablations.cli.bundle import import_stored
+from ablations.cli.terminal import print_json
 from ablations.service.foreign import arrive, places
-from ablations.service.foreign_store import refuse_other_settings, unknown_settings, write_runs
+from ablations.service.foreign_store import refuse_other_settings, track_imported, unknown_settings, write_runs
 from ablations.service.foreign_study import study_text
 from ablations.service.selected import Selectors, choose
 from ablations.study.messages import number
@@ -43,6 +45,7 @@ def import_(
         str | None, typer.Option("--settings", metavar="A,B", help="Their settings that count; else all.")
     ] = None,
     replace_: Annotated[bool, typer.Option("--replace", help="Replace other numbers imported before.")] = False,
+    as_json: options.Json = False,
 ) -> None:
     """Import finished runs into this store; runs that it already has stay unchanged.
 
@@ -53,7 +56,7 @@ def import_(
     if len(given) > 1:
         raise UserError("--csv, --mlflow and --wandb-export: give one of them. Nothing was imported.")
     if not given:
-        import_stored(Path(source), selectors)
+        import_stored(Path(source), selectors, as_json)
         return
     if csv is not None:
         foreign = read_csv(csv, row_by, seed_by)
@@ -63,7 +66,11 @@ def import_(
         from experiments.tracking.foreign import read_mlflow  # with MLflow: it takes two seconds
 
         foreign = read_mlflow(str(mlflow), experiment, row_by, seed_by)
-    _import(source, selectors, foreign, _names(metrics) or [], _names(settings), replace_)
+    done = _import(source, selectors, foreign, _names(metrics) or [], _names(settings), replace_)
+    if as_json:
+        print_json(done.facts)
+    else:
+        done.say(selectors)
 
 
 def _names(text: str | None) -> list[str] | None:
@@ -72,15 +79,15 @@ def _names(text: str | None) -> list[str] | None:
 
 def _import(
     source: str, selectors: Selectors, foreign: Foreign, metrics: list[str], only: list[str] | None, again: bool
-) -> None:
+) -> "_Done":
     file, existed = Path(source), selectors.store.exists()
     try:
         if file.exists() or source in builtin_names():
-            _into(source, selectors, foreign, metrics, only, again)
+            return _into(source, selectors, foreign, metrics, only, again)
         elif file.suffix != ".toml":
             raise UserError(f"{source} is no study. Name a file STUDY.toml; it is written if it does not exist.")
         else:
-            _with_new_study(file, selectors, foreign, metrics, only)
+            return _with_new_study(file, selectors, foreign, metrics, only)
     except UserError:
         if not existed:
             remove_folder(selectors.store)
@@ -89,7 +96,7 @@ def _import(
 
 def _with_new_study(
     file: Path, selectors: Selectors, foreign: Foreign, metrics: list[str], only: list[str] | None
-) -> None:
+) -> "_Done":
     """Try the new study beside its place first: it is written when all of it is imported."""
     found = places(foreign, metrics, ())
     text = study_text(file.stem, foreign.source, arrive(foreign, found, only, None), found)
@@ -98,9 +105,9 @@ def _with_new_study(
             raise UserError(f"{file}: there is no folder {file.absolute().parent}. Create it. Nothing was imported.")
         with folder_beside(file.absolute().parent, ".importing-") as folder:
             (folder / file.name).write_text(text, encoding="utf-8")
-            _into(str(folder / file.name), selectors, foreign, metrics, only, False, named=file)
+            done = _into(str(folder / file.name), selectors, foreign, metrics, only, False, named=file)
         write_bytes(file.absolute(), text.encode())
-    typer.echo(f"{file} written: correct its title, the metrics' direction and the base row as you like")
+    return done._replace(facts=done.facts | {"study_written": str(file)})
 
 
 def _into(
@@ -111,7 +118,7 @@ def _into(
     only: list[str] | None,
     again: bool,
     named: Path | None = None,
-) -> None:
+) -> "_Done":
     if not selectors.store.exists():
         selectors.open(create=True)
     chosen = choose(study, selectors)
@@ -136,16 +143,37 @@ def _into(
     store = selectors.open(create=True)
     with store.coordinator_lock():
         written = write_runs(plan, store, foreign, arrived, replace=again)
-    for text in foreign.left_out:
-        typer.echo(f"left out: {text}", err=True)
-    if others := unknown_settings(arrived, plan):
-        typer.echo(f"kept with the runs, but no settings of this study: {', '.join(others)}", err=True)
-    rows = dict.fromkeys(one.row for one in arrived)
-    typer.echo(
-        f"{number(written.new, 'run')} of {number(len(rows), 'row')} imported from {foreign.source} into {store.root}, "
-        f"{written.had} already there, {written.replaced} replaced; "
-        f"`ablations report {named or study} {selectors.where}`"
-    )
+        track_imported(store, plan, written.changed)
+    rows = list(dict.fromkeys(one.row for one in arrived))
+    return _Done(
+        {
+            "study": str(named or study), "store": str(store.root), "source": foreign.source, "rows": rows,
+            "imported": written.new, "there": written.had, "replaced": written.replaced,
+            "left_out": list(foreign.left_out), "other_settings": unknown_settings(arrived, plan),
+        }
+    )  # fmt: skip
+
+
+class _Done(NamedTuple):
+    """What was imported."""
+
+    facts: dict[str, Any]
+
+    def say(self, selectors: Selectors) -> None:
+        """The same in words."""
+        it = self.facts
+        for text in it["left_out"]:
+            typer.echo(f"left out: {text}", err=True)
+        if it["other_settings"]:
+            others = ", ".join(it["other_settings"])
+            typer.echo(f"kept with the runs, but no settings of this study: {others}", err=True)
+        typer.echo(
+            f"{number(it['imported'], 'run')} of {number(len(it['rows']), 'row')} imported from {it['source']} into "
+            f"{it['store']}, {it['there']} already there, {it['replaced']} replaced; "
+            f"`ablations report {it['study']} {selectors.where}`"
+        )
+        if file := it.get("study_written"):
+            typer.echo(f"{file} written: correct its title, the metrics' direction and the base row as you like")
 
 
 def _places(columns: list[Column]) -> set[tuple[str, str]]:

@@ -4,14 +4,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ablations.plan.planned import Plan, PlannedRun
+from ablations.service.enqueue import member
 from ablations.service.foreign import NOTHING, Arrived
 from experiments.config import flatten
 from experiments.errors import Damaged, UserError, explain_os_errors
 from experiments.exchange.foreign.runs import Foreign
+from experiments.jobs.queue.job import Member
 from experiments.store.durable import whole_folder
 from experiments.store.layout import Store
 from experiments.store.results import FILE, EvaluationResult, TrainingResult
 from experiments.store.sealed import write_json
+from experiments.tracking.record import finished_run
 
 
 class Written(NamedTuple):
@@ -20,6 +23,7 @@ class Written(NamedTuple):
     new: int
     had: int
     replaced: int
+    changed: tuple[PlannedRun, ...]  # those that were written or replaced
 
 
 class _Record(NamedTuple):
@@ -42,11 +46,12 @@ def write_runs(plan: Plan, store: Store, foreign: Foreign, arrived: Sequence[Arr
             f"Imported before, with other numbers or settings: {named}{' …' if len(other) > 5 else ''}. Add --replace "
             f"to take those of {foreign.source} in their place. {NOTHING}"
         )
-    for record, how in zip(records, before, strict=True):
-        if how != "same":
-            with explain_os_errors(f"write to the store {store.root}"):
-                _write(store, record)
-    return Written(before.count(""), before.count("same"), before.count("other"))
+    changed = [record for record, how in zip(records, before, strict=True) if how != "same"]
+    for record in changed:
+        with explain_os_errors(f"write to the store {store.root}"):
+            _write(store, record, member(plan, record.run))
+    numbers = before.count(""), before.count("same"), before.count("other")
+    return Written(*numbers, tuple(record.run for record in changed))
 
 
 def _record(run: PlannedRun, one: Arrived, foreign: Foreign) -> _Record:
@@ -101,13 +106,14 @@ def _there(store: Store, record: _Record) -> str:
     return "same" if same and (known.imported.settings, known.imported.seed) == theirs else "other"
 
 
-def _write(store: Store, record: _Record) -> None:
+def _write(store: Store, record: _Record, of: Member) -> None:
     """The whole folder at once: a run is imported, or it is not."""
     place = store.run_folder(record.run.run_id)
     described: Mapping[str, Any] = {
         "run_id": record.run.run_id,
         "config": record.run.config.model_dump(mode="json"),
         "inputs": dict(record.run.inputs),
+        "members": [list(of)],  # no event tells them
         "evaluations": {made.set: eval_id for eval_id, made in record.evaluations.items()},
     }
     place.parent.mkdir(parents=True, exist_ok=True)
@@ -122,6 +128,18 @@ def _write(store: Store, record: _Record) -> None:
 def _in(folder: Any, inner: str, write: Any) -> None:
     (folder / inner).mkdir(parents=True)
     write(folder / inner / FILE)
+
+
+def track_imported(store: Store, plan: Plan, runs: Sequence[PlannedRun]) -> None:
+    """Show the runs in MLflow; replaced numbers take the place of earlier ones."""
+    if not runs:
+        return
+    from experiments.tracking.mlflow import Tracker
+
+    tracker = Tracker(store)
+    for run in runs:
+        tracker.hide(run.run_id)
+        tracker.sync(finished_run(store, run.run_id, (member(plan, run),)))
 
 
 def unknown_settings(arrived: Iterable[Arrived], plan: Plan) -> list[str]:

@@ -1,4 +1,7 @@
-"""The tables that a run belongs to: from the queue, and from the events of its attempts where the queue is gone."""
+"""The tables that a run belongs to: from the queue, and from the events of its attempts where the queue is gone.
+
+Of an imported run, which has neither, from its description.
+"""
 
 import itertools
 
@@ -6,7 +9,9 @@ from experiments.events.event_log import Tail
 from experiments.events.history import HEAD
 from experiments.jobs.queue.job import JobStatus, Member
 from experiments.jobs.queue.queue import Queue
+from experiments.store.description import description_of
 from experiments.store.layout import Store
+from experiments.tracking.record import recorded_members
 
 
 class Members:
@@ -31,4 +36,5 @@ class Members:
             events = itertools.islice(Tail(self._store.attempt_folder(run_id, number)).read(), HEAD)
             started = next((event for event in events if event["kind"] == "started"), {})
             found += [Member(*words) for words in started.get("members", ()) if 4 <= len(words) <= 5]
-        return found
+        recorded = recorded_members(description_of(self._store, run_id, forgiving=True))
+        return found + [Member(*member) for member in recorded]

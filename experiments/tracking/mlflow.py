@@ -118,7 +118,7 @@ class Tracker:
             for source, name in artifacts(self._store, run.run_id):
                 self.artifacts.keep(entry.mlflow_id, source, name)
         if run.status != entry.status or (run.status != RUNNING and _ended_later(entry)):
-            self._set_status(entry, run.status)
+            self._set_status(entry, run)
         if run.status == RUNNING:
             self._open[run.run_id] = entry
 
@@ -148,21 +148,21 @@ class Tracker:
         if history.first_t is None and run.status == RUNNING:
             return None
         study, profile, corpus, row, _ = first_member(run, history) or ("runs", "", "", run.run_id, "")
-        start = _ms(history.first_t) if history.first_t else None
+        start = _ms(history.first_t or run.imported_t) or None
         experiment, parent = self.headings.experiment(study), self.headings.heading(study, profile, corpus, start)
         about = {"run_id": run.run_id, "mlflow.parentRunId": parent, "first_attempt": str(begin)}
-        name = f"{row} · {seed_in_words(run.seed)}"
+        name = f"{row} · {seed_in_words(run.seed)}{', imported' if run.imported else ''}"
         made = self._client.create_run(experiment, start_time=start, tags=about, run_name=name)
         self.artifacts.locate(made)
         return _Entry(made.info.run_id, history, begin, RUNNING, about)
 
-    def _set_status(self, entry: _Entry, status: str) -> None:
-        if status == RUNNING:
+    def _set_status(self, entry: _Entry, run: TrackedRun) -> None:
+        if run.status == RUNNING:
             self._client.update_run(entry.mlflow_id, status=RUNNING)
         else:
-            entry.end_ms = _ms(entry.history.last_t) or None
-            self._client.set_terminated(entry.mlflow_id, status, entry.end_ms)
-        entry.status = status
+            entry.end_ms = _ms(entry.history.last_t or run.imported_t) or None
+            self._client.set_terminated(entry.mlflow_id, run.status, entry.end_ms)
+        entry.status = run.status
 
     def _describe(self, entry: _Entry, run: TrackedRun) -> None:
         """Log what never changes, parameters and data sets: once, or again after a failure."""

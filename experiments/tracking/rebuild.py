@@ -1,6 +1,7 @@
 """All runs of a store, as MLflow should show them: from the queue, or else from their folders."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from experiments.errors import Damaged, DiskFull, UserError
@@ -13,7 +14,9 @@ from experiments.records import TrackedRun
 from experiments.store.description import description_of
 from experiments.store.durable import folder_beside, remove_folder
 from experiments.store.layout import Store
+from experiments.store.results import TrainingResult
 from experiments.tracking.mlflow import Tracker
+from experiments.tracking.record import imported, recorded_members
 
 
 def rebuild(store: Store, runs: Iterable[TrackedRun]) -> list[str]:
@@ -66,12 +69,15 @@ def _begun(store: Store) -> Iterator[tuple[str, float]]:
             if first is not None:
                 yield run_id, first["t"]
                 break
+        else:
+            if told := _result(store, run_id).imported:
+                yield run_id, told.t or 0.0
 
 
 def _from_folder(store: Store, run_id: str) -> TrackedRun:
     """A run that is not in the queue, described by its folder; damaged parts are left out."""
     described = description_of(store, run_id, forgiving=True)
-    members: dict[Member, None] = {}
+    members = dict.fromkeys(Member(*member) for member in recorded_members(described))
     last: dict[str, Any] = {"kind": ""}
     for number in store.attempts(run_id):
         for event in Tail(store.attempt_folder(run_id, number)).read():
@@ -89,7 +95,15 @@ def _from_folder(store: Store, run_id: str) -> TrackedRun:
         members=tuple(members),
     )
     failed = last["kind"] == "failed"
-    return tracked_run(job, _state(store, run_id, failed), last["message"] if failed else "")
+    found = tracked_run(job, _state(store, run_id, failed), last["message"] if failed else "")
+    return replace(found, **imported(_result(store, run_id)))
+
+
+def _result(store: Store, run_id: str) -> TrainingResult:
+    try:
+        return store.result(run_id) or TrainingResult()
+    except UserError:
+        return TrainingResult()
 
 
 def _state(store: Store, run_id: str, failed: bool) -> State:

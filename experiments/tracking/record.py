@@ -45,8 +45,20 @@ def finished_run(store: Store, run_id: str, members: Sequence[Member] = ()) -> T
         seed=int(config.get("seed", 1)),
         inputs=about.get("inputs") or {},
         num_params=result.num_params,
-        members=tuple(members),
+        members=tuple(members) or recorded_members(about),
+        **imported(result),
     )
+
+
+def recorded_members(described: Mapping[str, Any]) -> tuple[Member, ...]:
+    """The tables for which a run was imported, from its config.json; others have them in their events."""
+    return tuple((*map(str, member),) for member in described.get("members", ()) if len(member) == 5)  # type: ignore[misc]
+
+
+def imported(result: TrainingResult) -> dict[str, Any]:
+    """The facts of a TrackedRun on where a run was imported from; {} for one that was trained here."""
+    told = result.imported
+    return {} if told is None else {"imported": f"{told.kind}: {told.source}", "imported_t": told.t or 0.0}
 
 
 def config(store: Store, run: TrackedRun) -> Mapping[str, Any]:
@@ -83,6 +95,8 @@ def tags(run: TrackedRun, history: History) -> dict[str, str]:
         found |= {"trunk": trunk.run_id, "trunk_steps": str(trunk.step)}
     if members_of := members_in(run.inputs):  # an ensemble has no seed of its own
         found |= {"seed": "", "ensemble": ", ".join(members_of)}
+    if run.imported:
+        found["imported"] = run.imported
     if run.error:
         found["error"] = run.error
     return {name: value[:TAG_LENGTH] for name, value in found.items()}
@@ -99,7 +113,7 @@ def final_points(store: Store, run: TrackedRun, history: History) -> list[Point]
         result = store.result(run.run_id) or TrainingResult()
     except UserError:
         result = TrainingResult()
-    begun = history.first_t or 0.0
+    begun = history.first_t or run.imported_t
     train_s = result.wall_s if result.train_s is None else result.train_s  # older records: of one attempt
     trained, step = history.trained_t or begun, history.last_step
     found: list[tuple[str, Any, float, int]] = [

@@ -3,7 +3,9 @@
 import csv
 import io
 import json
+import shutil
 import statistics
+import uuid
 from pathlib import Path
 
 import pytest
@@ -104,6 +106,50 @@ def test_the_same_file_again_changes_nothing_and_other_numbers_need_a_word(mixed
     assert before == {path: path.read_bytes() for path in store.rglob("result.json")}
     assert "1 replaced" in cli("import", study, "--csv", file, "--store", store, "--replace").stdout
     assert rows(cli, study, store)["theirs"]["loss_test"] == statistics.fmean([0.21, 0.22, 0.36])
+
+
+def in_mlflow(store: Path) -> dict[str, object]:
+    """The imported runs as MLflow shows them: name, tags of their place, scores, times."""
+    copy = store / f"{uuid.uuid4()}.db"  # MLflow keeps a file open, even once `rebuild` has replaced it
+    shutil.copy(store / "mlflow.db", copy)
+    client = MlflowClient(tracking_uri=f"sqlite:///{copy}")
+    runs = client.search_runs([e.experiment_id for e in client.search_experiments()], "tags.imported LIKE '%'")
+    return {
+        run.info.run_name: (
+            {k: run.data.tags[k] for k in ("study", "row", "imported", "run_id")},
+            run.data.params["lr"], run.data.metrics, run.info.status, run.info.start_time, run.info.end_time,
+        )
+        for run in runs
+    }  # fmt: skip
+
+
+def test_mlflow_shows_them_marked_and_a_rebuilt_database_too(mixed: Path, cli: Cli) -> None:
+    study, store = mixed / "mixed.toml", mixed / "runs"
+    cli("import", study, "--csv", mixed / "theirs.csv", "--store", store)
+    shown = in_mlflow(store)
+    assert sorted(shown) == [f"theirs · seed {seed}, imported" for seed in (1, 2, 3)]
+    tags, lr, metrics, status, *_ = shown["theirs · seed 3, imported"]
+    assert (tags["study"], tags["row"], tags["imported"]) == ("mixed", "theirs", "csv: theirs.csv")
+    assert (lr, metrics["loss.test"], status) == ("0.1", 0.26, "FINISHED")
+    cli("rebuild", "--store", store)
+    assert in_mlflow(store) == shown
+    (mixed / "theirs.csv").write_text(LONG.replace("0.26", "0.36"), encoding="utf-8")
+    cli("import", study, "--csv", mixed / "theirs.csv", "--store", store, "--replace")
+    replaced = in_mlflow(store)
+    assert len(replaced) == 3 and replaced["theirs · seed 3, imported"][2]["loss.test"] == 0.36
+
+
+def test_import_and_forget_speak_json(mixed: Path, cli: Cli) -> None:
+    study, where = mixed / "mixed.toml", ("--store", mixed / "runs")
+    done = json.loads(cli("import", study, "--csv", mixed / "theirs.csv", *where, "--json").stdout)
+    assert (done["imported"], done["rows"], done["other_settings"]) == (3, ["theirs"], ["optimizer"])
+    assert "add --yes" in cli("forget", study, *where, "--json", code=2).stderr
+    gone = json.loads(cli("forget", study, *where, "--json", "--yes").stdout)
+    assert len(gone["forgotten"]) == 3 and not in_mlflow(mixed / "runs")
+    back = json.loads(cli("forget", study, *where, "--json", "--back").stdout)
+    assert sorted(back["brought_back"]) == sorted(gone["forgotten"]) and len(in_mlflow(mixed / "runs")) == 3
+    other = json.loads(cli("import", mixed / "runs", "--store", mixed / "copy", "--json").stdout)
+    assert [run["how"] for run in other["runs"]] == ["taken"] * 3
 
 
 def test_fewer_seeds_are_a_gap(mixed: Path, cli: Cli) -> None:

@@ -113,7 +113,7 @@ def test_every_verb_that_prints_facts_has_json():
     assert without <= SERVES, without - SERVES
 
 
-SERVES = {"demo", "forget", "import", "new", "ui", "work"}  # they run, ask or write for a person
+SERVES = {"demo", "new", "ui", "work"}  # they run, ask or write for a person
 
 
 def command_line(*words, **environment):
