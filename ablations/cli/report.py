@@ -1,5 +1,6 @@
 """`ablations report`: print the table from the results in the store."""
 
+import itertools
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -17,6 +18,7 @@ from ablations.study.messages import number
 from experiments.errors import UserError, explain_os_errors
 from experiments.store.durable import write_bytes
 from reports.render.formats import RENDERERS, render
+from reports.render.made_by import MADE_BY
 from reports.render.printed import choices_for
 from reports.render.terminal import for_terminal
 from reports.results.failures import failures
@@ -87,7 +89,16 @@ def print_table(
         typer.echo(text, nl=not text.endswith("\n"))
     else:
         write_out(out, text.encode())
+        if format_ == "latex":
+            _say_what_it_needs(text)
     return table
+
+
+def _say_what_it_needs(latex: str) -> None:
+    """Repeat what the file's first lines tell: packages for the preamble, the width."""
+    for line in itertools.takewhile(lambda each: each.startswith("% "), latex.splitlines()):
+        if not line.startswith(f"% {MADE_BY}"):
+            typer.echo(line.removeprefix("% "), err=True)
 
 
 def page(table: Table, chosen: SelectedTable) -> str:

@@ -52,7 +52,8 @@ def test_a_latex_table_says_how_it_was_made(cli: Cli, tiny: Path, store: Path, t
     path = tmp_path / "table.tex"
     shutil.copy(tiny, tmp_path / tiny.name)  # the study lies beside the paper
     made = ["--rows", "base,A", "--seeds", "2", "--significance", "sentences"]
-    cli("report", tiny, *made, "--store", store, "--format", "latex", "--out", path)
+    said = cli("report", tiny, *made, "--store", store, "--format", "latex", "--out", path).stderr
+    assert r"in the preamble: \usepackage{booktabs,graphicx}" in said and "made with" not in said
     assert str(tiny.parent) not in path.read_text(encoding="utf-8")
     assert "all equal to the store's" in cli("verify", path, "--store", store).stdout
     assert "rows were added or left out" in cli("verify", path, "--rows", "base", "--store", store, code=1).stdout
