@@ -1,0 +1,144 @@
+"""Processes of the command that begin with its modules imported, which takes a second, and MLflow's, which take two.
+
+A server imports them once and forks for every call. A call is still a process of its own, with its own arguments,
+environment, working directory and exit code; only the reading of the modules is shared.
+
+    python -m tests.system.warm_command FD
+"""
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+from experiments.child import forkserver
+
+COMMAND = "ablations.cli.main"  # run anew by each process, so it is not among the modules below
+MODULES = (
+    *(f"ablations.cli.{name}" for name in ("bundle", "evaluate", "imports", "inspect", "plan", "report", "requests")),
+    *(f"ablations.cli.{name}" for name in ("run", "status", "terminal", "options", "progress")),
+    "ablations.service.tables", "mlflow", "mlflow.store.tracking.sqlalchemy_store",
+)  # fmt: skip
+READ_AT_IMPORT = ("PYTHON", "LD_", "OMP_", "MKL_", "MLFLOW_", "MALLOC_", "GLIBC_")  # beginnings of names of variables
+
+
+class WarmCommands:
+    """The server's client. It starts the server with the first call."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        self._environment = environment
+        self._server: subprocess.Popen[bytes] | None = None
+        self._starting = threading.Lock()
+
+    def can_run(self, environment: dict[str, str]) -> bool:
+        """Whether modules imported in the server's environment are those of a process in this one."""
+        return _read_at_import(environment) == _read_at_import(self._environment)
+
+    def run(
+        self, words: Sequence[str], environment: dict[str, str], cwd: Path, timeout_s: float
+    ) -> subprocess.CompletedProcess[str]:
+        """As `subprocess.run` with captured text."""
+        self._start()
+        reader, writer = os.pipe()
+        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err, open(reader) as answer:  # noqa: PTH123
+            request = {"words": list(words), "environment": environment, "cwd": str(cwd)}
+            try:
+                socket.send_fds(self._socket, [json.dumps(request).encode()], [out.fileno(), err.fileno(), writer])
+            finally:
+                os.close(writer)
+            if not select.select([answer], [], [], timeout_s)[0]:
+                raise subprocess.TimeoutExpired(list(words), timeout_s)  # `close` ends it
+            code = answer.read()
+            assert code, "the server has ended, or the process that waits for the command"
+            for stream in (out, err):
+                stream.seek(0)
+            return subprocess.CompletedProcess(list(words), int(code), out.read(), err.read())
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._socket.close()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._server.pid, signal.SIGKILL)
+            self._server.wait()
+
+    def _start(self) -> None:
+        with self._starting:
+            if self._server is not None:
+                return
+            # whole messages, so that calls of several threads do not mix
+            self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with theirs:
+                self._server = subprocess.Popen(
+                    [sys.executable, "-m", "tests.system.warm_command", str(theirs.fileno())],
+                    pass_fds=[theirs.fileno()], env=self._environment, stdin=subprocess.DEVNULL, start_new_session=True,
+                )  # fmt: skip
+            self._socket.recv(1)  # it is ready
+
+
+def _read_at_import(environment: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name.startswith(READ_AT_IMPORT)}
+
+
+def main(fd: int) -> None:
+    """Serve until the client's end closes. A forked process also ends here, after its command."""
+    with warnings.catch_warnings(action="ignore"):
+        for name in MODULES:
+            importlib.import_module(name)
+    assert COMMAND not in sys.modules and "torch" not in sys.modules
+    threads = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+    threads = [name for name in threads if name != "jemalloc_bg_thd"]  # Arrow's allocator starts its own again
+    assert len(threads) == 1, f"a fork copies no threads: {threads}"
+    gc.collect()
+    gc.freeze()
+    connection = socket.socket(fileno=fd)
+    connection.send(b"r")
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system forgets the processes that wait
+    while True:
+        message, descriptors, *_ = socket.recv_fds(connection, 1 << 20, 3)
+        if not message:
+            return
+        if os.fork() == 0:
+            break
+        for descriptor in descriptors:
+            os.close(descriptor)
+    connection.close()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    out, err, answer = descriptors
+    child = os.fork()
+    if child:
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        os.write(answer, str(code).encode())
+        os._exit(0)
+    os.close(answer)
+    _become(json.loads(message), out, err)
+    forkserver.finish(forkserver.run(sys.argv))
+
+
+def _become(request: dict[str, object], out: int, err: int) -> None:
+    """Make the process equal to one started by `python -m`, before its module is run."""
+    for descriptor, standard in ((out, 1), (err, 2)):
+        os.dup2(descriptor, standard)
+        os.close(descriptor)
+    os.environ.clear()
+    os.environ.update(request["environment"])  # type: ignore[call-overload]
+    os.chdir(str(request["cwd"]))
+    sys.path[0] = str(Path.cwd())
+    time.tzset()
+    tempfile.tempdir = None
+    sys.argv = ["-P", "-m", COMMAND, *request["words"]]  # type: ignore[misc]
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
