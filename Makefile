@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 VALIDATOR := .venv-validator
 
-.PHONY: setup demo test test-slow test-extras test-clusters chaos check bench clean
+.PHONY: setup demo test test-slow test-extras test-clusters test-slurm test-ray chaos check bench clean
 
 setup: $(STAMP)
 
@@ -21,11 +21,12 @@ $(STAMP): pyproject.toml constraints.txt
 demo: setup
 	$(BIN)/ablations demo
 
+# file by file in the order of the folders, so that the long files of tests/system come first and short ones at the end
 test: setup
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-slow: setup
-	$(BIN)/python -m pytest -m slow -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m slow -n 2 --dist loadfile --no-loadscope-reorder
 
 # roc-validator requires an older rich than ours: it has an environment of its own
 $(VALIDATOR)/.installed: Makefile
@@ -36,12 +37,16 @@ $(VALIDATOR)/.installed: Makefile
 # the system's Chromium and TeX Live (.ci/packages installs them); without them the tests say so and are skipped
 test-extras: setup $(VALIDATOR)/.installed
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,tensorboard]'
-	$(BIN)/python -m pytest -m "browser or latex or crates or tensorboard" -rs
+	$(BIN)/python -m pytest tests/browser tests/system -m "browser or latex or crates or tensorboard" -rs -n 2 --dist loadfile
 
-# a real Slurm (Debian's slurm-wlm and munge, as root) and a real Ray, two nodes each, on this machine
+# a real Slurm (Debian's slurm-wlm and munge, as root) and a real Ray, two nodes each, on this machine; both at once, as
+# most of these tests wait
 test-clusters: setup
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,slurm,ray]'
-	$(BIN)/python -m pytest -m "slurm or ray"
+	$(MAKE) -j 2 --output-sync test-slurm test-ray
+
+test-slurm test-ray: test-%: setup
+	$(BIN)/python -m pytest tests/conformance tests/system -m $*
 
 # kills at random moments: 200 stub runs 100 times, then six rows of Table 3 trained for real 20 times
 chaos: setup
