@@ -51,6 +51,7 @@ store, slots = Store.open(sys.argv[1]), [Slot(f"cpu:{i}", "cpu", 1) for i in ran
 tracker = Background(lambda: Tracker(store), 1.0)
 work(store, slots, tracker=tracker, engine=LocalEngine(()), child=(sys.executable, sys.argv[3]))
 """
+FIVE_KILLS = 2919  # a seed whose first five faults are kills: of children, of the coordinator, of both
 CLOCK_STEPS_S = (-3600.0, -5.0, -1.0, 1.0, 5.0, 61.0, 3600.0)
 ROWS = "base,A-h1,A-h16,C-N2,C-dff1024,D-pdrop0.0"
 SMALL = ["data.builtin_pairs=2000", "data.vocab_size=500", "training.train_steps=500", "training.checkpoint_steps=5"]

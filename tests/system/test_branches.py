@@ -8,13 +8,13 @@ import pytest
 from experiments.events.event_log import read_events
 from experiments.store.layout import Store
 from experiments.store.sealed import read_json
-from tests.chaos import table
+from tests.chaos import FIVE_KILLS, table
 
 from .conftest import TINY, Cli, as_json
 
 pytestmark = pytest.mark.slow
 
-STEPS = 300
+STEPS = 60
 
 
 def head(steps: int) -> str:
@@ -52,17 +52,17 @@ key = "base"
 
 [[variation]]
 key = "decay"
-set = {{training = {{schedule = "warmup_stable_decay", stable_ratio = 0.75, train_steps = 400}}}}
+set = {{training = {{schedule = "warmup_stable_decay", stable_ratio = 0.75, train_steps = {STEPS * 4 // 3}}}}}
 
 [[variation]]
 key = "longer"
-set = {{training.train_steps = 400}}
+set = {{training.train_steps = {STEPS * 4 // 3}}}
 """
-LONGER = """
+LONGER = f"""
 [[variation]]
 key = "longer"
-from = {row = "base", step = 300}
-set = {training.train_steps = 400}
+from = {{row = "base", step = {STEPS}}}
+set = {{training.train_steps = {STEPS * 4 // 3}}}
 """
 
 
@@ -86,7 +86,7 @@ def events(store: Path, run_id: str) -> list[dict[str, Any]]:
     return [event for folder in sorted(store.glob(f"runs/{run_id}/attempts/*")) for event in read_events(folder)]
 
 
-def test_a_trunk_of_300_steps_and_two_branches_equal_two_undisturbed_runs(cli: Cli, tmp_path: Path) -> None:
+def test_a_trunk_and_two_branches_equal_two_undisturbed_runs(cli: Cli, tmp_path: Path) -> None:
     """Bit for bit, where nothing differs before the branch; their costs add up to those of the whole."""
     store, other = tmp_path / "store", tmp_path / "other"
     branched, whole = write(tmp_path, STUDY + LONGER), write(tmp_path, WHOLE, "whole")
@@ -104,7 +104,7 @@ def test_a_trunk_of_300_steps_and_two_branches_equal_two_undisturbed_runs(cli: C
         for name in ("flops", "target_tokens"):
             parts = getattr(base, name) + getattr(records[0], name)
             assert parts == pytest.approx(getattr(records[1], name), rel=1e-12)
-        assert records[0].continues is None and records[0].trunk.step == 300
+        assert records[0].continues is None and records[0].trunk.step == STEPS
         found = [
             list(at.glob(f"runs/{name}/evaluations/*/translations.txt")) for at, name in ((store, mine), (other, its))
         ]
@@ -115,8 +115,8 @@ def test_a_trunk_of_300_steps_and_two_branches_equal_two_undisturbed_runs(cli: C
 
 def test_killed_at_random_the_table_is_the_same_byte_for_byte(tmp_path: Path) -> None:
     """Kills of the trunk, of its branches and of the coordinator, as in tests/chaos.py."""
-    study = write(tmp_path, study_of(900))
-    done = table(tmp_path, kills=8, seed=4, study=str(study), options=["--seeds", "1"], pause_s=(0.2, 1.2))
+    study = write(tmp_path, study_of(600))
+    done = table(tmp_path, kills=5, seed=FIVE_KILLS, study=str(study), options=["--seeds", "1"], pause_s=(0.2, 1.2))
     assert done["rows"] == 4
 
 
@@ -198,11 +198,11 @@ def test_a_branch_of_a_failed_trunk_waits_and_says_why(cli: Cli, tmp_path: Path)
 @pytest.mark.parametrize(
     ("change", "part"),
     [
-        (("step = 300", "step = 301"), 'it branches from step 301, and its trunk "base" has 300 steps'),
+        ((f"step = {STEPS}", "step = 61"), 'it branches from step 61, and its trunk "base" has 60 steps'),
         (("label_smoothing = 0.3,", "warmup_steps = 20,"), "the learning rate differs already at step 1 "),
         (("{label_smoothing = 0.3,", "{seed = 2,"), "seed"),
         (("set = {training = {label_smoothing = 0.3,", "set = {model.d_model = 16, training = {"), "in model.d_model"),
-        (('row = "base", step = 200', 'row = "decay", step = 200'), "is a branch itself"),
+        ((f'row = "base", step = {STEPS * 2 // 3}', 'row = "decay", step = 40'), "is a branch itself"),
     ],
 )  # fmt: skip
 def test_mistakes_are_one_paragraph(cli: Cli, tmp_path: Path, change: tuple[str, str], part: str) -> None:

@@ -22,6 +22,12 @@ from .stub_store import CHILD, assert_whole, enqueue, events, make, none_doubled
 NODE = Node.parse("cpu:2")
 
 
+@pytest.fixture(autouse=True)
+def a_disk_without_delay(monkeypatch):
+    """The coordinator waits 10 s for a file that a network disk may show late; here all is on one disk."""
+    monkeypatch.setattr("experiments.jobs.engines.cluster.LATE_S", 1.0)
+
+
 @pytest.fixture
 def store(tmp_path):
     yield Store.open(tmp_path / "store")

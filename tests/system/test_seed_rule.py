@@ -12,7 +12,7 @@ from experiments.errors import UserError
 from reports.statistics.sequential import ALIKE, DIFFERS, Rule, decide, seeds_asked
 from reports.trust.bundles.read import read_bundle
 from reports.trust.statement import read_statement
-from tests.chaos import table
+from tests.chaos import FIVE_KILLS, table
 
 from .conftest import Cli, as_json, command, environment
 from .test_crates import contents
@@ -148,7 +148,7 @@ def test_killed_at_random_the_rule_spends_the_same_seeds(tmp_path: Path) -> None
     (tmp_path / "scores.py").write_text(slow)
     (tmp_path / "ruled.toml").write_text(STUDY)
     study = str(tmp_path / "ruled.toml")
-    done = table(tmp_path, kills=8, seed=3, study=study, options=[], pause_s=(0.2, 1.2), verb="run")
+    done = table(tmp_path, kills=5, seed=FIVE_KILLS, study=study, options=[], pause_s=(0.2, 1.2), verb="run")
     rows = {key: values(key, 8) for key in EFFECTS if key != "base"}
     most, of_rows = seeds_asked(decide(values("base", 8), rows, Rule(3, 8, 0.05, 0.8, 2.0)))
     assert done["rows"] == most + sum(of_rows.values())
