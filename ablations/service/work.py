@@ -17,10 +17,11 @@ from experiments.jobs.devices.slots import Slot, parse_cluster_slots, parse_slot
 from experiments.jobs.engines.base import Engine
 from experiments.jobs.engines.crew import Crew
 from experiments.jobs.engines.load import ENGINES, load_engine
+from experiments.jobs.engines.local import LIGHT, LocalEngine
 from experiments.jobs.queue.queue import Queue
 from experiments.jobs.queue.shares import load_shares
 from experiments.store.layout import Store
-from experiments.tasks.load import load_task
+from experiments.tasks.load import load_task, trains_apart
 from experiments.tracking.mlflow import Tracker
 from experiments.tracking.sinks.sink import SinkProcess, check_sink
 
@@ -96,6 +97,8 @@ class WorkOptions:
         )
 
     def _engine(self, store: Store) -> Engine:
+        if self.engine == "local" and _all_train_apart(store):
+            return LocalEngine(LIGHT)
         at_once = self.crew.workers if self.crew else len(self.slots)
         settings, setup = dict(map(_pair, self.settings)), () if self.crew else self.setup
         return load_engine(self.engine, settings, store.root, at_once, self.crew, setup)
@@ -107,6 +110,13 @@ class WorkOptions:
         if self.crew:
             return self.crew.node.slots(math.ceil(count / self.crew.node.devices))
         return [replace(self.slots[0], name=f"{self.slots[0].kind}.{i}") for i in range(count)]
+
+
+def _all_train_apart(store: Store) -> bool:
+    """Whether there are runs, and none needs torch, whose import takes seconds before the first run starts."""
+    with Queue(store.queue_db) as queue:
+        tasks = queue.tasks_wanted()
+    return bool(tasks) and all(trains_apart(*task) for task in tasks)
 
 
 def sink_of(store: Store, name: str) -> Background:

@@ -105,6 +105,12 @@ def _is_class(module_name: str, folder: str) -> bool:
     return any(imports_contract(file) for file in files if file.is_file())
 
 
+def trains_apart(name: str, folder: str) -> bool:
+    """Whether a user's trainer has a process of its own, so that the run's process needs no torch. Imports nothing."""
+    module, colon, _ = name.partition(":")
+    return name == "command" or (bool(colon) and not _is_class(module, folder))
+
+
 def _spec(top: str) -> ModuleSpec | None:
     try:
         return importlib.util.find_spec(top)

@@ -1,0 +1,49 @@
+"""What the process that forks the children imports before the first of them starts."""
+
+import sqlite3
+
+import pytest
+
+from ablations.service.work import WorkOptions
+from experiments.jobs.engines import local
+from experiments.jobs.queue.job import Job
+from experiments.jobs.queue.queue import Queue
+from experiments.store.layout import Store
+
+
+@pytest.mark.parametrize(
+    ("tasks", "torch"),
+    [
+        (["command"], False),
+        (["command", "a_function:TASK"], False),
+        (["command", "translation"], True),
+        (["a_class:TASK"], True),
+        (["no_such_module:TASK"], False),
+        ([], True),  # a tuner queues later
+    ],
+)
+def test_torch_is_imported_only_for_runs_that_need_it(tmp_path, monkeypatch, tasks, torch):
+    [modules] = preloaded(tmp_path, monkeypatch, tasks)
+    assert ("torch" in modules) is torch
+
+
+def test_a_damaged_entry_of_the_queue_may_need_it(tmp_path, monkeypatch):
+    def damage(path):
+        with sqlite3.connect(path) as connection:
+            connection.execute("UPDATE jobs SET spec = '{\"task\": ' WHERE run_id = ?", (f"{1:016x}",))
+
+    [modules] = preloaded(tmp_path, monkeypatch, ["command", "command"], damage)
+    assert "torch" in modules
+
+
+def preloaded(folder, monkeypatch, tasks, then=lambda path: None):
+    (folder / "a_function.py").write_text("from ablations_task import task\n")
+    (folder / "a_class.py").write_text("from experiments.tasks.base import Task\n")
+    store = Store.open(folder / "store")
+    with Queue(store.queue_db) as queue:
+        queue.enqueue(Job(f"{number:016x}", task, {}, folder=str(folder)) for number, task in enumerate(tasks))
+    then(store.queue_db)
+    seen = []
+    monkeypatch.setattr(local, "ForkServer", seen.append)
+    WorkOptions(devices="cpu:1")._engine(store)
+    return seen
