@@ -5,11 +5,8 @@ from pathlib import Path
 
 from ablations.service.enqueue import enqueue, prepare
 from ablations.service.selected import Selected, Selectors, choose
-from experiments.jobs.coordinator.work import work
-from experiments.jobs.devices.slots import Slot
-from experiments.jobs.engines.local import LocalEngine
+from ablations.service.work import WorkOptions
 from experiments.store.layout import Store
-from experiments.tasks.load import load_task
 
 OWN = """
 from dataclasses import dataclass
@@ -100,7 +97,6 @@ def finish(study: Path, store: Path, seeds: int | None = None) -> Selected:
     runs = list(chosen.plan.runs)
     prepare(replace(chosen, store=opened), runs, lambda *_: None)
     enqueue(chosen, chosen.plan, runs, "keep")
-    slots = [Slot("cpu:0", "cpu", 1), Slot("cpu:1", "cpu", 1)]
-    done = work(opened, slots, load_task, engine=LocalEngine(()))
+    done = WorkOptions(devices="cpu:2").start(opened, tracked=False)
     assert (done.failed, done.finished) == (0, len(runs)), done
     return chosen

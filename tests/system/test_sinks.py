@@ -11,6 +11,7 @@ import pytest
 from experiments.jobs.coordinator.background import Background
 from experiments.jobs.coordinator.work import work
 from experiments.jobs.devices.slots import parse_slots
+from experiments.jobs.engines.local import LIGHT, LocalEngine
 from experiments.store.layout import Store
 from experiments.tasks.load import load_task
 from experiments.tracking.sinks import sink as sinks
@@ -181,7 +182,7 @@ def test_a_bad_sink_harms_no_run(
 
     begun = time.monotonic()
     background = Background(Bad, interval_s=0.2, patience_s=0, name="tensorboard", rebuild="ablations rebuild --sink x")
-    summary = work(store, parse_slots("cpu:1"), load_task, sinks=[background])
+    summary = work(store, parse_slots("cpu:1"), load_task, engine=LocalEngine(LIGHT), sinks=[background])
     assert (summary.finished, summary.failed) == (2, 0) and time.monotonic() - begun < 120
     assert "tensorboard could not be written; the runs continue" in caplog.text and said in caplog.text
     printed = json.loads(cli("report", walk / "walk.toml", "--store", walk / "runs", "--json").stdout)
@@ -191,7 +192,7 @@ def test_a_bad_sink_harms_no_run(
 def test_the_error_of_a_package_is_told(walk: Path, cli: Cli) -> None:
     cli("queue", walk / "walk.toml", "--store", walk / "runs")
     store = Store.open(walk / "runs")
-    work(store, parse_slots("cpu:1"), load_task)
+    work(store, parse_slots("cpu:1"), load_task, engine=LocalEngine(LIGHT))
     from experiments.tracking.rebuild import tracked_runs
 
     process = SinkProcess(store, "tensorboard")

@@ -13,11 +13,9 @@ from ablations.cli.main import app
 from ablations.service import selected
 from ablations.service.enqueue import enqueue, wanted
 from ablations.service.tables import table_of
+from ablations.service.work import WorkOptions
 from experiments.data.builtin.generate import generate
-from experiments.jobs.coordinator.work import work
-from experiments.jobs.devices.slots import parse_slots
 from experiments.store.layout import Store
-from experiments.tasks.load import load_task
 from reports.results.table import Row, Table
 
 SIZES = "model = {num_layers = 1, d_model = 8, d_ff = 16, num_heads = 2, d_k = 4, d_v = 4}"
@@ -174,7 +172,7 @@ class Made:
 
 def train(store: Path) -> None:
     """Work on the queue until it is empty."""
-    work(Store.open(store), parse_slots("cpu:2"), load_task)
+    WorkOptions(devices="cpu:2").start(Store.open(store), tracked=False)
 
 
 def said(table: Table, *parts: str) -> list[str]:
