@@ -73,6 +73,7 @@ def explain_os_errors(doing: str) -> Iterator[None]:
         errno.EACCES: "permission is denied: check the folder's owner and mode, or name another place with --store",
         errno.EPERM: "the operation is not permitted: check the folder's owner and mode, or name another place",
         errno.ENOTDIR: "a part of the path is a file, not a folder: name another place with --store",
+        errno.ENAMETOOLONG: "the name is too long: take a shorter one",
         errno.EEXIST: "a file is where a folder should be: move it away, or name another place with --store",
         errno.EISDIR: "a folder is where a file should be: move it away, or name another place with --store",
     }

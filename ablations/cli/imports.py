@@ -105,7 +105,11 @@ def _with_new_study(
             raise UserError(f"{file}: there is no folder {file.absolute().parent}. Create it. Nothing was imported.")
         with folder_beside(file.absolute().parent, ".importing-") as folder:
             (folder / file.name).write_text(text, encoding="utf-8")
-            done = _into(str(folder / file.name), selectors, foreign, metrics, only, False, named=file)
+            beside = str(folder / file.name)
+            try:
+                done = _into(beside, selectors, foreign, metrics, only, False, named=file)
+            except UserError as error:  # the study that it is about is gone by now
+                raise UserError(str(error).replace(beside, f"{file}, as it would be written")) from None
         write_bytes(file.absolute(), text.encode())
     return done._replace(facts=done.facts | {"study_written": str(file)})
 

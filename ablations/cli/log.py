@@ -95,7 +95,7 @@ def _spoken(event: dict[str, object]) -> str:
         "restarted": "restarted from step 0: {why}",
         "checkpoint_skipped": "skipped the checkpoint {path}: {reason}",
         "failed": "failed ({cls}): {message}",
-        "preempted": "stopped at step {step}, after a checkpoint",
+        "preempted": "stopped" if event.get("step") is None else "stopped at step {step}, after a checkpoint",
     }
     return words[str(event["kind"])].format_map(_Given(event))
 

@@ -114,4 +114,6 @@ def write_out(out: Path, data: bytes) -> None:
     with explain_os_errors(f"write {out}"):
         if not out.absolute().parent.is_dir():
             raise UserError(f"--out {out}: there is no folder {out.absolute().parent}. Create it, or name another one.")
+        if out.is_dir():
+            raise UserError(f"--out {out}: this is a folder. Name a file in it.")
         write_bytes(out.absolute(), data)

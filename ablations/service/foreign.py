@@ -126,24 +126,32 @@ def _sorted(run: ForeignRun, found: Mapping[str, Place], only: Sequence[str] | N
 
 def _named(runs: Sequence[ForeignRun]) -> list[ForeignRun]:
     """The runs with their rows: as the source names them, else by the settings in which they differ."""
-    if all(run.row for run in runs):
-        return [replace(run, row=_key(run.row)) for run in runs]
-    names = dict.fromkeys(name for run in runs for name in run.settings)
-    varying = [n for n in names if len({repr(run.settings.get(n)) for run in runs}) > 1]
-    return [replace(run, row=_key("-".join(_short(n, run.settings.get(n)) for n in varying) or "base")) for run in runs]
+    theirs = [run.row for run in runs]
+    if not all(theirs):
+        names = dict.fromkeys(name for run in runs for name in run.settings)
+        varying = [n for n in names if len({repr(run.settings.get(n)) for run in runs}) > 1]
+        theirs = ["-".join(_short(n, run.settings.get(n)) for n in varying) or "base" for run in runs]
+    meant: dict[str, str] = {}
+    for name in theirs:
+        if (other := meant.setdefault(as_key(name), name)) != name:
+            raise UserError(
+                f"The rows {other!r} and {name!r} would both be called {as_key(name)!r}, because a row's key has only "
+                f"letters from A to Z, digits, dots, dashes and underscores. Rename one of them. {NOTHING}"
+            )
+    return [replace(run, row=as_key(name)) for run, name in zip(runs, theirs, strict=True)]
 
 
 def _short(name: str, given: Any) -> str:
     return f"{name.rpartition('.')[2]}{'' if given is None else given}"
 
 
-def _key(text: str) -> str:
-    """A row's key: letters, digits, dot, dash, underscore."""
+def as_key(text: str) -> str:
+    """A key of a row or a group: letters, digits, dot, dash, underscore."""
     key = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")
     if not key or len(key) > 64:
         raise UserError(
-            f"{text[:80]!r} cannot be a row's key (letters, digits, dots, dashes, at most 64): name rows with "
-            f"--row-by, or choose fewer settings with --settings A,B. {NOTHING}"
+            f"{text[:80]!r} cannot be a row's key or a group (letters, digits, dots, dashes, at most 64): name rows "
+            f"with --row-by, or choose fewer settings with --settings A,B. {NOTHING}"
         )
     return key
 

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from ablations.plan.planned import Plan, PlannedRun
 from ablations.service.enqueue import member
 from ablations.service.foreign import NOTHING, Arrived
+from ablations.service.foreign_study import setting_name
 from experiments.config import flatten
 from experiments.errors import Damaged, UserError, explain_os_errors
 from experiments.exchange.foreign.runs import Foreign
@@ -145,7 +146,7 @@ def track_imported(store: Store, plan: Plan, runs: Sequence[PlannedRun]) -> None
 def unknown_settings(arrived: Iterable[Arrived], plan: Plan) -> list[str]:
     """Settings of theirs that the study's task does not have; they are kept with the runs (`ablations explain`)."""
     declared = {name for run in plan.runs for name, _ in flatten(run.config)}
-    return sorted({name for one in arrived for name in one.settings} - declared)
+    return sorted({name for one in arrived for name in one.settings if setting_name(name) not in declared})
 
 
 def refuse_other_settings(arrived: Iterable[Arrived], plan: Plan) -> None:
@@ -154,8 +155,8 @@ def refuse_other_settings(arrived: Iterable[Arrived], plan: Plan) -> None:
     for one in arrived:
         ours = configs[one.row]
         for name, given in one.settings.items():
-            if name in ours and ours[name] != given:
+            if (known := setting_name(name)) in ours and ours[known] != given:
                 raise UserError(
-                    f"{one.run.where}: {name} is {given!r}, and the row {one.row} of the study has {ours[name]!r}. "
+                    f"{one.run.where}: {name} is {given!r}, and the row {one.row} of the study has {ours[known]!r}. "
                     f"Correct the row's `set`, or leave the column out with --settings. {NOTHING}"
                 )

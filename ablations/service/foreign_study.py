@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ablations.service.foreign import NOTHING, Arrived, Place
+from ablations.service.foreign import NOTHING, Arrived, Place, as_key
 from experiments.errors import UserError
 
 LOWER = re.compile(
@@ -33,7 +33,7 @@ def study_text(name: str, source: str, arrived: Sequence[Arrived], places: Mappi
         parts += ["[[metric]]", f"name = {_text(metric)}", f"set = {_text(set_)}", f'better = "{better}"', ""]
     for row, one in first.items():
         parts += ["[[variation]]", f"key = {_text(row)}", "imported = true"]
-        parts += [f"group = {_text(one.run.group)}"] if one.run.group else []
+        parts += [f"group = {_text(as_key(one.run.group))}"] if one.run.group else []
         parts += [f"seeds = {seeds[row]}"] if seeds[row] > 1 else []
         changed = {n: one.settings.get(n, _unset(known[n])) for n in varying}
         changed = {n: v for n, v in changed.items() if v != first[base].settings.get(n, _unset(known[n]))}
@@ -55,9 +55,13 @@ def _unset(like: Any) -> Any:
     )
 
 
+def setting_name(name: str) -> str:
+    """Their name of a setting as a study has it: signs other than letters, digits, . _ - become underscores."""
+    return re.sub(r"[^\w.-]", "_", name)
+
+
 def _setting(name: str) -> str:
-    """A name as TOML has it; other signs than letters, digits, dot, dash and underscore become underscores."""
-    clean = re.sub(r"[^\w.-]", "_", name)
+    clean = setting_name(name)
     if not _NAME.fullmatch(clean) or not clean.isascii():
         raise UserError(f"The setting {name!r} cannot stand in a study: choose others with --settings A,B. {NOTHING}")
     return clean

@@ -17,7 +17,8 @@ def chosen(store: Store, names: Sequence[str], states: Collection[State] = tuple
     """The queued runs that `names` select, among those in `states`. Raises UserError for a name that selects none."""
     rows = all_rows(store)
     if not rows:
-        raise UserError(f"Nothing is queued in {store.root}. Name the store with --store.")
+        held = "It has results (`ablations tables`), and no queue. " if store.run_ids() else ""
+        raise UserError(f"Nothing is queued in {store.root}. {held}Name another store with --store.")
     found: dict[str, JobStatus] = {}
     for name in names:
         meant = [row for row in rows if _means(name, row)]

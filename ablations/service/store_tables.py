@@ -1,9 +1,10 @@
 """What a store holds, table by table: a table is a study under a profile on a corpus, with one set of settings.
 
 Which table a run belongs to is recorded with the run. Whether it still is one of the study's shows the study itself, as
-far as it is found: a built-in one, or one that this user queued, in the folder where it was queued from.
+far as it is found: a built-in one, or one that this user queued or selected last, in the folder where it was then.
 """
 
+import contextlib
 import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ablations.plan.planned import Plan, PlannedRun
+from ablations.service.last_selection import recall
 from ablations.service.members import Members
 from ablations.service.run_states import DONE
 from ablations.service.selected import Place, Selectors, choose
@@ -160,9 +162,12 @@ def _plan(place: Place, words: tuple[str, ...], seeds: int) -> Plan | None:
 
 
 def _study_paths(store: Store, members: Members) -> dict[str, str]:
-    """Study → its name or path: built-in ones, and those beside which this user's jobs were queued."""
+    """Study → its name or path: built-in ones, and those in the folders that this user queued from or used last."""
     found = {name: name for name in builtin_studies()}
     folders: dict[str, None] = {}
+    with contextlib.suppress(UserError):  # another user's
+        if (last := recall(store)) and last.study not in found:
+            folders[str(Path(last.study).absolute().parent)] = None
     with Queue(store.queue_db, create=False) as queue:
         for run_id in members.queued:
             try:

@@ -31,6 +31,8 @@ Group = Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?$", max_len
 Text = Annotated[str, AfterValidator(_printable)]
 Settings = Annotated[Overrides, BeforeValidator(dotted)]
 Count = Annotated[int, Field(ge=1)]
+MOST_SEEDS = 10_000  # more are a slip, whose plan would fill the memory
+SeedCount = Annotated[int, Field(ge=1, le=MOST_SEEDS)]
 
 
 class Stop(Section):
@@ -80,7 +82,7 @@ def _kind_of_seeds(value: Any) -> str:
 
 
 # A number of seeds, or a rule.
-Seeds = Annotated[Annotated[Count, Tag("number")] | Annotated[SeedRule, Tag("rule")], Discriminator(_kind_of_seeds)]
+Seeds = Annotated[Annotated[SeedCount, Tag("number")] | Annotated[SeedRule, Tag("rule")], Discriminator(_kind_of_seeds)]
 
 
 class Metric(Section):

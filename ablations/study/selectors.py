@@ -6,6 +6,7 @@ from typing import Any
 
 from ablations.study.messages import suggestion
 from ablations.study.overrides import parse_set
+from ablations.study.parts import MOST_SEEDS
 from ablations.study.study import Study
 from ablations.study.variation import Variation
 from experiments.errors import UserError
@@ -25,6 +26,8 @@ class Selection:
     by_rule: Mapping[str, int] = field(default_factory=dict)  # row → seeds that the study's rule asks for by now
 
     def __post_init__(self) -> None:
+        if self.seeds is not None and self.seeds > MOST_SEEDS:
+            raise UserError(f"--seeds {self.seeds}: it must be at most {MOST_SEEDS}.")
         if self.seeds is not None and self.seeds < 1:
             raise UserError(f"--seeds {self.seeds}: it must be at least 1, because seeds are numbered 1..N.")
         if self.corpus is not None and self.overrides.get(CORPUS, self.corpus) != self.corpus:

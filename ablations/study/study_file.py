@@ -10,7 +10,7 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 
 from ablations.study.design import expand
-from ablations.study.messages import plain, show, suggestion
+from ablations.study.messages import nearest, plain, show, suggestion
 from experiments.errors import UserError
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -106,7 +106,8 @@ def _find(name_or_path: str, relative_to: Path) -> tuple[str, str, Path | None]:
 def _unknown(name: str, path: Path) -> str:
     if path.with_name(f"{path.name}.toml").is_file():
         return f"There is no built-in study {name!r}, but a file {path}.toml: write its name with the ending."
-    return f"There is no study {name!r}. {suggestion(name, builtin_names(), 'studies')} {_choose()}"
+    near = suggestion(name, builtin_names(), "studies") if nearest(name, builtin_names()) else ""
+    return " ".join(filter(None, (f"There is no study {name!r}.", near, _choose())))
 
 
 def _choose() -> str:
@@ -157,11 +158,13 @@ def _explain(error: Any, table: Mapping[str, Any], model: type[BaseModel]) -> st
         location = (location[0], *location[2:])
     if error["type"] == "extra_forbidden":
         place = _place(location[:-1], table)
-        known = _fields(location[:-1], model)
+        known = [*_fields(location[:-1], model), *(() if location[:-1] else ("extends",))]
         return f"{place}there is nothing called {location[-1]}. {suggestion(str(location[-1]), known, 'names')[:-1]}"
     place = _place(location[:-1], table)
     if not location:
         return plain(error)
+    if location[1:] == () and error["type"] == "tuple_type" and isinstance(error["input"], Mapping):
+        return f"[{location[0]}] is a single table: write [[{location[0]}]] above each entry"
     if error["type"] in {"missing", "value_error", "model_type", "dict_type"} or isinstance(location[-1], int):
         return f"{_place(location, table)}{plain(error)}"
     return f"{place}{location[-1]} = {show(error['input'])}: {plain(error)}"
@@ -169,7 +172,7 @@ def _explain(error: Any, table: Mapping[str, Any], model: type[BaseModel]) -> st
 
 def _place(location: tuple[int | str, ...], table: Mapping[str, Any]) -> str:
     """('variation', 3, 'set') → 'row "A-h4", set: '."""
-    words = [str(part) for part in location]
+    words = [f"number {part + 1}" if isinstance(part, int) else part for part in location]
     if len(location) >= 2 and location[0] == "variation" and isinstance(location[1], int):
         row = table["variation"][location[1]]
         key = row.get("key") if isinstance(row, Mapping) else None

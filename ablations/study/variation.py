@@ -7,10 +7,10 @@ from pydantic import Field, FiniteFloat, model_validator
 from ablations.study.overrides import Overrides
 from ablations.study.parts import (
     Branch,
-    Count,
     Ensemble,
     Group,
     Key,
+    SeedCount,
     Settings,
     Text,
 )
@@ -51,7 +51,7 @@ class Variation(Section):
     paper: dict[str, FiniteFloat] = Field(
         {}, description="published numbers: perplexity, bleu, params (millions), flops and hours (of training)"
     )
-    seeds: Count | None = Field(None, description="number of seeds of this row; the study's if unset")
+    seeds: SeedCount | None = Field(None, description="number of seeds of this row; the study's if unset")
     seed_offset: int = Field(0, ge=0, description="the row's seeds are offset + 1 … offset + N")
     note: Text = Field("", description="a footnote to the row")
     design: Text = Field("", description="key of the design that gave this row (ablations/study/design.py)")

@@ -33,7 +33,7 @@ from experiments.child.evaluations import evaluate_all, versions_of
 from experiments.child.failures import failure_class
 from experiments.child.stopping import StopRequest
 from experiments.config import DeviceSpec, TaskConfig
-from experiments.errors import Damaged, Preempted, TrainerFailed
+from experiments.errors import Damaged, Diverged, Preempted, TrainerFailed
 from experiments.events.event_log import EventWriter
 from experiments.events.training_time import training_time
 from experiments.identity import PROBE_ID, eval_identity, trunk_in
@@ -91,6 +91,9 @@ def main(spec_path: Path, rank: int = 0, port: int = 0, *, alone: bool = False) 
         log.error("failed: %s", error)
         if error.signal:
             _end_by(error.signal)
+        return _say_failed(error, events)
+    except Diverged as error:  # its message says all; a user reads the log's end
+        log.error("failed: %s", error)
         return _say_failed(error, events)
     except Exception as error:
         log.exception("failed")

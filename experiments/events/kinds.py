@@ -133,10 +133,10 @@ class Finished(_Event, total=False):
 
 
 class Preempted(_Event, total=False):
-    """The attempt stopped on request, after a checkpoint."""
+    """The attempt stopped on request."""
 
     kind: Required[Literal["preempted"]]
-    step: Step | None
+    step: Step | None  # of the checkpoint that it made; None: it made none
 
 
 class Failed(_Event, total=False):

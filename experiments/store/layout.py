@@ -50,7 +50,10 @@ class Store:
         elif create:
             _refuse_foreign(store.root)
             with explain_os_errors(f"make the store {store.root}"):
-                store.root.mkdir(parents=True, exist_ok=True)
+                try:
+                    store.root.mkdir(parents=True, exist_ok=True)
+                except FileNotFoundError:  # in /proc, /sys
+                    raise UserError(f"{store.root} cannot be made there. Name another place with --store.") from None
                 write_json(marker, {"version": VERSION})
         if create:
             with explain_os_errors(f"write to the store {store.root}"):

@@ -19,7 +19,7 @@ def checklist(table: Table) -> list[tuple[str, str]]:
     outcomes = trained(table)
     return [
         ("Number of parameters of each model", _parameters(table.rows) or "not recorded"),
-        ("Computing infrastructure", distinct(map(device, outcomes)) or "nothing is trained yet"),
+        ("Computing infrastructure", distinct(map(device, outcomes)) or _no_device(table)),
         ("Software", distinct(map(software, outcomes)) or "not recorded"),
         ("Runtime", _runtime(outcomes)),
         ("Exact number of training runs", _count(table)),
@@ -31,6 +31,10 @@ def checklist(table: Table) -> list[tuple[str, str]]:
         ("Hyperparameters", _hyperparameters(table)),
         ("Code", distinct(map(code, outcomes)) or "not recorded"),
     ]
+
+
+def _no_device(table: Table) -> str:
+    return "not recorded" if any(row.imported for row in table.rows) else "nothing is trained yet"
 
 
 def _parameters(rows: Iterable[Row]) -> str:

@@ -5,13 +5,12 @@ under another signature. Such a change is not printed at all.
 """
 
 import math
-import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from experiments.tasks.columns import Column
 from reports.results.results import Outcome
-from reports.results.table import Row
+from reports.results.table import Row, mean
 
 
 def basis(outcome: Outcome, column: Column) -> tuple[Any, ...]:
@@ -75,7 +74,8 @@ def reported_change(row: Row, base: Row, column: Column) -> float | None:
 def _difference(ours: Sequence[float], theirs: Sequence[float], column: Column) -> float | None:
     if column.logarithmic and min(*ours, *theirs) <= 0:
         return None  # whatever wrote it, it has no logarithm
-    return statistics.fmean(scale(ours, column)) - statistics.fmean(scale(theirs, column))
+    change = mean(scale(ours, column)) - mean(scale(theirs, column))
+    return change if math.isfinite(change) else None
 
 
 def scale(values: Sequence[float], column: Column) -> list[float]:

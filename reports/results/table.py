@@ -4,7 +4,7 @@ Only titles and notes are text to print; `reports/render` does the layout. A mea
 """
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -67,12 +67,12 @@ class Measure:
     @property
     def mean(self) -> float | None:
         """The mean over the seeds; None if one is missing."""
-        return statistics.fmean(self.values) if self.complete else None
+        return mean(self.values) if self.complete else None
 
     @property
     def mean_so_far(self) -> float | None:
         """The mean over the seeds that are there, where one is missing: provisional, for `report --provisional`."""
-        return statistics.fmean(self.values) if self.missing and self.values else None
+        return mean(self.values) if self.missing and self.values else None
 
     @property
     def sd(self) -> float | None:
@@ -188,6 +188,14 @@ class Table:
         return [
             replace(self, rows=of, base=self.bases.get(group), pivot={}, groups=()) for group, of in rows.items() if of
         ]
+
+
+def mean(values: Sequence[float]) -> float:
+    """The mean, also of values whose sum is too large for a float."""
+    try:
+        return statistics.fmean(values)
+    except OverflowError:
+        return statistics.mean(values)
 
 
 def missing_cells(table: Table) -> int:

@@ -56,14 +56,15 @@ class Family:
 
 
 def family(control: Sequence[float], rows: Sequence[Sequence[float]]) -> Family | None:
-    """The family; None without spread: too few values, or all equal."""
+    """The family; None without a spread: too few values, all equal, or of sizes too unlike for floating point."""
     samples = [np.asarray(values, dtype=float) for values in (control, *rows)]
     freedom = sum(len(values) - 1 for values in samples)
     if not rows or freedom < 1 or min(map(len, samples)) < 1:
         return None
-    variance = sum(float(((values - values.mean()) ** 2).sum()) for values in samples) / freedom
+    with np.errstate(over="ignore", invalid="ignore"):
+        variance = sum(float(((values - values.mean()) ** 2).sum()) for values in samples) / freedom
     scale = max(float(abs(values).max()) for values in samples)
-    if variance <= (1e-12 * scale) ** 2:
+    if not 1e-12 * scale < math.sqrt(variance) < math.inf:
         return None
     return Family(len(control), tuple(len(values) for values in rows), variance, freedom)
 

@@ -143,9 +143,7 @@ def _seeds(table: Table, column: Column) -> tuple[dict[str, Test], str]:
     values = [comparable.scale(row.measures[column.key].values, column) for row in rows]
     family = dunnett.family(control, values)
     if family is None:
-        several = max(map(len, (control, *values))) > 1
-        reason = "its values do not vary between seeds" if several else "one seed per row shows no spread between seeds"
-        return {}, f"{column.header}: not tested, {reason}."
+        return {}, f"{column.header}: not tested, {_no_spread([control, *values])}."
     critical = family.critical()
     tests = {}
     for row, own in zip(rows, values, strict=True):
@@ -153,6 +151,14 @@ def _seeds(table: Table, column: Column) -> tuple[dict[str, Test], str]:
         p, marked = family.p(difference, len(own)), abs(difference) >= dunnett.detectable(family, len(own))
         tests[row.key] = Test(p, difference - half, difference + half, marked, _paired(base, row, column))
     return tests, _power(family, column, len(rows))
+
+
+def _no_spread(samples: list[list[float]]) -> str:
+    if max(map(len, samples)) == 1:
+        return "one seed per row shows no spread between seeds"
+    if all(len(set(values)) == 1 for values in samples):
+        return "its values do not vary between seeds"
+    return "its spread between seeds is lost beside values of another order of magnitude"
 
 
 def _with_best(table: Table, column: Column) -> Table:

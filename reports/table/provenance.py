@@ -213,7 +213,7 @@ def seeds(table: Table) -> Iterator[str]:
 
 def spread(table: Table) -> Iterator[str]:
     """What stands behind ± in a cell."""
-    counts = {len(row.outcomes) for row in table.rows if not row.ensemble} - {1}
+    counts = {m.requested for row in table.rows for m in row.measures.values() if m.sd is not None}
     if counts:
         seeds = f"{counts.pop()} seeds" if len(counts) == 1 else "several seeds"
         yield f"Values over {seeds} are mean ± sample standard deviation."

@@ -53,6 +53,8 @@ def _cell(
         return Moved(key, column, here, there, None, over="a number is missing")
     if ours.row and theirs.row and not comparable.one_basis((ours.row, theirs.row), column):
         return Moved(key, column, here, there, None, over="other tokens, sentences or signature")
+    if column.logarithmic and min(here, there) <= 0:
+        return Moved(key, column, here, there, None, over="a number has no logarithm")
     difference = _scaled(here, column) - _scaled(there, column)
     if ours.run_ids and ours.run_ids == theirs.run_ids and difference == 0:
         return Moved(key, column, here, there, difference, over="the same runs")
@@ -66,7 +68,7 @@ def _cell(
 
 
 def _scaled(value: float, column: Column) -> float:
-    return math.log(value) if column.logarithmic and value > 0 else value
+    return math.log(value) if column.logarithmic else value
 
 
 def _over_seeds(ours: Side, theirs: Side, column: Column) -> tuple[str, tuple[float, float]] | None:
@@ -76,12 +78,14 @@ def _over_seeds(ours: Side, theirs: Side, column: Column) -> tuple[str, tuple[fl
     if ours.n < 2 or theirs.n < 2 or ours.sd is None or theirs.sd is None or ours.mean is None or theirs.mean is None:
         return None
     relative = column.logarithmic  # sd of ln x is about sd(x)/x
-    parts = [(side.sd or 0.0) ** 2 / side.n / ((side.mean or 1.0) ** 2 if relative else 1) for side in (ours, theirs)]
+    sides = ((ours, ours.sd, ours.mean), (theirs, theirs.sd, theirs.mean))
+    parts = [sd * sd / side.n / (mean * mean if relative else 1) for side, sd, mean in sides]
     variance = sum(parts)
     difference = _scaled(ours.mean, column) - _scaled(theirs.mean, column)
-    if variance == 0:
+    below = sum(part * part / (side.n - 1) for part, (side, *_) in zip(parts, sides, strict=True))
+    if not 0 < below < math.inf:  # no spread, or too large a one for floating point
         return None
-    freedom = variance**2 / sum(p**2 / (s.n - 1) for p, s in zip(parts, (ours, theirs), strict=True))
+    freedom = variance * variance / below
     half = float(stdtrit(freedom, 1 - dunnett.ALPHA / 2)) * math.sqrt(variance)
     return "seeds", (difference - half, difference + half)
 

@@ -63,7 +63,7 @@ def _value(table: Table, row: Row, column: Column) -> Explanation:
     found |= {"sd": measure.sd, "n": len(measure.values), "seeds": measure.requested, "paper": measure.reported}
     if not measure.complete:
         found["median_of_those_there"] = statistics.median(measure.values) if measure.values else None
-        found["lacking"] = list(measure.lacking)
+        found["lacking"] = [why or "not done" for why in measure.lacking]
     found |= {"change_from_base": measure.change, "papers_change": measure.reported_change}
     if measure.test:
         found["test"] = _test(table, measure)

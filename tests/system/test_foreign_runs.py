@@ -178,6 +178,7 @@ def test_fewer_seeds_are_a_gap(mixed: Path, cli: Cli) -> None:
         ("row,seed,metric,value,lr\ntheirs,1,loss,2,0.3\n", "lr is 0.3, and the row theirs of the study has 0.1"),
         ("row,seed,metric,value\n" + "".join(f"theirs,{n},loss,2\n" for n in range(4)), "seeds = 4"),
         ("row,seed,accuracy\ntheirs,1,0.9\n", "has no metric that the study prints"),
+        ("row,seed,loss\na b,1,0.9\na+b,2,0.8\n", "'a b' and 'a+b' would both be called 'a-b'"),
         ("row,loss\ntheirs,0.9\ntheirs,0.8\n", "line 3: theirs, seed unknown, stands there twice"),
     ],
 )
@@ -201,6 +202,22 @@ def test_a_wide_file_without_a_study_becomes_one(tmp_path: Path, cli: Cli) -> No
     assert sorted((r.config["seed"], r.imported.seed) for r in records) == [(1, "42"), (1, "42"), (2, "1337")]
     refused = cli("run", study, "--store", store, "--devices", "cpu:1").stderr
     assert "all done, nothing to train" in refused
+
+
+def test_names_that_a_study_cannot_have_are_changed_and_said(tmp_path: Path, cli: Cli) -> None:
+    """A group is changed as a row's name is; a setting that became one of the study is not said to be none."""
+    text = "row,group,seed,test/acc,lr$\nbase,G & <b>,1,93,0.1\nb,G & <b>,1,94,0.2\n"
+    (tmp_path / "odd.csv").write_text(text, encoding="utf-8")
+    study, store = tmp_path / "odd.toml", tmp_path / "runs"
+    said = cli("import", study, "--csv", tmp_path / "odd.csv", "--store", store)
+    assert "no settings of this study" not in said.stderr and 'group = "G-b"' in study.read_text()
+    assert rows(cli, study, store)["b"]["settings"] == {"lr_": 0.2}
+    setup = cli("report", study, "--store", store, "--format", "setup").stdout
+    assert "**Computing infrastructure**: not recorded" in setup
+    (tmp_path / "bad.csv").write_text("row,seed,test/acc,lr$,lr_\nbase,1,2,3,4\n")
+    refused = cli("import", tmp_path / "x.toml", "--csv", tmp_path / "bad.csv", "--store", store, code=2).stderr
+    assert f"{tmp_path / 'x.toml'}, as it would be written" in refused and ".importing-" not in refused
+    assert not (tmp_path / "x.toml").exists()
 
 
 def test_runs_of_another_mlflow_become_rows(tmp_path: Path, cli: Cli) -> None:

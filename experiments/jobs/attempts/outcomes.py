@@ -63,7 +63,8 @@ def decide(
         error = f"The child process ended with exit code {code} without a reason.{_tail(log_tail)}"
         return Ending(State.FAILED, Outcome.BUG, error=error, pinned=pinned, best=best)
     outcome = Outcome.PREEMPTED if record.preempted or code == ChildExit.PREEMPTED else Outcome.KILLED
-    how = "stopped after a checkpoint" if outcome is Outcome.PREEMPTED else _killed_by(code)
+    how = "stopped" if outcome is Outcome.PREEMPTED else _killed_by(code)
+    how += " after a checkpoint" if outcome is Outcome.PREEMPTED and record.saved_step else ""
     stalls = 0 if ahead else claimed.stalls + (asked != "stop")
     if stalls >= MAX_STALLS:
         error = (
@@ -76,7 +77,7 @@ def decide(
     return Ending(
         State.WAITING,
         outcome,
-        detail=f"will resume: was {how}",
+        detail=f"will {'resume' if best else 'start again'}: was {how}",
         pinned=pinned,
         best=best,
         stalls=stalls,

@@ -170,6 +170,11 @@ def _chosen(names: str, text: str, gpus: Sequence[Gpu]) -> list[tuple[int, Gpu]]
 
 def _cpu(count: int, threads: int) -> list[Slot]:
     room = round(memory_gb() * USABLE / count, 2)
+    if not room:
+        raise UserError(
+            f"--devices cpu:{count}: the machine's {memory_gb():.0f} GB are less than 0.01 GB for each of so many "
+            f"slots. cpu:{available_cores()} uses every core once."
+        )
     return [Slot(f"cpu:{i}", "cpu", threads, room_gb=room) for i in range(count)]
 
 

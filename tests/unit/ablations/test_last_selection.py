@@ -35,6 +35,11 @@ def folder(made: Path, tmp_path: Path) -> Path:
     return shutil.copytree(made, tmp_path / "copy")
 
 
+def test_out_is_a_file_and_no_folder(folder: Path) -> None:
+    with pytest.raises(UserError, match=r"--out .*/copy: this is a folder\. Name a file in it\.$"):
+        call(folder / "store", "report", folder / "command.toml", "--out", folder)
+
+
 def test_what_was_selected_last_is_taken_and_said(folder: Path) -> None:
     store, study = folder / "store", folder / "command.toml"
     with pytest.raises(UserError, match=r"No study is named, and .* has no last selection"):

@@ -45,6 +45,12 @@ def test_seeds_must_be_positive(mistake, seeds):
     assert f"--seeds {seeds}: it must be at least 1" in mistake(selection, seeds=seeds)
 
 
+def test_more_seeds_than_a_plan_can_hold_are_a_slip(own_study, mistake):
+    assert "at most 10000" in mistake(selection, seeds=100_000_000)
+    text = 'seeds = 100_000_000\n[[variation]]\nkey = "base"\n'
+    assert "seeds = 100000000: it must be at most 10000" in mistake(own_study, text)
+
+
 def test_corpus_given_twice(mistake):
     assert "name different corpora" in mistake(selection, corpus="builtin", sets=["data.corpus=/x"])
     assert selection(corpus="/x", sets=["data.corpus=/x"]).forced == {"data.corpus": ("/x", "--corpus")}

@@ -28,7 +28,15 @@ def test_unknown_study_lists_the_nearest(mistake):
 
 
 def test_unknown_study_with_nothing_near_lists_all(mistake):
-    assert f"The studies are: {', '.join(builtin_names())}." in mistake(load_study, "qqqq")
+    assert f"'qqqq'. Name a built-in study ({', '.join(builtin_names())}) or" in mistake(load_study, "qqqq")
+
+
+def test_one_pair_of_brackets_in_place_of_two(own_study, mistake):
+    assert "write [[variation]] above each entry" in mistake(own_study, '[variation]\nkey = "base"\n')
+
+
+def test_an_entry_of_a_list_is_counted_from_one(own_study, mistake):
+    assert "notes, number 2: it contains" in mistake(own_study, 'notes = ["a", "b\\nc"]\n' + ROW)
 
 
 def test_name_without_its_ending_points_to_the_file(tmp_path, mistake):

@@ -38,6 +38,18 @@ def test_a_killed_child_goes_on_from_its_checkpoint(code):
     assert (ending.state, ending.outcome, ending.stalls, ending.best) == (State.WAITING, Outcome.KILLED, 0, 4)
 
 
+@pytest.mark.parametrize(
+    ("events", "detail"),
+    [
+        ([event("checkpoint", step=4), event("preempted", step=4)], "will resume: was stopped after a checkpoint"),
+        ([event("metrics", step=4), event("preempted")], "will start again: was stopped"),
+        ([event("trained", step=9), event("preempted")], "will resume: was stopped"),
+    ],
+)
+def test_what_is_said_of_a_stop_names_a_checkpoint_only_where_one_was_made(events, detail):
+    assert after(events, 3, asked="stop").detail == detail
+
+
 def test_three_ends_without_a_new_checkpoint_fail_and_say_how():
     claimed = Claimed(JOB, 1, {}, 4, 0)
     for stalls in range(1, MAX_STALLS + 1):

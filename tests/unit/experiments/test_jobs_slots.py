@@ -34,6 +34,11 @@ def test_cpu(no_gpus, text, count, threads):
     assert {(slot.kind, slot.threads, slot.device) for slot in found} == {("cpu", threads, "")}
 
 
+def test_more_slots_than_the_memory_can_be_divided_among(no_gpus):
+    with pytest.raises(UserError, match=r"cpu:9999999: .* less than 0.01 GB for each of so many slots"):
+        parse_slots("cpu:9999999")
+
+
 def test_chosen_gpus_by_uuid(gpus):
     found = parse_slots("cuda:0,2", {})
     assert [(slot.name, slot.device, slot.memory_gb) for slot in found] == [

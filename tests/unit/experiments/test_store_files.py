@@ -30,6 +30,12 @@ def umask(request):
     os.umask(before)
 
 
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="no /proc")
+def test_a_place_where_no_folder_can_be_made_is_a_mistake():
+    with pytest.raises(UserError, match="/proc/runs cannot be made there"):
+        Store.open(Path("/proc/runs"))
+
+
 def test_the_umask_decides_who_reads_a_store(tmp_path, umask):
     store = Store.open(tmp_path / "store")
     with store.coordinator_lock():

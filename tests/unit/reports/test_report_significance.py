@@ -13,6 +13,8 @@ from reports.render.formats import render
 from reports.statistics.agreement import kendall
 from reports.statistics.significance import ENOUGH_SEEDS, with_tests
 from reports.table.row_records import record
+from reports.trust.compare import compare
+from reports.trust.sides import Side
 
 BASE = [(5.0, 25.0), (5.1, 25.2), (4.9, 24.9)]
 WORSE = [(5.6, 22.1), (5.5, 22.0), (5.7, 22.3)]
@@ -49,6 +51,40 @@ def test_seeds_mark_what_differs_and_only_that(bench):
     assert r"−3.0\* " in text or "−2.9\\*" in text
     assert "Dunnett's test over the seeds' values" in text and "on 6 degrees of freedom" in text
     assert r"\rlap{$^{{*}}$} &" in render(table, "latex")
+
+
+def test_values_of_another_order_are_not_said_to_be_alike(bench):
+    """The spread of base is real, and nothing beside 1e24."""
+    bench.row("base", results=BASE).row("B", {"model.d_k": 16}, results=[(5.0, 1e24)] * 3)
+    assert any("BLEU (dev): not tested, its spread between seeds is lost beside" in n for n in bench.table().test_notes)
+
+
+def test_what_stands_behind_the_sign_is_said_where_it_is_printed(bench):
+    bench.row("base", results=[*BASE[:2], None])
+    assert not any("sample standard deviation" in note for note in bench.table().footnotes)
+    bench.row("B", {"model.d_k": 16}, results=BASE)
+    assert "Values over 3 seeds are mean ± sample standard deviation." in bench.table().footnotes
+
+
+def test_numbers_too_large_to_be_added_are_printed(bench):
+    bench.row("base", results=BASE).row("B", {"model.d_k": 16}, results=[(1e308, 1.7e308)] * 3)
+    table = bench.table()
+    assert table.rows[1].measures["bleu"].mean == 1.7e308
+    assert "1.7e+308" in render(table, "markdown")
+
+
+@pytest.mark.parametrize(
+    ("there", "difference", "over"),
+    [
+        (Side(5.5, 0.1, 3), math.log(5.0 / 5.5), "seeds"),
+        (Side(-1.0, 0.1, 3), None, "a number has no logarithm"),
+        (Side(1e300, 1e300, 3), math.log(5.0 / 1e300), "no spread between seeds"),
+    ],
+)
+def test_a_comparison_prints_no_difference_that_does_not_exist(bench, there, difference, over):
+    table = bench.row("base", results=BASE).table()
+    (cell, _) = compare(table, lambda key, column: there, lambda *_: None, None)
+    assert (cell.difference, cell.over) == (difference if difference is None else pytest.approx(difference), over)
 
 
 def test_an_ensemble_is_compared_but_not_tested_between_seeds(bench):
