@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 VALIDATOR := .venv-validator
 
-.PHONY: setup demo test test-slow test-extras test-clusters test-slurm test-ray chaos check bench clean
+.PHONY: setup demo test test-slow test-extras test-clusters test-slurm test-ray chaos check check-types check-imports bench clean
 
 setup: $(STAMP)
 
@@ -56,7 +56,12 @@ chaos: setup
 check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(MAKE) -j 2 check-types check-imports
+
+check-types: setup
 	$(BIN)/mypy
+
+check-imports: setup
 	$(BIN)/lint-imports
 
 bench: setup
