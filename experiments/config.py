@@ -302,7 +302,7 @@ class DeviceSpec:
 
     kind: str = "cpu"
     threads: int = 1
-    memory_gb: float | None = None  # limit; None: no limit
+    memory_gb: float | None = None  # limit of all `count` devices together; None: no limit
     count: int = 1  # devices that train the run together
     share: float = 1.0  # fraction of each device; less than 1 if runs share it
 

@@ -256,7 +256,7 @@ def _open_cuda(device: torch.device, spec: DeviceSpec) -> None:
     total = torch.cuda.get_device_properties(device).total_memory
     limit = spec.share * _USABLE if spec.share < 1 else None  # a cluster's GPU, whose memory no coordinator knows
     if spec.memory_gb is not None:
-        limit = min(1.0, spec.memory_gb * 1e9 / total)
+        limit = min(1.0, spec.memory_gb / spec.count * 1e9 / total)
     if limit is not None:  # torch's limit is the only one that is enforced when processes share a GPU
         torch.cuda.set_per_process_memory_fraction(limit, device)
 

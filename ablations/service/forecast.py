@@ -138,6 +138,7 @@ def lines(predicted: Forecast, slots: Sequence[Slot], devices: str) -> Iterable[
     memory, disk = list(predicted.memory_bytes.values()), sum(predicted.disk_bytes.values())
     if any(memory):
         yield f"memory: up to {max(memory) / 1e9:.1f} GB a run on {slots[0].kind}; disk: {disk / 1e9:.2f} GB"
+        yield from _limited(max(memory) / 1e9, slots)
     if predicted.makespan_s is None:
         if predicted.seconds:
             yield "time: unknown, no similar run was measured here; `ablations plan … --measure` trains a few steps"
@@ -148,6 +149,16 @@ def lines(predicted: Forecast, slots: Sequence[Slot], devices: str) -> Iterable[
         f"time: {duration(predicted.total_s)} of work (median run {duration(median)}), about "
         f"{duration(predicted.makespan_s)} on {devices}{scored}"
     )
+
+
+def _limited(largest_gb: float, slots: Sequence[Slot]) -> Iterable[str]:
+    """What a limit of memory means for the largest run, which may take all slots of a device."""
+    limits = [slot.memory_gb for slot in slots if slot.unit == slots[0].unit and slot.memory_gb is not None]
+    if limits and largest_gb > sum(limits):
+        yield (
+            f"memory: runs that reach the limit of {sum(limits):g} GB in --devices continue with smaller micro-batches "
+            "of the same batch"
+        )
 
 
 def _seconds(run: PlannedRun, members: Sequence[float], speed: Speed, scoring: Speed) -> float | None:

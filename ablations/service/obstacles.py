@@ -31,7 +31,8 @@ def obstacles(chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slot
         for error in chosen.task.obstacles(run.config, chosen.store.root):
             found.setdefault((str(error), isinstance(error, NeedsCorpus)), []).append(run.row)
     too_large = _too_large(chosen, runs, slots)
-    return [*(Obstacle(tuple(rows), why, needs) for (why, needs), rows in found.items()), *too_large]
+    lacking = missing_precisions(chosen, runs, slots)
+    return [*(Obstacle(tuple(rows), why, needs) for (why, needs), rows in found.items()), *lacking, *too_large]
 
 
 def refuse(chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slot] = ()) -> None:
@@ -61,23 +62,46 @@ def _one_of_each_row(runs: Iterable[PlannedRun]) -> list[PlannedRun]:
     return list({run.row: run for run in runs}.values())  # a row's seeds have the same obstacles
 
 
+def missing_precisions(chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slot]) -> list[Obstacle]:
+    """Rows with an arithmetic that some of these devices lack; any of them may get the run."""
+    found: dict[str, list[str]] = {}
+    for run in _one_of_each_row(runs):
+        trained = chosen.store.result(run.run_id) is not None
+        for kind in dict.fromkeys(slot.kind for slot in slots):
+            for error in chosen.task.device_obstacles(run.config, kind, trained=trained):
+                found.setdefault(str(error), []).append(run.row)
+    return [Obstacle(tuple(dict.fromkeys(rows)), f"{why} {_ELSEWHERE}") for why, rows in found.items()]
+
+
 def _too_large(chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slot]) -> Iterator[Obstacle]:
     """Rows that need more memory than the largest device has."""
-    rooms: dict[tuple[str, str], float] = {}  # GB by device and kind; one run may use all slots of a device
+    devices: dict[tuple[str, str], list[Slot]] = {}  # by device and kind; one run may use all slots of a device
     for slot in slots:
-        device = slot.unit, slot.kind
-        rooms[device] = rooms.get(device, 0.0) + (math.inf if slot.room_gb is None else slot.room_gb)
+        devices.setdefault((slot.unit, slot.kind), []).append(slot)
+    rooms = {
+        device: sum(math.inf if s.room_gb is None else s.room_gb for s in there) for device, there in devices.items()
+    }
+    limited = {device for device, there in devices.items() if any(s.memory_gb is not None for s in there)}
     needed: dict[str, float] = {}
     for run in _one_of_each_row(runs):
-        needs = {kind: chosen.task.least_memory_bytes(run.config, kind) / 1e9 for _, kind in rooms}
-        if rooms and all(needs[kind] > room for (_, kind), room in rooms.items()):
+        needs = {
+            device: chosen.task.least_memory_bytes(run.config, device[1], limited=device in limited) / 1e9
+            for device in rooms
+        }
+        if rooms and all(needs[device] > room for device, room in rooms.items()):
             needed[run.row] = min(needs.values())
     if needed:
-        (unit, _), room = max(rooms.items(), key=lambda item: item[1])
+        largest, room = max(rooms.items(), key=lambda item: item[1])
         sizes = ", ".join(f"{row} {gb:,.1f} GB" for row, gb in needed.items())
+        told = f"{largest[0]}: {room:,.1f} GB{', the limit in --devices' * (largest in limited)}"
+        least = "even with the smallest micro-batch, for the program, weights, gradients and the optimizer's state, "
         yield Obstacle(
             tuple(needed),
-            f"these rows need more memory ({sizes}) than any device has for runs (the largest, {unit}: "
-            f"{room:,.1f} GB). Make the model smaller, choose other rows with --rows, or train on a larger machine: "
-            "`ablations queue` here, `ablations work` there.",
+            f"these rows need more memory ({least * (largest in limited)}{sizes}) than any device has for runs (the "
+            f"largest, {told}). Make the model smaller, {'raise the limit, ' * (largest in limited)}choose other rows "
+            f"with --rows, or train on a larger machine: {_THERE}.",
         )
+
+
+_THERE = "`ablations queue` here, `ablations work` there"
+_ELSEWHERE = f"Or use another machine: {_THERE}."

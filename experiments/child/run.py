@@ -69,8 +69,10 @@ def main(spec_path: Path, rank: int = 0, port: int = 0, *, alone: bool = False) 
     except OSError as error:
         log.exception("no event can be written")
         return ChildExit.DISK_FULL if failure_class(error) is FailureClass.DISK_FULL else ChildExit.FAILED
+    limit_gb: float | None = None
     try:
         spec = AttemptSpec.read(spec_path)
+        limit_gb = DeviceSpec(**spec.device).memory_gb
         stop = StopRequest(None if rank or alone else spec.coordinator)
         cap_memory(DeviceSpec(**spec.device))
         if meter is not None:
@@ -91,13 +93,13 @@ def main(spec_path: Path, rank: int = 0, port: int = 0, *, alone: bool = False) 
         log.error("failed: %s", error)
         if error.signal:
             _end_by(error.signal)
-        return _say_failed(error, events)
+        return _say_failed(error, events, limit_gb)
     except Diverged as error:  # its message says all; a user reads the log's end
         log.error("failed: %s", error)
-        return _say_failed(error, events)
+        return _say_failed(error, events, limit_gb)
     except Exception as error:
         log.exception("failed")
-        return _say_failed(error, events)
+        return _say_failed(error, events, limit_gb)
     return ChildExit.FINISHED
 
 
@@ -122,12 +124,14 @@ def cap_memory(device: DeviceSpec) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (share, hard))
 
 
-def _say_failed(error: Exception, events: EventWriter) -> int:
-    cls = failure_class(error)
+def _say_failed(error: Exception, events: EventWriter, limit_gb: float | None) -> int:
+    cls, message = failure_class(error), str(error)
+    if cls is FailureClass.OUT_OF_MEMORY and limit_gb is not None:
+        message = f"{message.rstrip('.')}. The run may use {limit_gb:g} GB (--devices)."
     try:
         source = error.__cause__ if isinstance(error.__cause__, TrainerFailed) else error
         theirs = source.traceback if isinstance(source, TrainerFailed) else traceback.format_exc()
-        events.emit("failed", cls=cls, message=str(error), traceback=theirs)
+        events.emit("failed", cls=cls, message=message, traceback=theirs)
     except OSError:  # nothing can be written any more; the exit code reports it
         log.exception("the failure could not be reported")
         return ChildExit.DISK_FULL

@@ -126,8 +126,11 @@ class Task(ABC):
         """Predicted peak memory of the training on a "cpu" or a "cuda" device; 0: unknown."""
         return 0.0
 
-    def least_memory_bytes(self, config: Any, kind: str) -> float:
-        """The same with the smallest micro-batch, which a run reaches after running out of a GPU's memory."""
+    def least_memory_bytes(self, config: Any, kind: str, *, limited: bool = False) -> float:
+        """The same with the smallest micro-batch, which a run reaches after running out of memory.
+
+        limited: on a processor with a limit for the run; without one, running out of main memory is not reported.
+        """
         return self.memory_bytes(config, kind)
 
     def disk_bytes(self, config: Any) -> float:
@@ -139,6 +142,13 @@ class Task(ABC):
 
         Called by `plan`, and before anything is queued. Takes seconds at most, and writes nothing in the store except
         remembered file hashes.
+        """
+        return []
+
+    def device_obstacles(self, config: Any, kind: str, *, trained: bool) -> list[UserError]:
+        """Reasons why this machine's devices of a kind ("cpu" or "cuda") cannot train or score a run.
+
+        trained: it is only scored. Takes seconds at most.
         """
         return []
 

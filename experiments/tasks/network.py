@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from experiments.config import RunConfig
+from experiments.errors import UserError
 from experiments.store.keeps import Keep, keeps_of
 from experiments.tasks import footprint
 from experiments.tasks.base import EvaluationSpec, Task
+from experiments.tasks.precisions import precision_refused
 from experiments.tasks.sequence.spacing import spacing_of
 from experiments.training import branching
 from experiments.training.checkpoints import retention
@@ -52,13 +54,18 @@ class NetworkTask(Task):
         length, state = self.typical_length(config), self._state(config)
         return footprint.memory_bytes(config.model, sizes, tokens, kind, precision, heap, length, state)
 
-    def least_memory_bytes(self, config: RunConfig, kind: str) -> float:
-        """On a processor running out of memory is not reported, so the micro-batch stays as it is."""
-        if kind == "cpu":
+    def least_memory_bytes(self, config: RunConfig, kind: str, *, limited: bool = False) -> float:
+        """Without kernels of narrow products on a processor: a short training has few."""
+        if kind == "cpu" and not limited:
             return self.memory_bytes(config, kind)
         sizes, tokens = self.vocab_sizes(config), footprint.SMALLEST_TOKENS
         length, state = self.typical_length(config), self._state(config)
         return footprint.memory_bytes(config.model, sizes, tokens, kind, length=length, state=state)
+
+    def device_obstacles(self, config: RunConfig, kind: str, *, trained: bool) -> list[UserError]:
+        asked = [config.evaluation.precision, *([] if trained else [config.training.precision])]
+        found = (precision_refused(precision, kind) for precision in dict.fromkeys(asked))
+        return [UserError(why) for why in found if why]
 
     def disk_bytes(self, config: RunConfig) -> float:
         kept = config.training

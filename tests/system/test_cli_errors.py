@@ -152,6 +152,31 @@ def test_a_row_beyond_the_memory_of_all_devices(cli: Cli, tmp_path: Path) -> Non
     assert "need more memory" in refused(cli, tmp_path, *asked[:-2])
 
 
+def test_a_limit_below_what_the_weights_need(cli: Cli, tmp_path: Path, tiny: Path) -> None:
+    """torch alone takes 0.3 GB: `plan` says so, and `run` starts nothing."""
+    limited = ["table3", "--rows", "base", "--devices", "cpu:1@0.2GB"]
+    planned = cli("plan", *limited, "--store", tmp_path / "store", code=2).stderr
+    said = (
+        r"even with the smallest micro-batch, .* base 0\.\d GB\).*cpu: 0\.2 GB, the limit in --devices.*raise the limit"
+    )
+    assert re.search(said, planned)
+    assert re.search(said, refused(cli, tmp_path, *limited))
+    assert "no limit of memory, such as cpu:1@3GB" in refused(cli, tmp_path, tiny, "--devices", "cpu:1@3")
+
+
+def test_int8_that_the_processor_lacks(
+    cli: Cli, tmp_path: Path, tiny: Path, finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """oneDNN told to use AVX2 alone: its products of 8-bit matrices saturate, as on a processor without VNNI."""
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    asked = [tiny, "--rows", "base", "--set", "evaluation.precision=int8", "--devices", "cpu:1"]
+    assert 'evaluation.precision is "int8", but' in cli("plan", *asked, "--store", tmp_path / "store", code=2).stderr
+    message = refused(cli, tmp_path, *asked)
+    assert 'evaluation.precision is "int8", but' in message and 'Set it to "fp32"' in message
+    again = cli("evaluate", *asked, "--store", finished, code=2)
+    assert 'evaluation.precision is "int8", but' in again.stderr and not again.stdout
+
+
 def test_more_threads_than_cores_are_named(cli: Cli, tmp_path: Path) -> None:
     planned = cli("plan", "table3", "--rows", "base", "--devices", "cpu:99x99", "--store", tmp_path / "store")
     assert "9,801 threads on" in planned.stderr

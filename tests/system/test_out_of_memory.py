@@ -79,15 +79,20 @@ ROOM_GB = 0.55  # imports take 0.3
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is capped on Linux")
 def test_a_run_told_its_memory_stays_below_it(cli: Cli, tiny: Path, tmp_path: Path) -> None:
     asked = [tiny, "--rows", "base", *(word for setting in DEEP for word in ("--set", setting))]
-    cli("queue", *asked, "--store", tmp_path / "store")
-    store = Store.open(tmp_path / "store")
-    summary = work(store, [Slot("cpu:0", "cpu", memory_gb=ROOM_GB)], load_task, engine=LocalEngine())
-    queue = Queue(store.queue_db)
-    [row] = queue.status()
-    outcomes = [attempt["outcome"] for attempt in queue.history(row.run_id)]
-    queue.close()
-    assert summary.finished == 1, row.error
+    cli("run", *asked, "--store", tmp_path / "store", "--devices", f"cpu:1@{ROOM_GB}GB")
+    store = Store.open(tmp_path / "store", create=False)
+    with Queue(store.queue_db) as queue:
+        [row] = queue.status()
+        outcomes = [attempt["outcome"] for attempt in queue.history(row.run_id)]
     assert outcomes[0] == "out_of_memory" and outcomes[-1] == "finished"
     result = store.result(row.run_id)
     assert result is not None and result.pinned["micro_batch_tokens"] < 4000
     assert result.peak_memory_bytes < (ROOM_GB + 0.2) * 1e9  # pages of libraries are shared, and not counted
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is capped on Linux")
+def test_a_run_queued_for_more_memory_than_its_limit_says_so(cli: Cli, tiny: Path, tmp_path: Path) -> None:
+    """`work` knows no study: the child's libraries do not fit, and the error names the limit."""
+    cli("queue", tiny, "--rows", "base", "--store", tmp_path / "store")
+    cli("work", "--store", tmp_path / "store", "--devices", "cpu:1@0.1GB", code=1)
+    assert "The run may use 0.1 GB (--devices)" in cli("status", "--store", tmp_path / "store").stdout

@@ -139,7 +139,9 @@ def _explained(message: str, data: DataConfig, what: str) -> Exception:
             f"alone are {found[1]} pieces. Set data.vocab_size to more than {found[1]}."
         )
     if "!sentences_.empty()" in message:
-        return UserError(f"{what} holds no text to learn pieces from: every line is empty.")
+        return UserError(
+            f"{what} holds no text to learn pieces from: every line is empty. Put one sentence on each line."
+        )
     return RuntimeError(f"SentencePiece failed on {what}: {message}")
 
 

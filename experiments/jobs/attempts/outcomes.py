@@ -31,13 +31,14 @@ def decide(
     asked: str = "",
     withdrawn: str = "",
     log_tail: str = "",
+    limit_gb: float | None = None,
 ) -> Ending:
     """Decide the state of a job whose attempt has ended and whose finished parts are in place.
 
     missing: parts that the job still needs. expected: parts of this attempt (more may have been requested meanwhile).
     code: the child's exit code (negative: a signal; None: unknown). asked: "cancel", "stop" or "hung" if the
-    coordinator ended the attempt. withdrawn: why a cluster's attempt was not even begun. log_tail: end of the log, for
-    messages.
+    coordinator ended the attempt. withdrawn: why a cluster's attempt was not even begun. log_tail: end of the log, and
+    limit_gb: the run's limit of memory, for messages.
     """
     best, ahead = _mark(claimed, record)
     pinned = {**claimed.pinned, **record.pinned}
@@ -67,10 +68,11 @@ def decide(
     how += " after a checkpoint" if outcome is Outcome.PREEMPTED and record.saved_step else ""
     stalls = 0 if ahead else claimed.stalls + (asked != "stop")
     if stalls >= MAX_STALLS:
+        limit = f" The run may use {limit_gb:g} GB (--devices): a higher limit may help." if limit_gb else ""
         error = (
             f"Ended {stalls} times in a row without a checkpoint more than one step further; the last attempt was "
             f"{how}. On a CPU the kernel's out-of-memory killer looks like SIGKILL: a smaller "
-            "training.tokens_per_batch or fewer slots may help."
+            f"training.tokens_per_batch or fewer slots may help.{limit}"
             f"{_tail(log_tail)}"
         )
         return Ending(State.FAILED, outcome, error=error, pinned=pinned, best=best, stalls=stalls)

@@ -11,6 +11,7 @@ GB are 1e9 bytes.
    refused, because waiting would not help.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -106,11 +107,16 @@ def _resident_bytes(process: psutil.Process) -> int:
 
 def _needs_gb(job: Waiting, slot: Slot) -> float:
     """Predicted GB of main memory on this machine; 0: unknown, or on a cluster's machine."""
-    return job.memory_gb * slot.count if slot.kind == "cpu" and slot.room_gb is not None else 0.0
+    return _at_most(job.memory_gb, slot) if slot.kind == "cpu" and slot.room_gb is not None else 0.0
 
 
 def _predicted_gb(live: RunningAttempt) -> float:
-    return live.claimed.job.memory_gb * live.slot.count
+    return _at_most(live.claimed.job.memory_gb, live.slot)
+
+
+def _at_most(predicted_gb: float, slot: Slot) -> float:
+    """The prediction for all processes of a run, within the limit of its slot."""
+    return min(predicted_gb * slot.count, math.inf if slot.memory_gb is None else slot.memory_gb)
 
 
 def _why(need: float, free: float, ours: float) -> str:

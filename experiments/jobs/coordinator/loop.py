@@ -184,6 +184,7 @@ class Coordinator:
             asked=live.asked,
             withdrawn=ended.withdrawn,
             log_tail=attempts.log_tail(self._store, live.folder),
+            limit_gb=live.slot.memory_gb,
         )
 
     def _recover(self) -> None:

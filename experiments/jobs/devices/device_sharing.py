@@ -30,7 +30,7 @@ def shares(slot: Slot, count: int) -> list[Slot]:
     room = slot.room_gb and round(slot.room_gb / count, 2)
     return [
         replace(slot, name=f"{slot.name}/{n}", threads=max(1, slot.threads // count), room_gb=room,
-                memory_gb=room if slot.kind == "cuda" else None)
+                memory_gb=room if slot.kind == "cuda" or slot.memory_gb else None)
         for n in range(count)
     ]  # fmt: skip
 

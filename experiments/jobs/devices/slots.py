@@ -4,6 +4,7 @@
     cpu:2x4      two slots of four threads     cuda:*       one on every GPU
     auto         every GPU, else every core    cuda:*x3     three on every GPU, each with a third of its memory
     cpu:auto, cuda:*xauto                      the fastest number per device, measured (`ablations run`)
+    cpu:2x4@3GB                                each of these slots may use 3 GB of memory (1e9 bytes), and no more
 
 Several are joined by "+": `cuda:*+cpu:2`. GPU numbers count the visible ones, as torch does: an inherited
 CUDA_VISIBLE_DEVICES is a limit. Imports no torch; nvidia-smi lists the GPUs.
@@ -20,7 +21,8 @@ from experiments.errors import UserError
 from experiments.jobs.devices.hardware import Gpu, available_cores, memory_gb, visible_gpus
 
 GRAMMAR = (
-    'Write cpu:N, cpu:NxT (N slots of T threads), cuda:0,2, cuda:*, cuda:*x3 (three per GPU) or auto; join with "+". '
+    'Write cpu:N, cpu:NxT (N slots of T threads), cuda:0,2, cuda:*, cuda:*x3 (three per GPU) or auto; join with "+"; '
+    "@3GB behind one limits the memory of each of its slots. "
     "`ablations run` also takes cpu:auto and cuda:*xauto: it measures how many runs share a device best."
 )
 CLUSTER_GRAMMAR = (
@@ -38,7 +40,7 @@ class Slot:
     kind: str  # "cpu" or "cuda"
     threads: int = 1  # threads of each process
     device: str | None = ""  # value of CUDA_VISIBLE_DEVICES: an index, a UUID, "" for none; None: set by a cluster
-    memory_gb: float | None = None  # memory limit, for a shared GPU
+    memory_gb: float | None = None  # memory limit: of a shared GPU, or as the user gave it
     room_gb: float | None = None  # memory available to a run here; None: unknown
     named: bool = False  # the user named this device by number
     count: int = 1  # devices, each with one process
@@ -85,7 +87,7 @@ def join(slots: Sequence[Slot], *, together: bool = False) -> Slot:
         # Results depend on the threads: a run with the memory of two CPU slots still computes with the threads of one.
         threads=first.threads if first.kind == "cpu" else sum(slot.threads for slot in slots) // count,
         device=first.device if first.device is None else ",".join(str(device) for device in devices),
-        memory_gb=None if count > 1 or None in caps else round(sum(cap for cap in caps if cap), 2),
+        memory_gb=None if None in caps else round(sum(cap for cap in caps if cap), 2),
         room_gb=sum(slot.room_gb or 0 for slot in slots) or None,
         count=count,
         share=first.share if first.kind == "cpu" else sum(slot.share for slot in slots) / count,
@@ -111,7 +113,7 @@ def parse_slots(text: str, environ: Mapping[str, str] | None = None) -> list[Slo
     environ = os.environ if environ is None else environ
     slots: list[Slot] = []
     for part in text.split("+"):
-        slots += _parse_part(part.strip(), text, environ)
+        slots += _parse_limited(part.strip(), text, environ)
     if len({slot.name for slot in slots}) < len(slots):
         raise UserError(f"--devices {text}: a device is named twice. Share a GPU with cuda:0x2. {GRAMMAR}")
     return slots
@@ -125,6 +127,23 @@ def parse_cluster_slots(text: str) -> list[Slot]:
     kind, threads = match[1], int(match[3] or CLUSTER_THREADS[match[1]])
     device = None if kind == "cuda" else ""
     return [Slot(f"{kind}.{i}", kind, threads, device) for i in range(int(match[2]))]
+
+
+def _parse_limited(part: str, text: str, environ: Mapping[str, str]) -> list[Slot]:
+    """The slots of one part, each with the memory limit behind its "@" if there is one."""
+    part, limited, limit = part.partition("@")
+    slots = _parse_part(part, text, environ)
+    if not limited:
+        return slots
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)GB", limit)
+    if not match or not float(match[1]):
+        raise UserError(f"--devices {text}: {limit!r} is no limit of memory, such as {part}@3GB or {part}@0.5GB.")
+    gb = float(match[1])
+    return [replace(slot, memory_gb=_least(gb, slot.memory_gb), room_gb=_least(gb, slot.room_gb)) for slot in slots]
+
+
+def _least(gb: float, other: float | None) -> float:
+    return gb if other is None else min(gb, other)
 
 
 def _parse_part(part: str, text: str, environ: Mapping[str, str]) -> list[Slot]:

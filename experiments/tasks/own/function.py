@@ -138,7 +138,7 @@ class FunctionTask(OwnTask):
         request = {
             "settings": settings_of(config), "seed": own.seed, "device": own.device, "threads": own.threads,
             "folder": str(own.folder), "resume": str(own.resume) if own.resume else None,
-            "memory_gb": context.device.memory_gb,
+            "memory_gb": context.device.memory_gb and context.device.memory_gb / context.device.count,
         }  # fmt: skip
         ended = self._process.train(request, own, context.should_stop)
         self._refuse_changed(config, context, "while the run trained")

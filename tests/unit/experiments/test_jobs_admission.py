@@ -79,6 +79,14 @@ def test_only_this_machines_main_memory_is_looked_at(slot):
     assert admit([50.0, 50.0], free=1.0, slot=slot) == ([0, 1], {})
 
 
+def test_a_run_with_a_limit_needs_no_more_than_it():
+    """Predicted for the usual micro-batch: below a limit the run continues with smaller ones."""
+    limited = Slot("cpu:0", "cpu", memory_gb=2.0, room_gb=2.0)
+    assert admit([50.0], free=2.5, total=4.0, slot=limited) == ([0], {})
+    started, told = admit([50.0], free=3.0, total=4.0, slot=limited, lives=[running(9.0, 0.5, limited)])
+    assert not started and "needs about 2.0 GB, 1.5 GB is free; running runs take 2.0 GB" in told[0]
+
+
 def test_several_processes_hold_as_much_each():
     slot = Slot("cpu:0+cpu:1", "cpu", room_gb=100.0, count=2)
     assert admit([6.0], free=13.0, slot=slot)[0] == [0]

@@ -105,7 +105,7 @@ class TestSeveralDevices:
 
     def test_joined_leases_name_every_device_and_count_them(self):
         joined = join(gpus(2, shares=2, room=10.0), together=True)
-        assert (joined.device, joined.count, joined.threads, joined.memory_gb) == ("GPU-0,GPU-1", 2, 4, None)
+        assert (joined.device, joined.count, joined.threads, joined.memory_gb) == ("GPU-0,GPU-1", 2, 4, 40.0)
         assert joined.cores == 8
         shares = join(gpus(1, shares=2, room=10.0))
         assert (shares.device, shares.count, shares.memory_gb) == ("GPU-0", 1, 20.0)

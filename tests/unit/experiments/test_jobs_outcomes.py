@@ -53,11 +53,12 @@ def test_what_is_said_of_a_stop_names_a_checkpoint_only_where_one_was_made(event
 def test_three_ends_without_a_new_checkpoint_fail_and_say_how():
     claimed = Claimed(JOB, 1, {}, 4, 0)
     for stalls in range(1, MAX_STALLS + 1):
-        ending = after([event("checkpoint", step=4)], -9, claimed=claimed, log_tail="the log")
+        ending = after([event("checkpoint", step=4)], -9, claimed=claimed, log_tail="the log", limit_gb=0.2)
         assert ending.stalls == stalls
         claimed = Claimed(JOB, 1, {}, ending.best, ending.stalls)
     assert ending.state is State.FAILED
     assert "SIGKILL" in ending.error and "the log" in ending.error
+    assert "The run may use 0.2 GB (--devices): a higher limit may help." in ending.error
 
 
 def test_a_new_checkpoint_or_a_completed_part_starts_the_count_again():

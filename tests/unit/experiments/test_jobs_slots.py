@@ -6,7 +6,7 @@ import pytest
 
 from experiments.errors import UserError
 from experiments.jobs.devices import hardware, slots
-from experiments.jobs.devices.slots import parse_slots
+from experiments.jobs.devices.slots import join, parse_slots
 
 GPUS = [("0", "GPU-aaaa", 80.0), ("1", "GPU-bbbb", 80.0), ("2", "GPU-cccc", 40.0)]
 
@@ -37,6 +37,27 @@ def test_cpu(no_gpus, text, count, threads):
 def test_more_slots_than_the_memory_can_be_divided_among(no_gpus):
     with pytest.raises(UserError, match=r"cpu:9999999: .* less than 0.01 GB for each of so many slots"):
         parse_slots("cpu:9999999")
+
+
+def test_a_limit_of_memory_is_each_slots(gpus, monkeypatch):
+    monkeypatch.setattr(slots, "memory_gb", lambda: 10.0)
+    found = parse_slots("cpu:2x4@3GB", {})
+    assert [(slot.threads, slot.memory_gb, slot.room_gb) for slot in found] == [(4, 3.0, 3.0)] * 2
+    assert (join(found).memory_gb, join(found, together=True).memory_gb) == (6.0, 6.0), "one run that has both slots"
+    [shared, *_], [large] = parse_slots("cuda:0x2@20GB", {}), parse_slots("cpu:1@64GB", {})
+    assert (shared.memory_gb, shared.room_gb, shared.share) == (20.0, 20.0, 0.5)
+    assert large.room_gb < 10, "a limit gives no room that the machine lacks"
+    [capped, _] = parse_slots("cuda:0x2@500GB", {})
+    assert capped.memory_gb < 40, "the share of a GPU stays a limit"
+    assert [slot.memory_gb for slot in parse_slots("cpu:1@0.5GB+cuda:0", {})] == [0.5, None]
+
+
+@pytest.mark.parametrize(
+    "text", ["cpu:1@3", "cpu:1@", "cpu:1@0GB", "cpu:1@-1GB", "cpu:1@3MB", "cpu:1@3GB@3GB", "auto@x"]
+)
+def test_a_limit_that_is_none_says_how_to_write_one(gpus, text):
+    with pytest.raises(UserError, match=r"is no limit of memory, such as (cpu:1|auto)@3GB"):
+        parse_slots(text, {})
 
 
 def test_chosen_gpus_by_uuid(gpus):
