@@ -78,7 +78,7 @@ def _last_saved(folder: Path) -> int:
 
 def _kill(process: ForkServerProcess, folder: Path, step: int, delay: float) -> None:
     """SIGKILL a moment after the event of the checkpoint of `step`: anywhere in a step or a save."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while _last_saved(folder) < step:
         assert process.is_alive(), f"the child ended by itself with {process.exitcode}"
         assert time.monotonic() < deadline
