@@ -9,6 +9,7 @@ import typer
 from ablations.cli import options
 from ablations.cli.run import run_chosen
 from ablations.cli.terminal import print_json
+from ablations.service.forecast import why_unknown
 from ablations.service.noise import Noise, base_of, hours_of_rows, noise_of, wanted_difference
 from ablations.service.selected import Selectors, choose
 from ablations.study.messages import number
@@ -62,7 +63,7 @@ def noise(
     for answer in answers:
         typer.echo(seeds_needed(*answer))
     if per_seed is None:
-        typer.echo("Hours are unknown: no similar run was measured; `ablations plan … --measure` trains a few steps.")
+        typer.echo(f"Hours are unknown: {why_unknown(chosen.plan.runs)}.")
 
 
 def seeds_needed(of: Noise, difference: float, seeds: Seeds) -> str:

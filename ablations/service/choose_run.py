@@ -66,7 +66,7 @@ def only_model(model: Path | None, named: Named, checkpoint: str | None) -> None
         raise UserError("--model names an exported folder, which has one set of weights: leave out --checkpoint.")
 
 
-DOES = {"translation": "translate", "language_modelling": "continue text"}
+DOES = {"translation": "translate", "algorithmic": "translate", "language_modelling": "continue text"}
 
 
 def find_trained(named: Named, selectors: Selectors, tasks: Sequence[str] = ("translation",)) -> Trained:
@@ -80,7 +80,7 @@ def find_trained(named: Named, selectors: Selectors, tasks: Sequence[str] = ("tr
         raise UserError(f"The run {run_id} is not trained in {store.root}; train it with `ablations run`.")
     if result.task not in tasks:
         use = " Use `ablations sample`." if result.task == "language_modelling" else ""
-        does = " or ".join(DOES[task] for task in tasks)
+        does = " or ".join(dict.fromkeys(DOES[task] for task in tasks))
         raise UserError(f"The run {run_id} belongs to the task {result.task}, which does not {does}.{use}")
     if result.ensemble:
         members = ", ".join(f"--run {member.run_id}" for member in result.ensemble)

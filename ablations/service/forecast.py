@@ -32,6 +32,7 @@ class Forecast:
     makespan_s: float | None
     devices: dict[str, int]  # by run_id, for runs on more than one device
     evaluations_known: bool
+    unknown: str = ""  # why no time is known, where none is
 
     @property
     def total_s(self) -> float:
@@ -60,7 +61,15 @@ def forecast(chosen: Selected, plan: Plan, runs: Sequence[PlannedRun], slots: Se
         _makespan(known, wide, len(slots)) if known and len(known) == len(seconds) else None,
         wide,
         bool(scoring),
+        why_unknown(runs),
     )
+
+
+def why_unknown(runs: Iterable[PlannedRun]) -> str:
+    """Why the time of runs that are like none in the store is unknown, and what can be done."""
+    if any(run.cost and run.own_steps for run in runs):
+        return "no similar run was measured here; `ablations plan … --measure` trains a few steps"
+    return "the task does not predict its runs' cost (docs/own-task.md)"
 
 
 def measure(chosen: Selected, runs: Sequence[PlannedRun], slot: Slot, progress: Progress) -> None:
@@ -141,7 +150,7 @@ def lines(predicted: Forecast, slots: Sequence[Slot], devices: str) -> Iterable[
         yield from _limited(max(memory) / 1e9, slots)
     if predicted.makespan_s is None:
         if predicted.seconds:
-            yield "time: unknown, no similar run was measured here; `ablations plan … --measure` trains a few steps"
+            yield f"time: unknown, {predicted.unknown}"
         return
     scored = "" if predicted.evaluations_known else ", without evaluation (none was measured yet)"
     median = statistics.median(value or 0.0 for value in predicted.seconds.values())

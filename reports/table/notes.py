@@ -2,7 +2,7 @@
 devices, packages and code in made_with.py; costs in cost.py.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from ablations.plan.planned import Plan
 from ablations.study.messages import number
@@ -68,6 +68,16 @@ def _groups(table: Table) -> Iterator[str]:
         yield "Changes, tests and bold are within the groups."
 
 
+def _without_logarithm(table: Table, shown: Iterable[Column]) -> str:
+    """Heads of the columns compared by logarithms that hold a number without one."""
+    found = (
+        column.header
+        for column in shown
+        if column.logarithmic and any(v <= 0 for row in table.rows for v in row.measures[column.key].values)
+    )
+    return ", ".join(dict.fromkeys(found))
+
+
 def _missing(table: Table, measures: Sequence[Measure]) -> Iterator[str]:
     some = sum(measure.mean_so_far is not None for measure in measures)
     if table.provisional and some:
@@ -114,6 +124,8 @@ def _signs(table: Table) -> Iterator[tuple[str, str]]:
         logarithmic = ", ".join(dict.fromkeys(column.metric for column in shown if column.logarithmic))
         logarithm = f" (ln: of the natural logarithm, for {logarithmic})" if logarithmic else ""
         yield f"Δ: change from {base}{logarithm}.", "change"
+    if base and (without := _without_logarithm(table, shown)):
+        yield f"{without}: zero or less has no logarithm, so that there is no change from or to it.", ""
     if any(m.reported is not None for m in measures):
         what = (
             "over the paper's own vocabulary and sentences"

@@ -35,6 +35,14 @@ def folder(made: Path, tmp_path: Path) -> Path:
     return shutil.copytree(made, tmp_path / "copy")
 
 
+def test_a_command_is_told_neither_to_measure_nor_to_be_drawn(folder: Path) -> None:
+    """It predicts no cost, so `plan --measure` would refuse; it has no attention."""
+    planned = call(folder / "other", "plan", folder / "command.toml").stdout
+    assert "time: unknown, the task does not predict its runs' cost" in planned and "--measure" not in planned
+    with pytest.raises(UserError, match="belongs to the task command, which does not translate"):
+        call(folder / "store", "attention", folder / "command.toml", "a b", "--row", "base")
+
+
 def test_out_is_a_file_and_no_folder(folder: Path) -> None:
     with pytest.raises(UserError, match=r"--out .*/copy: this is a folder\. Name a file in it\.$"):
         call(folder / "store", "report", folder / "command.toml", "--out", folder)

@@ -66,6 +66,12 @@ def test_what_stands_behind_the_sign_is_said_where_it_is_printed(bench):
     assert "Values over 3 seeds are mean ± sample standard deviation." in bench.table().footnotes
 
 
+def test_a_number_without_a_logarithm_is_said_to_have_no_change(bench):
+    table = bench.row("base", results=BASE).row("B", {"model.d_k": 16}, results=[(-1.0, 22.0)] * 3).table()
+    assert table.rows[1].measures["ppl"].change is None
+    assert "PPL (dev): zero or less has no logarithm, so that there is no change from or to it." in table.legend
+
+
 def test_numbers_too_large_to_be_added_are_printed(bench):
     bench.row("base", results=BASE).row("B", {"model.d_k": 16}, results=[(1e308, 1.7e308)] * 3)
     table = bench.table()
