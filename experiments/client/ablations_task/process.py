@@ -7,6 +7,7 @@ import contextlib
 import importlib
 import os
 import platform
+import re
 import signal
 import sys
 from pathlib import Path
@@ -158,12 +159,19 @@ def _open_device(context: RunContext, memory_gb: float | None) -> None:
         torch.cuda.set_per_process_memory_fraction(min(1.0, memory_gb * 1e9 / total), 0)
 
 
+def _processor() -> str:
+    """The processor's name as torch has it: the system's without marks, numbers of cores and clock rates."""
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    name = next((line.partition(":")[2] for line in lines if line.startswith("model name")), "")
+    return " ".join(re.sub(r"\((R|TM|r|tm)\)|\d+-Core|\b(CPU|Processor)\b|@.*", " ", name).split())
+
+
 def device_name(device: str, threads: int) -> str:
-    """The device's name for tables; "" if torch, which knows it, is not imported."""
+    """The device's name for tables, the same whether torch is imported or not; "" if it is not known."""
     torch = sys.modules.get("torch")
     if torch is not None and device == "cuda":
         return str(torch.cuda.get_device_name(0))
     with contextlib.suppress(Exception):  # not in every torch
-        name = torch.cpu.get_capabilities().get("cpu_name") if torch is not None else None
+        name = torch.cpu.get_capabilities().get("cpu_name") if torch is not None else _processor()
         return f"{name} ({threads} thread{'s' if threads > 1 else ''})" if name else ""
     return ""

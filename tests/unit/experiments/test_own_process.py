@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from experiments.client import ablations_task
+from experiments.client.ablations_task.process import device_name
 from experiments.config import DeviceSpec
 from experiments.errors import OutOfMemory, Preempted, TrainerFailed, UserError
 from experiments.identity import run_identity
@@ -194,3 +195,21 @@ def test_runs_have_the_names_that_earlier_versions_gave_them(tmp_path: Path) -> 
     }  # fmt: skip
     named = [run_identity(kind.from_mapping(values), {}) for values in ({"task": "t_task:TASK"}, changed)]
     assert named == ["33a4f0dec73d98cc", "ca0abe84f60ad5fe"]
+
+
+@pytest.mark.parametrize(
+    ("system", "name"),
+    [
+        ("model name\t: AMD EPYC 7763 64-Core Processor\n", "AMD EPYC 7763 (1 thread)"),
+        ("model name\t: Intel(R) Xeon(R) Platinum 8488C\n", "Intel Xeon Platinum 8488C (1 thread)"),
+        ("model name\t: Intel(R) Core(TM) i7-8700 CPU @ 3.20GHz\n", "Intel Core i7-8700 (1 thread)"),
+        ("processor\t: 0\n", ""),
+    ],
+)
+def test_a_processor_has_torchs_name_also_where_torch_is_not_imported(
+    monkeypatch: pytest.MonkeyPatch, system: str, name: str
+) -> None:
+    """Otherwise one machine would be two devices of a table."""
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: system)
+    assert device_name("cpu", 1) == name
