@@ -7,7 +7,8 @@ Its fonts are as large as the text's width allows. Where that is less than expec
 
 from collections.abc import Iterator
 
-from reports.render.latex_cells import alignment, body_of, heads, lines
+from reports.render.latex_body import body_of
+from reports.render.latex_cells import alignment, heads, lines
 from reports.render.latex_text import escape, foreign
 from reports.render.latex_width import BOTH_COLUMNS, HALF, ONE_COLUMN, Fit, fit
 from reports.render.made_by import MADE_BY
