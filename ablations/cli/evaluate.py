@@ -1,12 +1,17 @@
 """`ablations evaluate`: decode finished runs again with other settings, without training."""
 
+from dataclasses import replace
+
 from ablations.cli import options
 from ablations.cli.run import run_chosen
 from ablations.cli.terminal import say
 from ablations.service.enqueue import wanted
 from ablations.service.made_again import trained_again
 from ablations.service.nearest import nearest_with_results
+from ablations.service.obstacles import missing_precisions, paragraphs
 from ablations.service.selected import Selectors, choose
+from ablations.service.shares import user_name
+from ablations.service.work import WorkOptions
 from experiments.errors import UserError
 
 
@@ -15,6 +20,7 @@ def evaluate(
     *,
     selectors: Selectors,
     devices: options.Devices = "auto",
+    user: options.User = None,
     as_json: options.Json = False,
 ) -> None:
     """Score trained runs with other evaluation.* settings; never trains.
@@ -22,7 +28,7 @@ def evaluate(
     For example: ablations evaluate table3 --set evaluation.beam_size=1
     """
     study, selectors = selectors.with_last(study, say)
-    chosen = choose(study, selectors, there=True, used=True)
+    chosen = replace(choose(study, selectors, there=True, used=True), user=user_name(user))
     plan = chosen.plan
     needed = {run_id for run in plan.runs for run_id in run.members or (run.run_id,)}  # of a branch not its trunk
     trained = {run_id for run_id in needed if chosen.store.result(run_id)}
@@ -39,4 +45,7 @@ def evaluate(
             f"The trainings of {', '.join(dict.fromkeys(run.row for run in again))} kept too few checkpoints for this "
             "evaluation.checkpoint, and `evaluate` never trains. Use `ablations run` with the same options."
         )
-    run_chosen(chosen, devices, "keep", "json" if as_json else "")
+    working = WorkOptions(devices)
+    if lacking := missing_precisions(chosen, wanted(plan, "keep"), working.slots):
+        raise UserError(paragraphs(lacking, plan.runs))
+    run_chosen(chosen, working, "keep", "json" if as_json else "")

@@ -13,6 +13,7 @@ from ablations.service.forecast import why_unknown
 from ablations.service.noise import Noise, base_of, hours_of_rows, noise_of, wanted_difference
 from ablations.service.selected import Selectors, choose
 from ablations.study.messages import number
+from ablations.study.selectors import only_row
 from experiments.errors import UserError
 from experiments.jobs.devices.slots import parse_slots
 from reports.render.markdown import pipe
@@ -39,7 +40,8 @@ def noise(
     asked = [wanted_difference(text) for text in detect or ()]
     chosen = choose(study, selectors)
     base = base_of(chosen)
-    run_chosen(choose(study, replace(selectors, rows=base.key, seeds=seeds)), devices, "keep", "markdown", show=False)
+    alone = replace(selectors, rows=only_row(chosen.study, base.key), seeds=seeds)
+    run_chosen(choose(study, alone), devices, "keep", "markdown", show=False)
     found = noise_of(study, selectors, chosen, seeds)
     if not found:
         raise UserError(

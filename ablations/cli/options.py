@@ -135,7 +135,7 @@ OPTIONS = {  # options of dataclass fields by name, in the order of --help
     "corpus": typer.Option(
         metavar="builtin|DIR", help="The generated corpus, or a folder with train.<lang>, dev.<lang>."
     ),
-    "rows": typer.Option(metavar="KEY,KEY|GROUP", help="Only these rows or groups."),
+    "rows": typer.Option(metavar="KEY,KEY|GROUP", help="Only these rows or groups; row:X or group:X if both exist."),
     "seeds": typer.Option(metavar="N", help="Seeds 1..N of every row."),
     "sets": typer.Option("--set", metavar="KEY=VALUE", help="Override a setting in every row; repeatable."),
     "store": typer.Option("--store", metavar="DIR", envvar="ABLATIONS_STORE", help="The folder that holds the runs."),

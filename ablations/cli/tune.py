@@ -16,6 +16,7 @@ from ablations.plan.planned import Plan
 from ablations.service.enqueue import enqueue, prepare, wanted
 from ablations.service.run_states import plan_with_states
 from ablations.service.selected import Selected, Selectors, choose
+from ablations.service.shares import user_name
 from ablations.service.trials import Trials
 from ablations.study.messages import number
 from ablations.study.overrides import setting_names
@@ -34,6 +35,7 @@ def tune(
     study: options.StudyName,
     selectors: Selectors,
     devices: options.Devices = "auto",
+    user: options.User = None,
     trials: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Trials of each row; the study's number if unset.")
     ] = None,
@@ -50,7 +52,7 @@ def tune(
     A trial is an ordinary run. After an interruption the same command continues; at the end it prints the table.
     """
     slots = parse_slots(devices)
-    chosen = choose(study, selectors, many=yes, used=True)
+    chosen = replace(choose(study, selectors, many=yes, used=True), user=user_name(user))
     selected = selectors.selection()
     budget = trials or tune_of(chosen.study, chosen.task).trials
 
@@ -122,7 +124,7 @@ def _tuned(chosen: Selected, selected: Selection, searching: Trials) -> Selected
     def replan() -> Plan:
         return plan_with_states(study, final, task, store)
 
-    return Selected(study=study, task=task, store=store, replan=replan, columns=chosen.columns)
+    return Selected(study=study, task=task, store=store, replan=replan, columns=chosen.columns, user=chosen.user)
 
 
 def _importances(searching: Trials) -> Iterator[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from ablations.service.queued_runs import all_rows
 from ablations.service.selected import Selectors, choose, task_of
 from ablations.study.messages import number
+from ablations.study.selectors import only_row
 from ablations.study.study import Study, load_study
 from experiments.config import DeviceSpec, RunConfig
 from experiments.errors import UserError
@@ -111,7 +112,7 @@ def _by_row(store: Store, named: Named, selectors: Selectors) -> str:
         if len(known) == 1:
             return known[0]
     # Several sizes or corpora, or a removed queue: plan the study, which reads the corpus.
-    chosen = choose(name, replace(selectors, rows=wanted))
+    chosen = choose(name, replace(selectors, rows=only_row(study, wanted)))
     runs = [run for run in chosen.plan.runs if run.row == wanted and seed in (None, run.seed)]
     if not runs:
         raise UserError(f"The study {study.name} has no row {wanted!r} with seed {seed}; see `ablations plan`.")

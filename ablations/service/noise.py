@@ -7,6 +7,7 @@ from ablations.plan.planned import Plan, PlannedRun
 from ablations.service.forecast import forecast
 from ablations.service.selected import Selected, Selectors, choose
 from ablations.study.messages import suggestion
+from ablations.study.selectors import only_row
 from ablations.study.variation import Variation
 from experiments.errors import UserError
 from experiments.jobs.devices.slots import Slot
@@ -100,7 +101,7 @@ def noise_of(study: str, selectors: Selectors, chosen: Selected, seeds: int = MO
     Columns without two values, or without any spread, are left out.
     """
     base = base_of(chosen)
-    alone = choose(study, replace(selectors, rows=base.key, seeds=seeds))
+    alone = choose(study, replace(selectors, rows=only_row(chosen.study, base.key), seeds=seeds))
     table = build_table(alone.plan, alone.store, alone.columns, "none")
     rows, found = max(1, len(compared(chosen.plan, base))), []
     for column in table.columns:

@@ -9,7 +9,7 @@ from ablations.service.enqueue import enqueue
 from ablations.service.run_states import plan_with_states
 from ablations.service.selected import Selected
 from ablations.study.overrides import setting_names
-from ablations.study.selectors import Selection, select_rows
+from ablations.study.selectors import Selection, only_row, select_rows
 from ablations.study.study import Study
 from ablations.study.tuning import SETS, about, deciding_column, space_of, trials_of, tune_of, with_tuned
 from experiments.errors import UserError
@@ -114,7 +114,8 @@ class Trials:
 
     def _plan(self, study: Study, row: str) -> Plan:
         sets = {SETS: [self.tune.set]} if SETS in setting_names(self._chosen.task.config_type) else {}
-        selected = replace(self._selected, rows=(row,), seeds=1, overrides={**sets, **self._selected.overrides})
+        rows = (only_row(study, row),)
+        selected = replace(self._selected, rows=rows, seeds=1, overrides={**sets, **self._selected.overrides})
         store, task = self._chosen.store, self._chosen.task
         return plan_with_states(study, selected, task, store)
 

@@ -12,6 +12,7 @@ from ablations.study.variation import Variation
 from experiments.errors import UserError
 
 CORPUS = "data.corpus"  # the setting behind --corpus
+ROW, GROUP = "row", "group"  # before a name in --rows and a colon
 
 
 @dataclass(frozen=True)
@@ -58,19 +59,34 @@ def selection(
     return Selection(profile, corpus, keys, seeds, parse_set(sets))
 
 
+def only_row(study: Study, key: str) -> str:
+    """The name in `--rows` of the row with this key: another one where a group has the same name."""
+    return f"{ROW}:{key}" if any(row.group == key for row in study.variations) else key
+
+
 def select_rows(study: Study, names: Iterable[str]) -> list[Variation]:
     """Rows whose key or group is in `names`, in the study's order; all rows without names. Raises UserError."""
-    names = list(names)
-    keys = [row.key for row in study.variations]
-    groups = list(dict.fromkeys(row.group for row in study.variations if row.group))
-    for name in names:
-        if name not in keys and name not in groups:
-            options = list(dict.fromkeys(keys + groups))
-            raise UserError(
-                f"{study.origin}: the study {study.name} has no row or group {name!r}. "
-                f"{suggestion(name, options, 'rows and groups')}"
-            )
-    return [row for row in study.variations if not names or row.key in names or row.group in names]
+    wanted = [_named(study, name) for name in names]
+    return [row for row in study.variations if not wanted or any(row.key in keys for keys in wanted)]
+
+
+def _named(study: Study, name: str) -> set[str]:
+    """Keys of the rows that one name selects: KEY, GROUP, row:KEY or group:GROUP."""
+    kind, _, named = name.partition(":") if name.startswith((f"{ROW}:", f"{GROUP}:")) else ("", "", name)
+    row = {row.key for row in study.variations if row.key == named and kind != GROUP}
+    group = {row.key for row in study.variations if row.group == named and named and kind != ROW}
+    if row and group - row:
+        raise UserError(
+            f"{study.origin}: the study {study.name} has a row and a group {name!r} (the group's rows: "
+            f"{', '.join(sorted(group))}). Write {ROW}:{name} or {GROUP}:{name} in --rows."
+        )
+    if not row | group:
+        options = list(dict.fromkeys([row.key for row in study.variations] + [row.group for row in study.variations]))
+        raise UserError(
+            f"{study.origin}: the study {study.name} has no {kind or 'row or group'} {named!r}. "
+            f"{suggestion(named, [option for option in options if option], 'rows and groups')}"
+        )
+    return row | group
 
 
 def row_seeds(study: Study, row: Variation, chosen: Selection) -> list[int]:

@@ -113,7 +113,14 @@ def test_the_command_says_who_waits_for_a_quota(store, cli, tiny, tmp_path):
     [ann] = found["users"]
     assert found["half_life_hours"] == 24 and (ann["user"], ann["quota_h"]) == ("ann", 0) and ann["waiting"] > 0
     assert "ann: 0 of 0 device-hours used, 0 running," in cli("shares", *where).stdout
+    assert ann["weight"] == 1 and "weights" not in cli("shares", *where).stdout
+    cli("shares", "--weight", "ann=2", "--weight", "bob=3", *where)
+    assert "weights, 1 if not named: ann 2, bob 3\n" in cli("shares", "--weight", "bob=3", *where).stdout
+    cli("shares", "--weight", "ann=none", "--weight", "bob=none", *where)
     for wrong, said in (
+        (("--weight", "ann=0"), "more than 0"),
+        (("--weight", "ann"), "write USER=WEIGHT"),
+        (("--weight", "ann=much"), "is no number."),
         (("--quota", "ann=-1"), "at least 0"),
         (("--quota", "ann"), "write USER=HOURS"),
         (("--quota", "a b=1"), "without spaces"),

@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from experiments.jobs.queue.queue import Queue
+from experiments.store.sealed import read_json
+
 from .conftest import Cli, as_json, command, environment
 
 pytestmark = pytest.mark.slow
@@ -219,3 +222,32 @@ def test_rows_of_the_transformer_tuned_killed_and_resumed(cli: Cli, tiny: Path, 
     assert all(params in [trial["params"] for trial in found] for params in begun)
     assert trained(store) == len(list(store.glob("runs/*/result.json")))
     assert "each row had 5 trials" in text and text.count("best of 5 trials") == 3
+
+
+def test_trials_and_tuned_rows_belong_to_the_user_and_a_group_of_the_same_name_is_another(
+    cli: Cli, tmp_path: Path
+) -> None:
+    """The group `wide` holds the row `narrow`: trials of the row `wide` are of its own settings."""
+    other = STUDY.split("[[variation]]")[0].replace("trials = 8", "trials = 2").replace("seeds = 2", "seeds = 1")
+    rows = """
+[[variation]]
+key = "base"
+
+[[variation]]
+key = "narrow"
+group = "wide"
+set = {width = 1}
+
+[[variation]]
+key = "wide"
+set = {kind = "wide"}
+"""
+    study = write(tmp_path / "study", other + rows)
+    where = ("--store", tmp_path / "store", "--devices", "cpu:2")
+    cli("tune", study, *where, "--user", "ann")
+    with Queue(tmp_path / "store" / "queue.db") as queue:
+        listed = queue.status()
+    assert {row.user for row in listed} == {"ann"}
+    configs = {row.run_id: read_json(tmp_path / "store/runs" / row.run_id / "config.json")["config"] for row in listed}
+    kinds = {(member.row.partition(".")[0], configs[row.run_id]["kind"]) for row in listed for member in row.members}
+    assert kinds == {("base", "plain"), ("narrow", "plain"), ("wide", "wide")}

@@ -77,7 +77,7 @@ class Placement:
         self._lifted_at = time.monotonic() + max(LIFT_S, turns.lifted_in_s)
         candidates = self._ledger.waiting(len(free) + LOOKAHEAD, unready, turns)
         ready = [job for job in candidates if self._prepared(job)]
-        placed = place(ready, free, self._slots, turns.charged)
+        placed = place(ready, free, self._slots, turns)
         pairs = [(job, join(lease, together=job.devices > 1)) for job, lease in placed]
         pairs = self._admit(pairs, lives)
         return self._start([plan for job, slot in pairs if (plan := self._begin(job, slot))])

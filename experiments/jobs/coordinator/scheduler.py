@@ -5,12 +5,12 @@ device after running out of memory beside others, and several devices if these t
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from experiments.jobs.devices.slots import Slot, by_device, most_together
 from experiments.jobs.queue.job import Waiting
-from experiments.jobs.queue.shares import RESERVED_S, in_turns
+from experiments.jobs.queue.shares import RESERVED_S, Turns, in_turns
 
 Lease = tuple[Slot, ...]  # the slots that one job takes
 
@@ -23,24 +23,27 @@ class Choice(NamedTuple):
 
 
 def place(
-    waiting: Iterable[Waiting], free: Sequence[Slot], slots: Sequence[Slot], charged: Mapping[str, float] | None = None
+    waiting: Iterable[Waiting],
+    free: Sequence[Slot],
+    slots: Sequence[Slot],
+    turns: Turns = Turns(),  # noqa: B008 - constant
 ) -> list[tuple[Waiting, Lease]]:
     """Pairs of a job and its slots; each job and each slot occurs at most once. `slots`: all slots, free or not.
 
-    Order: higher priority first, then the user with the least use (`charged`, see queue/shares.py), then the first seed
-    of every row, so that a table has all of its rows early, then the longest by predicted cost. A job that is as long
-    as a slot's share of all waiting ones goes before its turn: the makespan stays within max(longest, total / slots)
-    plus one job. Ties keep the order of `waiting`. A run that started on one kind of device stays on it, if the
-    coordinator has a slot of that kind. A job that needs several slots keeps the free ones until it has all; otherwise
-    smaller jobs behind it could delay it without end.
+    Order: higher priority first, then the user with the least use for the weight (`turns`, see queue/shares.py), then
+    the first seed of every row, so that a table has all of its rows early, then the longest by predicted cost. A job
+    that is as long as a slot's share of all waiting ones goes before its turn: the makespan stays within max(longest,
+    total / slots) plus one job. Ties keep the order of `waiting`. A run that started on one kind of device stays on it,
+    if the coordinator has a slot of that kind. A job that needs several slots keeps the free ones until it has all;
+    otherwise smaller jobs behind it could delay it without end.
     """
     kinds = {slot.kind for slot in slots}
     left, placed = list(free), []
     waiting = list(waiting)
-    share, charges = sum(job.cost for job in waiting) / max(1, len(slots)), dict(charged or {})
+    share, charges = sum(job.cost for job in waiting) / max(1, len(slots)), dict(turns.charged)
     several = len({job.user for job in waiting}) > 1
     own = sorted(waiting, key=lambda job: (-job.priority, 0 if job.cost >= share > 0 else job.turn, -job.cost))
-    for job in in_turns(own, charges) if several else own:
+    for job in in_turns(own, charges, turns.weights) if several else own:
         if not left:
             break
         bound = job.kind in kinds

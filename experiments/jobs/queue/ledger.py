@@ -57,7 +57,7 @@ class Ledger(Queue):
         found = [Waiting(*row) for rows in by_user for row in rows]
         if len(by_user) < 2:
             return found
-        return list(in_turns(sorted(found, key=lambda job: -job.priority), turns.charged))
+        return list(in_turns(sorted(found, key=lambda job: -job.priority), turns.charged, turns.weights))
 
     def turns(self) -> Turns:
         """Whose jobs may start now. One user alone without a quota needs no look at what was used."""
@@ -68,7 +68,7 @@ class Ledger(Queue):
         used = {user: found.get(user, Use()).used_s for user in users}
         over = [user for user in users if shares.over(user, used[user])]
         lifted = min((shares.lifted_in_s(user, used[user]) for user in over), default=math.inf)
-        return Turns(over, {user: use.charged_s for user, use in found.items()}, lifted)
+        return Turns(over, {user: use.charged_s for user, use in found.items()}, shares.weights, lifted)
 
     def in_state(self, state: State, **also: Any) -> list[str]:
         """run_ids in a state; `also`: further conditions, column=value."""

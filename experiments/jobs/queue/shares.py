@@ -1,8 +1,9 @@
 """Fair shares for several users of one store: whose job starts next, and quotas of device-hours.
 
 As in Slurm (slurm.schedmd.com/classic_fair_share.html) use decays: an hour on a device counts 2^(-age / half-life). Its
-factor of a user is 2^(-use / share); with equal shares that is an order from the least use to the most, and this order
-is all that is needed here. A quota limits the same decayed use, as Slurm's GrpTRESMins does, so it is lifted by time.
+factor of a user is 2^(-U / S): U, the use over that of all users; S, the weight over that of all users. The largest
+factor is that of the least use / weight, and this order is all that is needed here. A quota limits the same decayed
+use, as Slurm's GrpTRESMins does, so it is lifted by time.
 
 w devices used from a to b count at the time t: ∫ w · 2^(-(t-x)/H) dx = w · H/ln 2 · (2^(-(t-b)/H) - 2^(-(t-a)/H)).
 
@@ -27,10 +28,10 @@ from experiments.store.durable import write_bytes
 from experiments.store.layout import Store
 
 FILE = "shares.json"
-FORMAT = 1
+FORMAT, WEIGHTED = 1, 2  # a program of the first format would forget weights, so a file that has some is the second
 HALF_LIFE_H = 7 * 24.0  # Slurm's default PriorityDecayHalfLife
 RESERVED_S = 600.0  # what a job counts at least while it runs: jobs that start at one moment are dealt out in turn
-MOST_H = 1e6  # a century
+MOST = 1e6  # of hours a century
 _LONGEST = 64
 
 
@@ -45,7 +46,8 @@ class Turns(NamedTuple):
     """Whose jobs may start now, and in which order."""
 
     over: Collection[str] = ()  # users whose quota is used up
-    charged: Mapping[str, float] = {}  # Use.charged_s by user: the least first
+    charged: Mapping[str, float] = {}  # Use.charged_s by user
+    weights: Mapping[str, float] = {}  # Shares.weights: the user with the least charge / weight goes first
     lifted_in_s: float = math.inf  # when a quota is lifted
 
 
@@ -55,12 +57,16 @@ class Shares:
 
     half_life_h: float = HALF_LIFE_H
     quotas: Mapping[str, float] = field(default_factory=dict)  # device-hours by user
+    weights: Mapping[str, float] = field(default_factory=dict)  # by user; 1 if not named: 2 may use twice as much
 
     def __post_init__(self) -> None:
         _check_number("the half-life", self.half_life_h, positive=True)
         for user, hours in self.quotas.items():
             check_user(user)
             _check_number(f"the quota of {user}", hours, positive=False)
+        for user, weight in self.weights.items():
+            check_user(user)
+            _check_number(f"the weight of {user}", weight, positive=True, unit="")
 
     def later(self, device_s: float, passed_s: float) -> float:
         """What a decayed use counts after so many seconds."""
@@ -93,8 +99,8 @@ class Shares:
         return f"the quota of {user} is used up ({of}): other runs of {user} wait {until}"
 
 
-def in_turns(jobs: Sequence[Waiting], charged: Mapping[str, float]) -> Iterator[Waiting]:
-    """By priority, then by user, the one with the least charge at that moment first, then in the given order.
+def in_turns(jobs: Sequence[Waiting], charged: Mapping[str, float], weights: Mapping[str, float]) -> Iterator[Waiting]:
+    """By priority, then by user, the one with the least charge / weight at that moment first, then in the given order.
 
     jobs: by priority, the highest first. `charged` may grow between two jobs.
     """
@@ -103,7 +109,7 @@ def in_turns(jobs: Sequence[Waiting], charged: Mapping[str, float]) -> Iterator[
         for job in same:
             lines.setdefault(job.user, deque()).append(job)
         while len(lines) > 1:
-            user = min(lines, key=lambda user: charged.get(user, 0.0))
+            user = min(lines, key=lambda user: charged.get(user, 0.0) / weights.get(user, 1.0))
             yield lines[user].popleft()
             if not lines[user]:
                 del lines[user]
@@ -121,13 +127,13 @@ def load_shares(store: Store) -> Shares:
         return Shares()
     except ValueError as error:
         raise UserError(f"{path} is no JSON ({error}). {_MEND}") from None
-    if not isinstance(found, dict) or not isinstance(found.get("quotas", {}), dict):
+    if not isinstance(found, dict) or any(not isinstance(found.get(of, {}), dict) for of in ("quotas", "weights")):
         raise UserError(f"{path} is not as `ablations shares` writes it. {_MEND}")
-    if found.get("format") != FORMAT:
-        there = f"{path} has the format {found.get('format')!r}, this program reads {FORMAT}."
+    if found.get("format") not in (FORMAT, WEIGHTED):
+        there = f"{path} has the format {found.get('format')!r}, this program reads {FORMAT} and {WEIGHTED}."
         raise UserError(f"{there} Use the version that wrote it.")
     try:
-        return Shares(found.get("half_life_hours", HALF_LIFE_H), found.get("quotas", {}))
+        return Shares(found.get("half_life_hours", HALF_LIFE_H), found.get("quotas", {}), found.get("weights", {}))
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
 
@@ -136,6 +142,8 @@ def keep_shares(store: Store, shares: Shares) -> None:
     """Write what is agreed. Raises UserError if the store cannot be written."""
     path = store.root / FILE
     values: dict[str, Any] = {"format": FORMAT, "half_life_hours": shares.half_life_h, "quotas": dict(shares.quotas)}
+    if shares.weights:
+        values |= {"format": WEIGHTED, "weights": dict(shares.weights)}
     with explain_os_errors(f"write {path}"):
         write_bytes(Path(path), (json.dumps(values, indent=1, ensure_ascii=False, sort_keys=True) + "\n").encode())
 
@@ -165,9 +173,9 @@ def login() -> str:
         return f"uid{os.getuid()}"
 
 
-def _check_number(what: str, value: object, *, positive: bool) -> None:
+def _check_number(what: str, value: object, *, positive: bool, unit: str = " hours") -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise UserError(f"{what} is {value!r}: expected a number of hours.")
-    if not (value > 0 if positive else value >= 0) or value > MOST_H:
+        raise UserError(f"{what} is {value!r}: expected a number{unit and f' of{unit}'}.")
+    if not (value > 0 if positive else value >= 0) or value > MOST:
         least = "more than" if positive else "at least"
-        raise UserError(f"{what} is {value:g} hours: it must be {least} 0, and at most {MOST_H:,.0f}.")
+        raise UserError(f"{what} is {value:g}{unit}: it must be {least} 0, and at most {MOST:,.0f}.")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ablations.study.selectors import Selection, selection
+from ablations.study.selectors import Selection, only_row, selection
 from ablations.study.study import load_study
 
 BASE = '[[variation]]\nkey = "base"\n'
@@ -32,6 +32,22 @@ def test_rows_by_key_and_group_keep_the_tables_order(rows_of):
 )
 def test_unknown_rows_list_the_nearest(rows_of, mistake, rows, expected):
     assert expected in mistake(rows_of, load_study("table3"), rows=rows)
+
+
+def test_a_name_of_a_row_and_of_a_group_of_others_is_refused(own_study, rows_of, mistake):
+    both = BASE + "".join(
+        f'[[variation]]\nkey = "{key}"\ngroup = "{group}"\nset = {{model.d_k = {size}}}\n'
+        for key, group, size in (("a", "b", 8), ("b", "c", 16), ("d", "d", 32))
+    )
+    study = own_study(both)
+    assert "has a row and a group 'b' (the group's rows: a). Write row:b or group:b" in mistake(
+        rows_of, study, rows="b"
+    )
+    assert keys(rows_of(study, rows="row:b,base")) == ["base", "b"]
+    assert keys(rows_of(study, rows="group:b")) == ["a"]
+    assert keys(rows_of(study, rows="d")) == keys(rows_of(study, rows=only_row(study, "d"))) == ["d"]
+    assert keys(rows_of(study, rows=only_row(study, "b"))) == ["b"] and only_row(study, "a") == "a"
+    assert "has no group 'a'. Nearest rows and groups: a" in mistake(rows_of, study, rows="group:a")
 
 
 def test_seeds_of_command_line_row_and_study(own_study, rows_of):

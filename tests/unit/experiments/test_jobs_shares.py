@@ -14,10 +14,10 @@ from experiments.events import clock
 from experiments.jobs.coordinator.scheduler import place
 from experiments.jobs.devices.slots import Slot, join
 from experiments.jobs.queue import database
-from experiments.jobs.queue.job import Ending, Job, Member
+from experiments.jobs.queue.job import Ending, Job, Member, Waiting
 from experiments.jobs.queue.ledger import Ledger
 from experiments.jobs.queue.queue import Queue
-from experiments.jobs.queue.shares import FILE, Shares, check_user, keep_shares, load_shares, login
+from experiments.jobs.queue.shares import FILE, Shares, check_user, in_turns, keep_shares, load_shares, login
 from experiments.jobs.queue.states import Outcome, State
 from experiments.store.layout import Store
 
@@ -41,7 +41,7 @@ def work_off(ledger, slots=1, hours=1.0, limit=10_000):
     all_slots, order, now = [Slot(f"cpu:{i}", "cpu") for i in range(slots)], [], clock.now()
     while len(order) < limit:
         turns = ledger.turns()
-        placed = place(ledger.waiting(slots + 64, turns=turns), all_slots, all_slots, turns.charged)
+        placed = place(ledger.waiting(slots + 64, turns=turns), all_slots, all_slots, turns)
         if not placed:
             return order
         for waiting, (slot,) in placed:
@@ -79,6 +79,30 @@ def test_two_users_with_equal_shares_alternate(ledger, slots):
     for end in range(2, 81):
         ahead = abs(order[:end].count("ann") - order[:end].count("bob"))
         assert ahead <= max(2, slots), order[:end]
+
+
+@pytest.mark.parametrize("slots", [1, 2, 8])
+def test_a_user_with_twice_the_weight_has_two_of_three_turns(ledger, slots):
+    ledger.shares = Shares(weights={"ann": 2.0})
+    ledger.enqueue([job(n, "ann") for n in range(60)])
+    ledger.enqueue([job(n, "bob") for n in range(60, 120)])
+    order = work_off(ledger, slots, limit=60)
+    for end in range(3, 61):
+        assert abs(order[:end].count("ann") - 2 / 3 * end) <= max(2, slots), order[:end]
+
+
+@given(
+    st.dictionaries(st.sampled_from("abcdef"), st.floats(0, 1e6), min_size=2),
+    st.dictionaries(st.sampled_from("abcdef"), st.floats(0.01, 100)),
+)
+def test_the_order_of_users_is_that_of_slurms_factor(charged, weights):
+    jobs = [Waiting(f"{n:016x}", 0, 1.0, "", "", user=user) for n, user in enumerate(charged)]
+    order = [one.user for one in in_turns(jobs, charged, weights)]
+    used, all_weights = sum(charged.values()) or 1.0, sum(weights.get(user, 1.0) for user in charged)
+    exponents = [charged[user] / used / (weights.get(user, 1.0) / all_weights) for user in order]  # of 2^(-U / S)
+    assert exponents == pytest.approx(sorted(exponents))
+    equal = [one.user for one in in_turns(jobs, charged, dict.fromkeys(charged, 1.0))]
+    assert equal == [one.user for one in in_turns(jobs, charged, {})] == sorted(charged, key=charged.__getitem__)
 
 
 def test_a_user_who_came_first_with_many_runs_does_not_starve_one_who_comes_with_two(ledger):
@@ -180,7 +204,15 @@ def test_shares_are_kept_in_a_file_with_its_format(tmp_path):
     keep_shares(store, Shares(72, {"ann": 100.5}))
     assert load_shares(store) == Shares(72, {"ann": 100.5})
     path = store.root / FILE
+    assert json.loads(path.read_text())["format"] == 1, "without weights, programs of the first format read it too"
+    keep_shares(store, Shares(72, {"ann": 100.5}, {"bob": 2.0}))
+    assert load_shares(store) == Shares(72, {"ann": 100.5}, {"bob": 2.0})
+    assert json.loads(path.read_text())["format"] == 2, "a program of the first format would forget the weights"
     for wrong, said in (
+        ('{"format": 2, "weights": {"ann": 0}}', "weight of ann is 0: it must be more than 0"),
+        ('{"format": 2, "weights": {"ann": "2"}}', "weight of ann is '2': expected a number\\."),
+        ('{"format": 2, "weights": 2}', "is not as `ablations shares` writes it"),
+        ('{"format": 3}', "this program reads 1 and 2"),
         ("{", "is no JSON"),
         ("[]", "is not as `ablations shares` writes it"),
         ('{"quotas": {}}', "has the format None, this program reads 1"),
