@@ -13,8 +13,9 @@ from pydantic import Field
 
 from experiments.errors import Damaged
 from experiments.events.event_log import ENDS, Tail, last_event
+from experiments.store.facts import Amount, Attempt, Facts, Word
 from experiments.store.layout import Store
-from experiments.store.results import Amount, Attempt, Facts, TrainingResult, Word
+from experiments.store.results import TrainingResult
 from experiments.store.spec import FILE as SPEC
 
 HEAD = 20  # one of the first events is "started"

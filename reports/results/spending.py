@@ -11,8 +11,8 @@ from pydantic import Field
 
 from ablations.plan.planned import Plan
 from experiments.events.spent import Spent, spent
+from experiments.store.facts import Facts, Word
 from experiments.store.layout import Store
-from experiments.store.results import Facts, Word
 from experiments.store.sealed import read_json
 
 FILE = "spending.json"  # in the folder of an opened bundle

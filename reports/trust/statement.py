@@ -14,8 +14,8 @@ from ablations.study.tuning import trials_of
 from experiments.config import flatten
 from experiments.errors import Damaged, UserError
 from experiments.events.history import History
+from experiments.store.facts import Count, Facts
 from experiments.store.layout import Store
-from experiments.store.results import Count, Facts
 from experiments.tasks.columns import Column
 from reports.results.spending import tunings
 from reports.table.seed_rule import rule_of

@@ -14,8 +14,9 @@ from experiments.errors import Damaged
 from experiments.jobs.queue.job import Job
 from experiments.records import TRAINING
 from experiments.store.durable import fsync_folder, fsync_tree, remove_folder
+from experiments.store.facts import Record
 from experiments.store.layout import Store
-from experiments.store.results import FILE, EvaluationResult, Record, TrainingResult
+from experiments.store.results import FILE, EvaluationResult, TrainingResult
 from experiments.store.sealed import read_json
 
 _ASKED = ("eval_id", "set", "settings", "inputs")  # fields of a job's evaluation

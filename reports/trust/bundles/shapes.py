@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Required
 from pydantic import ConfigDict, Field, TypeAdapter
 from typing_extensions import TypedDict
 
-from experiments.store.results import LARGEST, Amount, Count, Word, Words
+from experiments.store.facts import LARGEST, Amount, Count, Word, Words
 
 Identity = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
 

@@ -15,7 +15,8 @@ from experiments.data.batches.batching import BatchPlan
 from experiments.data.encoding.encoded import open_encoded
 from experiments.device import INT8_FLAGS
 from experiments.store import provenance, results
-from experiments.store.results import EvaluationResult, Facts, Imported, TrainingResult
+from experiments.store.facts import Facts
+from experiments.store.results import EvaluationResult, Imported, TrainingResult
 from model.config import ModelConfig
 from model.cost import forward_flops
 from reports.render.checklist import checklist
