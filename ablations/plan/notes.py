@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from ablations.plan.planned import PlannedRun
-from ablations.plan.resolve import PlannedRow
+from ablations.plan.planned_row import PlannedRow
 from ablations.study.messages import show
 from ablations.study.selectors import Selection
 from ablations.study.study import Study

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ablations.plan.planned import Plan, PlannedEvaluation, PlannedRun
-from ablations.plan.resolve import PlannedRow
+from ablations.plan.planned_row import PlannedRow
 from ablations.study.study import Study
 from ablations.study.variation import Variation
 from experiments.store.adopted import Adopted

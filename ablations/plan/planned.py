@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ablations.plan.resolve import PlannedRow
+from ablations.plan.planned_row import PlannedRow
 from ablations.study.study import Study
 from experiments.config import TaskConfig, total_steps
 from experiments.identity import Trunk, imported_in, members_in, run_identity, trunk_in

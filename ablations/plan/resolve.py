@@ -10,8 +10,9 @@ from typing import Any
 
 from ablations.plan.branches import check_branch, first_step
 from ablations.plan.ensembles import as_run
+from ablations.plan.equal_rows import merge_repeats, refuse_cancelled, refuse_equal
+from ablations.plan.planned_row import PlannedRow, Replaced
 from ablations.plan.published import check_claims, check_heads, check_published, check_target
-from ablations.study.messages import show
 from ablations.study.overrides import Setting, build, check_names, setting_names
 from ablations.study.scale import check_ratios, scaled
 from ablations.study.selectors import Selection, row_seeds, select_rows
@@ -19,38 +20,9 @@ from ablations.study.study import Study
 from ablations.study.variation import Profile, Variation
 from experiments.config import TaskConfig, defaults, difference, flatten
 from experiments.errors import UserError
-from experiments.identity import NO_SEED, digest
+from experiments.identity import NO_SEED
 from experiments.tasks.base import Task
 from experiments.tasks.columns import START
-
-
-@dataclass(frozen=True)
-class Replaced:
-    """A value declared by a row and replaced by the profile or the command line."""
-
-    row: str
-    name: str
-    declared: Any
-    value: Any
-    by: str
-
-
-@dataclass(frozen=True)
-class PlannedRow:
-    """A row as it will run. `config` has the first seed; the row's other runs differ only in the seed."""
-
-    variation: Variation
-    config: TaskConfig
-    seeds: tuple[int, ...]
-    overrides: Mapping[str, Any]  # changes from base, after scaling, by dotted name
-    replaced: tuple[Replaced, ...]
-    repeated_by: tuple[str, ...] = ()  # rows of designs that equal this one and are left out
-    trunk: "PlannedRow | None" = None  # of a branch: the row that it begins with, with its own seeds
-    shared_steps: int = 0  # of a branch: the steps that its trunk trains
-
-    def config_of(self, seed: int) -> TaskConfig:
-        """The configuration with another seed."""
-        return self.config.model_copy(update={"seed": seed})
 
 
 @dataclass(frozen=True)
@@ -83,9 +55,9 @@ def resolve(study: Study, selection: Selection, task: Task) -> list[PlannedRow]:
         seeds = (NO_SEED,) if row.ensemble else tuple(row_seeds(study, row, selection))
         config = config.model_copy(update={"seed": seeds[0]})
         planned.append(_branched(context, PlannedRow(row, config, seeds, changed, replaced), reference))
-    planned = _merge_repeats(planned)
-    _refuse_equal(planned, context)
-    _refuse_cancelled(planned, context)
+    planned = merge_repeats(planned)
+    refuse_equal(planned, study.origin, name)
+    refuse_cancelled(planned, study.origin, name)
     return planned
 
 
@@ -189,66 +161,3 @@ def _prove(context: _Context, row: Variation, changed: Iterable[str]) -> None:
             f"configuration of the task {context.study.task} derives one setting from another. It must not, because "
             "then the table does not show everything that a row changes."
         )
-
-
-def _merge_repeats(rows: list[PlannedRow]) -> list[PlannedRow]:
-    """Merge rows of designs that equal an earlier row (a value equal to base's): each is printed once."""
-    kept: list[PlannedRow] = []
-    first: dict[str, int] = {}  # by settings, the place in `kept`
-    for row in rows:
-        place = first.setdefault(_settings_digest(row), len(kept))
-        if place < len(kept) and row.variation.design and not row.variation.seed_offset:
-            kept[place] = replace(kept[place], repeated_by=(*kept[place].repeated_by, row.variation.key))
-        else:
-            kept.append(row)
-    return kept
-
-
-def _settings_digest(row: PlannedRow) -> str:
-    """Equal for rows of the same settings; for ensembles, of the same members too, and for branches of one place."""
-    ensemble, branch = row.variation.ensemble, row.variation.branch
-    return digest(
-        [
-            row.config.model_dump(mode="json", exclude={"seed"}),
-            ensemble and list(ensemble.seeds),
-            branch and [branch.row, row.shared_steps],
-            row.variation.imported and row.variation.key,
-        ]
-    )
-
-
-def _refuse_equal(rows: list[PlannedRow], context: _Context) -> None:
-    """Refuse two rows with equal settings and a common seed: they would print the same runs twice."""
-    seen: dict[tuple[str, int], PlannedRow] = {}
-    for row in rows:
-        settings = _settings_digest(row)
-        for seed in row.seeds:
-            other = seen.setdefault((settings, seed), row)
-            if other is not row:
-                raise UserError(_equal(other, row, seed, context))
-
-
-def _equal(first: PlannedRow, second: PlannedRow, seed: int, context: _Context) -> str:
-    return (
-        f'{context.study.origin}: the rows "{first.variation.key}" and "{second.variation.key}" have equal settings '
-        f'under profile "{context.profile_name}" and share {f"seed {seed}" if seed != NO_SEED else "their members"}: '
-        "the table would show the same runs twice."
-        f"{_lost(first)}{_lost(second)} Change one of them, leave one out with --rows, or, to repeat base, "
-        "give one a larger seed_offset."
-    )
-
-
-def _refuse_cancelled(rows: list[PlannedRow], context: _Context) -> None:
-    """Refuse a row whose changes were all replaced: it would print base's numbers under its own name."""
-    for row in rows:
-        if row.replaced and not row.overrides and not row.variation.ensemble and not row.trunk:
-            raise UserError(
-                f'{context.study.origin}: the row "{row.variation.key}" equals base under profile '
-                f'"{context.profile_name}".{_lost(row)} Leave out the row with --rows, or do not replace that setting.'
-            )
-
-
-def _lost(row: PlannedRow) -> str:
-    return "".join(
-        f' {r.by} replaces {r.name} = {show(r.declared)} of row "{r.row}" by {show(r.value)}.' for r in row.replaced
-    )

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ablations.plan.planned import Find, PlannedEvaluation, PlannedRun, RunState, StateOf
-from ablations.plan.resolve import PlannedRow
+from ablations.plan.planned_row import PlannedRow
 from ablations.study.study import Study
 from experiments.config import TaskConfig, total_steps
 from experiments.identity import (

@@ -24,7 +24,8 @@ import traceback
 from pathlib import Path
 from typing import Any, cast
 
-from ablations.plan.resolve import PlannedRow, resolve
+from ablations.plan.planned_row import PlannedRow
+from ablations.plan.resolve import resolve
 from ablations.study.selectors import selection
 from ablations.study.study import load_study
 from benchmarks.gpu.exits import DONE, UNFINISHED

@@ -25,7 +25,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from ablations.plan.resolve import PlannedRow
+from ablations.plan.planned_row import PlannedRow
 from benchmarks.gpu.exits import DONE, UNFINISHED
 from benchmarks.gpu.training_rows import TINY, Data, pairs, planned, text, train_row
 from benchmarks.machine import machine

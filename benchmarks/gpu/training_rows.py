@@ -8,7 +8,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from ablations.plan.resolve import PlannedRow, resolve
+from ablations.plan.planned_row import PlannedRow
+from ablations.plan.resolve import resolve
 from ablations.study.selectors import selection
 from ablations.study.study import load_study
 from experiments.config import DeviceSpec, RunConfig

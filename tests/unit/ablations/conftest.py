@@ -8,7 +8,8 @@ import pytest
 
 from ablations.plan.plan import plan_study
 from ablations.plan.planned import Plan, RunState
-from ablations.plan.resolve import PlannedRow, resolve
+from ablations.plan.planned_row import PlannedRow
+from ablations.plan.resolve import resolve
 from ablations.study.selectors import selection
 from ablations.study.study import Study, load_study
 from experiments.config import RunConfig
