@@ -21,7 +21,6 @@ from experiments.store.layout import Store
 
 FOLLOW_S = 0.5
 RECENT = 10  # points of the curve that --follow begins with
-NUMBER = int | float
 SPOKEN = ("resumed", "branched", "restarted", "checkpoint_skipped", "failed", "preempted")  # events that explain a run
 
 
@@ -130,7 +129,9 @@ def _points(tail: Tail) -> Iterator[str]:
     """The new points of the training curve."""
     for event in tail.read():
         if event["kind"] == "metrics":
-            numbers = (f"{name} {value:.5g}" for name, value in event["metrics"].items() if isinstance(value, NUMBER))
+            numbers = (
+                f"{name} {value:.5g}" for name, value in event["metrics"].items() if isinstance(value, int | float)
+            )
             yield f"step {event['step']:,}  {'  '.join(numbers)}"
 
 
