@@ -3,12 +3,15 @@
 Libraries that are absent skip their recipe. ABLATIONS_TRAINERS_PYTHON names another interpreter that has them.
 """
 
+import json
 import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from .conftest import as_json, command, environment
@@ -41,3 +44,59 @@ def test_a_table_by(name: str, tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert [(row["row"], row["n"]) for row in as_json(done)] == [(row, 1) for row in rows]
+
+
+def start(folder: Path, store: Path) -> subprocess.Popen[str]:
+    path = os.pathsep.join([str(Path(PYTHON).parent), os.environ["PATH"]])
+    asked = ("run", folder / "table.toml", "--rows", "base", "--seeds", "1", "--devices", "cpu:1", "--json")
+    return subprocess.Popen(
+        command(*asked, "--store", store), env=environment() | {"PATH": path}, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def ended(started: subprocess.Popen[str], code: int = 0) -> tuple[str, str]:
+    printed, errors = started.communicate(timeout=500)
+    assert started.returncode == code, errors
+    return printed, errors
+
+
+def process_of(coordinator: int, victim: str) -> psutil.Process:
+    """torchrun, or the last rank that it started."""
+    family = {process: process.cmdline() for process in psutil.Process(coordinator).children(recursive=True)}
+    parents = [process for process, words in family.items() if any(Path(word).name == "torchrun" for word in words[:2])]
+    ranks = [process for process, words in family.items() if process.parent() in parents and "train.py" in words]
+    return parents[-1] if victim == "torchrun" else ranks[-1]
+
+
+@pytest.mark.parametrize("victim", ["torchrun", "a rank"])
+def test_a_kill_below_torchrun_costs_only_the_steps_since_the_checkpoint(victim: str, tmp_path: Path) -> None:
+    """The parent was killed, so the run resumes by itself; a rank's end is torchrun's failure, which the user reads."""
+    folder, store = tmp_path / "study", tmp_path / "store"
+    shutil.copytree(EXAMPLES / "torchrun", folder)
+    [undisturbed] = json.loads(ended(start(folder, tmp_path / "undisturbed"))[0])
+    script = folder / "train.py"
+    slow = script.read_text().replace(
+        "    optimizer.step()\n", "    optimizer.step()\n    __import__('time').sleep(0.2)\n"
+    )
+    script.write_text(slow)
+    running = start(folder, store)
+    until = time.monotonic() + 300
+    while not any(store.glob("runs/*/attempts/*/**/state.pt")):
+        assert time.monotonic() < until and running.poll() is None, running.communicate()
+        time.sleep(0.05)
+    process_of(running.pid, victim).kill()
+    if victim == "torchrun":
+        printed, _ = ended(running)
+    else:
+        ended(running, code=1)
+        said = subprocess.run(command("status", "--store", store), env=environment(), capture_output=True, text=True)
+        assert "the command ended with exit code 1: torchrun" in said.stdout and "SIGKILL" in said.stdout
+        printed, _ = ended(start(folder, store))
+    [row] = json.loads(printed)
+    assert (row["n"], row["error_test"]) == (1, undisturbed["error_test"])
+    points = [
+        [json.loads(line)["step"] for line in path.read_text().splitlines() if '"kind":"metrics"' in line]
+        for path in sorted(store.glob("runs/*/attempts/*/events.jsonl"))
+    ]
+    assert points[0][0] == 10 and len(points) == 2 and min(points[1]) > points[0][0], "it did not begin again"

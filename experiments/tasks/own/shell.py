@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -20,6 +21,7 @@ from experiments.tasks.own.placeholders import expanded, filled
 
 LINES_KEPT = 200  # of the output's end, where metrics are looked for
 STOP_EVERY_S = 0.2
+KILLED_IN_SHELL = (128 + signal.SIGKILL, 128 + signal.SIGTERM)  # a shell's exit code for its command's end
 READ_S = 10.0  # the rest of its errors, once it has ended
 MOST = sys.float_info.max
 Metrics = dict[str, Any]
@@ -36,7 +38,8 @@ class Ended:
 def run_command(command: str, values: Mapping[str, Any], cwd: Path, context: Context) -> Ended:
     """Run `command` with its placeholders filled, to the end. Its output goes to the log; no process of it is left.
 
-    Raises Preempted if it stopped on request, TrainerFailed for any other exit code than 0.
+    Raises Preempted if it stopped on request, TrainerFailed for any other exit code than 0; a run whose command was
+    killed resumes, like one whose own process was.
     """
     environment = {**os.environ, "ABLATIONS_SEED": str(values["seed"]), "PYTHONUNBUFFERED": "1"}
     environment.pop("PYTHONSAFEPATH", None)
@@ -63,8 +66,10 @@ def run_command(command: str, values: Mapping[str, Any], cwd: Path, context: Con
     if code != 0 and stopped.is_set():
         raise Preempted(None)
     if code != 0:
-        how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        raise TrainerFailed(f"the command ended with {how}: {expanded(command, values)}", _traceback(tuple(errors)))
+        number = -code if code < 0 else code - 128 if code in KILLED_IN_SHELL else 0
+        how = f"signal {number}" if number else f"exit code {code}"
+        told = f"the command ended with {how}: {expanded(command, values)}"
+        raise TrainerFailed(told, _traceback(tuple(errors)), signal=number)
     return Ended(tuple(lines), stopped.is_set())
 
 
