@@ -125,11 +125,13 @@ def test_drain_finishes_what_runs_and_leaves_the_rest(store):
 
 def test_who_is_told_hears_of_failures_and_of_the_end_of_a_table(store, tmp_path):
     command = f"cat >> {tmp_path}/told; env | grep ABLATIONS_ | sort >> {tmp_path}/told"
-    go(store, make(1, attempts={"1": {"at": 3, "do": "bug"}}), make(2), notifier=Notifier(command))
+    failing = make(1, attempts={"1": {"at": 3, "do": "bug"}}, folder="/studies")
+    go(store, failing, make(2, folder="/studies"), notifier=Notifier(command))
     told = (tmp_path / "told").read_text()
     assert "s p c: 1 (seed 1) failed\nstub says bug" in told
     assert "ABLATIONS_EVENT=failed" in told and f"ABLATIONS_RUN={1:016x}" in told
     assert told.count("ABLATIONS_EVENT=ended") == 1 and "s p c: ended, 1 failed" in told
+    assert "`ablations report` of the file of the study s in /studies, profile p, prints the table." in told
 
 
 @pytest.mark.parametrize("command", ["exit 3", "sleep 60", "no-such-command"])

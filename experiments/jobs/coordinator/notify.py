@@ -43,7 +43,7 @@ class Notifier:
             if unfinished(member) == 0:
                 failed = self._failed.pop(member[:3], 0)
                 subject = f"{table}: ended, {failed} failed" if failed else f"{table}: ended"
-                self._tell("ended", subject, f"ablations report {member.study} prints the table.", job, member)
+                self._tell("ended", subject, _how_to_print(job, member), job, member)
 
     def close(self) -> None:
         """Wait for running commands, each at most its time limit."""
@@ -93,3 +93,10 @@ class Notifier:
     def _log(self, how: str, said: bytes | None) -> None:
         words = (said or b"").decode(errors="replace").strip()
         log.warning("the notification command failed: %s: %s %s", self._command, how, words)
+
+
+def _how_to_print(job: Job, member: Member) -> str:
+    """The queue knows the folder of an own study, and not the name of its file."""
+    where = f" in {job.folder}" if job.folder else ""
+    study = f"the file of the study {member.study}" if job.folder else member.study
+    return f"`ablations report` of {study}{where}, profile {member.profile}, prints the table."
