@@ -157,7 +157,7 @@ def test_a_recurrent_row_draws_the_attention_that_it_has_and_names_what_it_lacks
         (("--checkpoint", "bset"), "--checkpoint bset: write last, best or average:K"),
         (("--checkpoint", "average:0"), "--checkpoint average:0: write last"),
         (("--precision", "float32"), "--precision float32: write fp32, bf16, int8 or auto"),
-        (("--vocabulary-map", "300"), "300 is not in the range 0<=x<=256"),
+        (("--vocabulary-map", "300"), "Invalid value for '--vocabulary-map'"),
         (("--study", "search.toml", "--vocabulary-map", "5"), "learnt from the run's training pairs"),
         (("--model", "exported", "--checkpoint", "best"), "leave out --checkpoint"),
         (("--study", "search.toml", "--checkpoint", "best"), "has none with a measured perplexity on dev"),
