@@ -1,6 +1,6 @@
 """Speed of decoding against other toolkits: same sizes, sentences, beam and steps, each in its own process.
 
-    python -m benchmarks.decoding [--quick] [--json] [--peers DIR] [--clock wall|cpu] [--threads N]
+    python -m benchmarks.decoding [--quick] [--json] [--peers DIR] [--only NAMES] [--clock wall|cpu] [--threads N]
 
 Every engine decodes the source's length + 10 steps for every sentence, with a beam of 4 and random weights whose EOS
 cannot win. Rounds are interleaved: the engines take turns, and the median counts. Peers run in environments made by
@@ -50,7 +50,7 @@ def main() -> int:
     known = dict[tuple[str, int | str], dict[str, dict[str, Any]]]()
     results = []
     for size, batch, precision, against, floor in CASES:
-        if size not in options.sizes.split(","):
+        if size not in options.sizes.split(",") or str(batch) not in options.batches.split(","):
             continue
         if (size, batch) not in known:
             known[size, batch] = _measured(size, batch, options)
@@ -76,7 +76,8 @@ def _measured(size: str, batch: int | str, options: argparse.Namespace) -> dict[
     """Run all engines on the same work with interleaved rounds; ours in each precision that has a floor."""
     job = _job(size, batch, options)
     wanted = sorted({case[2] for case in CASES if case[:2] == (size, batch)}, reverse=True)
-    named = [name for name in PEERS if name not in SLOW or (size == "tiny" and batch != "set")]
+    named = options.only.split(",") if options.only else PEERS
+    named = [name for name in named if name not in SLOW or (size == "tiny" and batch != "set")]
     scripts = {f"ours {precision}": ("", "ours.py", precision) for precision in wanted}
     scripts |= {name: PEERS[name] for name in named}
     engines = {
@@ -131,7 +132,10 @@ def _print(result: dict[str, Any]) -> None:
 
 
 def _options() -> argparse.Namespace:
-    return parser(__doc__, "fewer sentences and rounds", "DECODING_PEERS").parse_args()
+    made = parser(__doc__, "fewer sentences and rounds", "DECODING_PEERS")
+    made.add_argument("--only", default="", help="peers to measure, by name; all of them if unset")
+    made.add_argument("--batches", default="1,32,set", help="sentences at once; set: a whole test set")
+    return made.parse_args()
 
 
 if __name__ == "__main__":
