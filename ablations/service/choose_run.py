@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ablations.plan.resolve import resolve
 from ablations.service.queued_runs import all_rows
 from ablations.service.selected import Selectors, choose, task_of
 from ablations.study.messages import number
-from ablations.study.selectors import only_row
+from ablations.study.selectors import Selection, only_row
 from ablations.study.study import Study, load_study
-from experiments.config import DeviceSpec, RunConfig
+from experiments.config import DeviceSpec, EvaluationConfig, RunConfig
 from experiments.errors import UserError
 from experiments.jobs.devices.slots import parse_slots
 from experiments.jobs.queue.job import JobStatus
@@ -75,7 +76,7 @@ def find_trained(named: Named, selectors: Selectors, tasks: Sequence[str] = ("tr
     if (named.run is None) == (named.study is None):
         raise UserError("Name the model: STUDY with --row KEY and --seed N, or --run RUN_ID.")
     store = selectors.open()
-    run_id = _by_id(store, named.run) if named.run is not None else _by_row(store, named, selectors)
+    run_id, own = (_by_id(store, named.run), None) if named.run is not None else _by_row(store, named, selectors)
     result, attempt = store.result(run_id), store.weights_folder(run_id)
     if result is None or attempt is None:
         raise UserError(f"The run {run_id} is not trained in {store.root}; train it with `ablations run`.")
@@ -88,6 +89,8 @@ def find_trained(named: Named, selectors: Selectors, tasks: Sequence[str] = ("tr
         raise UserError(f"The run {run_id} is an ensemble, which has no weights of its own. Name a member: {members}.")
     config = load_task(result.task).config_type.from_mapping(result.config or {})
     assert isinstance(config, RunConfig)
+    if own is not None:  # what was recorded is how the row decodes that came first
+        config = config.model_copy(update={"evaluation": own})
     return Trained(run_id, config, attempt, result)
 
 
@@ -119,29 +122,41 @@ def _by_id(store: Store, run: str) -> str:
     return fitting[0]
 
 
-def _by_row(store: Store, named: Named, selectors: Selectors) -> str:
+def _by_row(store: Store, named: Named, selectors: Selectors) -> tuple[str, EvaluationConfig | None]:
+    """The run, and how this row decodes where the record may tell another row's way."""
     name, seed, profile = str(named.study), named.seed, selectors.profile
     study = load_study(name)
     if named.row == BEST and BEST not in [variation.key for variation in study.variations]:
-        return _best(store, study, seed, profile)
+        return _best(store, study, seed, profile), None
     wanted = named.row or (study.base_row or study.variations[0]).key
     if selectors.corpus is None and not selectors.sets:
         known = _recorded(store, study.name, wanted, seed, profile)
         if len(known) == 1:
-            return known[0]
+            return known[0].run_id, _own_decoding(study, wanted, known[0])
     # Several sizes or corpora, or a removed queue: plan the study, which reads the corpus.
     chosen = choose(name, replace(selectors, rows=only_row(study, wanted)))
     runs = [run for run in chosen.plan.runs if run.row == wanted and seed in (None, run.seed)]
     if not runs:
         raise UserError(f"The study {study.name} has no row {wanted!r} with seed {seed}; see `ablations plan`.")
-    return runs[0].run_id
+    config = runs[0].config
+    return runs[0].run_id, config.evaluation if isinstance(config, RunConfig) else None
 
 
-def _recorded(store: Store, study: str, row: str, seed: int | None, profile: str | None) -> list[str]:
+def _own_decoding(study: Study, row: str, run: JobStatus) -> EvaluationConfig | None:
+    """How a row decodes a run that several rows share; None if it is the row's alone, as it was recorded."""
+    profiles = [m.profile for m in run.members if m.study == study.name and m.row == row]
+    if len({m.row for m in run.members}) == 1 or not profiles:
+        return None
+    selection = Selection(profile=profiles[0], rows=(only_row(study, row),))
+    config = resolve(study, selection, task_of(study))[0].config
+    return config.evaluation if isinstance(config, RunConfig) else None
+
+
+def _recorded(store: Store, study: str, row: str, seed: int | None, profile: str | None) -> list[JobStatus]:
     """Trained runs that the queue lists under this name; found without their training data."""
     named = _queued(store, study, row, profile)
     first = min((queued.seed for queued in named), default=None)
-    return [q.run_id for q in named if q.seed == (first if seed is None else seed) and store.result(q.run_id)]
+    return [q for q in named if q.seed == (first if seed is None else seed) and store.result(q.run_id)]
 
 
 def _queued(store: Store, study: str, row: str | None, profile: str | None) -> list[JobStatus]:

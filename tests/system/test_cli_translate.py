@@ -61,6 +61,25 @@ def test_rows_of_decoding_share_one_training_and_fill_a_table(cli: Cli, store: t
     assert len(table) == 4
 
 
+def test_a_row_translates_as_it_decodes_though_another_row_trained(cli: Cli, store: tuple[Path, Path]) -> None:
+    runs, study = store
+    (run,) = (runs / "runs").iterdir()
+    (text := study.parent / "text").write_text("the river is cold\na small house\n", encoding="utf-8")
+
+    def said(*words: object) -> str:
+        return cli("translate", *words, text, "--store", runs, "--scores", "--devices", "cpu:1").stdout
+
+    plain = ("--run", run.name, "--checkpoint", "last", "--length-penalty", "0.6")
+    expected = {
+        "base": said(*plain, "--beam-size", "2"),
+        "greedy": said(*plain, "--beam-size", "1"),
+        "alpha1": said("--run", run.name, "--checkpoint", "last", "--length-penalty", "1", "--beam-size", "2"),
+        "average": said("--run", run.name, "--checkpoint", "average:3", "--length-penalty", "0.6", "--beam-size", "2"),
+    }
+    assert len(set(expected.values())) == 3  # such a network writes the same with beams of 1 and 2
+    assert {row: said(study, "--row", row) for row in expected} == expected
+
+
 def test_the_best_row_is_named_by_its_score_on_dev(cli: Cli, tiny: Path, tmp_path: Path) -> None:
     """Without the training data. Every row has a score, so that there is a best one."""
     runs = tmp_path / "runs"
