@@ -3,9 +3,10 @@
 import csv
 import io
 import json
-import shutil
+import sqlite3
 import statistics
 import uuid
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -111,7 +112,8 @@ def test_the_same_file_again_changes_nothing_and_other_numbers_need_a_word(mixed
 def in_mlflow(store: Path) -> dict[str, object]:
     """The imported runs as MLflow shows them: name, tags of their place, scores, times."""
     copy = store / f"{uuid.uuid4()}.db"  # MLflow keeps a file open, even once `rebuild` has replaced it
-    shutil.copy(store / "mlflow.db", copy)
+    with closing(sqlite3.connect(store / "mlflow.db")) as db, closing(sqlite3.connect(copy)) as to:
+        db.backup(to)  # with what is not yet in the file itself
     client = MlflowClient(tracking_uri=f"sqlite:///{copy}")
     runs = client.search_runs([e.experiment_id for e in client.search_experiments()], "tags.imported LIKE '%'")
     return {
