@@ -18,6 +18,8 @@ from experiments.records import RUNNING, TrackedRun
 INTERVAL_S = 10.0
 PATIENCE_S = 120.0  # at the end, if another process has locked the database
 AGAIN_S = 1.0
+# In errors of SQLite whose cause is outside this program: they need no traceback
+MACHINES = ("locked", "disk is full", "readonly database", "disk I/O error", "unable to open database")
 log = logging.getLogger(__name__)
 
 
@@ -139,10 +141,11 @@ class Background:
             self._locked = self._locked or "locked" in str(error)
             if not self._complained:
                 self._complained = True
+                machines = isinstance(error, OSError) or any(words in str(error) for words in MACHINES)
                 log.warning(
                     "%s could not be written; the runs continue, `%s` adds them: %s",
                     self._name,
                     self._rebuild,
-                    error,
-                    exc_info=True,
+                    str(error).partition("\n")[0] if machines else error,
+                    exc_info=not machines,
                 )

@@ -6,6 +6,7 @@ import threading
 import time
 
 import pytest
+import sqlalchemy
 
 from experiments.jobs.coordinator.background import Background
 from experiments.records import TrackedRun
@@ -129,3 +130,22 @@ def test_what_is_not_written_at_the_end_is_said(caplog, message):
     assert time.monotonic() - began < 5
     assert background.synced() == []
     assert "not up to date in MLflow: 1." in caplog.text and "ablations rebuild" in caplog.text
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_a_full_disk_is_told_in_a_line_and_a_bug_with_its_traceback(tmp_path, caplog, full):
+    """The error is SQLAlchemy's: many lines, with the statement."""
+    engine = sqlalchemy.create_engine(f"sqlite:///{tmp_path / 'full.db'}")
+
+    class Database(Writer):
+        def sync(self, run):
+            with engine.begin() as connection:
+                connection.exec_driver_sql("PRAGMA max_page_count = 1" if full else "PRAGMA max_page_count")
+                connection.exec_driver_sql("CREATE TABLE runs (name TEXT)" if full else "no statement")
+
+    background = Background(Database, interval_s=100)
+    background.track(run("a", "FINISHED"))
+    background.close()
+    told, *_ = caplog.records
+    assert ("database or disk is full" in caplog.text) is full
+    assert (not told.exc_info) is full and ("\n" in told.getMessage()) is not full
