@@ -45,7 +45,7 @@ class Measure:
 
     values: tuple[float, ...]  # of the seeds that have one
     requested: int  # seeds of the plan; 0: the row is not scored on this set
-    # Why, per seed without a value: failed, diverged, running, waiting, nan, damaged, or "" for not done.
+    # Why, per seed without a value: failed, diverged, running, waiting, nan, infinite, damaged, or "" for not done.
     lacking: tuple[str, ...] = ()
     reported: float | None = None  # the paper's value
     change: float | None = None  # from base, over the same tokens and sentences (see comparable.change)

@@ -1,5 +1,6 @@
 """From a plan and a store to the table."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -166,7 +167,8 @@ def _measure(outcomes: Sequence[Outcome], column: Column) -> Measure:
 def _why(outcome: Outcome, column: Column) -> str:
     facts = outcome.scored[column.set].record
     if outcome.record is not None and facts is not None:
-        return "nan" if column.metric in facts.metrics else ""
+        value = facts.metrics.get(column.metric)
+        return "" if value is None else "nan" if math.isnan(value) else "infinite"
     if "" in outcome.harm or column.set in outcome.harm:
         return "damaged"
     state = outcome.run.state

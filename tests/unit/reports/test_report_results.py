@@ -46,6 +46,13 @@ def test_what_is_no_finite_number_is_not_measured(bench, value):
     assert outcome.measured("test", "bleu") is None
 
 
+@pytest.mark.parametrize(("value", "word"), [(float("nan"), "nan"), (float("inf"), "infinite"), (None, "")])
+def test_the_gap_of_a_number_that_is_not_finite_names_it(bench, value, word):
+    bench.row("base", scored={"metrics": {"perplexity": value, "bleu": 25.0}})
+    (row,) = bench.table().rows
+    assert row.measures["ppl"].lacking == (word,)
+
+
 @pytest.mark.parametrize("value", ["5.0", True, []])
 def test_scores_one_of_which_is_no_number_are_left_out_with_the_reason(bench, value):
     bench.row("base", scored={"metrics": {"perplexity": value, "bleu": 25.0}})
