@@ -17,7 +17,7 @@ from torch import Tensor
 from experiments.data.encoding.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from model.protocol import SearchState
 
-COLUMNS = 128  # U is a multiple of it: oneDNN builds a kernel for every shape of a product
+COLUMNS = 512  # U is a multiple of it: oneDNN builds a kernel for every shape of a product. 5 % faster than 128
 _SPECIAL = (PAD_ID, BOS_ID, EOS_ID, UNK_ID)  # every sentence has these, so they keep their numbers
 
 Pieces = NDArray[np.integer[Any]]  # of one sentence: ascending, the special symbols among them
