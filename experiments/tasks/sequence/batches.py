@@ -103,7 +103,8 @@ class Batches:
         source, target = self._plan.lengths
         mine = deal(source, target, batch, share)
         places = len(mine) * max(source[mine].max(initial=0), target[mine].max(initial=0))
-        parts = [mine] if places <= LARGEST * max_tokens else split(source, target, mine, max_tokens)
+        # One part is sorted as several are: the order of pairs decides on which of them a dropout's bits fall.
+        parts = split(source, target, mine, places if places <= LARGEST * max_tokens else max_tokens)
         dealt = (deal(source, target, part, (lane, self._lanes)) for part in parts for lane in range(self._lanes))
         return [part for part in dealt if len(part)] or [mine]
 

@@ -86,6 +86,16 @@ def test_a_batch_that_padding_makes_a_little_too_large_is_not_cut(store: Path) -
     assert all(max(p.source.numel(), p.target_input.numel()) <= 100 for step in STEPS for p in cut(step))
 
 
+@pytest.mark.parametrize("pinned", [0, 400])
+def test_the_pairs_of_a_batch_that_is_not_cut_are_in_the_order_of_their_lengths(store: Path, pinned: int) -> None:
+    """As those of a part are. Another order puts the same dropout on other pairs: other numbers."""
+    free = _batches(store, "fp32", pinned=pinned)
+    for step in STEPS:
+        (part,) = free(step)
+        lengths = torch.maximum((part.source != 0).sum(1), (part.target_output != 0).sum(1))
+        assert torch.equal(lengths, lengths.sort(stable=True).values)
+
+
 def test_a_network_whose_products_depend_on_the_data_keeps_its_free_shapes(store: Path) -> None:
     line = "N * (self_attention, experts(count=2))"
     config = RunConfig.from_mapping(
