@@ -14,20 +14,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from experiments.data.encoding.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from experiments.data.encoding.tokenizer import PAD_ID
 from model.protocol import SearchState
 
 COLUMNS = 512  # U is a multiple of it: oneDNN builds a kernel for every shape of a product. 5 % faster than 128
-_SPECIAL = (PAD_ID, BOS_ID, EOS_ID, UNK_ID)  # every sentence has these, so they keep their numbers
 
-Pieces = NDArray[np.integer[Any]]  # of one sentence: ascending, the special symbols among them
+# Of one sentence: ascending. Every sentence has the special symbols, so these keep their numbers.
+Pieces = NDArray[np.integer[Any]]
 
 
 class Allowed:
     """The pieces of a batch, ascending; then PAD, which fills the last columns and is blocked for all."""
 
     def __init__(self, of_sentences: Sequence[Pieces], like: Tensor) -> None:
-        pieces_U = np.unique(np.concatenate([_SPECIAL, *of_sentences]))
+        pieces_U = np.unique(np.concatenate(of_sentences))
         bias_BU = np.full((len(of_sentences), -(-len(pieces_U) // COLUMNS) * COLUMNS), -np.inf, np.float32)
         for row, pieces in zip(bias_BU, of_sentences, strict=True):
             row[np.searchsorted(pieces_U, pieces)] = 0
