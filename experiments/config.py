@@ -119,8 +119,6 @@ class TrainingConfig(Section):
     eval_steps: int = Field(0, ge=0, description="dev perplexity every so many steps; 0: only in evaluation")
 
 
-MOST_MAPPED = 256  # of evaluation.vocabulary_map
-ALWAYS_MAPPED = 100  # most frequent target pieces, which every sentence may produce with any map
 CHECKPOINTS = "last|best|average:[1-9][0-9]*"  # a regular expression of the allowed values
 
 
@@ -136,13 +134,6 @@ class EvaluationConfig(Section):
         "fp32",
         description="arithmetic of scoring and decoding; fp32 compares rows independently of their training precision; "
         "int8 on processors",
-    )
-    vocabulary_map: int = Field(
-        0,
-        ge=0,
-        le=MOST_MAPPED,
-        description="the search chooses among so many likely target pieces of each source piece and the most frequent; "
-        "0: all pieces",
     )
 
 
@@ -220,7 +211,6 @@ class RunConfig(TaskConfig):
     )
 
     needs_encoder: ClassVar[bool] = True  # which reads a source
-    maps_vocabulary: ClassVar[bool] = True  # which is learnt from pairs of text (evaluation)
 
     task: str = "translation"
     model: ModelConfig = ModelConfig()
@@ -288,15 +278,6 @@ class RunConfig(TaskConfig):
     def _reads_the_source(self) -> Self:
         if self.needs_encoder and not self.model.encoder:
             raise ValueError(f"model.encoder is empty: the task {self.task} needs an encoder, which reads the source")
-        return self
-
-    @model_validator(mode="after")
-    def _maps_vocabulary(self) -> Self:
-        if self.evaluation.vocabulary_map and not self.maps_vocabulary:
-            raise ValueError(
-                f"evaluation.vocabulary_map = {self.evaluation.vocabulary_map} is for translation: the task "
-                f"{self.task} has no pairs of text to learn it from. Leave it out, or set it to 0"
-            )
         return self
 
     @model_validator(mode="after")

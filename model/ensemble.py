@@ -24,11 +24,6 @@ class EnsembleState:
         for state in self.states:
             state.keep(sentences)
 
-    def restrict(self, pieces_U: Tensor, bias_BU: Tensor) -> None:
-        """Let every member choose among these pieces: its probabilities are of the sentence's own pieces."""
-        for state in self.states:
-            state.restrict(pieces_U, bias_BU)
-
 
 class Ensemble(Network):
     """Trained networks of one vocabulary. It decodes and measures; it is not trained.

@@ -118,8 +118,7 @@ class EncoderDecoder(Network):
         given = Given.decoder(memory_BSD, source_mask_BS, memory_BSD.dtype)
         if self.quick:
             return quick_state(self, self.decoder, self.target_embedding, given, room, self.config)
-        embed, output = lambda pieces: self._embed(pieces, self._roles[1]), self._embedding(self._roles[2])
-        ends = Ends(embed, self._finish, self.logits, output.rows, memory_BSD)
+        ends = Ends(lambda pieces: self._embed(pieces, self._roles[1]), self._finish, self.logits, memory_BSD)
         return Stepwise(self.decoder, ends, given, room)
 
     def decode_step(self, tokens_BK: Tensor, state: SearchState, visible_BKTK: Tensor | None = None) -> Tensor:

@@ -1,6 +1,6 @@
 """What the harness asks of a network: the contract that training, search, scoring and export use.
 
-Shapes: B sentences, S source, T target, K beams, D width, W vocabulary, U some of its pieces. Masks: True = may attend.
+Shapes: B sentences, S source, T target, K beams, D width, W vocabulary. Masks: True = may attend.
 """
 
 from abc import ABC, abstractmethod
@@ -19,10 +19,6 @@ class SearchState(Protocol):
 
     def keep(self, sentences: Sequence[int]) -> None:
         """Keep only the named sentences, in the order of the names."""
-
-    def restrict(self, pieces_U: Tensor, bias_BU: Tensor) -> None:
-        """From now on `next_logits` gives the scores of these pieces alone, (B, K, U), plus each sentence's bias: −inf
-        for a piece that the sentence may not produce."""
 
 
 class Network(nn.Module, ABC):
@@ -83,4 +79,4 @@ class Network(nn.Module, ABC):
 
     @abstractmethod
     def next_logits(self, hidden_BKD: Tensor, state: SearchState) -> Tensor:
-        """`logits` for the result of `decode_step`: (B, K, D) → (B, K, W), or (B, K, U) of a restricted state."""
+        """`logits` for the result of `decode_step`: (B, K, D) → (B, K, W)."""

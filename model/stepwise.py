@@ -1,7 +1,6 @@
 """The state of a search, one position at a time, for any architecture. model/fast has quicker ones, equal by test.
 
-Shapes: B sentences, T time steps, K beams, R = B·K rows, D d_model, W vocabulary, U some of it. Masks: True = may
-attend.
+Shapes: B sentences, T time steps, K beams, R = B·K rows, D d_model, W vocabulary. Masks: True = may attend.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +10,6 @@ import torch
 from torch import Tensor
 
 from model.parts.masks import blocking_bias
-from model.parts.restricted import RestrictedLogits
 from model.stack import Stack
 from model.sublayers.contract import Given, Now, Room, State
 
@@ -22,7 +20,6 @@ class Ends(NamedTuple):
     embed: Callable[[Tensor], Tensor]  # pieces (R,) → (R, D)
     finish: Callable[[Tensor], Tensor]  # the decoder's output (…, D) → hidden states
     logits: Callable[[Tensor], Tensor]  # hidden states → (…, W)
-    logits_of: Callable[[Tensor], Callable[[Tensor], Tensor]]  # some pieces (U,) → the same over these: → (…, U)
     like: Tensor  # (…, D), for the type and the device
 
 
@@ -35,12 +32,7 @@ class Stepwise:
         self.layers: list[list[State]] = [layer.start(given, room) for layer in decoder]
         self.positions_TD = decoder.positions(ends.like.new_zeros(1, room.max_steps, ends.like.shape[-1]))[0]
         self.given = given._replace(memory_BMD=None)  # states hold what they need of it
-        self.restricted: RestrictedLogits | None = None
         self.step = 0
-
-    def restrict(self, pieces_U: Tensor, bias_BU: Tensor) -> None:
-        """Let `next_logits` give these pieces alone (SearchState.restrict)."""
-        self.restricted = RestrictedLogits(self.ends.logits_of(pieces_U), bias_BU.unsqueeze(1))
 
     def keep(self, sentences: Sequence[int]) -> None:
         """Keep only the named sentences, in the order of the names."""
@@ -48,8 +40,6 @@ class Stepwise:
         for state in (state for states in self.layers for state in states):
             state.keep(index)
         self.given = Given(self.given.causal, *(None if x is None else x[index] for x in self.given[1:]))
-        if self.restricted is not None:
-            self.restricted = self.restricted.keep(index)
         self.num_sentences = len(sentences)
 
     def decode_step(self, tokens_BK: Tensor, visible_BKTK: Tensor | None) -> Tensor:
@@ -65,8 +55,6 @@ class Stepwise:
 
     def next_logits(self, hidden_BKD: Tensor) -> Tensor:
         """(B, K, D) → (B, K, W), contiguous: without the columns of padding, which lie between the rows."""
-        if self.restricted is not None:
-            return self.restricted(hidden_BKD)
         return self.ends.logits(hidden_BKD).contiguous()
 
     def _past(self, visible_BKTK: Tensor | None) -> tuple[Tensor | None, Tensor | None]:

@@ -28,7 +28,6 @@ def export(
             help="For this program, or, of a language model, for Hugging Face's transformers.",
         ),
     ] = "own",
-    vocabulary_map: options.VocabularyMap = None,
     selectors: Annotated[Selectors, options.Without(("rows", "seeds"))],
     as_json: options.Json = False,
 ) -> None:
@@ -49,13 +48,10 @@ def export(
     about: dict[str, Any] = {"run_id": found.run_id, "choice": choice, "facts": facts}
     layout = None
     if form == "own":
-        config, mapped = choose_run.with_map(found, selectors.open(), vocabulary_map)
         from experiments.evaluation.trained.export import export as write
 
-        write(config, found.attempt, folder, vocabulary_map=mapped, **about)
+        write(found.config, found.attempt, folder, **about)
     else:
-        if vocabulary_map:
-            raise UserError("--vocabulary-map is for translation, and --format huggingface for language models.")
         from experiments.evaluation.trained.huggingface.folder import export as write_theirs
 
         layout = write_theirs(found.config, found.attempt, folder, **about)

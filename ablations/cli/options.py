@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
-from experiments.config import CHECKPOINTS, MOST_MAPPED, InferencePrecision
+from experiments.config import CHECKPOINTS, InferencePrecision
 from experiments.errors import UserError
 
 
@@ -123,16 +123,6 @@ Checkpoint = Annotated[
     typer.Option(metavar="last|best|average:K", callback=_checkpoint, help="The run's own choice if unset."),
 ]
 Precision = Annotated[str, typer.Option(metavar="fp32|bf16|int8|auto", callback=_precision, help="Arithmetic.")]
-
-VocabularyMap = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        min=0,
-        max=MOST_MAPPED,
-        help="Choose among N likely target pieces of each source piece; 0: all. The run's own if unset.",
-    ),
-]
 
 OPTIONS = {  # options of dataclass fields by name, in the order of --help
     "run": typer.Option("--run", metavar="RUN_ID", help="A trained run, or the beginning of its id."),

@@ -48,7 +48,6 @@ def translate(
     ] = False,
     checkpoint: options.Checkpoint = None,
     precision: options.Precision = "fp32",
-    vocabulary_map: options.VocabularyMap = None,
     devices: options.Devices = "auto",
     selectors: Annotated[Selectors, options.Without(("rows", "seeds"))],
     as_json: options.Json = False,
@@ -58,7 +57,7 @@ def translate(
         raise UserError(f"--over-long {over_long}: write refuse or skip.")
     named, files = choose_run.study_first(named, words or (), ["FILE"], without=model is not None)
     input_ = Path(files[0]) if files else None
-    translator = _load(model, named, selectors, checkpoint, precision, devices, vocabulary_map)
+    translator = _load(model, named, selectors, checkpoint, precision, devices)
     from dataclasses import replace
 
     beam = beam_size or max(translator.settings.beam_size, nbest)
@@ -90,21 +89,17 @@ def _load(
     checkpoint: str | None,
     precision: str,
     devices: str,
-    vocabulary_map: int | None,
 ) -> "Translator":
     choose_run.only_model(model, named, checkpoint)
     spec = choose_run.device_spec(devices)
     if model is not None:
         from experiments.evaluation.trained.translator import Translator
 
-        return Translator.load(model, spec, precision, vocabulary_map)
+        return Translator.load(model, spec, precision)
     found = choose_run.find_trained(named, selectors)
-    config, folder = choose_run.with_map(found, selectors.open(), vocabulary_map)
-    from experiments.data.encoding.vocabulary_map import read_map
     from experiments.evaluation.trained.translator import Translator
 
-    mapped = None if folder is None else read_map(folder, config.evaluation.vocabulary_map)
-    return Translator.of_run(config, found.attempt, spec, precision, checkpoint, mapped)
+    return Translator.of_run(found.config, found.attempt, spec, precision, checkpoint)
 
 
 def _lines(path: Path | None) -> Iterator[str]:

@@ -94,24 +94,6 @@ def find_trained(named: Named, selectors: Selectors, tasks: Sequence[str] = ("tr
     return Trained(run_id, config, attempt, result)
 
 
-def with_map(found: Trained, store: Store, size: int | None) -> tuple[RunConfig, Path | None]:
-    """The run's configuration with a vocabulary map of this size, and the map's folder; None: the run's own size.
-
-    Raises UserError if the task has no such map, or if the store does not have the corpus to learn it from.
-    """
-    config = found.config
-    if size is not None and (size or config.maps_vocabulary):
-        if not config.maps_vocabulary:
-            raise UserError(f"--vocabulary-map is for translation; the run {found.run_id} belongs to {config.task}.")
-        changed = config.evaluation.model_copy(update={"vocabulary_map": size})
-        config = config.model_copy(update={"evaluation": changed})
-    if not config.evaluation.vocabulary_map:
-        return config, None
-    from experiments.tasks.sequence.encoded import map_of_translation
-
-    return config, map_of_translation(config, found.result.inputs or {}, store.corpora)
-
-
 def _by_id(store: Store, run: str) -> str:
     known = sorted(path.parent.name for path in store.runs.glob(f"*/{FILE}"))
     fitting = [run_id for run_id in known if run_id.startswith(run)]

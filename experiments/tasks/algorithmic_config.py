@@ -31,8 +31,6 @@ class AlgorithmicConfig(RunConfig):
         RunConfig.setting_roles, not_in_run_id=(*NOT_IN_RUN_ID, *_OF_CORPUS)
     )
 
-    maps_vocabulary: ClassVar[bool] = False
-
     task: str = "algorithmic"
     data: AlgorithmicData = AlgorithmicData()
     evaluation: AlgorithmicEvaluation = AlgorithmicEvaluation()

@@ -58,8 +58,7 @@ class Task(ABC):
 
      - `train` must be resumable: called again with the same config it continues from the last complete checkpoint
        (`context.earlier`), and must reach the numbers of an uninterrupted run.
-     - `train` writes only in `context.folder`, `evaluate` only in its `folder` (and what can be shared, once, where
-       `prepare` writes); both report through `context.emit`.
+     - `train` writes only in `context.folder`, `evaluate` only in its `folder`; both report through `context.emit`.
      - An evaluation may have parts (`evaluation_code`, `evaluate_part`): likelihood, decode, score. A part reads what
        the parts before it have written, so that each can be made again alone.
      - A user's mistake raises UserError; any other error is a bug and keeps its traceback.

@@ -38,7 +38,6 @@ class LanguageConfig(RunConfig):
     """Defaults are those of the paper's base without its encoder and its smoothing, and frozen like base's."""
 
     needs_encoder: ClassVar[bool] = False
-    maps_vocabulary: ClassVar[bool] = False
 
     task: str = "language_modelling"
     model: LanguageModel = LanguageModel()

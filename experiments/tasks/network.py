@@ -19,13 +19,8 @@ OF_WEIGHTS = ("checkpoint", "precision", "checkpoint_steps", "eval_steps")  # ev
 
 
 def evaluation_settings(config: RunConfig) -> dict[str, Any]:
-    """Those of `config.evaluation` but the sets, with the spacing of checkpoints only where it decides the weights.
-
-    A setting that is newer than the stores is left out where it is off, so that their evaluations keep their names.
-    """
+    """Those of `config.evaluation` but the sets, with the spacing of checkpoints only where it decides the weights."""
     settings = config.evaluation.model_dump(mode="json", exclude={"sets"})
-    if not settings["vocabulary_map"]:
-        del settings["vocabulary_map"]
     if config.evaluation.checkpoint != "last":
         settings |= {"checkpoint_steps": config.training.checkpoint_steps}
     if config.evaluation.checkpoint == "best":

@@ -53,8 +53,6 @@ class ParsingConfig(RunConfig):
         RunConfig.setting_roles, not_in_run_id=(*NOT_IN_RUN_ID, "data.train_extra", "data.builtin_extra")
     )
 
-    maps_vocabulary: ClassVar[bool] = False
-
     task: str = "parsing"
     model: ParsingModel = ParsingModel()
     data: TreeData = TreeData()

@@ -1,7 +1,6 @@
 """The decoder's caches during a beam search.
 
-Shapes: B sentences, S source, T time steps, K beams, H heads, N = B·H; keys and values end in their width n (d_k, d_v),
-D d_model, W vocabulary, U some of its pieces.
+Shapes: B sentences, S source, T time steps, K beams, H heads, N = B·H; keys and values end in their width n (d_k, d_v).
 
 Beams are never reordered. A beam's past is a path through (time, beam) slots. Each query is compared with all slots of
 its sentence; a bias blocks the slots that are not its ancestors. Keys and values of the source are stored once per
@@ -17,7 +16,6 @@ from torch import Tensor, nn
 
 from model.parts.autocast import without_autocast
 from model.parts.embedding import Embedding
-from model.parts.restricted import RestrictedLogits
 from model.stepwise import check_ancestors
 
 if TYPE_CHECKING:
@@ -80,7 +78,6 @@ class DecoderState:
     embedding: Embedding
     final_norm: nn.Module
     step: int = 0
-    restricted: RestrictedLogits | None = None
 
     def __post_init__(self) -> None:
         self.num_sentences, self.num_heads = self.layers[0].memory_keys.shape[:2]
@@ -89,11 +86,6 @@ class DecoderState:
     def max_steps(self) -> int:
         """Number of steps for which the caches have room."""
         return self.positions_TD.shape[0]
-
-    def restrict(self, pieces_U: Tensor, bias_BU: Tensor) -> None:
-        """Let `next_logits` give these pieces alone (SearchState.restrict)."""
-        product = self.weights.output_of(self.embedding, pieces_U)
-        self.restricted = RestrictedLogits(product, bias_BU.unsqueeze(1))
 
     def keep(self, sentences: Sequence[int]) -> None:
         """Keep only the named sentences, in the order of the names.
@@ -107,8 +99,6 @@ class DecoderState:
         self.layers = [cache.keep(len(sentences), places, movers, self.step) for cache in self.layers]
         if self.source_bias_B11S is not None:
             self.source_bias_B11S = self.source_bias_B11S[torch.tensor(sentences, device=device)]
-        if self.restricted is not None:
-            self.restricted = self.restricted.keep(torch.tensor(sentences, device=device))
         self.__post_init__()
 
     def decode_step(self, tokens_BK: Tensor, visible_BKTK: Tensor | None) -> Tensor:
@@ -123,8 +113,6 @@ class DecoderState:
     def next_logits(self, hidden_BKD: Tensor) -> Tensor:
         """(B, K, D) → (B, K, W)."""
         with without_autocast(hidden_BKD.device):
-            if self.restricted is not None:
-                return self.restricted(hidden_BKD)
             logits_RW = self.weights.output(hidden_BKD.flatten(0, 1))
         return logits_RW.view(*hidden_BKD.shape[:2], -1)
 

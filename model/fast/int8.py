@@ -9,10 +9,9 @@ rows it would. Scaled back, m s (q W_qᵀ) + b is about x Wᵀ + b: the dynamic 
 (quantized.linear_dynamic, whose tensors are deprecated), need the same work around them and 20 µs more a call
 (onednn.qlinear_pointwise), or keep activations in bf16 and are slower than fp32 from 16 rows on (_weight_int8pack_mm).
 
-Shapes: R rows, D inputs, F outputs, U some of them.
+Shapes: R rows, D inputs, F outputs.
 """
 
-import copy
 import functools
 
 import torch
@@ -49,14 +48,6 @@ class Int8Product:
         if self.relu:
             y_RF.relu_()
         return y_RF.view(*x.shape[:-1], len(self.scale_F))
-
-    def rows(self, rows_U: Tensor) -> "Int8Product":
-        """The same for these outputs alone: (…, D) → (…, U)."""
-        chosen = copy.copy(self)
-        chosen.weight_DF = self.weight_DF.mT[rows_U].mT
-        chosen.scale_F = self.scale_F[rows_U]
-        chosen.bias_F = None if self.bias_F is None else self.bias_F[rows_U]
-        return chosen
 
 
 def _as_floats(sums_RF: Tensor, dtype: torch.dtype) -> Tensor:

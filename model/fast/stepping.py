@@ -19,7 +19,6 @@ from model.config import ModelConfig
 from model.fast.caches import DecoderState, LayerCache
 from model.fast.int8 import Int8Product
 from model.fast.packed import Projection
-from model.parts.embedding import Embedding
 from model.parts.masks import BLOCKED
 from model.parts.residual import Residual
 from model.sublayers.attention import CrossAttention, SelfAttention
@@ -41,8 +40,7 @@ class StepWeights:
         self.layers = [_LayerWeights(layer, config, dtype) for layer in layers]
         # On a processor logits are not bf16: it has three digits, and 4 % of multi30k's translations would change.
         narrow = output_FD.is_cuda or dtype == torch.int8
-        self.output_dtype = dtype if narrow else output_FD.dtype
-        self.output = _product(output_FD, None, self.output_dtype)
+        self.output = _product(output_FD, None, dtype if narrow else output_FD.dtype)
         self.dtype, self.config = dtype, config
         self.largest = config.d_model * config.d_ff  # elements of a layer's largest matrix
         # On a processor attention stays in fp32: oneDNN builds a new kernel for each number of positions.
@@ -51,12 +49,6 @@ class StepWeights:
         self.zero_bias, self.blocked_bias = (
             torch.tensor(value, dtype=self.attention_dtype, device=output_FD.device) for value in (0.0, BLOCKED)
         )
-
-    def output_of(self, embedding: Embedding, pieces_U: Tensor) -> Product:
-        """The softmax's product for some of its pieces: (R, D) → (R, U)."""
-        if embedding.product is not None:
-            return embedding.rows(pieces_U)
-        return Projection(embedding.weight[pieces_U], None, self.output_dtype)
 
     def folds(self, sentences: int, positions: int) -> bool:
         """Whether folded cross-attention (folded.py) is faster for this number of sentences and source positions."""

@@ -1,26 +1,12 @@
-"""Embeddings, tied with the softmax (section 3.4).
-
-Shapes: B sentences, T positions, D width, W vocabulary, U some of it.
-"""
+"""Embeddings, tied with the softmax (section 3.4). Shapes: B sentences, T positions, D width, W vocabulary."""
 
 from collections.abc import Callable
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 ROW_MULTIPLE = 64  # matrix kernels are faster for multiples of it
-
-
-class Product(Protocol):
-    """The softmax's product, computed otherwise than in fp32."""
-
-    def __call__(self, hidden_D: Tensor, /) -> Tensor:
-        """(…, D) → (…, W)."""
-
-    def rows(self, pieces_U: Tensor) -> Callable[[Tensor], Tensor]:
-        """The same for these pieces alone: (…, D) → (…, U)."""
 
 
 class Embedding(nn.Module):
@@ -38,7 +24,7 @@ class Embedding(nn.Module):
         self.scale = width**0.5 if scale is None else scale
         self.fixnorm = fixnorm
         self.weight = nn.Parameter(torch.empty(rows, width))
-        self.product: Product | None = None  # replaces the softmax's in inference: model/fast/int8
+        self.product: Callable[[Tensor], Tensor] | None = None  # replaces the softmax's in inference: model/fast/int8
 
     def forward(self, pieces_BT: Tensor) -> Tensor:
         """(B, T) piece ids → (B, T, D)."""
@@ -62,13 +48,6 @@ class Embedding(nn.Module):
         if self.product is not None:
             return self.product(hidden_D)
         return F.linear(hidden_D, self.matrix)[..., : self.vocab_size]
-
-    def rows(self, pieces_U: Tensor) -> Callable[[Tensor], Tensor]:
-        """`logits` over these pieces alone: (…, D) → (…, U)."""
-        if self.product is not None:
-            return self.product.rows(pieces_U)
-        weight_UD = self.matrix[pieces_U]
-        return lambda hidden_D: F.linear(hidden_D, weight_UD)
 
     def initialise(self) -> None:
         """N(0, 1/√width); U(±0.01) where lengths are fixed, as in the authors' code; padding rows 0."""

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ablations.study.messages import number
-from experiments.config import ALWAYS_MAPPED, RunConfig, flatten
+from experiments.config import flatten
 from experiments.identity import without_runs
 from experiments.store.results import Data, EvaluationResult
 from reports.results.results import Outcome, Scored
@@ -14,10 +14,6 @@ from reports.table.settings import between, show, unexpected
 INT8_COSTS = (
     "Measured where it was introduced (multi30k, 2.4 million parameters): BLEU on test_2016 29.03, 29.07 in fp32; "
     "the same text in 92 of 100 sentences."
-)
-MAP_COSTS = (
-    "Measured where it was introduced (multi30k, 8,000 pieces): BLEU on test_2016 38.35 with 50 pieces, 38.13 without; "
-    "the same text in 73 of 100 sentences."
 )
 
 
@@ -165,7 +161,6 @@ def decoding(table: Table) -> Iterator[str]:
     if narrow:
         which = "" if len(narrow) == len(table.rows) else f": {', '.join(narrow)}"
         yield f"Evaluated with products in 8 bits (int8){which}. {INT8_COSTS}"
-    yield from _mapped(table)
     others: dict[str, list[str]] = {}
     for row in table.rows:
         outcome = next((o for o in row.outcomes if o.record is not None), row.outcomes[0])
@@ -180,23 +175,6 @@ def decoding(table: Table) -> Iterator[str]:
 
 def _in_8_bits(outcome: Outcome) -> bool:
     return any(scored.record is not None and scored.record.precision == "int8" for scored in outcome.scored.values())
-
-
-def _mapped(table: Table) -> Iterator[str]:
-    """Rows whose search chose among some pieces, with the number for each source piece."""
-    sizes: dict[int, list[str]] = {}
-    for row in table.rows:
-        config = row.outcomes[0].run.config
-        size = config.evaluation.vocabulary_map if isinstance(config, RunConfig) else 0
-        if size and any(scored.record for outcome in row.outcomes for scored in outcome.scored.values()):
-            sizes.setdefault(size, []).append(row.key)
-    for size, rows in sizes.items():
-        which = "" if len(rows) == len(table.rows) else f": {', '.join(rows)}"
-        best = number(size, "most probable target piece")
-        yield (
-            f"Decoded with a vocabulary map: the search chose among the {best} of each source piece and the "
-            f"{ALWAYS_MAPPED} most frequent ones; perplexity is over all pieces{which}. {MAP_COSTS}"
-        )
 
 
 def _settings_of(outcome: Outcome) -> dict[str, Any]:

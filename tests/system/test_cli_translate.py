@@ -126,17 +126,6 @@ def test_an_exported_folder_needs_no_store(cli: Cli, store: tuple[Path, Path], t
     assert "not empty" in cli("export", tmp_path / "model", "--run", run.name, "--store", runs, code=2).stderr
 
 
-def test_a_vocabulary_map_is_exported_with_the_model(cli: Cli, tiny: Path, tmp_path: Path) -> None:
-    runs, text = tmp_path / "runs", tmp_path / "input.txt"
-    cli("run", tiny, "--store", runs, "--devices", "cpu:2", "--rows", "base")
-    text.write_text("The old dog sleeps.\n", encoding="utf-8")
-    named = ("--study", tiny, "--row", "base", "--store", runs, "--vocabulary-map", "3")
-    expected = cli("translate", text, *named, "--devices", "cpu:1").stdout
-    cli("export", tmp_path / "model", *named)
-    shutil.rmtree(runs)
-    assert cli("translate", text, "--model", tmp_path / "model", "--devices", "cpu:1").stdout == expected
-
-
 def test_attention_is_drawn_and_kept_as_an_artifact(cli: Cli, store: tuple[Path, Path], tmp_path: Path) -> None:
     runs, study = store
     figure = tmp_path / "figure.png"
@@ -176,8 +165,6 @@ def test_a_recurrent_row_draws_the_attention_that_it_has_and_names_what_it_lacks
         (("--checkpoint", "bset"), "--checkpoint bset: write last, best or average:K"),
         (("--checkpoint", "average:0"), "--checkpoint average:0: write last"),
         (("--precision", "float32"), "--precision float32: write fp32, bf16, int8 or auto"),
-        (("--vocabulary-map", "300"), "Invalid value for '--vocabulary-map'"),
-        (("--study", "search.toml", "--vocabulary-map", "5"), "learnt from the run's training pairs"),
         (("--model", "exported", "--checkpoint", "best"), "leave out --checkpoint"),
         (("--study", "search.toml", "--checkpoint", "best"), "has none with a measured perplexity on dev"),
     ],

@@ -2,7 +2,6 @@
 <root>/<digest>/facts.json                     what was read, kept, dropped; rates; sums of the tokenizers
                /tokenizer.model                or source.model and target.model where vocabularies are separate
                /train/                         pairs.py says how pieces are laid out
-               /vocabulary-map-1/              once a search used one: vocabulary_map.py
                /sets/<name>-<set digest>/      an evaluated set: pieces, source.txt, target.txt, facts.json
 """
 

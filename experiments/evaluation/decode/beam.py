@@ -26,7 +26,6 @@ from torch import Tensor
 
 from experiments.data.encoding.tokenizer import EOS_ID
 from experiments.evaluation.decode.alive import Alive
-from experiments.evaluation.decode.allowed import Allowed, Pieces
 from experiments.evaluation.decode.candidates import NEVER, best_of_logits
 from experiments.evaluation.decode.finished import Finished, length_penalty
 from experiments.evaluation.decode.hypothesis import Hypothesis, read_back
@@ -40,8 +39,7 @@ class Decodable(Protocol):
 
      - `encode`: piece ids (B, S), with a mask that is False at padding (None: no padding) → memory (B, S, D).
      - `start_decoding`: a state for `max_steps` steps of `beam_size` beams per sentence. The search passes it back
-       unchanged, except `state.keep(sentences)`: drop all other sentences; and, where pieces are restricted,
-       `state.restrict` (model/protocol.py). ValueError if max_steps is impossible.
+       unchanged, except `state.keep(sentences)`: drop all other sentences. ValueError if max_steps is impossible.
      - `decode_step`: reads one more piece per beam (B, K) at step t → hidden states (B, K, D). Beams keep their places:
        `visible_BKTK` (B, K, t + 1, K) marks the (time, beam) slots that are each beam's own past.
      - `next_logits`: hidden states of `decode_step` → scores of the next piece (B, K, W), before the softmax.
@@ -89,15 +87,13 @@ def beam_search(
     settings: SearchSettings,
     check_every: int = 1,
     after_check: Callable[[int], None] | None = None,
-    allowed: Sequence[Pieces] | None = None,
 ) -> list[list[Hypothesis]]:
     """Translate one batch: for each sentence its `nbest` hypotheses, best first.
 
-    limits: the longest output of each sentence, EOS counted. allowed: the pieces that each may produce; all if None.
-    Every `check_every` steps the search determines which
+    limits: the longest output of each sentence, EOS counted. Every `check_every` steps the search determines which
     sentences have ended (this waits for the device), and calls `after_check` with their number.
     """
-    return _Batch(model, source_BS, source_mask_BS, limits, settings, allowed).run(check_every, after_check)
+    return _Batch(model, source_BS, source_mask_BS, limits, settings).run(check_every, after_check)
 
 
 class _Batch:
@@ -110,7 +106,6 @@ class _Batch:
         source_mask_BS: Tensor | None,
         limits: Sequence[int],
         settings: SearchSettings,
-        allowed: Sequence[Pieces] | None,
     ) -> None:
         self.model, self.settings = model, settings
         memory_BSD = model.encode(source_BS, source_mask_BS)
@@ -118,9 +113,6 @@ class _Batch:
         self.state = model.start_decoding(
             memory_BSD, source_mask_BS, beam_size=settings.beam_size, max_steps=max(limits)
         )
-        self.allowed = None if allowed is None else Allowed(allowed, like)
-        if self.allowed is not None:
-            self.allowed.restrict(self.state)
         self.alive = Alive.start(len(limits), settings.beam_size, like)
         self.finished = Finished.empty(len(limits), settings.nbest, like)
         self.sentences, self.limits = list(range(len(limits))), list(limits)
@@ -154,8 +146,6 @@ class _Batch:
         log_prob_BC, token_BC, parent_BC = best_of_logits(
             alive.log_prob_BK[:, :used], logits_BKW, self.settings.num_candidates
         )
-        if self.allowed is not None:
-            token_BC = self.allowed.pieces(token_BC)
         ends_BC = token_BC == EOS_ID
         if ends_BC.is_cuda or ends_BC.any():  # a check on a GPU costs more than adding nothing
             self.any_ended = True

@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
-from experiments.data.encoding.vocabulary_map import VocabularyMap
 from experiments.device import Device
 from experiments.errors import Preempted
 from experiments.evaluation.decode.beam import SearchSettings, beam_search
@@ -34,7 +33,6 @@ def translate(
     settings: SearchSettings,
     device: Device,
     *,
-    vocabulary_map: VocabularyMap | None = None,
     max_batch_slots: int | None = None,
     progress: Progress | None = None,
     should_stop: Callable[[], bool] | None = None,
@@ -42,9 +40,8 @@ def translate(
     """The hypotheses of each source (pieces without EOS, which is added here), best first, in the order of the input.
 
     An empty source gives one empty hypothesis without using the model. The result does not depend on `max_batch_slots`
-    or on the other sources: exactly in float64, up to ties of scores in fp32. With a map a hypothesis has only pieces
-    of its source. Raises UserError with the line number for a source too long for the model's position table, and
-    Preempted if `should_stop()` is true.
+    or on the other sources: exactly in float64, up to ties of scores in fp32. Raises UserError with the line number for
+    a source too long for the model's position table, and Preempted if `should_stop()` is true.
     """
     limits = [
         _limit(model.config, check_length(model.config, source, line, "source"), settings)
@@ -75,7 +72,6 @@ def translate(
                 settings,
                 CHECK_EVERY[device.torch_device.type],
                 after_check,
-                None if vocabulary_map is None else [vocabulary_map.pieces(sources[i]) for i in batch],
             )
         for i, hypotheses in zip(batch, found, strict=True):
             results[i] = hypotheses

@@ -3,11 +3,9 @@
 config.json                     the run's configuration, its identity, and its code version
 final/model.safetensors         weights; meta.json beside them has their hash
 final/tokenizer.model           or source.model and target.model: SentencePiece, or the name of bytes
-vocabulary-map-1/               where decoding uses one (experiments/data/encoding/vocabulary_map.py)
 README.md                       how to use it
 """
 
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -56,19 +54,9 @@ Programs of Hugging Face read what `ablations export --format huggingface` write
 
 
 def export(
-    config: RunConfig,
-    attempt: Path,
-    folder: Path,
-    *,
-    run_id: str,
-    choice: str,
-    facts: Mapping[str, Any],
-    vocabulary_map: Path | None = None,
+    config: RunConfig, attempt: Path, folder: Path, *, run_id: str, choice: str, facts: Mapping[str, Any]
 ) -> None:
-    """Write the model of an attempt to `folder`, which must be new or empty. Raises UserError.
-
-    vocabulary_map: the folder of the map (vocabulary_map.py) that `config.evaluation` uses, if it uses one.
-    """
+    """Write the model of an attempt to `folder`, which must be new or empty. Raises UserError."""
     model = loaded(config, attempt, folder, choice)
     tokenizers = list(dict.fromkeys(model_names(config.model.shared_vocabulary)))
     with explain_os_errors(f"write {folder}"):
@@ -76,8 +64,6 @@ def export(
         checkpoint.save_weights(folder / "final", checkpoint.model_tensors(model), {"run_id": run_id})
         for name in tokenizers:
             checkpoint.add_file(folder / "final", name, (attempt / "final" / name).read_bytes())
-        if vocabulary_map is not None:
-            shutil.copytree(vocabulary_map, folder / vocabulary_map.name)
         write_json(
             folder / "config.json",
             {

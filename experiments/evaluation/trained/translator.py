@@ -12,7 +12,6 @@ from pathlib import Path
 
 from experiments.config import DeviceSpec, RunConfig
 from experiments.data.encoding.tokenizer import Tokenizer
-from experiments.data.encoding.vocabulary_map import NAME, VocabularyMap, read_map
 from experiments.device import Device
 from experiments.errors import UserError
 from experiments.evaluation.decode.beam import SearchSettings
@@ -39,56 +38,28 @@ class Translator:
     """Translates lines of text. `settings` are the run's own; each call may give others."""
 
     def __init__(
-        self,
-        model: Network,
-        tokenizers: tuple[Tokenizer, Tokenizer],
-        device: Device,
-        settings: SearchSettings,
-        vocabulary_map: VocabularyMap | None = None,
+        self, model: Network, tokenizers: tuple[Tokenizer, Tokenizer], device: Device, settings: SearchSettings
     ) -> None:
         self.model, self.device, self.settings = model, device, settings
-        self.vocabulary_map = vocabulary_map
         self.source_tokenizer, self.target_tokenizer = tokenizers
 
     @classmethod
     def of_run(
-        cls,
-        config: RunConfig,
-        attempt: Path,
-        spec: DeviceSpec,
-        precision: str = "fp32",
-        choice: str | None = None,
-        vocabulary_map: VocabularyMap | None = None,
+        cls, config: RunConfig, attempt: Path, spec: DeviceSpec, precision: str = "fp32", choice: str | None = None
     ) -> "Translator":
         """Load from the folder of the attempt that trained; `choice` of checkpoint: the configuration's if None."""
         device = Device.open(spec, precision)
         model = load_chosen(config, choice, attempt, device)
         asked = config.evaluation
         search = SearchSettings(asked.beam_size, asked.length_penalty, asked.max_extra_length)
-        return cls(model, load_tokenizers(config, attempt), device, search, vocabulary_map)
+        return cls(model, load_tokenizers(config, attempt), device, search)
 
     @classmethod
-    def load(
-        cls,
-        folder: Path | str,
-        spec: DeviceSpec | None = None,
-        precision: str = "fp32",
-        vocabulary_map: int | None = None,
-    ) -> "Translator":
-        """Load from a folder of `ablations export`. Raises UserError for another or a damaged folder.
-
-        vocabulary_map: target pieces for each source piece; 0: no map; None: as it was exported.
-        """
+    def load(cls, folder: Path | str, spec: DeviceSpec | None = None, precision: str = "fp32") -> "Translator":
+        """Load from a folder of `ablations export`. Raises UserError for another or a damaged folder."""
         attempt = Path(folder)
         config = exported_config(attempt, RunConfig, "translation")
-        size = config.evaluation.vocabulary_map if vocabulary_map is None else vocabulary_map
-        if size and not (attempt / NAME).is_dir():
-            raise UserError(
-                f"{attempt} was exported without a vocabulary map. Export it again with --vocabulary-map {size}, or "
-                "translate without one."
-            )
-        mapped = read_map(attempt / NAME, size) if size else None
-        return cls.of_run(config, attempt, spec or DeviceSpec(), precision, "last", mapped)
+        return cls.of_run(config, attempt, spec or DeviceSpec(), precision, "last")
 
     def translate(self, lines: Iterable[str], settings: SearchSettings | None = None) -> list[str]:
         """The best translation of each line; an empty line stays empty."""
@@ -120,14 +91,7 @@ class Translator:
                 if progress is not None:
                     progress(before + done)
 
-            found = translate(
-                self.model,
-                sources,
-                settings or self.settings,
-                self.device,
-                vocabulary_map=self.vocabulary_map,
-                progress=told,
-            )
+            found = translate(self.model, sources, settings or self.settings, self.device, progress=told)
             for hypotheses in found:
                 yield [
                     Translation(self.target_tokenizer.decode(h.ids), h.score, h.log_prob, h.finished)

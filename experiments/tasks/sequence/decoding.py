@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.data.encoding.encoded import EncodedCorpus, EncodedSet
-from experiments.data.encoding.vocabulary_map import read_map, stored_map
+from experiments.data.encoding.encoded import EncodedSet
 from experiments.evaluation.decode.beam import SearchSettings
 from experiments.evaluation.decode.translate import translate
 from experiments.tasks.base import Context
@@ -16,21 +15,17 @@ from experiments.tasks.sequence.trained import Trained
 
 
 def decode(
-    trained: Trained, text: EncodedSet, settings: Mapping[str, Any], outputs: Path, what: str, context: Context,
-    encoded: EncodedCorpus,
-) -> dict[str, Any]:  # fmt: skip
+    trained: Trained, text: EncodedSet, settings: Mapping[str, Any], outputs: Path, what: str, context: Context
+) -> dict[str, Any]:
     """Write the best output of each source to the file `outputs`; returns the facts of this part for the record.
 
-    unfinished: outputs that reached their length limit. `what` is decoded: text for the progress. encoded: the corpus
-    of the training, from which a vocabulary map is learnt.
+    unfinished: outputs that reached their length limit. `what` is decoded: text for the progress.
     """
-    mapped = settings.get("vocabulary_map", 0)
     found = translate(
         trained.model,
         trained.source_tokenizer.encode_batch(text.source, trained.device.threads),
         SearchSettings(settings["beam_size"], settings["length_penalty"], settings["max_extra_length"]),
         trained.device,
-        vocabulary_map=read_map(stored_map(encoded), mapped) if mapped else None,
         progress=lambda done, total: context.emit("progress", what=f"decoding {what}", done=done, total=total),
         should_stop=context.should_stop,
     )

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # The parts of an evaluation, in the order in which they are made.
 LIKELIHOOD, DECODE, SCORE = "likelihood", "decode", "score"
-_OF_SEARCH = ("beam_size", "length_penalty", "max_extra_length", "vocabulary_map")
+_OF_SEARCH = ("beam_size", "length_penalty", "max_extra_length")
 
 
 class SequenceTask(NetworkTask):
@@ -143,7 +143,7 @@ class SequenceTask(NetworkTask):
         if part == DECODE:
             from experiments.tasks.sequence.decoding import decode
 
-            return decode(trained, text, evaluation.settings, outputs, evaluation.set, context, encoded)
+            return decode(trained, text, evaluation.settings, outputs, evaluation.set, context)
         from experiments.tasks.sequence.likelihood import measure
 
         return measure(trained, text, context)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from experiments.config import DataConfig
-from experiments.data.encoding.encoded import EncodedCorpus, EncodedSet
+from experiments.data.encoding.encoded import EncodedSet
 from experiments.data.encoding.tokenizer import Tokenizer, train_tokenizer
 from experiments.device import Device
 from experiments.evaluation.decode.beam import SearchSettings
@@ -44,8 +44,7 @@ def test_likelihood_and_decoding_are_what_their_modules_compute(tmp_path: Path) 
     assert measured["metrics"]["perplexity"] == pytest.approx(likelihood.perplexity)
     assert measured["pieces"] == likelihood.pieces
     hypotheses = translate(model, ids, SearchSettings(2, 0.6, 3), CPU)
-    corpus = cast(EncodedCorpus, None)  # only a vocabulary map reads it
-    facts = decode(trained, text, settings, tmp_path / "out.txt", "dev", context, corpus)
+    facts = decode(trained, text, settings, tmp_path / "out.txt", "dev", context)
     outputs = read_lines(tmp_path / "out.txt")
     assert outputs == [tokenizer.decode(h[0].ids) for h in hypotheses]
     assert outputs[1] == ""
