@@ -69,7 +69,7 @@ VERBS = {  # by name, in the order of --help
     "log": Verb("log", "log", STORE, "log A-h16:2 --follow"),
     "ui": Verb("ui", "ui", STORE, "ui table3"),
     "adopt": Verb("adopt", "adopt", STORE, "adopt my_study.toml --why 'the new option is off by default'"),
-    "shares": Verb("shares", "shares", STORE, "shares --quota ann=100 --half-life 168"),
+    "shares": Verb("shares", "shares", STORE, "shares --quota ann=100"),
     "forget": Verb("forget", "forget", STORE, "forget table3 --rows big"),
     "prune": Verb("prune", "prune", STORE, "prune"),
     "rebuild": Verb("prune", "rebuild", STORE, "rebuild"),

@@ -15,31 +15,26 @@ def shares(
     place: Place,
     quota: Annotated[
         list[str] | None,
-        typer.Option(metavar="USER=HOURS", help="Most device-hours of a user; none for no quota; repeatable."),
-    ] = None,
-    weight: Annotated[
-        list[str] | None,
-        typer.Option(metavar="USER=WEIGHT", help="With 2, a user may use twice as much as one with 1; repeatable."),
-    ] = None,
-    half_life: Annotated[
-        float | None, typer.Option(metavar="HOURS", help="After so long, what was used counts half; 168 if never set.")
+        typer.Option(
+            metavar="USER=HOURS", help="Most device-hours of a user in 7 days; none for no quota; repeatable."
+        ),
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Show what each user of a store has used, and set quotas and weights.
+    """Show what each user of a store has used in the last 7 days, and set quotas.
 
-    The user who has used least for the weight goes first.
+    The user who has used least goes first.
 
     An agreement between colleagues, no barrier: whoever can write in the store can change it.
     """
     opened = place.open()
-    if quota or weight or half_life is not None:
-        agree(opened, quota or (), half_life, weight or ())
+    if quota:
+        agree(opened, quota)
     agreed, users = users_of(opened)
     if as_json:
-        print_json({"half_life_hours": agreed.half_life_h, "users": [asdict(user) for user in users]})
+        print_json({"users": [asdict(user) for user in users]})
         return
-    typer.echo("; ".join(agreed_in_words(agreed)))
+    typer.echo(agreed_in_words(agreed))
     for user in users:
         typer.echo(_line(user))
 

@@ -28,7 +28,6 @@ from experiments.store.code import code_digest
 from experiments.store.layout import Store
 from experiments.training.checkpoints.trunk import checkpoint_of
 
-LIFT_S = 0.5  # shortest wait for a quota to be lifted
 LOOKAHEAD = 64  # jobs of each user examined in one placement beyond the number of free slots
 
 
@@ -51,7 +50,7 @@ class Placement:
         self._neighbours = Neighbours()
         self._memory = Admission()
         self._alone: dict[str, str] = {}  # slot → why it is not used now
-        self._lifted_at = math.inf  # when a user's quota is lifted, by time.monotonic
+        self._lifted_at = math.inf  # when a user's quota may be lifted, by time.monotonic
         self.look = True
 
     @property
@@ -74,7 +73,7 @@ class Placement:
         self._decide_widths()
         unready = [self.preparation.current] if self.preparation.current else []
         turns = self._ledger.turns()
-        self._lifted_at = time.monotonic() + max(LIFT_S, turns.lifted_in_s)
+        self._lifted_at = time.monotonic() + turns.lifted_in_s
         candidates = self._ledger.waiting(len(free) + LOOKAHEAD, unready, turns)
         ready = [job for job in candidates if self._prepared(job)]
         placed = place(ready, free, self._slots, turns)

@@ -30,7 +30,7 @@ def place(
 ) -> list[tuple[Waiting, Lease]]:
     """Pairs of a job and its slots; each job and each slot occurs at most once. `slots`: all slots, free or not.
 
-    Order: higher priority first, then the user with the least use for the weight (`turns`, see queue/shares.py), then
+    Order: higher priority first, then the user with the least use (`turns`, see queue/shares.py), then
     the first seed of every row, so that a table has all of its rows early, then the longest by predicted cost. A job
     that is as long as a slot's share of all waiting ones goes before its turn: the makespan stays within max(longest,
     total / slots) plus one job. Ties keep the order of `waiting`. A run that started on one kind of device stays on it,
@@ -43,7 +43,7 @@ def place(
     share, charges = sum(job.cost for job in waiting) / max(1, len(slots)), dict(turns.charged)
     several = len({job.user for job in waiting}) > 1
     own = sorted(waiting, key=lambda job: (-job.priority, 0 if job.cost >= share > 0 else job.turn, -job.cost))
-    for job in in_turns(own, charges, turns.weights) if several else own:
+    for job in in_turns(own, charges) if several else own:
         if not left:
             break
         bound = job.kind in kinds

@@ -12,7 +12,7 @@ from experiments.jobs.queue.sqlite_errors import BUSY_TIMEOUT_S, REBUILD, explai
 from experiments.store.durable import folder_beside, name_new
 from experiments.store.sqlite_mode import journal_mode
 
-VERSION = 7
+VERSION = 8
 FIRST_WITH_USERS = 7
 APPLICATION = 0x41424C51  # "ABLQ": this file is a queue of ours
 
@@ -42,7 +42,9 @@ CREATE TABLE attempts (
     PRIMARY KEY (run_id, number)
 ) WITHOUT ROWID;
 CREATE TABLE notes (name TEXT PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE used (user TEXT PRIMARY KEY, device_s REAL NOT NULL, at REAL NOT NULL) WITHOUT ROWID;
+CREATE TABLE used (
+    user TEXT NOT NULL, day INTEGER NOT NULL, device_s REAL NOT NULL, PRIMARY KEY (user, day)
+) WITHOUT ROWID;
 """
 UPGRADES = {  # version → statements that lead to the next version
     1: """
@@ -71,6 +73,12 @@ ALTER TABLE attempts ADD COLUMN devices REAL NOT NULL DEFAULT 1;
 CREATE TABLE used (user TEXT PRIMARY KEY, device_s REAL NOT NULL, at REAL NOT NULL) WITHOUT ROWID;
 DROP INDEX by_turn;
 CREATE INDEX by_turn ON jobs (state, user, priority DESC, turn, cost DESC, queued, run_id);
+""",
+    7: """
+DROP TABLE used;
+CREATE TABLE used (
+    user TEXT NOT NULL, day INTEGER NOT NULL, device_s REAL NOT NULL, PRIMARY KEY (user, day)
+) WITHOUT ROWID;
 """,
 }
 

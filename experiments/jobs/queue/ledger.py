@@ -14,7 +14,7 @@ from experiments.events import clock
 from experiments.jobs.queue.entries import to_text
 from experiments.jobs.queue.job import Ending, Job, Member, Waiting
 from experiments.jobs.queue.queue import Queue
-from experiments.jobs.queue.shares import Shares, Turns, Use, in_turns
+from experiments.jobs.queue.shares import DAY_S, DAYS, Shares, Turns, Use, in_turns
 from experiments.jobs.queue.sqlite_errors import explain
 from experiments.jobs.queue.states import Outcome, State
 
@@ -57,18 +57,18 @@ class Ledger(Queue):
         found = [Waiting(*row) for rows in by_user for row in rows]
         if len(by_user) < 2:
             return found
-        return list(in_turns(sorted(found, key=lambda job: -job.priority), turns.charged, turns.weights))
+        return list(in_turns(sorted(found, key=lambda job: -job.priority), turns.charged))
 
     def turns(self) -> Turns:
         """Whose jobs may start now. One user alone without a quota needs no look at what was used."""
         users, shares = self.users(State.WAITING), self.shares
         if len(users) < 2 and not shares.quotas:
             return Turns()
-        found = self.use(shares)
+        found = self.use()
         used = {user: found.get(user, Use()).used_s for user in users}
         over = [user for user in users if shares.over(user, used[user])]
-        lifted = min((shares.lifted_in_s(user, used[user]) for user in over), default=math.inf)
-        return Turns(over, {user: use.charged_s for user, use in found.items()}, shares.weights, lifted)
+        lifted_in_s = DAY_S - clock.now() % DAY_S if over else math.inf
+        return Turns(over, {user: use.charged_s for user, use in found.items()}, lifted_in_s)
 
     def in_state(self, state: State, **also: Any) -> list[str]:
         """run_ids in a state; `also`: further conditions, column=value."""
@@ -215,15 +215,17 @@ class Ledger(Queue):
     def _add_use(self, run_id: str, attempt: int, span: tuple[float, float], now: float) -> None:
         """Count an attempt for its user, once: within the change that closes it."""
         row = self._db.execute(
-            "SELECT j.user, a.devices, u.device_s, u.at FROM attempts a JOIN jobs j ON j.run_id = a.run_id "
-            "LEFT JOIN used u ON u.user = j.user WHERE a.run_id=? AND a.number=? AND a.ended IS NULL",
+            "SELECT j.user, a.devices FROM attempts a JOIN jobs j ON j.run_id = a.run_id "
+            "WHERE a.run_id=? AND a.number=? AND a.ended IS NULL",
             (run_id, attempt),
         ).fetchone()
         if row is not None:
-            user, devices, before_s, at = row
-            used_s = self.shares.of_span(devices, *span, now)
-            used_s += 0.0 if before_s is None else self.shares.later(before_s, now - at)
-            self._db.execute("INSERT OR REPLACE INTO used VALUES (?, ?, ?)", (user, used_s, now))
+            (user, devices), (begin, end) = row, span
+            self._db.execute(
+                "INSERT INTO used VALUES (?1, ?2, ?3) ON CONFLICT DO UPDATE SET device_s = device_s + ?3",
+                (user, end // DAY_S, devices * max(0.0, end - begin)),
+            )
+            self._db.execute("DELETE FROM used WHERE day <= ?", (now // DAY_S - DAYS,))
 
     def events_read(self, run_id: str, attempt: int, content: str, damaged: int) -> None:
         """Record the number of damaged lines in an attempt's events, valid for this fingerprint of the file."""

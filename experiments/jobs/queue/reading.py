@@ -11,7 +11,7 @@ from experiments.events import clock
 from experiments.jobs.queue import database, trust
 from experiments.jobs.queue.entries import damaged, from_text, job_from
 from experiments.jobs.queue.job import Claimed, JobStatus, Member
-from experiments.jobs.queue.shares import RESERVED_S, Shares, Use
+from experiments.jobs.queue.shares import DAY_S, DAYS, RESERVED_S, Shares, Use
 from experiments.jobs.queue.sqlite_errors import explain
 from experiments.jobs.queue.states import State
 
@@ -84,20 +84,17 @@ class Reading:
             found += self._read("SELECT min(user) FROM jobs WHERE state=? AND user>?", (state, found[-1]))[0]
         return found
 
-    def use(self, shares: Shares, now: float | None = None) -> dict[str, Use]:
+    def use(self, now: float | None = None) -> dict[str, Use]:
         """What each user has used until now, running attempts included."""
         now = clock.now() if now is None else now
-        found = {
-            user: Use(*[shares.later(device_s, now - at)] * 2)
-            for user, device_s, at in self._read("SELECT user, device_s, at FROM used")
-        }
+        ended = self._read("SELECT user, sum(device_s) FROM used WHERE day > ? GROUP BY user", (now // DAY_S - DAYS,))
+        found = {user: Use(device_s, device_s) for user, device_s in ended}
         for user, devices, begun in self._read(
             "SELECT j.user, a.devices, j.begun FROM jobs j JOIN attempts a "
             "ON a.run_id = j.run_id AND a.number = j.attempt WHERE j.state='running'"
         ):
             used_s, charged_s = found.get(user, Use())
-            since = now if begun is None else begun
-            own_s = shares.of_span(devices, since, now, now)
+            own_s = 0.0 if begun is None else devices * max(0.0, now - begun)
             found[user] = Use(used_s + own_s, charged_s + max(own_s, devices * RESERVED_S))
         return found
 
@@ -105,7 +102,7 @@ class Reading:
         """Users whose waiting jobs wait for their quota, with the reason."""
         if not shares.quotas:
             return {}
-        used, waiting = self.use(shares), self.users(State.WAITING)
+        used, waiting = self.use(), self.users(State.WAITING)
         over = {user: used.get(user, Use()).used_s for user in waiting}
         return {user: shares.why_over(user, used_s) for user, used_s in over.items() if shares.over(user, used_s)}
 

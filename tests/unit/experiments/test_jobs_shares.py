@@ -1,23 +1,19 @@
-"""Fair shares: decayed use, turns between users, quotas, on real queues."""
+"""Fair shares: use of the last days, turns between users, quotas, on real queues."""
 
 import json
-import math
 import sqlite3
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from scipy.integrate import quad
 
 from experiments.errors import UserError
 from experiments.events import clock
 from experiments.jobs.coordinator.scheduler import place
 from experiments.jobs.devices.slots import Slot, join
 from experiments.jobs.queue import database
-from experiments.jobs.queue.job import Ending, Job, Member, Waiting
+from experiments.jobs.queue.job import Ending, Job, Member
 from experiments.jobs.queue.ledger import Ledger
 from experiments.jobs.queue.queue import Queue
-from experiments.jobs.queue.shares import FILE, Shares, check_user, in_turns, keep_shares, load_shares, login
+from experiments.jobs.queue.shares import DAY_S, DAYS, FILE, Shares, check_user, keep_shares, load_shares, login
 from experiments.jobs.queue.states import Outcome, State
 from experiments.store.layout import Store
 
@@ -52,23 +48,20 @@ def work_off(ledger, slots=1, hours=1.0, limit=10_000):
     return order
 
 
-@given(st.floats(0.01, 50), st.floats(0, 400), st.floats(0, 400), st.floats(1, 500))
-def test_use_is_the_integral_of_decayed_hours(devices, length_h, age_h, half_life_h):
-    expected, _ = quad(lambda x: devices * 2 ** (-x / half_life_h), age_h, age_h + length_h)
-    now = 1e9
-    end = now - age_h * HOUR
-    found = Shares(half_life_h).of_span(devices, end - length_h * HOUR, end, now) / HOUR
-    assert found == pytest.approx(expected, rel=1e-4, abs=1e-6)
-
-
-def test_use_decays_by_half_in_a_half_life():
-    shares = Shares(half_life_h=10)
-    assert shares.later(8.0, 10 * HOUR) == pytest.approx(4.0)
-    assert shares.later(8.0, 30 * HOUR) == pytest.approx(1.0)
-    quota = Shares(10, {"ann": 2})
-    wait_s = quota.lifted_in_s("ann", 8 * HOUR)
-    assert wait_s == pytest.approx(20 * HOUR) and quota.later(8 * HOUR, wait_s) == pytest.approx(2 * HOUR)
-    assert math.isinf(Shares(10, {"ann": 0}).lifted_in_s("ann", 1.0))
+def test_what_counts_are_the_last_days_and_a_day_later_a_quota_is_lifted(ledger):
+    ledger.enqueue([job(n, user) for n, user in enumerate(["ann", "ann", "ann", "bob"])])
+    now = clock.now()
+    for number, days_ago in enumerate([0, DAYS - 1, DAYS, DAYS - 1]):
+        ledger.claim(job(number).run_id, 1, "cuda:0", "cuda", 2.0)
+        end = now - days_ago * DAY_S
+        ledger.end(job(number).run_id, 1, DONE, span=(end - 3 * HOUR, end))
+    assert {user: use.used_s for user, use in ledger.use(now).items()} == {"ann": 12 * HOUR, "bob": 6 * HOUR}
+    assert {user: use.used_s for user, use in ledger.use(now + DAY_S).items()} == {"ann": 6 * HOUR}
+    ledger.shares = Shares({"ann": 12.0})
+    ledger.enqueue([job(9, "ann")])
+    assert ledger.turns().over == ["ann"]
+    assert ledger.turns().lifted_in_s == pytest.approx(DAY_S - now % DAY_S, abs=60)
+    assert ledger.use(now + ledger.turns().lifted_in_s + 60)["ann"].used_s == 6 * HOUR
 
 
 @pytest.mark.parametrize("slots", [1, 2, 8])
@@ -79,30 +72,6 @@ def test_two_users_with_equal_shares_alternate(ledger, slots):
     for end in range(2, 81):
         ahead = abs(order[:end].count("ann") - order[:end].count("bob"))
         assert ahead <= max(2, slots), order[:end]
-
-
-@pytest.mark.parametrize("slots", [1, 2, 8])
-def test_a_user_with_twice_the_weight_has_two_of_three_turns(ledger, slots):
-    ledger.shares = Shares(weights={"ann": 2.0})
-    ledger.enqueue([job(n, "ann") for n in range(60)])
-    ledger.enqueue([job(n, "bob") for n in range(60, 120)])
-    order = work_off(ledger, slots, limit=60)
-    for end in range(3, 61):
-        assert abs(order[:end].count("ann") - 2 / 3 * end) <= max(2, slots), order[:end]
-
-
-@given(
-    st.dictionaries(st.sampled_from("abcdef"), st.floats(0, 1e6), min_size=2),
-    st.dictionaries(st.sampled_from("abcdef"), st.floats(0.01, 100)),
-)
-def test_the_order_of_users_is_that_of_slurms_factor(charged, weights):
-    jobs = [Waiting(f"{n:016x}", 0, 1.0, "", "", user=user) for n, user in enumerate(charged)]
-    order = [one.user for one in in_turns(jobs, charged, weights)]
-    used, all_weights = sum(charged.values()) or 1.0, sum(weights.get(user, 1.0) for user in charged)
-    exponents = [charged[user] / used / (weights.get(user, 1.0) / all_weights) for user in order]  # of 2^(-U / S)
-    assert exponents == pytest.approx(sorted(exponents))
-    equal = [one.user for one in in_turns(jobs, charged, dict.fromkeys(charged, 1.0))]
-    assert equal == [one.user for one in in_turns(jobs, charged, {})] == sorted(charged, key=charged.__getitem__)
 
 
 def test_a_user_who_came_first_with_many_runs_does_not_starve_one_who_comes_with_two(ledger):
@@ -133,13 +102,12 @@ def test_devices_of_a_lease_are_counted(ledger):
     assert join(third[:2]).devices == pytest.approx(2 / 3)
     assert join([Slot("cuda:0", "cuda"), Slot("cuda:1", "cuda")], together=True).devices == 2
     assert join([Slot("cpu:0", "cpu"), Slot("cpu:1", "cpu")]).devices == 2
-    ledger.shares = Shares(1e6)
     ledger.enqueue([job(1, "ann")])
     ledger.claim(job(1).run_id, 1, "cuda:0/0", "cuda", third[0].devices)
     now = clock.now()
     ledger.end(job(1).run_id, 1, DONE, span=(now - 3 * HOUR, now))
     ledger.end(job(1).run_id, 1, DONE, span=(now - 3 * HOUR, now))  # counted once
-    assert ledger.use(Shares(1e6))["ann"].used_s == pytest.approx(HOUR, rel=1e-3)
+    assert ledger.use()["ann"].used_s == pytest.approx(HOUR)
 
 
 def test_running_attempts_count_from_their_first_event(ledger):
@@ -147,22 +115,21 @@ def test_running_attempts_count_from_their_first_event(ledger):
     ledger.enqueue([job(1, "ann")])
     ledger.claim(job(1).run_id, 1, "cuda:0", "cuda", 1.0)
     now = clock.now()
-    assert ledger.use(Shares(), now + 5 * HOUR)["ann"].used_s == 0
+    assert ledger.use(now + 5 * HOUR)["ann"].used_s == 0
     ledger.progress([(job(1).run_id, 3, "training", None, now)])
-    assert ledger.use(Shares(1e6), now + 5 * HOUR)["ann"].used_s == pytest.approx(5 * HOUR, rel=1e-3)
+    assert ledger.use(now + 5 * HOUR)["ann"].used_s == pytest.approx(5 * HOUR)
 
 
-def test_a_quota_stops_new_runs_until_it_is_lifted_and_loses_none(ledger):
-    ledger.shares = Shares(10, {"ann": 2.0})
+def test_a_quota_stops_new_runs_until_it_is_raised_and_loses_none(ledger):
+    ledger.shares = Shares({"ann": 2.5})
     ledger.enqueue([job(n, "ann") for n in range(10)] + [job(n, "bob") for n in range(10, 13)])
-    assert sorted(work_off(ledger)) == ["ann", "ann", "ann", "bob", "bob", "bob"]  # 1.9 h of 2 after two: a third
+    assert sorted(work_off(ledger)) == ["ann", "ann", "ann", "bob", "bob", "bob"]
     [(user, why)] = ledger.over_quota(ledger.shares).items()
-    assert user == "ann" and "of 2 device-hours): other runs of ann wait until about 20" in why
+    assert user == "ann" and "(3 of 2.5 device-hours in 7 days): other runs of ann wait until" in why
     assert len(ledger.waiting(-1)) == 7 and not ledger.waiting(-1, turns=ledger.turns())
-    assert 0 < ledger.turns().lifted_in_s < 10 * HOUR
     with Queue(ledger.path) as other:  # each connection sees the same
         assert other.over_quota(ledger.shares).keys() == {"ann"}
-    ledger.shares = Shares(10, {})
+    ledger.shares = Shares()
     assert len(work_off(ledger)) == 7
 
 
@@ -201,26 +168,18 @@ def test_twenty_thousand_jobs_of_many_users_are_dealt_out_without_a_look_at_all_
 def test_shares_are_kept_in_a_file_with_its_format(tmp_path):
     store = Store.open(tmp_path / "store")
     assert load_shares(store) == Shares()
-    keep_shares(store, Shares(72, {"ann": 100.5}))
-    assert load_shares(store) == Shares(72, {"ann": 100.5})
+    keep_shares(store, Shares({"ann": 100.5}))
+    assert load_shares(store) == Shares({"ann": 100.5})
     path = store.root / FILE
-    assert json.loads(path.read_text())["format"] == 1, "without weights, programs of the first format read it too"
-    keep_shares(store, Shares(72, {"ann": 100.5}, {"bob": 2.0}))
-    assert load_shares(store) == Shares(72, {"ann": 100.5}, {"bob": 2.0})
-    assert json.loads(path.read_text())["format"] == 2, "a program of the first format would forget the weights"
     for wrong, said in (
-        ('{"format": 2, "weights": {"ann": 0}}', "weight of ann is 0: it must be more than 0"),
-        ('{"format": 2, "weights": {"ann": "2"}}', "weight of ann is '2': expected a number\\."),
-        ('{"format": 2, "weights": 2}', "is not as `ablations shares` writes it"),
-        ('{"format": 3}', "this program reads 1 and 2"),
+        ('{"format": 1, "half_life_hours": 72}', "has the format 1, this program reads 3"),
         ("{", "is no JSON"),
         ("[]", "is not as `ablations shares` writes it"),
-        ('{"quotas": {}}', "has the format None, this program reads 1"),
-        ('{"format": 1, "half_life_hours": 0}', "half-life is 0 hours: it must be more than 0"),
-        ('{"format": 1, "quotas": {"ann": -1}}', "quota of ann is -1 hours: it must be at least 0"),
-        ('{"format": 1, "quotas": {"ann": "x"}}', "expected a number of hours"),
-        ('{"format": 1, "quotas": {"ann": NaN}}', "expected a number of hours"),
-        (json.dumps({"format": 1, "quotas": {"an n": 1}}), "without spaces"),
+        ('{"format": 3, "quotas": 2}', "is not as `ablations shares` writes it"),
+        ('{"format": 3, "quotas": {"ann": -1}}', "quota of ann is -1 hours: it must be 0 to"),
+        ('{"format": 3, "quotas": {"ann": "x"}}', "expected a number of hours"),
+        ('{"format": 3, "quotas": {"ann": NaN}}', "expected a number of hours"),
+        (json.dumps({"format": 3, "quotas": {"an n": 1}}), "without spaces"),
     ):
         path.write_text(wrong, encoding="utf-8")
         with pytest.raises(UserError, match=said):
