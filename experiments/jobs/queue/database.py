@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import pwd
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,6 @@ from experiments.store.durable import folder_beside, name_new
 from experiments.store.sqlite_mode import journal_mode
 
 VERSION = 8
-FIRST_WITH_USERS = 7
 APPLICATION = 0x41424C51  # "ABLQ": this file is a queue of ours
 
 SCHEMA = """
@@ -46,47 +44,12 @@ CREATE TABLE used (
     user TEXT NOT NULL, day INTEGER NOT NULL, device_s REAL NOT NULL, PRIMARY KEY (user, day)
 ) WITHOUT ROWID;
 """
-UPGRADES = {  # version → statements that lead to the next version
-    1: """
-ALTER TABLE jobs ADD COLUMN memory_gb REAL NOT NULL DEFAULT 0;
-ALTER TABLE jobs ADD COLUMN devices INTEGER NOT NULL DEFAULT 1;
-ALTER TABLE jobs ADD COLUMN alone INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE jobs ADD COLUMN hangs INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE jobs ADD COLUMN left_s REAL;
-CREATE TABLE notes (name TEXT PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID;
-""",
-    2: "ALTER TABLE jobs ADD COLUMN gpu_memory_gb REAL NOT NULL DEFAULT 0",
-    3: """
-ALTER TABLE jobs ADD COLUMN signature TEXT NOT NULL DEFAULT '';
-ALTER TABLE jobs ADD COLUMN held TEXT NOT NULL DEFAULT '';
-""",
-    4: "ALTER TABLE attempts ADD COLUMN events TEXT NOT NULL DEFAULT ''",
-    5: """
-ALTER TABLE jobs ADD COLUMN turn INTEGER NOT NULL DEFAULT 0;
-DROP INDEX by_turn;
-CREATE INDEX by_turn ON jobs (state, priority DESC, turn, cost DESC, queued, run_id);
-""",
-    6: """
-ALTER TABLE jobs ADD COLUMN user TEXT NOT NULL DEFAULT '';
-ALTER TABLE jobs ADD COLUMN begun REAL;
-ALTER TABLE attempts ADD COLUMN devices REAL NOT NULL DEFAULT 1;
-CREATE TABLE used (user TEXT PRIMARY KEY, device_s REAL NOT NULL, at REAL NOT NULL) WITHOUT ROWID;
-DROP INDEX by_turn;
-CREATE INDEX by_turn ON jobs (state, user, priority DESC, turn, cost DESC, queued, run_id);
-""",
-    7: """
-DROP TABLE used;
-CREATE TABLE used (
-    user TEXT NOT NULL, day INTEGER NOT NULL, device_s REAL NOT NULL, PRIMARY KEY (user, day)
-) WITHOUT ROWID;
-""",
-}
 
 
 def connect(path: Path, *, create: bool) -> sqlite3.Connection:
     """A connection in autocommit mode. With `create=False` a missing file reads as an empty queue.
 
-    Raises UserError for a file that is not a queue, of a newer version, or unreadable.
+    Raises UserError for a file that is not a queue, of another version, or unreadable.
     """
     with explain(path):
         if not path.exists():
@@ -98,10 +61,7 @@ def connect(path: Path, *, create: bool) -> sqlite3.Connection:
         writable = create or os.access(path.parent, os.W_OK)
         connection = _open(path, writable)
         try:
-            version = _version(connection, path)
-            if version < VERSION:
-                connection = connection if writable else _copy(connection)
-                _upgrade(connection, path)
+            _check(connection, path)
             connection.execute("PRAGMA trusted_schema=OFF")  # the file may come from another user
             # a power cut may lose the last commits but not the file; the queue can be rebuilt from studies and results
             connection.execute("PRAGMA synchronous=NORMAL")
@@ -130,14 +90,6 @@ def _open(path: Path, writable: bool) -> sqlite3.Connection:
     return connection
 
 
-def _copy(connection: sqlite3.Connection) -> sqlite3.Connection:
-    """A copy of the queue in memory, for upgrading an older queue on a read-only disk."""
-    with contextlib.closing(connection):
-        copy = sqlite3.connect(":memory:", isolation_level=None)
-        connection.backup(copy)
-        return copy
-
-
 def _make(path: Path) -> None:
     """Create an empty queue under a temporary name and rename it, so that no process sees an incomplete one."""
     with folder_beside(path.parent, f".{path.name}.") as folder:
@@ -152,26 +104,8 @@ def _make(path: Path) -> None:
         name_new(aside, path)
 
 
-def _upgrade(connection: sqlite3.Connection, path: Path) -> None:
-    with immediate(connection):
-        for version in range(_version(connection, path), VERSION):  # another process may have been first
-            for statement in filter(str.strip, UPGRADES[version].split(";")):
-                connection.execute(statement)
-            if version == FIRST_WITH_USERS - 1:
-                connection.execute("UPDATE jobs SET user=?", (_owner(path),))
-        connection.execute(f"PRAGMA user_version={VERSION}")
-
-
-def _owner(path: Path) -> str:
-    """The user of the jobs in a queue that recorded none: the one whose file it is; "" if that has no name."""
-    try:
-        return pwd.getpwuid(path.stat().st_uid).pw_name
-    except (OSError, KeyError):
-        return ""
-
-
-def _version(connection: sqlite3.Connection, path: Path) -> int:
-    """The version of the schema. Raises UserError for a file that is not a queue."""
+def _check(connection: sqlite3.Connection, path: Path) -> None:
+    """Raises UserError for a file that is not a queue, or is one of another version."""
     tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     version = int(connection.execute("PRAGMA user_version").fetchone()[0])
@@ -182,12 +116,11 @@ def _version(connection: sqlite3.Connection, path: Path) -> int:
             f"{path} is a database, but not a queue of this program. Move it away, or name another folder with "
             "--store or --state-dir."
         )
-    if version > VERSION:
+    if version != VERSION:
         raise UserError(
-            f"The queue {path} was written by a newer version of this program (queue version {version}; this program "
-            f"reads {VERSION}). Use that version, or delete the file: a queue is rebuilt by `ablations queue`."
+            f"The queue {path} was written by another version of this program (queue version {version}; this program "
+            f"reads {VERSION}). Use that version, or move the file away. {REBUILD}"
         )
-    return version
 
 
 @contextlib.contextmanager

@@ -29,7 +29,7 @@ def job_from(text: Any, run_id: str, members: tuple[Member, ...] = ()) -> Job:
         raise damaged(run_id, "it belongs to another run")
     try:
         return Job.from_json(values, members)
-    except TypeError as error:  # a field is missing
+    except (TypeError, KeyError) as error:  # a field is missing
         raise damaged(run_id, str(error)) from None
 
 

@@ -5,7 +5,7 @@
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
 from experiments.identity import digest, without_runs
@@ -83,13 +83,9 @@ class Job:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any], members: tuple[Member, ...] = ()) -> "Job":
-        """Read a job of `to_json`; unknown fields are ignored. Raises TypeError for missing ones."""
-        known = {f.name for f in fields(cls)}
-        kept = {key: value for key, value in values.items() if key in known}
-        for name in ("evaluations", "continues", "after", "read_by", "read_at"):
-            kept[name] = tuple(kept.get(name, ()))
-        kept["keeps"] = union(kept.get("keeps", ()))
-        return cls(**kept, members=members)
+        """Read a job of `to_json`. Raises TypeError or KeyError for missing and for unknown fields."""
+        lists = {name: tuple(values[name]) for name in ("evaluations", "continues", "after", "read_by", "read_at")}
+        return cls(**{**values, **lists, "keeps": union(values["keeps"])}, members=members)
 
 
 def merge(old: Job, new: Job) -> Job:

@@ -1,19 +1,16 @@
 """Leases of several slots: memory, a whole device, several devices; GPUs in use by others; devices per run."""
 
-import sqlite3
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.errors import UserError
 from experiments.jobs.coordinator.scheduler import place
 from experiments.jobs.devices import hardware
 from experiments.jobs.devices.devices_per_run import devices_per_run, makespan, simulate
 from experiments.jobs.devices.neighbours import Neighbours
 from experiments.jobs.devices.slots import Slot, join, parse_slots
-from experiments.jobs.queue import database
 from experiments.jobs.queue.job import Ending, Job, Waiting
 from experiments.jobs.queue.ledger import Ledger
 from experiments.jobs.queue.states import Outcome, State
@@ -222,39 +219,3 @@ def test_memory_of_the_container_counts(tmp_path):
     whole = hardware.memory_gb(root=tmp_path)
     (tmp_path / "memory.max").write_text("2000000000\n")
     assert hardware.memory_gb(root=tmp_path) == 2.0 < whole
-
-
-class TestUpgrade:
-    def test_a_queue_of_version_1_is_taken_over(self, tmp_path):
-        path = tmp_path / "queue.db"
-        ledger = Ledger(path)
-        ledger.enqueue([Job("a" * 16, "stub", {}, cost=2.0)])
-        ledger.close()
-        old = sqlite3.connect(path)
-        added = ("memory_gb", "devices", "alone", "hangs", "left_s", "gpu_memory_gb", "signature", "held", "turn")
-        added += ("user", "begun")
-        old.execute("DROP INDEX by_turn")
-        old.execute("CREATE INDEX by_turn ON jobs (state, priority DESC, cost DESC, queued, run_id)")
-        for name in added:
-            old.execute(f"ALTER TABLE jobs DROP COLUMN {name}")
-        old.execute("ALTER TABLE attempts DROP COLUMN events")
-        old.execute("ALTER TABLE attempts DROP COLUMN devices")
-        old.execute("DROP TABLE notes")
-        old.execute("DROP TABLE used")
-        old.execute("PRAGMA user_version=1")
-        old.commit()
-        old.close()
-        ledger = Ledger(path)
-        key = ledger.waiting(1)[0].inputs_key
-        assert ledger.waiting(1) == [Waiting("a" * 16, 0, 2.0, "", key, 0.0, 1, False, 0.0, user=path.owner())]
-        assert ledger.notes() == {}
-        ledger.close()
-
-    def test_a_newer_one_is_left_alone(self, tmp_path):
-        path = tmp_path / "queue.db"
-        Ledger(path).close()
-        newer = sqlite3.connect(path)
-        newer.execute(f"PRAGMA user_version={database.VERSION + 1}")
-        newer.close()
-        with pytest.raises(UserError, match="newer version"):
-            Ledger(path)

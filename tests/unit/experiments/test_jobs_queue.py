@@ -278,12 +278,16 @@ class TestBadFiles:
             Queue(tmp_path / "queue.db")
         assert (tmp_path / "queue.db").read_bytes() == before
 
-    def test_a_newer_schema(self, tmp_path):
+    @pytest.mark.parametrize("other", [-1, 1])
+    def test_another_schema(self, tmp_path, other):
         queue = Queue(tmp_path / "queue.db")
-        queue._db.execute(f"PRAGMA user_version={database.VERSION + 1}")
+        queue._db.execute(f"PRAGMA user_version={database.VERSION + other}")
         queue.close()
-        with pytest.raises(UserError, match="newer version"):
-            Queue(tmp_path / "queue.db", create=False)
+        before = (tmp_path / "queue.db").read_bytes()
+        for create in (False, True):
+            with pytest.raises(UserError, match="another version of this program"):
+                Queue(tmp_path / "queue.db", create=create)
+        assert (tmp_path / "queue.db").read_bytes() == before
 
     def test_no_folder(self, tmp_path):
         with pytest.raises(UserError, match="cannot be opened"):

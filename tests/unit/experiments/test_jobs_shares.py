@@ -1,7 +1,6 @@
 """Fair shares: use of the last days, turns between users, quotas, on real queues."""
 
 import json
-import sqlite3
 
 import pytest
 
@@ -9,7 +8,6 @@ from experiments.errors import UserError
 from experiments.events import clock
 from experiments.jobs.coordinator.scheduler import place
 from experiments.jobs.devices.slots import Slot, join
-from experiments.jobs.queue import database
 from experiments.jobs.queue.job import Ending, Job, Member
 from experiments.jobs.queue.ledger import Ledger
 from experiments.jobs.queue.queue import Queue
@@ -89,7 +87,7 @@ def test_priority_goes_before_use_and_a_users_own_order_stays(ledger):
 
 @pytest.mark.parametrize("user", ["", "ann"])
 def test_one_user_alone_has_the_order_of_before(ledger, user):
-    """By priority, turn, cost, time and name, as the query of version 6 had it."""
+    """By priority, turn, cost, time and name."""
     jobs = [job(n, user, priority=n % 3, turn=n % 4) for n in range(60)]
     ledger.enqueue(jobs)
     expected = [one.run_id for one in sorted(jobs, key=lambda one: (-one.priority, one.turn, one.run_id))]
@@ -131,25 +129,6 @@ def test_a_quota_stops_new_runs_until_it_is_raised_and_loses_none(ledger):
         assert other.over_quota(ledger.shares).keys() == {"ann"}
     ledger.shares = Shares()
     assert len(work_off(ledger)) == 7
-
-
-def test_a_queue_of_version_6_goes_on_as_its_owners(tmp_path):
-    path = tmp_path / "queue.db"
-    with Ledger(path) as ledger:
-        ledger.enqueue([job(n) for n in range(3)])
-    with sqlite3.connect(path) as raw:
-        raw.executescript(
-            "DROP INDEX by_turn; ALTER TABLE jobs DROP COLUMN user; ALTER TABLE jobs DROP COLUMN begun;"
-            "ALTER TABLE attempts DROP COLUMN devices; DROP TABLE used;"
-            "CREATE INDEX by_turn ON jobs (state, priority DESC, turn, cost DESC, queued, run_id);"
-            "PRAGMA user_version=6;"
-        )
-    raw.close()
-    with Ledger(path) as ledger:
-        assert ledger.users(State.WAITING) == [database._owner(path)] and database._owner(path)
-        ledger.enqueue([job(1, "other"), job(7, "other")])
-        assert [row.user for row in ledger.status()].count("other") == 1, "a run belongs to who queued it first"
-        assert len(work_off(ledger)) == 4
 
 
 def test_twenty_thousand_jobs_of_many_users_are_dealt_out_without_a_look_at_all_of_them(ledger):

@@ -1,6 +1,5 @@
 """Commands in a queue run only for the user who queued them: keys, signatures, and held commands."""
 
-import os
 import sqlite3
 import stat
 import subprocess
@@ -12,10 +11,9 @@ import pytest
 from experiments.jobs.coordinator.work import work
 from experiments.jobs.devices.slots import Slot
 from experiments.jobs.engines.local import LocalEngine
-from experiments.jobs.queue import database, trust
+from experiments.jobs.queue import trust
 from experiments.jobs.queue.entries import from_text, to_text
 from experiments.jobs.queue.job import Job, Member
-from experiments.jobs.queue.ledger import Ledger
 from experiments.jobs.queue.queue import Queue
 from experiments.jobs.queue.states import State
 from experiments.store.layout import Store
@@ -165,34 +163,6 @@ def test_without_a_place_for_a_key_one_process_still_runs_its_own(store, as_user
     code = "from experiments.jobs.queue import trust; print(trust.sign('x'))"
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert other.stdout.strip() != trust.sign("x")
-
-
-def test_an_older_queue_is_read_on_a_disk_that_cannot_be_written(tmp_path, monkeypatch):
-    path = tmp_path / "queue.db"
-    Ledger(path).close()
-    old = sqlite3.connect(path)
-    old.execute("DROP INDEX by_turn")
-    old.execute("CREATE INDEX by_turn ON jobs (state, priority DESC, cost DESC, queued, run_id)")
-    old.execute("ALTER TABLE jobs DROP COLUMN turn")
-    old.execute("ALTER TABLE jobs DROP COLUMN held")
-    old.execute("ALTER TABLE jobs DROP COLUMN signature")
-    for name in ("user", "begun"):
-        old.execute(f"ALTER TABLE jobs DROP COLUMN {name}")
-    for name in ("events", "devices"):
-        old.execute(f"ALTER TABLE attempts DROP COLUMN {name}")
-    old.execute("DROP TABLE used")
-    old.execute("PRAGMA user_version=3")
-    old.commit()
-    old.close()
-    before = path.read_bytes()
-    monkeypatch.setattr(os, "access", lambda *_: False)
-    queue = Queue(path, create=False)
-    assert queue.status() == [] == queue.held()
-    queue.close()
-    assert path.read_bytes() == before
-    monkeypatch.undo()
-    Queue(path).close()
-    assert sqlite3.connect(path).execute("PRAGMA user_version").fetchone() == (database.VERSION,)
 
 
 def test_the_interpreter_of_a_task_is_shown_and_signed(as_user):
