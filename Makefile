@@ -56,6 +56,7 @@ chaos: setup
 check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python -m tests.house
 	$(MAKE) -j 2 check-types check-imports
 
 check-types: setup

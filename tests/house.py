@@ -1,0 +1,72 @@
+"""The size and the shape of the product, and the limits that `make check` holds: `python -m tests.house`.
+
+Prints lines of code (without blanks, comments and docstrings), files, the share of public names that have a docstring,
+and circles of imports between files. Exits with 1 if a limit is exceeded.
+"""
+
+import ast
+import io
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import grimp
+import networkx
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("ablations", "model", "experiments", "reports")
+MOST_LINES, MOST_FILES, MOST_CIRCLES = 37_900, 568, 3  # they only fall
+LEAST_DOCUMENTED = 0.91
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+_NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+
+
+def code_lines(source: str) -> int:
+    """Lines that hold code: not blank, not a comment, not part of a docstring."""
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in _NO_CODE:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, Definition | ast.Module) and ast.get_docstring(node, clean=False) is not None:
+            prose = node.body[0]
+            lines.difference_update(range(prose.lineno, (prose.end_lineno or prose.lineno) + 1))
+    return len(lines)
+
+
+def public(body: list[ast.stmt]) -> Iterator[Definition]:
+    """Public functions and classes, with the methods of public classes; not what is defined inside functions."""
+    for node in body:
+        if isinstance(node, Definition) and not node.name.startswith("_"):
+            yield node
+            if isinstance(node, ast.ClassDef):
+                yield from public(node.body)
+
+
+def circles() -> list[list[str]]:
+    """Files that import each other, also for annotations alone."""
+    graph = grimp.build_graph(*PACKAGES, cache_dir=None)
+    imports = networkx.DiGraph((a, b) for a in graph.modules for b in graph.find_modules_directly_imported_by(a))
+    return [sorted(circle) for circle in networkx.strongly_connected_components(imports) if len(circle) > 1]
+
+
+def main() -> int:
+    """Print the figures; 1 if one exceeds its limit."""
+    sources = {path: path.read_text(encoding="utf-8") for top in PACKAGES for path in (ROOT / top).rglob("*.py")}
+    lines = sum(map(code_lines, sources.values()))
+    names = [node for source in sources.values() for node in public(ast.parse(source).body)]
+    documented = sum(ast.get_docstring(node) is not None for node in names) / len(names)
+    round_ = circles()
+    print(f"{lines:,} lines of code (at most {MOST_LINES:,}) in {len(sources)} files (at most {MOST_FILES});")
+    print(f"{documented:.1%} of {len(names):,} public names have a docstring (at least {LEAST_DOCUMENTED:.0%});")
+    print(
+        f"{len(round_)} circles of imports (at most {MOST_CIRCLES})" + "".join(f"\n  {' ↔ '.join(c)}" for c in round_)
+    )
+    return int(
+        lines > MOST_LINES or len(sources) > MOST_FILES or documented < LEAST_DOCUMENTED or len(round_) > MOST_CIRCLES
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
