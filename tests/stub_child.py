@@ -92,7 +92,7 @@ def main(path):
     behaviour = stub.get("attempts", {}).get(str(spec["attempt"]), {})
     events = EventWriter(folder)
     digest = stub.get("code_digest", "")
-    events.emit("started", attempt=spec["attempt"], pid=os.getpid(), host="here", code_digest=digest)
+    events.emit("started", attempt=spec["attempt"], after_s=0.0, pid=os.getpid(), host="here", code_digest=digest)
     print("stub at work", spec["device"], os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ.get("SLURMD_NODENAME"))
     if spec["train"]:
         train(spec, folder, events, stub, behaviour, stop)

@@ -64,7 +64,7 @@ def plan_from_json(data: Mapping[str, Any]) -> Plan:
     Loads no code but that of built-in tasks; the settings of other tasks are read from the plan's own description.
     """
     study = Study.from_mapping(data["study"])
-    config_type = recorded_type(study.task, data.get("settings"), data["rows"][0]["config"])
+    config_type = recorded_type(study.task, data["settings"])
     variations = {row.key: row for row in study.variations}
     rows = {
         item["key"]: PlannedRow(
@@ -77,13 +77,9 @@ def plan_from_json(data: Mapping[str, Any]) -> Plan:
         for item in data["rows"]
     }
     runs = tuple(_run_again(item, rows[item["row"]]) for item in data["runs"])
-    members = tuple(
-        _run_again(item, _row_of(item, runs, rows, variations), item["row"])
-        for item in data.get("members", ())  # bundles of earlier versions have none
-    )
+    members = tuple(_run_again(item, _row_of(item, runs, rows, variations), item["row"]) for item in data["members"])
     notes, paper_keys = tuple(data["notes"]), tuple(data["paper_keys"])
-    by_rule = bool(data.get("by_rule"))
-    return Plan(study, data["profile"], tuple(rows.values()), runs, notes, paper_keys, members, by_rule)
+    return Plan(study, data["profile"], tuple(rows.values()), runs, notes, paper_keys, members, bool(data["by_rule"]))
 
 
 def _row_of(
@@ -114,7 +110,7 @@ def _run_again(item: Mapping[str, Any], row: PlannedRow, key: str = "") -> Plann
         config=row.config_of(item["seed"]),
         inputs=item["inputs"],
         evaluations=evaluations,
-        stale=tuple(item.get("stale", ())),
+        stale=tuple(item["stale"]),
         adopted=Adopted(**item["adopted"]) if item.get("adopted") else None,
         overrides=row.overrides,
         paper=row.variation.paper,

@@ -116,7 +116,7 @@ def run_states(store: Store, task: Task) -> StateOf:
 def stale_parts(made: EvaluationResult, code: Mapping[str, str]) -> list[str]:
     """The parts of an evaluation that were made by other code than the present one.
 
-    code: the digest of each part, in the order of the parts. Records of earlier versions have no parts: all are stale.
+    code: the digest of each part, in the order of the parts.
     """
     made_by = made.code
     return [part for part, digest in code.items() if made_by.get(part) != digest]

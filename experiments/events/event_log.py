@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from experiments.events import clock
-from experiments.events.lines import FORMAT, LONGEST_LINE, LineError, decode, encode, format_of, past_its_end
+from experiments.events.lines import FORMAT, LONGEST_LINE, LineError, decode, encode, past_its_end
 
 FILE = "events.jsonl"
 NOT_FSYNCED = ("metrics", "progress")
@@ -77,7 +77,6 @@ class Tail:
     def __init__(self, folder: Path) -> None:
         self.path = folder / FILE
         self.offset = self.damaged = 0
-        self._format: int | None = None
         self._within_too_long = False
 
     def damage(self, root: Path) -> str:
@@ -97,11 +96,10 @@ class Tail:
         with file:
             if not file.seekable():  # a pipe
                 return
-            self._format = self._format or _format(file)
             file.seek(self.offset)
             while (until is None or self.offset < until) and (line := self._line(file)):
                 try:
-                    event = decode(line, self._format or FORMAT) if line.strip() else None
+                    event = decode(line) if line.strip() else None
                 except LineError:
                     self.damaged += 1
                     continue
@@ -131,27 +129,18 @@ def _without_waiting(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)
 
 
-def _format(file: IO[bytes]) -> int | None:
-    """The file's format, from the first readable line."""
-    while (line := file.readline(LONGEST_LINE)).endswith(b"\n"):
-        if (found := format_of(line)) is not None:
-            return found
-    return None
-
-
 def last_event(folder: Path, having: str = "kind") -> dict[str, Any] | None:
     """The last readable event of an attempt with that field, without reading all; None if there is none."""
     try:
         with open(folder / FILE, "rb", opener=_without_waiting) as file:
-            format_, size = _format(file) or FORMAT, file.seek(0, os.SEEK_END)
-            window = LAST_BYTES
+            size, window = file.seek(0, os.SEEK_END), LAST_BYTES
             while True:
                 begin = max(0, size - window)
                 file.seek(begin)
                 lines = file.read(size - begin).split(b"\n")[begin > 0 : -1]  # whole ones
                 for line in reversed(lines):
                     with contextlib.suppress(LineError):
-                        event = decode(line + b"\n", format_) if line.strip() else None
+                        event = decode(line + b"\n") if line.strip() else None
                         if event is not None and having in event:
                             return event
                 if not begin:

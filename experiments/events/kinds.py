@@ -20,7 +20,7 @@ class _Event(TypedDict, total=False):
     __pydantic_config__ = ConfigDict(strict=True, extra="allow")  # type: ignore[misc]
     t: Required[Time]
     format: Annotated[int, Field(ge=2)]
-    # Used by the attempt until then (experiments/processes/meter.py); not in older stores.
+    # Used by the attempt until then (experiments/processes/meter.py); the coordinator's events have none.
     cpu_s: Amount
     cpu_joules: Amount  # not where energy is not measured
     gpu_joules: Amount
@@ -31,7 +31,7 @@ class Started(_Event, total=False):
 
     kind: Required[Literal["started"]]
     attempt: Required[Count]
-    after_s: Amount  # since the start of its process; not in older stores
+    after_s: Required[Amount]  # since the start of its process
     pid: Count
     members: list[Annotated[list[str], Field(min_length=4, max_length=5)]]  # study, profile, corpus, row, group
     device: dict[str, Any]

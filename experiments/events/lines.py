@@ -1,8 +1,7 @@
 """Encode and decode a line of an event file, with its checksum; recognise damaged lines.
 
-Format 2: the file's first event has "format": 2, and every line ends with "crc", 8 hex digits of CRC-32 over the
-line's canonical JSON (sorted keys, no blanks) without "crc". Format 1 has neither; in a "metrics" event the values are
-beside "t" and "kind" instead of under "metrics".
+The file's first event has "format": 2, and every line ends with "crc", 8 hex digits of CRC-32 over the line's canonical
+JSON (sorted keys, no blanks) without "crc".
 """
 
 import json
@@ -44,21 +43,16 @@ def encode(event: Mapping[str, Any]) -> bytes:
     return line
 
 
-def decode(line: bytes, format_: int) -> dict[str, Any] | None:
-    """The event of a line in a file of format `format_`; None for a kind of a later version. Raises LineError."""
+def decode(line: bytes) -> dict[str, Any] | None:
+    """The event of a line; None for a kind of a later version. Raises LineError."""
     try:
         event = from_json(line, allow_inf_nan=False, cache_strings="keys")
         if not isinstance(event, dict):
             raise LineError("not an object")
-        if format_ >= FORMAT or isinstance(event.get("crc"), str):
-            _check_crc(line, event)
-        elif event.get("kind") == "metrics":
-            event = _nested(event)
+        _check_crc(line, event)
         return _checked(event)
     except _UnknownKindError:
-        if format_ >= FORMAT:
-            return None
-        raise
+        return None
     except ValueError as error:  # includes bad UTF-8, NaN, lone surrogates and nesting beyond 200
         raise LineError(str(error)) from None
 
@@ -66,17 +60,6 @@ def decode(line: bytes, format_: int) -> dict[str, Any] | None:
 def past_its_end(line: bytes) -> bool:
     """Whether a last line without newline goes on after its end: the newline was damaged. One cut short does not."""
     return _NO_NEWLINE.search(line, max(0, len(line) - _CRC_LENGTH)) is not None
-
-
-def format_of(line: bytes) -> int | None:
-    """The format of a file whose first readable line is `line`; None if the line is not readable."""
-    try:
-        event = from_json(line)
-    except ValueError:
-        return None
-    if not isinstance(event, dict):
-        return None
-    return FORMAT if "format" in event or isinstance(event.get("crc"), str) else 1
 
 
 def _check_crc(line: bytes, event: dict[str, Any]) -> None:
@@ -102,17 +85,6 @@ def _checked(event: Any) -> dict[str, Any]:
     elif found["kind"] == "progress":
         found |= {name: float(found[name]) for name in ("done", "total") if name in found}
     return found
-
-
-def _nested(event: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert a "metrics" event of format 1 to format 2; texts and flags among its values are dropped."""
-    kept = {name: event[name] for name in ("t", "kind", "step") if name in event}
-    values = {name: value for name, value in event.items() if name not in kept}
-    return {**kept, "metrics": {name: value for name, value in values.items() if _is_number(value)}}
-
-
-def _is_number(value: Any) -> bool:
-    return (isinstance(value, int | float) and not isinstance(value, bool)) or value in ("nan", "inf", "-inf")
 
 
 def _canonical(value: Mapping[str, Any]) -> bytes:

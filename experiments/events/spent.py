@@ -1,7 +1,6 @@
 """What each attempt at a run cost, from its first and its last event. Imports no torch.
 
-Attempts that failed, were stopped or killed, or were repeated are among them. Nothing is made up for what an older
-store did not record: such an amount is None.
+Attempts that failed, were stopped or killed, or were repeated are among them. An amount that was not recorded is None.
 """
 
 from collections.abc import Collection
@@ -25,7 +24,7 @@ class Spent(Facts):
     """An attempt. Seconds, joules."""
 
     attempt: Attempt = 0
-    wall_s: Amount = 0.0  # from the start of its process, or in older stores its first event, to its end
+    wall_s: Amount = 0.0  # from the start of its process to its end
     seen: bool = False  # whether its end is known, by itself or by the coordinator; if not, it is its last event
     ended: Word = ""  # "finished", the class of its failure, "stopped", "killed"; "": running, or its end is not known
     t: Amount | None = None  # Unix time of its end
@@ -55,7 +54,7 @@ def _spent(number: int, folder: Path) -> Spent | None:
     if first is None or last is None:
         return None
     used = last_event(folder, "cpu_s") or {} if last["kind"] == "ended" else last
-    wall_s = round(max(0.0, last["t"] - first["t"]) + first.get("after_s", 0.0), 3)
+    wall_s = round(max(0.0, last["t"] - first["t"]) + first["after_s"], 3)
     return Spent(
         attempt=number,
         wall_s=wall_s,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.config import TaskConfig
-from experiments.events.lines import LineError, decode, encode, format_of
+from experiments.events.lines import LineError, decode, encode
 from experiments.identity import identity_settings
 from experiments.store.layout import Store
 from experiments.store.sealed import read_json, write_json
@@ -103,11 +103,9 @@ class Redaction:
     def _events(self, path: Path, place: Path) -> Path:
         """Redact line by line; a damaged line stays damaged, without its content."""
         with path.open("rb") as file, place.open("wb") as out:
-            format_ = 0
             for line in file:
-                format_ = format_ or format_of(line) or 0
                 try:
-                    decode(line, format_ or 1)
+                    decode(line)
                 except LineError:
                     out.write(b"damaged\n")
                 else:
@@ -116,11 +114,9 @@ class Redaction:
 
     def _event(self, line: bytes) -> bytes:
         event = json.loads(line)
-        crc = event.pop("crc", None)
+        del event["crc"]
         kept = self.without_fields(event)
-        if kept == event:
-            return line
-        return encode(kept) if crc else json.dumps(kept, ensure_ascii=False).encode() + b"\n"
+        return line if kept == event else encode(kept)
 
 
 NOTHING = Redaction()

@@ -40,7 +40,7 @@ def identify(pid: int) -> dict[str, Any]:
 def is_alive(identity: Any) -> bool:
     """Whether the process of `identify` is alive: not a zombie, and not another process with the same id.
 
-    Identities written by former versions have only a time of day. Raises OSError if /proc cannot be read at the moment.
+    Raises OSError if /proc cannot be read at the moment.
     """
     pid = int(identity["pid"])
     if "start_ticks" not in identity:

@@ -85,9 +85,10 @@ def together(found: Sequence[Member]) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "ensemble": [member.entry for member in found],
         "num_params": _sum(record.num_params for record in records),
-        "flops": _sum(map(_flops, records)),
+        "flops": _sum(record.flops for record in records),
         "target_tokens": _sum(record.target_tokens for record in records),
-        "train_s": _rounded(_sum(map(_seconds, records))),
+        # not known of one that went on from a shorter run
+        "train_s": _rounded(_sum(None if record.continues else record.train_s for record in records)),
         "precision": _each(record.precision for record in records),
         "code_digest": _each(record.code_digest for record in records),
         "versions": {
@@ -119,16 +120,3 @@ def _each(values: Iterable[str | None]) -> str | None:
     """ "fp32", "bf16 and fp32"; None where one is unknown."""
     known = list(dict.fromkeys(values))
     return None if None in known else " and ".join(map(str, known))
-
-
-def _flops(record: TrainingResult) -> float | None:
-    if record.flops is None and record.flops_per_token is not None and record.target_tokens is not None:
-        return record.flops_per_token * record.target_tokens  # older stores
-    return record.flops
-
-
-def _seconds(record: TrainingResult) -> float | None:
-    """Of all its attempts; None where that is not known, also for one that went on from a shorter run."""
-    if record.train_s is None:  # older stores recorded the time of one attempt
-        return record.wall_s if record.attempt == 1 and record.resumed_from is None else None
-    return None if record.continues else record.train_s

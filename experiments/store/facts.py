@@ -1,8 +1,8 @@
 """A record of a store, and parts of records: typed fields, any of which may be missing; their reader and writer.
 
-Stores outlive versions, other tasks record less, and a bundle of somebody else's may hold anything. So every field may
-be missing, others may be there, and a value of another type than expected is left out, or is damage if something is
-decided by it (`decisive`). Imports no torch.
+Tasks record different things, a later version may add to them, and a bundle of somebody else's may hold anything. So
+every field may be missing, others may be there, and a value of another type than expected is left out, or is damage if
+something is decided by it (`decisive`). Imports no torch.
 """
 
 from collections.abc import Mapping, Sequence

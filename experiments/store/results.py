@@ -128,11 +128,11 @@ class TrainingResult(Record):
     pinned: dict[str, Any] = Field(default_factory=dict)  # resolved by the first attempt, so that a resume is exact
     step: Count | None = None
     wall_s: Amount | None = None  # of the last attempt
-    train_s: Amount | None = None  # of all attempts together; not in older stores
+    train_s: Amount | None = None  # of all attempts together
     earlier_attempts: list[Earlier] = Field(default_factory=list)
     continues: dict[str, Any] | None = None  # the shorter run that this one went on from
-    devices: Annotated[int, Field(ge=1, le=1_000_000)] | None = None  # that trained together; older stores: one
-    device_share: Annotated[float, Field(gt=0, le=1)] | None = None  # of each device; older stores: all of it
+    devices: Annotated[int, Field(ge=1, le=1_000_000)] | None = None  # that trained together
+    device_share: Annotated[float, Field(gt=0, le=1)] | None = None  # of each device
     device: Word | None = None
     device_kind: Word | None = None
     threads: Count | None = None
@@ -141,7 +141,7 @@ class TrainingResult(Record):
     command: Word | None = None
     code_digest: Word | None = None
     revision: Revision = Field(default_factory=functools.cache(Revision))
-    tool: Revision | None = None  # this program's, where the code is a user's; not in older stores
+    tool: Revision = Field(default_factory=functools.cache(Revision))  # this program
     versions: Words = Field(default_factory=dict)
     peak_memory_bytes: Count | None = None
     example_files: dict[Word, dict[str, Any]] = Field(default_factory=dict)  # by name: bytes, sha256
@@ -150,11 +150,11 @@ class TrainingResult(Record):
     precision: Word | None = None
     num_params: Count | None = None
     flops: Amount | None = None
-    flops_per_token: Amount | None = None  # with target_tokens: older stores, which have no `flops`
+    flops_per_token: Amount | None = None
     target_tokens: Count | None = None
     resumed_from: Count | None = None
     seconds: Amount | None = None  # of the steps of the last attempt
-    start: dict[Word, Amount | None] = Field(default_factory=dict)  # before the first update; not in older stores
+    start: dict[Word, Amount | None] = Field(default_factory=dict)  # before the first update
     ensemble: list[EnsembleMember] = Field(default_factory=list)  # not in the record of a training
     # Of a branch. Its times, tokens and operations are those of its own steps, after the trunk's.
     trunk: TrunkRecord = Field(default_factory=functools.cache(TrunkRecord))
@@ -191,8 +191,8 @@ class EvaluationResult(Record):
 
     decisive: ClassVar[frozenset[str]] = frozenset(
         {
-            "run_id", "eval_id", "set", "settings", "inputs", "metrics", "files", "parts", "code_digest", "attempt",
-            "weights_attempt", "renews",
+            "run_id", "eval_id", "set", "settings", "inputs", "metrics", "files", "parts", "attempt", "weights_attempt",
+            "renews",
         }
     )  # fmt: skip
     of_builtin: ClassVar[frozenset[str]] = frozenset({"set_facts"})
@@ -211,7 +211,6 @@ class EvaluationResult(Record):
     wall_s: Amount | None = None
     signature: Words = Field(default_factory=dict)  # by metric, of those that have one
     sentences: Count | None = None
-    code_digest: Word | None = None  # of evaluations that were one part
     device: Word | None = None
     device_kind: Word | None = None
     precision: Word | None = None
@@ -220,6 +219,5 @@ class EvaluationResult(Record):
 
     @property
     def code(self) -> dict[str, str]:
-        """Digests of the code that made it, by part; "" for an evaluation of older stores, which was one."""
-        digests = {"": self.code_digest, **{name: part.code_digest for name, part in self.parts.items()}}
-        return {name: digest for name, digest in digests.items() if digest}
+        """Digests of the code that made it, by part."""
+        return {name: part.code_digest for name, part in self.parts.items() if part.code_digest}

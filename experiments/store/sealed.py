@@ -1,8 +1,7 @@
 """Checksums of records: JSON records contain their own; they also list those of the files beside them.
 
 A sealed record has two more keys: `record_format`, and `record_sha256`, the SHA-256 of the canonical JSON of all other
-keys. A record with neither was written by an earlier version and is read unchecked. There are two keys so that a single
-damaged byte never makes a sealed record look unsealed. Imports no torch.
+keys. A record without them is damaged. Imports no torch.
 """
 
 import hashlib
@@ -28,10 +27,8 @@ def unseal(record: Any) -> dict[str, Any]:
     if not isinstance(record, dict):
         raise ValueError("expected a JSON object")
     rest = {name: value for name, value in record.items() if name not in (_FORMAT, _SHA256)}
-    if len(rest) == len(record):
-        return rest  # of an earlier version
     if record.get(_SHA256) != _digest(rest):
-        raise ValueError("its content does not match its checksum")
+        raise ValueError("its content does not match its checksum" if _SHA256 in record else "it has no checksum")
     if record.get(_FORMAT) != FORMAT:
         raise ValueError(f"its format is {record.get(_FORMAT)!r}, this program reads {FORMAT}")
     return rest

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -53,15 +53,13 @@ class AttemptSpec:
 
     @classmethod
     def read(cls, file: Path) -> Self:
-        """Read a spec; unknown fields, of another version, are left out. Raises Damaged for anything else."""
+        """Read a spec. Raises Damaged for anything else."""
         found = read_json(file) or {}
-        known = {f.name for f in fields(cls)}
         try:
-            values = {name: value for name, value in found.items() if name in known}
-            values["evaluations"] = tuple(EvaluationRequest(**item) for item in found.get("evaluations", ()))
+            found["evaluations"] = tuple(EvaluationRequest(**item) for item in found.get("evaluations", ()))
             for name in ("members", "keeps"):
-                values[name] = tuple(tuple(item) for item in found.get(name, ()))
-            values["earlier"] = tuple(found.get("earlier", ()))
-            return cls(**values)
+                found[name] = tuple(tuple(item) for item in found.get(name, ()))
+            found["earlier"] = tuple(found.get("earlier", ()))
+            return cls(**found)
         except TypeError as error:
             raise Damaged(f"{file} is not the spec of an attempt ({error}).") from None

@@ -26,22 +26,21 @@ def describe(config_type: type[TaskConfig]) -> dict[str, Any]:
     }
 
 
-def recorded_type(task: str, described: Mapping[str, Any] | None, example: Mapping[str, Any]) -> type[TaskConfig]:
+def recorded_type(task: str, described: Mapping[str, Any]) -> type[TaskConfig]:
     """The configuration type of a task by name: the task's own if that is built in, else as described.
 
-    `example` is a configuration, for a plan of an earlier version, which describes nothing. Raises ValueError.
+    Raises ValueError, KeyError or TypeError for an invalid description.
     """
     if task in BUILTIN and task not in OF_STUDIES:
         return load_task(task).config_type
-    described = described or {"defaults": example, "roles": {}}
     roles = described["roles"]
     settings = {name: value for name, value in described["defaults"].items() if name not in TaskConfig.model_fields}
     made = create_model("Recorded", __base__=TaskConfig, __module__=__name__, **_fields(settings))
     made.setting_roles = SettingRoles(
-        tuple(map(str, roles.get("not_in_run_id", ()))),
-        tuple(map(str, roles.get("not_in_lineage", ()))),
-        steps=str(roles.get("steps", "")),
-        frozen_defaults=bool(roles.get("frozen_defaults", False)),
+        tuple(map(str, roles["not_in_run_id"])),
+        tuple(map(str, roles["not_in_lineage"])),
+        steps=str(roles["steps"]),
+        frozen_defaults=bool(roles["frozen_defaults"]),
     )
     return made
 

@@ -117,7 +117,7 @@ class Training:
         self._restore(found)
         if self.group.leads:
             checkpoint.link_checkpoints(found, attempts, self.folder)
-        self._best_steps = dict(found.meta.get("best_steps") or {})
+        self._best_steps = dict(found.meta["best_steps"])
         if "trunk" in found.meta:
             self._meta["trunk"] = self.facts["trunk"] = found.meta["trunk"]
         self._emit("resumed", run=found.meta["run_id"], **self._came_from(found))  # may be a shorter run
@@ -136,7 +136,7 @@ class Training:
         if state := found.optimizer():
             restore_optimizers(self.model, self.optimizers, state, found.step)
         self.step, self.target_tokens = found.step, found.meta["target_tokens"]
-        self._start = dict(found.meta.get("start") or {})  # not in older checkpoints
+        self._start = dict(found.meta["start"])
         self.plateau = Plateau(*found.meta.get("plateau", ()))
         self.facts["resumed_from"] = found.step
 

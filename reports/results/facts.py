@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from experiments.store.results import Revision, TrainingResult
+from experiments.store.results import TrainingResult
 
 RUN_FACTS = (
     "steps", "wall_s", "train_s", "device", "device_kind", "devices", "device_share", "threads", "precision", "torch",
@@ -14,7 +14,7 @@ def run_facts(trained: TrainingResult | None) -> dict[str, Any]:
     """RUN_FACTS of a run; None for what it did not record, and for a run that is not trained."""
     if trained is None:
         return dict.fromkeys(RUN_FACTS)
-    tool = trained.tool or Revision()
+    tool = trained.tool
     found = {name: getattr(trained, name) for name in RUN_FACTS if name in TrainingResult.model_fields}
     found |= {"steps": trained.step, "torch": trained.versions.get("torch"), "tool": tool.version}
     found |= {name: getattr(trained.revision, name) for name in ("repository", "commit", "dirty")}

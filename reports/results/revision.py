@@ -42,7 +42,7 @@ class AtRevision:
                 yield trained.model_copy(update={"attempt": number})
 
     def _is_of(self, trained: TrainingResult) -> bool:
-        names = (trained.revision.commit, trained.tool.commit if trained.tool else None, trained.code_digest)
+        names = (trained.revision.commit, trained.tool.commit, trained.code_digest)
         return any(name is not None and name.startswith(self._revision) for name in names)
 
 

@@ -31,8 +31,6 @@ def _counted(outcome: Outcome) -> float | None:
     facts = outcome.record
     if facts is None or facts.flops is not None:
         return facts.flops if facts else None
-    if facts.flops_per_token is not None and facts.target_tokens is not None:  # older stores
-        return facts.flops_per_token * facts.target_tokens
     return outcome.run.cost or None  # a user's task: `cost` of its settings, if it is declared
 
 
@@ -68,11 +66,7 @@ def device_share(outcome: Outcome) -> float:
 
 def training_seconds(outcome: Outcome) -> float | None:
     """Of all attempts together, with what failed and what was repeated; None where that was not recorded."""
-    facts = outcome.record
-    if facts is None or facts.train_s is not None:
-        return facts.train_s if facts else None
-    alone = facts.attempt == 1 and facts.resumed_from is None
-    return facts.wall_s if alone else None  # older stores: a later attempt recorded its own time only
+    return outcome.record.train_s if outcome.record else None
 
 
 def sustained(device: str, rates: Mapping[str, float]) -> float | None:

@@ -49,10 +49,7 @@ def code(outcome: Outcome) -> str:
     if facts is None:
         return ""
     ours = outcome.run.config.setting_roles.frozen_defaults  # our own code trained, not the user's
-    tool = facts.tool or (facts.revision if ours else None)  # older stores have no `tool`
-    digest = facts.code_digest or ""
-    if tool is None:  # older stores took this program's commit for the trainer's
-        return digest
+    tool, digest = facts.tool, facts.code_digest or ""
     program = f"{TOOL} {tool.version or ''}".rstrip()
     if ours:
         return _joined(program, _commit(tool, kept=True)) + (f" ({digest})" if digest else "")

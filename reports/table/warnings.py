@@ -68,7 +68,7 @@ def _mixed_code(rows: Iterable[Row]) -> Iterator[str]:
     """The code of each part of the evaluations."""
     outcomes = [outcome for row in rows for outcome in row.outcomes]
     for part in dict.fromkeys(part for outcome in outcomes for facts in _scored(outcome) for part in facts.code):
-        what = f"revisions of the evaluation code{f' ({part})' if part else ''}"
+        what = f"revisions of the evaluation code ({part})"
         yield _mixed(rows, what, _of_evaluations(functools.partial(_code_of, part)))
 
 
@@ -112,7 +112,7 @@ def _in_words(words: list[str]) -> str:
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
-# parts of PlannedRun.stale → how the sentence calls them; none are known of a plan by an earlier version
+# parts of PlannedRun.stale → how the sentence calls them
 _MADE = {"training": "trained", "likelihood": "measured", "decode": "decoded", "score": "scored", "evaluate": "scored"}
 
 
@@ -123,8 +123,7 @@ def _stale(table: Table) -> str:
         if row.stale:
             groups.setdefault(_in_words([word for part, word in _MADE.items() if part in parts]), []).append(row.key)
     sentences = (
-        f"{(made or 'trained or scored').capitalize()} by another revision of the code than the present one, and kept "
-        f"(†): {_names(keys)}."
+        f"{made.capitalize()} by another revision of the code than the present one, and kept (†): {_names(keys)}."
         for made, keys in groups.items()
     )
     return " ".join(sentences)

@@ -111,7 +111,7 @@ def _evaluation(outcome: Outcome, set_: str, columns: list[Column]) -> Explanati
     found["signature"] = {m: s for m in metrics if (s := scored.signature(m))}
     facts = scored.record or EvaluationResult()
     found |= {"sentences": facts.sentences, "device": facts.device, "precision": facts.precision}
-    found["code_digest"] = facts.code_digest or facts.code
+    found["code_digest"] = facts.code
     found["folder"] = f"runs/{outcome.run.run_id}/evaluations/{scored.eval_id}"
     return found
 

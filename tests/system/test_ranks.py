@@ -16,6 +16,7 @@ from experiments.config import RunConfig
 from experiments.events.event_log import read_events
 from experiments.identity import PROBE_ID, Trunk, with_trunk
 from experiments.store.layout import Store
+from experiments.store.sealed import write_json
 from experiments.store.spec import AttemptSpec
 from experiments.tasks.translation import TASK
 from experiments.training.checkpoints.checkpoint import load_weights
@@ -52,7 +53,7 @@ def _start(
         "evaluations": [], "device": {"kind": "cpu", "threads": ranks, "memory_gb": None, "count": ranks},
         "earlier": [f"runs/{earlier}/attempts/1"] if earlier else [],
     }  # fmt: skip
-    (folder / "spec.json").write_text(json.dumps(spec))
+    write_json(folder / "spec.json", spec)
     with (folder / "log.txt").open("wb") as log:
         command = [sys.executable, "-m", "experiments.child.run", str(folder / "spec.json")]
         return subprocess.Popen(command, env=environment(), stdout=log, stderr=log, start_new_session=True)

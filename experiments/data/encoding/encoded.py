@@ -60,7 +60,7 @@ class EncodedCorpus:
 
     def __init__(self, folder: Path, facts: dict[str, Any]) -> None:
         self.folder = folder
-        self._files = facts.get("files", {})  # sizes and hashes; {} in folders of earlier versions
+        self._files = facts["files"]  # sizes and hashes
         self.facts = {name: value for name, value in facts.items() if name != "files"}
         self.digest = folder.name
         self.shared = bool(facts["shared"])
@@ -111,8 +111,8 @@ class EncodedCorpus:
             )
         chosen = set_digest or there[0]
         folder = self.folder / "sets" / f"{name}-{chosen}"
-        facts = read_json(folder / "facts.json") or {}
-        self._check(folder, facts.pop("files", {}))
+        facts = read_json(folder / "facts.json") or {"files": {}}
+        self._check(folder, facts.pop("files"))
         source, target = (_read_text(folder / f"{side}.txt") for side in SIDES)
         pairs = EncodedPairs(folder, self._dtypes)
         if not len(source) == len(target) == len(pairs):
@@ -175,7 +175,7 @@ def open_encoded(root: Path, digest: str) -> EncodedCorpus:
     facts = read_json(folder / "facts.json")
     if facts is None:
         raise UserError(f"There is no encoded corpus {folder}. `ablations run` prepares it.")
-    if facts.get("digest", digest) != digest:
+    if facts["digest"] != digest:
         raise Damaged(
             f"{folder} holds another encoded corpus, {facts['digest']}. Delete it: the next run creates it again."
         )

@@ -9,22 +9,22 @@ from experiments.store.sealed import read_json
 
 FORMAT = "transformer-ablations model 1"
 Config = TypeVar("Config", bound=RunConfig)
-_OF_HUGGINGFACE = "model_type"  # in every config.json of theirs
+_OF_HUGGINGFACE = b'"model_type"'  # in every config.json of theirs
 
 
 def exported_config(folder: Path, kind: type[Config], task: str) -> Config:
     """The configuration of an exported model of a task. Raises UserError."""
+    path = folder / "config.json"
     try:
-        found = read_json(folder / "config.json")
+        text = path.read_bytes()
     except OSError as error:
-        raise UserError(f"{folder} is not an exported model: config.json cannot be read ({error}).") from None
-    if found is None:
-        raise UserError(f"{folder} is not an exported model: it has no config.json.")
-    if _OF_HUGGINGFACE in found:
+        raise UserError(f"{folder} is not an exported model: config.json cannot be read ({error.strerror}).") from None
+    if _OF_HUGGINGFACE in text:
         raise UserError(
             f"{folder} is a model for Hugging Face's programs. For this program export it again, without "
             "--format huggingface."
         )
+    found = read_json(path) or {}
     if found.get("format") != FORMAT:
         raise UserError(f"{folder} was exported by another version: its format is {found.get('format')!r}.")
     other = found["config"].get("task", task)

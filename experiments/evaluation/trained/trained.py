@@ -8,7 +8,6 @@ from experiments.data.encoding.tokenizer import Tokenizer
 from experiments.device import Device
 from experiments.errors import Damaged, UserError
 from experiments.evaluation.trained.averaging import kept_average
-from experiments.store.results import FILE, TrainingResult
 from experiments.training.checkpoints import checkpoint, retention
 from model.factory import build_model
 from model.fast.int8 import to_int8
@@ -80,11 +79,7 @@ def load_tokenizers(config: RunConfig, attempt: Path) -> tuple[Tokenizer, Tokeni
 def _tokenizer(attempt: Path, name: str) -> Tokenizer:
     path = attempt / "final" / name
     tokenizer = Tokenizer.load(path)
-    written = retention.meta_of(path.parent)["files"].get(name)
-    if written is None:  # trained by an earlier version: the training's record names its tokenizer
-        trained = TrainingResult.load(attempt / FILE) or TrainingResult()
-        written = {"sha256": trained.data.tokenizer.sha256.get(name, tokenizer.sha256)}
-    if tokenizer.sha256 != written["sha256"]:
+    if tokenizer.sha256 != retention.meta_of(path.parent)["files"].get(name, {}).get("sha256"):
         raise Damaged(
             f"{path} is not the tokenizer of the run's training: it was changed or damaged. Restore it from a "
             "backup, or delete the run's folder to train it again."

@@ -15,8 +15,7 @@ from experiments.store import locks
 from experiments.store.durable import remove_folder
 from experiments.store.layout import Store
 
-# names of this version and of former ones, where tempfile made the random part
-_RANDOM = r"(?:[0-9a-f]{16}|[a-z0-9_]{8})"
+_RANDOM = "[0-9a-f]{16}"
 _NAME = re.compile(
     rf"\.?(?:mlflow|taking|probe|smoke)-{_RANDOM}|\..+\.{_RANDOM}\.partial"
     rf"|\..+\.(?:json|jsonl|toml|db|npy|txt|diff)\.{_RANDOM}"

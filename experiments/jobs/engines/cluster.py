@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 from experiments.jobs.engines.base import Engine, Exit, Handle, Launch
 from experiments.jobs.engines.remote import LAUNCH, recorded_exit
 from experiments.store.durable import whole_file
+from experiments.store.sealed import seal
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # a foreign queue must not pass options to scancel
 LOOK_EVERY_S = 1.0
@@ -55,7 +56,7 @@ class ClusterEngine(Engine):
             told = {"argv": list(launch.argv), "environment": dict(launch.environment), "log": str(launch.log)}
             told["setup"] = list(self.setup)
             with whole_file(folder / LAUNCH, private=True) as file:  # an environment may contain secrets
-                file.write(json.dumps({**told, "cwd": str(Path.cwd())}).encode())
+                file.write(json.dumps(seal({**told, "cwd": str(Path.cwd())})).encode())
         names = self._submit(folders, launches)
         return [Handle(self._ref(name, folder)) for name, folder in zip(names, folders, strict=True)]
 

@@ -42,7 +42,7 @@ class Keeper:
         given = with_changes(environment(launch["environment"], os.environ), changes or {})
         with Path(launch["log"]).open("ab") as output:
             try:
-                more, said = setup_changes(launch.get("setup", ()), given)
+                more, said = setup_changes(launch["setup"], given)
             except SetupError as failure:
                 (folder / LAUNCH).unlink()
                 self._fail(f"{failure}\nCorrect the line; `ablations retry` queues the run again.")

@@ -15,7 +15,7 @@ def to_text(values: Mapping[str, Any]) -> str:
 
 
 def from_text(text: Any, run_id: str) -> dict[str, Any]:
-    """Read a record of `to_text`; text of earlier versions has no checksum. Raises Damaged."""
+    """Read a record of `to_text`. Raises Damaged."""
     try:
         return unseal(json.loads(text))
     except (ValueError, TypeError, RecursionError) as error:

@@ -160,14 +160,14 @@ class Queue(Reading):
         doing = f"waits for its {'trunk' if trunk_in(job.inputs) else 'members'}" if job.after else ""
         self._db.execute(
             "INSERT INTO jobs (run_id, state, queued, spec, seed, priority, turn, cost, inputs_key, total, "
-            "memory_gb, gpu_memory_gb, devices, signature, doing, user) "
-            "VALUES (?, 'waiting', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
+            "memory_gb, gpu_memory_gb, devices, signature, doing, user, pinned) "
+            "VALUES (?, 'waiting', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
             "ON CONFLICT (run_id) DO UPDATE SET state='waiting', queued=excluded.queued, "
             "spec=excluded.spec, seed=excluded.seed, priority=excluded.priority, turn=excluded.turn, "
             "cost=excluded.cost, inputs_key=excluded.inputs_key, total=excluded.total, memory_gb=excluded.memory_gb, "
             "gpu_memory_gb=excluded.gpu_memory_gb, devices=excluded.devices, "
             "signature=excluded.signature, user=excluded.user, held='', alone=0, hangs=0, left_s=NULL, stalls=0, "
             "error='', error_class='', doing=excluded.doing, request='', tracked=0, started=NULL, ended=NULL",
-            (job.run_id, now, *values, doing, job.user),
+            (job.run_id, now, *values, doing, job.user, to_text({})),
         )
         return True

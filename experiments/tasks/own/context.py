@@ -71,8 +71,7 @@ def _newest(context: Context) -> Path | None:
     found = [path for folder in (context.folder, *context.earlier) for path in checkpoints(folder)]
     for path in sorted(found, key=lambda path: path.name, reverse=True):
         try:
-            described = read_json(_description(path))  # None: of an earlier version
-            for name, written in described["files"].items() if described else ():
+            for name, written in (read_json(_description(path)) or {})["files"].items():
                 check_file(path / name, written)
         except Damaged as damage:
             context.emit("checkpoint_skipped", path="/".join(path.parts[-3:]), reason=str(damage))

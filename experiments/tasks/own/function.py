@@ -79,8 +79,7 @@ class OwnTask(Task):
         facts = {}
         if outputs.is_file():
             trained = TrainingResult.load(weights / FILE) or TrainingResult()
-            if written := trained.example_files.get(outputs.name):  # none recorded by earlier versions
-                check_file(outputs, written)
+            check_file(outputs, trained.example_files[outputs.name])
             shutil.copyfile(outputs, folder / EXAMPLE_FILE)
             facts["examples"] = outputs.read_bytes().count(b"\n")
         return {"metrics": metrics, **facts}

@@ -94,7 +94,7 @@ def best(folder: Path, every: int = 0) -> Path | None:
     metas = {path: meta_of(path) for path in all_of(folder)}
     measured = [p for p, meta in metas.items() if "dev_perplexity" in meta and not (every and step_of(p) % every)]
     found = min(measured, key=lambda path: (metas[path]["dev_perplexity"], step_of(path)), default=None)
-    known: dict[str, int] = (list(metas.values())[-1].get("best_steps") or {}) if metas else {}
+    known: dict[str, int] = list(metas.values())[-1]["best_steps"] if metas else {}
     expected = {known[str(every)]} if str(every) in known else set() if every else set(known.values())
     if expected and (found is None or step_of(found) not in expected):
         lost = ", ".join(map(str, sorted(expected)))
@@ -108,15 +108,11 @@ def gap(found: Path, meta: Mapping[str, Any], attempts: Sequence[Path], keeps: S
     The earlier training may have kept less than is needed now.
     """
     there = {
-        step_of(path): path
+        step_of(path)
         for path in (path for attempt in attempts for path in all_of(attempt))
         if step_of(path) <= step_of(found) and (path == found or same_training(path, meta))
     }
-    if "keeps" in meta:
-        measured = {keep[1] for keep in meta["keeps"] if keep[0] == BEST}
-    else:  # an earlier version: as often as the best that it kept
-        scored = [step for step, path in there.items() if "dev_perplexity" in meta_of(path)]
-        measured = {keep.every for keep in keeps for step in scored if step % keep.every == 0}
+    measured = {keep[1] for keep in meta["keeps"] if keep[0] == BEST}
     for keep in keeps:
         if lost := [step for step in keep.steps(last_step) if step <= step_of(found) and step not in there]:
             what = "a branch" if keep.what == AT else "an average"
@@ -154,7 +150,7 @@ def serves(folder: Path, choice: str, every: int) -> bool:
             return bool(last(folder, int(number), every))
         if best(folder, every) is None:
             return False
-        asked = meta_of(all_of(folder)[-1]).get("keeps")
+        asked = meta_of(all_of(folder)[-1])["keeps"]
     except UserError:
         return False
-    return asked is None or [BEST, every] in [list(keep[:2]) for keep in asked]  # None: an earlier version
+    return [BEST, every] in [list(keep[:2]) for keep in asked]

@@ -84,7 +84,7 @@ def training(
 ) -> None:
     """Add the attempts of a run; of an ensemble, its making. What it reads of other runs is among its inputs."""
     record = store.result(run.run_id) or TrainingResult()
-    revision = {**record.revision.model_dump(), **{"version": (record.tool or record.revision).version}}
+    revision = {**record.revision.model_dump(), **{"version": record.tool.version}}
     tool = _tool(graph, "train", record.task or run.config.task, record.code_digest or "", revision, record.versions)
     name = f"row {run.row}, {seed_in_words(run.seed)}"
     given = [ref(file) for file in (f"runs/{run.run_id}/config.json", *_described(run.inputs, files)) if file in files]

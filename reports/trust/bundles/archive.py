@@ -83,7 +83,7 @@ class Archive(ABC):
 
 
 def _unpack(entry: Entry, target: Path, listed: Mapping[str, Any]) -> None:
-    content = entry.open() if entry.size == listed.get("bytes", entry.size) else None
+    content = entry.open() if entry.size == listed["bytes"] else None
     if content is not None:
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("xb") as file:
@@ -106,10 +106,10 @@ def _check(manifest: Mapping[str, Mapping[str, Any]], folder: Path) -> None:
     if len(manifest) > MOST_FILES:
         raise ValueError(f"it claims {len(manifest):,} files")
     for name, listed in manifest.items():
-        size = listed.get("bytes", 0)  # older manifests have no sizes: the archive's entries do
+        size = listed["bytes"]
         if type(size) is not int or size < 0 or (name.endswith(".json") and size > LARGEST_RECORD):
             raise ValueError(f"{name[:80]!r} claims a size of {size!r} bytes")
-    total = sum(listed.get("bytes", 0) for listed in manifest.values())
+    total = sum(listed["bytes"] for listed in manifest.values())
     if total > LARGEST:
         raise ValueError(f"it claims to unpack to {total / 1e9:,.0f} GB")
     folder.mkdir(parents=True, exist_ok=True)

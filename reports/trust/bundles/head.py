@@ -10,10 +10,8 @@ from experiments.tasks.columns import Column, known_to
 from experiments.tasks.load import BUILTIN, load_task
 from reports.results.spending import FILE, Spending
 
-VERSION = 3  # columns say how they are compared; before, their metrics' names did
-READABLE = (1, 2, VERSION)
-SPENT = "spent"  # what the maker's store says of all attempts (reports/results/spending.py); not in older bundles
-_KNOWN_BY_NAME = 2  # up to this version translation's metrics were recognised by name in every task
+VERSION = 3
+SPENT = "spent"  # what the maker's store says of all attempts (reports/results/spending.py)
 
 
 def column_to_json(column: Column) -> dict[str, Any]:
@@ -23,11 +21,9 @@ def column_to_json(column: Column) -> dict[str, Any]:
 
 def keep_spent(head: Mapping[str, Any], folder: Path) -> None:
     """Write what the head says of all attempts into the folder of an opened bundle, where reports read it."""
-    if SPENT in head:
-        write_json(folder / FILE, Spending.model_validate(head[SPENT]).model_dump(mode="json"))
+    write_json(folder / FILE, Spending.model_validate(head[SPENT]).model_dump(mode="json"))
 
 
-def columns_of(described: Sequence[Mapping[str, Any]], task: str, version: int) -> tuple[Column, ...]:
+def columns_of(described: Sequence[Mapping[str, Any]], task: str) -> tuple[Column, ...]:
     """The bundle's columns; those of a built-in task are completed by the task's own."""
-    names = [task] * (task in BUILTIN) + ["translation"] * (version <= _KNOWN_BY_NAME)
-    return known_to((Column(**each) for each in described), [own for name in names for own in load_task(name).columns])
+    return known_to((Column(**each) for each in described), load_task(task).columns if task in BUILTIN else ())

@@ -13,7 +13,7 @@ from ablations.plan.plan_file import plan_from_json
 from ablations.plan.planned import Plan
 from experiments.errors import UserError
 from experiments.store.layout import Store
-from experiments.store.sealed import read_json, write_json
+from experiments.store.sealed import write_json
 from reports.render.formats import render
 from reports.results.table import Table
 from reports.table.build import build_table
@@ -21,7 +21,7 @@ from reports.trust.bundles.archive import HEAD, STATEMENT, TABLES
 from reports.trust.bundles.datasets import datasets
 from reports.trust.bundles.described import as_text, describe
 from reports.trust.bundles.graph import Times
-from reports.trust.bundles.head import VERSION, columns_of, keep_spent
+from reports.trust.bundles.head import columns_of, keep_spent
 from reports.trust.stated import sentences
 from reports.trust.statement import read_statement
 
@@ -36,7 +36,7 @@ def crate_files(
         place.symlink_to(path.resolve())
     keep_spent(head, folder)
     plan, store = plan_from_json(json.loads(json.dumps(head["plan"]))), Store.open(folder, create=False)
-    columns = columns_of(head["columns"], plan.study.task, VERSION)
+    columns = columns_of(head["columns"], plan.study.task)
     made: dict[str, Path] = {}
     for name, text in printed(build_table(plan, store, columns)).items():
         made[name] = folder / name
@@ -68,7 +68,7 @@ def facts_of(text: bytes) -> dict[str, Any]:
 
 def description(plan: Plan, store: Store, files: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """What a crate says of itself, from its own files, which lie in `store`; `files`: size and SHA-256 of each."""
-    statement = read_statement(read_json(store.root / STATEMENT) or {}, plan)
+    statement = read_statement(json.loads((store.root / STATEMENT).read_bytes()), plan)
     return describe(plan, store, files, datasets(plan, store), sentences(statement))
 
 

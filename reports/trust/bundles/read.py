@@ -1,6 +1,7 @@
 """Read a bundle of unknown origin: within limits, checked against its manifest and itself, without running its code."""
 
 import gzip
+import json
 import struct
 import tarfile
 import zipfile
@@ -16,11 +17,11 @@ from ablations.plan.plan_file import plan_from_json
 from ablations.plan.planned import Plan
 from experiments.errors import UserError
 from experiments.store.layout import Store
-from experiments.store.sealed import read_json, unseal
+from experiments.store.sealed import unseal
 from experiments.tasks.columns import Column
 from reports.trust.bundles.agreement import check
 from reports.trust.bundles.archive import HEAD, NAME, STATEMENT, Archive
-from reports.trust.bundles.head import READABLE, VERSION, columns_of, keep_spent
+from reports.trust.bundles.head import VERSION, columns_of, keep_spent
 from reports.trust.bundles.in_crate import check_described, facts_of
 from reports.trust.bundles.shapes import check_head
 from reports.trust.bundles.tarred import Packed
@@ -80,35 +81,28 @@ def _opened(file: IO[bytes]) -> Archive:
 
 def _read(packed: Archive, folder: Path) -> Bundle:
     head = unseal(packed.head)
-    if head.get("bundle") not in READABLE:
-        raise UserError(f"it is a bundle of version {head.get('bundle')}; this program reads up to {VERSION}.")
+    if head.get("bundle") != VERSION:
+        raise UserError(f"it is a bundle of version {head.get('bundle')}; this program reads {VERSION}.")
     check_head(head)
     plan = plan_from_json(head["plan"])
-    manifest = _manifest(head["files"])
-    _only_the_plans(manifest, plan)
-    packed.unpack(manifest, folder)
+    _only_the_plans(head["files"], plan)
+    packed.unpack(head["files"], folder)
     keep_spent(head, folder)
-    columns = columns_of(head["columns"], plan.study.task, head["bundle"])
+    columns = columns_of(head["columns"], plan.study.task)
     store = Store.open(folder, create=False)
-    checked = check(plan, columns, store, head.get("names_can_be_checked", True) is True)
-    bundle = Bundle(
-        plan, columns, tuple(map(str, head["asked"])), store, checked, {HEAD: facts_of(packed.head_text), **manifest}
-    )
+    checked = check(plan, columns, store, head["names_can_be_checked"])
+    files = {HEAD: facts_of(packed.head_text), **head["files"]}
+    bundle = Bundle(plan, columns, tuple(head["asked"]), store, checked, files)
     return _with_description(bundle, packed.metadata) if isinstance(packed, Crate) else bundle
 
 
 def _with_description(bundle: Bundle, metadata: Mapping[str, Any]) -> Bundle:
     """A crate's own parts, checked against the bundle."""
     check_described(metadata, bundle.files)
-    said = read_json(bundle.store.root / STATEMENT)
-    if said is None:
+    if STATEMENT not in bundle.files:
         raise ValueError(f"it has no {STATEMENT}")
+    said = json.loads((bundle.store.root / STATEMENT).read_bytes())
     return replace(bundle, metadata=metadata, statement=read_statement(said, bundle.plan))
-
-
-def _manifest(files: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Size and hash of each file; version 1 has no sizes."""
-    return {name: {"sha256": listed} if isinstance(listed, str) else dict(listed) for name, listed in files.items()}
 
 
 def _only_the_plans(manifest: Mapping[str, Any], plan: Plan) -> None:

@@ -25,10 +25,10 @@ class _Column(_Record, total=False):
     header: Required[Word]
     better: Required[Literal["lower", "higher"]]
     digits: Required[Annotated[int, Field(ge=0, le=12)]]
-    paper: Word
-    about: Word
-    logarithmic: bool
-    per_piece: bool
+    paper: Required[Word]
+    about: Required[Word]
+    logarithmic: Required[bool]
+    per_piece: Required[bool]
 
 
 class _Row(_Record, total=False):
@@ -52,25 +52,35 @@ class _Run(_Record, total=False):
     num_params: Required[Annotated[int, Field(ge=1, le=LARGEST)] | None]
     cost: Required[Amount]
     state: Required[Literal["finished", "stale"]]
+    stale: Required[list[Word]]
     inputs: Required[Words]
     evaluations: Required[list[_Evaluation]]
 
 
 class _Plan(_Record, total=False):
+    settings: Required[dict[str, Any]]
     study: Required[dict[str, Any]]
     profile: Required[Word]
     notes: Required[list[Word]]
     paper_keys: Required[list[Word]]
     rows: Required[Annotated[list[_Row], Field(min_length=1)]]
     runs: Required[Annotated[list[_Run], Field(min_length=1)]]
-    members: list[_Run]  # of ensembles
+    members: Required[list[_Run]]  # of ensembles
+    by_rule: Required[bool]
+
+
+class _File(_Record, total=False):
+    bytes: Required[Count]
+    sha256: Required[Word]
 
 
 class _Head(_Record, total=False):
+    names_can_be_checked: Required[bool]
     asked: Required[list[Word]]
+    spent: Required[dict[str, Any]]
     columns: Required[list[_Column]]
     plan: Required[_Plan]
-    files: Required[dict[str, str | dict[str, Any]]]
+    files: Required[dict[str, _File]]
 
 
 _HEAD: TypeAdapter[Any] = TypeAdapter(_Head)

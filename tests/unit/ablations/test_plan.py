@@ -84,11 +84,13 @@ def test_inputs_are_asked_once_per_corpus(own_study, plan_of, task):
     assert task.asked_inputs[1:] == ["builtin", "/x"]
 
 
-def test_replaced_values_are_said(plan_of):
-    note, *of_the_profile = plan_of(TABLE3, profile="demo-600").notes
-    assert of_the_profile == list(TABLE3.profiles["demo-600"].notes)
-    assert 'profile "demo-600" sets training.train_steps = ' in note
-    assert note.endswith("in every row, also in big (declares 300000).")
+def test_replaced_values_are_said(own_study, plan_of):
+    profile = '[profile.short]\nset = {training.train_steps = 6}\nnotes = ["Of the profile."]\n'
+    long = '[[variation]]\nkey = "long"\nset = {training.train_steps = 9, model.dropout = 0.3}\n'
+    assert plan_of(own_study(BASE + profile + long), profile="short").notes == (
+        'profile "short" sets training.train_steps = 6 in every row, also in long (declares 9).',
+        "Of the profile.",
+    )
     assert plan_of(TABLE3, profile="paper").notes == ()
     (note,) = plan_of(TABLE3, profile="paper", rows="base,A", sets=["model.num_heads=2"]).notes
     assert note == (

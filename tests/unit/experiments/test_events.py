@@ -25,7 +25,9 @@ RUN = "a" * 16
 def write(folder, count=5):
     folder.mkdir(parents=True, exist_ok=True)
     events = EventWriter(folder)
-    events.emit("started", attempt=1, pid=1, host="höst", code_digest="d", members=[["s", "p", "c", "row", ""]])
+    events.emit(
+        "started", attempt=1, after_s=0.0, pid=1, host="höst", code_digest="d", members=[["s", "p", "c", "row", ""]]
+    )
     for step in range(1, count + 1):
         events.emit("metrics", step=step, metrics={"loss": 1 / step})
     events.emit("checkpoint", step=count, path="checkpoints/x")
@@ -70,21 +72,6 @@ def test_every_single_bit_flip_is_harmless_or_counted(tmp_path):
         assert all(event in whole for event in found)
 
 
-def test_a_file_of_format_1_is_read_as_it_was(tmp_path):
-    lines = [
-        {"t": 1.5, "kind": "started", "attempt": 1, "pid": 4},
-        {"t": 2.5, "kind": "metrics", "step": 1, "loss": 2, "lr": "nan", "label": "text", "flag": True, "crc": 7},
-        {"t": 3.5, "kind": "finished"},
-    ]
-    (tmp_path / FILE).write_text("".join(json.dumps(line) + "\n" for line in lines))
-    found, damaged = read(tmp_path)
-    assert damaged == 0
-    metrics = found[1]["metrics"]
-    assert set(metrics) == {"loss", "lr", "crc"} and (metrics["loss"], metrics["crc"]) == (2.0, 7.0)
-    assert metrics["lr"] != metrics["lr"]
-    assert [event["kind"] for event in found] == ["started", "metrics", "finished"]
-
-
 NOT_EVENTS = [
     b'{"kind":"metrics","step":1,"metrics":{}}',
     b'{"t":1,"kind":"metrics","step":9223372036854775808,"metrics":{}}',
@@ -101,8 +88,8 @@ NOT_EVENTS = [
     b'{"t":1,"kind":"failed","message":"no class"}',
     b'{"t":1,"kind":"failed","cls":"bug","message":"\\ud800"}',
     b'{"t":1,"kind":"evaluated","eval_id":"../../x","set":"dev"}',
-    b'{"t":1,"kind":"started","attempt":1,"members":[["too short"]]}',
-    b'{"t":1,"kind":"started","attempt":1,"revision":7}',
+    b'{"t":1,"kind":"started","attempt":1,"after_s":0,"members":[["too short"]]}',
+    b'{"t":1,"kind":"started","attempt":1,"after_s":0,"revision":7}',
     b"[" * 5000,
     b'{"a":' * 5000 + b"1" + b"}" * 5000,
     b"\xff\xfe\x00",
@@ -113,16 +100,15 @@ NOT_EVENTS = [
 ]
 
 
-@pytest.mark.parametrize("checked", [True, False], ids=["format 2", "format 1"])
-def test_what_is_no_event_is_passed_over_and_counted(tmp_path, checked):
+def test_what_is_no_event_is_passed_over_and_counted(tmp_path):
     """Also with a checksum that is right."""
     write(tmp_path, count=1)
     with (tmp_path / FILE).open("ab") as file:
         for line in NOT_EVENTS:
-            if checked and line.endswith(b"}"):
+            if line.endswith(b"}"):
                 file.write(line[:-1] + b',"crc":"%08x"}\n' % zlib.crc32(line))
             file.write(line + b"\n")
-    with_crc = sum(line.endswith(b"}") for line in NOT_EVENTS) if checked else 0
+    with_crc = sum(line.endswith(b"}") for line in NOT_EVENTS)
     found, damaged = read(tmp_path)
     assert damaged == len(NOT_EVENTS) + with_crc
     assert [event["kind"] for event in found] == ["started", "metrics", "checkpoint", "trained"]
@@ -182,7 +168,7 @@ def test_a_line_cut_short_by_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
 def test_a_tail_goes_on_where_it_stopped(tmp_path):
     tmp_path.mkdir(exist_ok=True)
     events, tail = EventWriter(tmp_path), Tail(tmp_path)
-    events.emit("started", attempt=1)
+    events.emit("started", attempt=1, after_s=0.0)
     assert [event["kind"] for event in tail.read()] == ["started"]
     with (tmp_path / FILE).open("ab") as file:
         file.write(b"rubbish\n")
@@ -284,7 +270,7 @@ def test_a_history_goes_on_from_a_position_as_if_it_had_read_what_lies_before(tm
         events = EventWriter(folder)
         if attempt == 1:
             events.emit("restarted", why="a test")
-        events.emit("started", attempt=attempt + 1)
+        events.emit("started", attempt=attempt + 1, after_s=0.0)
         for step in range(4 * attempt, 4 * attempt + 9):
             events.emit("metrics", step=step, metrics={"loss": chance.random(), "lr": 1.0})
             if step % 5 == 0:
@@ -312,7 +298,7 @@ def test_the_last_event_is_that_of_the_whole_file(tmp_path_factory, count, long,
     folder = tmp_path_factory.mktemp("events")
     clock = iter(range(1000))
     events = EventWriter(folder, lambda fresh: {"cpu_s": next(clock)} if fresh else {})
-    events.emit("started", attempt=1)
+    events.emit("started", attempt=1, after_s=0.0)
     for step in range(count):
         events.emit("metrics", step=step, metrics={"loss": 1.0})
     events.emit("failed", cls="bug", message="x" * long)

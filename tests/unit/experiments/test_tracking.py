@@ -47,7 +47,7 @@ def attempt(store, number, steps, *, restarted=False, **started):
     events = EventWriter(folder)
     if restarted:
         events.emit("restarted", step=0)
-    events.emit("started", attempt=attempt_number, revision={"commit": "abc", "dirty": True}, **started)
+    events.emit("started", attempt=attempt_number, after_s=0.0, revision={"commit": "abc", "dirty": True}, **started)
     for step in steps:
         events.emit("metrics", step=step, metrics={"loss": attempt_number + step / 10, "lr": 0.5})
     (folder / "log.txt").write_text(f"log of {attempt_number}\n")

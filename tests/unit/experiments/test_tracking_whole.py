@@ -34,7 +34,12 @@ def begin(store, number, restarted=False):
     if restarted:
         events.emit("restarted", why="a test")
     events.emit(
-        "started", attempt=attempt_number, members=[list(MEMBERS[0])], host="h", code_digest=f"d{attempt_number}"
+        "started",
+        attempt=attempt_number,
+        after_s=0.0,
+        members=[list(MEMBERS[0])],
+        host="h",
+        code_digest=f"d{attempt_number}",
     )
     (folder / "log.txt").write_text(f"log of {attempt_number}\n")
     return events

@@ -16,7 +16,7 @@ from experiments.evaluation.decode.translate import translate
 from experiments.evaluation.trained.attention_maps import attention_maps
 from experiments.evaluation.trained.export import export
 from experiments.evaluation.trained.translator import Translator
-from experiments.training.checkpoints.checkpoint import model_tensors, save_final
+from experiments.training.checkpoints.checkpoint import add_file, model_tensors, save_final
 from model.factory import build_model
 from model.sublayers.contract import Given
 
@@ -38,7 +38,8 @@ def attempt(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with torch.no_grad():
         model.target_embedding.weight *= 3
     save_final(folder, model_tensors(model), {})
-    train_tokenizer(LINES * 3, DataConfig(vocab_size=40), folder / "final" / "tokenizer.model", "the text")
+    train_tokenizer(LINES * 3, DataConfig(vocab_size=40), folder / "learnt", "the text")
+    add_file(folder / "final", "tokenizer.model", (folder / "learnt").read_bytes())
     return folder
 
 

@@ -15,9 +15,10 @@ from experiments.errors import UserError
 from experiments.exchange.import_runs import files_of, import_runs, runs_in
 from experiments.exchange.redaction import NOTHING
 from experiments.store.layout import Store
+from experiments.store.sealed import seal, write_json
 from experiments.tasks.translation import PERPLEXITY, TASK
 from reports.trust.bundles.archive import parsed
-from reports.trust.bundles.head import column_to_json, columns_of
+from reports.trust.bundles.head import VERSION, column_to_json, columns_of
 from reports.trust.bundles.read import read_bundle
 from reports.trust.bundles.tarred import Packed
 from reports.trust.bundles.write import write_bundle
@@ -47,7 +48,7 @@ def said(data, **more):
 
 
 def head(files, **more):
-    return json.dumps({"bundle": 2, "files": files, **more}).encode()
+    return json.dumps(seal({"bundle": VERSION, "files": files, **more})).encode()
 
 
 NAME = f"runs/{from_hex}/attempts/0001/log.txt"
@@ -192,11 +193,11 @@ def make_run(store, run_id, loss, evaluations=("a" * 16,)):
     (folder / "final" / "model.safetensors").write_bytes(b"weights")
     (folder / "events.jsonl").write_text("{}\n")
     for path in (folder, store.run_folder(run_id)):
-        (path / "result.json").write_text(json.dumps({"attempt": attempt, "loss": loss}))
+        write_json(path / "result.json", {"attempt": attempt, "loss": loss})
     for eval_id in evaluations:
         place = store.evaluation_folder(run_id, eval_id)
         place.mkdir(parents=True)
-        (place / "result.json").write_text(json.dumps({"metrics": {"bleu": loss}}))
+        write_json(place / "result.json", {"metrics": {"bleu": loss}})
 
 
 def test_identities_decide_what_is_the_same(tmp_path):
@@ -247,13 +248,17 @@ def test_a_folder_that_leads_out_is_not_followed_and_one_inside_is(tmp_path):
         files_of(store, "1" * 16)
 
 
-def test_columns_of_any_version_are_compared_as_their_maker_compared_them():
-    """Up to version 2 a bundle did not contain it: perplexity and BLEU were recognised by name in every task."""
+def test_columns_are_compared_as_their_maker_compared_them():
     now = [column_to_json(column) for column in TASK.columns]
-    before = [{k: v for k, v in each.items() if k not in ("logarithmic", "per_piece")} for each in now]
-    assert columns_of(now, "translation", 3) == columns_of(before, "translation", 2) == TASK.columns
+    assert columns_of(now, "translation") == TASK.columns
     own = replace(PERPLEXITY, metric="nats", about="", counts=None)
-    assert columns_of([column_to_json(own)], "mine:TASK", 3) == (own,)
-    assert columns_of(before, "mine:TASK", 2) == TASK.columns
-    plain = columns_of([{**each, "logarithmic": False} for each in now], "mine:TASK", 3)
+    assert columns_of([column_to_json(own)], "mine:TASK") == (own,)
+    plain = columns_of([{**each, "logarithmic": False} for each in now], "mine:TASK")
     assert not any(column.logarithmic or column.counts for column in plain)
+
+
+@pytest.mark.parametrize("version", [VERSION - 1, VERSION + 1, None])
+def test_a_bundle_of_another_version_is_refused(tmp_path, version):
+    path = archive(tmp_path / "b.tar.gz", {"bundle.json": head({}, bundle=version)})
+    with pytest.raises(UserError, match=f"bundle of version {version}; this program reads {VERSION}"):
+        read_bundle(path, tmp_path / "in")
