@@ -1,7 +1,8 @@
 """Runs of own tasks are found by what they recorded: neutral settings, changed defaults and commands, a user's word.
 
-The kept store was written by version 0.1.0 (commit 92bd4b7): of two studies with own tasks, all runs, one of them
-interrupted after a checkpoint; without its queue, and without the names of its machine.
+The kept store is one of 0.1.0's formats, which every later version reads: of two studies with own
+tasks, all runs, one of them interrupted after a checkpoint; their queue; a table of each, and a bundle. It was made in
+/srv/study by `run`, `report --out` and `bundle`, without MLflow's files.
 """
 
 import errno
@@ -93,12 +94,19 @@ def _full(*_: object) -> None:
     raise OSError(errno.ENOSPC, "No space left on device", "adopted.json")
 
 
-class TestAStoreOfAnEarlierVersion:
+class TestTheKeptStore:
     def test_is_reported_and_verified(self, kept: Path) -> None:
         store = kept / "store"
         assert states(kept / "walk.toml", store, seeds=1) == states(kept / "said.toml", store) == ["finished"] * 2
         assert "all equal" in call(store, "verify", kept / "walk.csv", kept / "walk.toml").stdout
         assert "all equal" in call(store, "verify", kept / "said.json", kept / "said.toml").stdout
+
+    def test_its_queue_is_read(self, kept: Path) -> None:
+        listed = json.loads(call(kept / "store", "status", "--json").stdout)
+        assert sorted(run["state"] for run in listed) == ["failed", *["finished"] * 4]
+
+    def test_its_bundle_is_read_without_the_store(self, kept: Path) -> None:
+        assert "all equal" in call(kept / "elsewhere", "verify", kept / "walk.csv", kept / "walk.tar.gz").stdout
 
     def test_keeps_its_runs_when_a_setting_is_added(self, kept: Path) -> None:
         edit(kept / "walking_long_ago.py", "    steps: int = 6\n", "    steps: int = 6\n    decay: float = 0.0\n")
