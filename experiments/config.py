@@ -194,9 +194,13 @@ class TaskConfig(Section):
         """The roles in this configuration: that of one setting may depend on another."""
         return self.setting_roles
 
-    def unread(self, names: Iterable[str]) -> dict[str, str]:
-        """Those of the named settings on which nothing depends in this configuration → what would read them."""
-        return {}
+    def unread(self, names: Iterable[str]) -> list[str]:
+        """Those of the named settings on which nothing depends in this configuration."""
+        return []
+
+    def why_unread(self, name: str) -> str:
+        """Why nothing depends on a setting that is `unread`, and what would read it."""
+        raise KeyError(name)
 
     def described(self) -> list[str]:
         """What settings stand for, a line each, where their text is short for more."""
@@ -234,24 +238,24 @@ class RunConfig(TaskConfig):
             roles = replace(roles, not_in_run_id=tuple(n for n in roles.not_in_run_id if n != "training.eval_steps"))
         return roles
 
-    def unread(self, names: Iterable[str]) -> dict[str, str]:
+    def unread(self, names: Iterable[str]) -> list[str]:
         """Settings on which neither the data nor the network nor the training depends."""
-        names = list(names)
-        training = {f"training.{name}": why for name, why in optimization.unread(self.training)}
-        unread = {name: training[name] for name in names if name in training}
-        if "data.vocab_size" in names and self.data.sized_by_text:
+        unread = {f"training.{name}" for name, _ in optimization.unread(self.training)}
+        unread |= {"data.vocab_size"} if self.data.sized_by_text else set()
+        read = architecture.settings_read(self.model)
+        return [n for n in names if n in unread or (n.startswith("model.") and n.removeprefix("model.") not in read)]
+
+    def why_unread(self, name: str) -> str:
+        if name == "data.vocab_size":
             every = {"word": "word", "char": "character", "byte": "byte"}[self.data.units]
-            unread["data.vocab_size"] = f"every {every} is a piece here (data.units = {self.data.units})"
-        asked = [name.removeprefix("model.") for name in names if name.startswith("model.")]
-        if not asked:
-            return unread
-        found = architecture.settings_read(self.model)
-        return unread | {
-            f"model.{name}": f'model.encoder = "{self.model.encoder}" and model.decoder = "{self.model.decoder}" do '
-            f"not read it; {architecture.readers(self.model, name)}"
-            for name in asked
-            if name not in found
-        }
+            return f"every {every} is a piece here (data.units = {self.data.units})"
+        section, _, rest = name.partition(".")
+        if section == "training":
+            return dict(optimization.unread(self.training))[rest]
+        return (
+            f'model.encoder = "{self.model.encoder}" and model.decoder = "{self.model.decoder}" do not read it; '
+            f"{architecture.readers(self.model, rest)}"
+        )
 
     @model_validator(mode="after")
     def _optimizes(self) -> Self:

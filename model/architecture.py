@@ -249,7 +249,7 @@ def groups(config: "ModelConfig", side: Side) -> tuple[int, ...]:
 
 # Settings that every network reads: the widths between sub-layers, what surrounds them, embeddings and positions.
 _ALWAYS = frozenset({
-    "encoder", "decoder", "d_model", "dropout", "positions", "max_length", "norm", "norm_kind", "shared_vocabulary",
+    "encoder", "decoder", "d_model", "dropout", "positions", "norm", "shared_vocabulary",
     "residual", "residual_scale", "embedding_norm", "embedding_scale", "embedding_size", "fixnorm", "tying",
     "layer_groups", "layer_drop", "memory_embeddings",
 })  # fmt: skip
@@ -261,13 +261,17 @@ def settings_read(config: "ModelConfig") -> frozenset[str]:
     found = set(_ALWAYS if config.encoder else _ALWAYS - _OF_TWO_SIDES)
     if config.encoder and config.layer_groups is not None:
         found.add("layer_groups_in")
+    if config.positions == "learned":
+        found.add("max_length")
+    norms = {config.norm, "post"} if config.embedding_norm else {config.norm}
     for side in SIDES:
         if _has_n(parse(getattr(config, side))):
             found |= {f"{side}_layers"} | ({"num_layers"} if getattr(config, f"{side}_layers") is None else set())
         for layer in layers(config, side):
             for part in layer:
                 found.update(set(part.options.reads_here(part.config)) - part.replaced)
-    return frozenset(found)
+                norms.add(part.config.norm)
+    return frozenset(found if norms == {"none"} else {*found, "norm_kind"})
 
 
 def not_compiled(config: "ModelConfig") -> list[str]:

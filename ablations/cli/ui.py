@@ -28,7 +28,7 @@ from experiments.tracking.record import NUM_PARAMS, curve_name, finished_run
 from experiments.tracking.rows import RowLine
 from reports.render.formats import render
 from reports.results.table import Table as Printed
-from reports.table.settings import show
+from reports.table.settings import at, show
 
 LEAVE_S = 10.0  # time for MLflow to end after Ctrl-C
 FILES = {"markdown": "table.md", "latex": "table.tex", "csv": "table.csv", "json": "table.json", "setup": "setup.md"}
@@ -166,9 +166,9 @@ def _curves(table: Printed, store: Store) -> tuple[list[Chart], dict[str, dict[s
 
 def _lines(table: Printed, curves: Mapping[str, Mapping[str, list[tuple[int, float]]]]) -> Iterator[RowLine]:
     """The rows with what they print: settings with base's where they are blank, means, deviations, changes."""
+    varying = dict.fromkeys(name for row in table.rows for name in row.settings)
     for row in table.rows:
-        base = next((other for other in table.rows if other.key == table.base_of(row)), row)
-        settings = {**base.settings, **row.settings}  # all of them: a chart leaves out a run that lacks one
+        settings = at(row, varying)
         metrics: dict[str, float | None] = {NUM_PARAMS: row.num_params}
         for column in table.columns:
             measure, name = row.measures[column.key], _metric(column)
@@ -177,7 +177,8 @@ def _lines(table: Printed, curves: Mapping[str, Mapping[str, list[tuple[int, flo
             row.key,
             row.group,
             row.n,
-            {name: show(name, value) for name, value in settings.items()},
+            # all of them: a chart leaves out a run that lacks one
+            {name: show(name, settings[name]) if name in settings else "–" for name in varying},
             {name: float(value) for name, value in metrics.items() if value is not None},
             curves.get(row.key, {}),
         )

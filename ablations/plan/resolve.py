@@ -137,12 +137,13 @@ def _refuse_unread(context: _Context, rows: Sequence[tuple[Variation, TaskConfig
     """Refuse a setting of a row on which nothing in that row depends, and one of --set that no row reads."""
     for row, config, _ in rows:
         names = [*row.set, *row.fixed, *row.by_profile.get(context.profile_name, {})]
-        for name, why in config.unread(names).items():
+        for name in config.unread(names):
+            why = config.why_unread(name)
             raise UserError(f"{context.where(row)}: it sets {name}, but {why}. Remove {name} from the row.")
-    unread = [config.unread(context.selection.forced) for _, config, _ in rows]
-    for name, why in unread[0].items() if unread else ():
-        if all(name in other for other in unread):
-            option = context.selection.forced[name][1]
+    configs = [config for _, config, _ in rows]
+    for name, (_, option) in context.selection.forced.items() if rows else ():
+        if all(config.unread([name]) for config in configs):
+            why = configs[0].why_unread(name)
             raise UserError(f"{option}: no row of this table reads {name}: {why}. Leave the option out.")
 
 

@@ -9,7 +9,11 @@ from experiments.config import EvaluationConfig, RunConfig, TrainingConfig
 from experiments.data.corpora.text.settings import UNREAD, TextData
 from model.config import ModelConfig
 
-_SEARCH = ("evaluation.beam_size", "evaluation.length_penalty", "evaluation.max_extra_length")
+_NO_SEARCH = "a language model is scored without a search"
+_UNREAD = {
+    **{name: f"it is of {what}, and a language model reads one text" for name, what in UNREAD.items()},
+    **dict.fromkeys(("evaluation.beam_size", "evaluation.length_penalty", "evaluation.max_extra_length"), _NO_SEARCH),
+}
 
 
 class LanguageModel(ModelConfig):
@@ -50,11 +54,12 @@ class LanguageConfig(RunConfig):
         """Pieces of a window in evaluation."""
         return self.evaluation.window or self.data.window
 
-    def unread(self, names: Iterable[str]) -> dict[str, str]:
+    def unread(self, names: Iterable[str]) -> list[str]:
         names = list(names)
-        unread = {name: f"it is of {what}, and a language model reads one text" for name, what in UNREAD.items()}
-        unread |= dict.fromkeys(_SEARCH, "a language model is scored without a search")
-        return super().unread(names) | {name: unread[name] for name in names if name in unread}
+        return [*super().unread(names), *(name for name in names if name in _UNREAD)]
+
+    def why_unread(self, name: str) -> str:
+        return _UNREAD[name] if name in _UNREAD else super().why_unread(name)
 
     @model_validator(mode="after")
     def _reads_text_alone(self) -> Self:

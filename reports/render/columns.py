@@ -1,5 +1,6 @@
 """Which columns are printed: the names that [table] and the command line use, found among the columns there are."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -29,6 +30,7 @@ def chosen(layout: Layout, table: Table, choices: Choices, compact: bool) -> tup
         asked = [column for name in choices.columns for column in _asked(name, values, table, choices)]
     else:
         asked = [column for column in values if _usual(column[0], choices, compact, table)]
+    values, asked = _told_apart(values, asked)
     hidden = {head.key for name in choices.hide for head, _ in _named(name, values, table)}
     shown = list({column[0].key: column for column in asked if column[0].key not in hidden}.values())
     if not shown:
@@ -37,6 +39,16 @@ def chosen(layout: Layout, table: Table, choices: Choices, compact: bool) -> tup
     others = [column for column in values if column[0].key not in keys]
     keys_alone = [column for column in names if table.pivot or column[0].kind != "label"]
     return [*names, *_stand_in(shown, keys, table)], [*keys_alone, *others]
+
+
+def _told_apart(*parts: Layout) -> list[Layout]:
+    """Settings of one head by their whole names: windows of training and of evaluation."""
+    tops = Counter({head.key: head.top for part in parts for head, _ in part if head.kind == "setting"}.values())
+
+    def apart(head: Head) -> Head:
+        return replace(head, top=head.key) if head.kind == "setting" and tops[head.top] > 1 else head
+
+    return [[(apart(head), make) for head, make in part] for part in parts]
 
 
 def _usual(head: Head, choices: Choices, compact: bool, table: Table) -> bool:
@@ -108,7 +120,7 @@ def _other_settings(name: str, table: Table) -> Layout:
 
 
 def _setting(name: str, table: Table) -> tuple[Head, Callable[[Row], Cell]]:
-    head, make = setting(name, name.rpartition(".")[2])
+    head, make = setting(name, name.rpartition(".")[2], table)
 
     def cell(row: Row) -> Cell:
         if not row.outcomes:

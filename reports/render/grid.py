@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from experiments.tasks.columns import Column
 from reports.render.cells import Cell, Grid, Head, Line
 from reports.render.numbers import decimals, fixed, gap, group_name, plain, power, signed
-from reports.render.pivot import pivoted
+from reports.render.pivot import NONE, pivoted
 from reports.results.comparable import change_digits
 from reports.results.table import BRANCH, IMPORTED, Measure, Row, Table
 from reports.table.cited import in_order
@@ -33,7 +33,7 @@ def layout_of(table: Table, costs: Sequence[Cost] | None = None) -> Layout:
     if any(row.group and row.group != row.key for row in rows):
         layout.append((Head("group", "", kind="group"), _group))
     layout.append((Head("row", "row", kind="row"), lambda row: Cell(row.name)))
-    layout += [setting(name, head) for name, head in table.settings.items()]
+    layout += [setting(name, head, table) for name, head in table.settings.items()]
     if any(row.label for row in rows):
         layout.append((Head("label", "", kind="label"), lambda row: Cell(row.label)))
     for column in table.columns:
@@ -84,11 +84,14 @@ def _group(row: Row) -> Cell:
     return Cell(group_name(row.group)) if row.group != row.key else Cell()
 
 
-def setting(name: str, head: str) -> tuple[Head, Callable[[Row], Cell]]:
-    """A setting's column; a blank cell is base's value."""
+def setting(name: str, head: str, table: Table) -> tuple[Head, Callable[[Row], Cell]]:
+    """A setting's column; a blank cell is base's value, or said by the row's label."""
 
     def cell(row: Row) -> Cell:
-        return Cell(show(name, row.settings[name])) if name in row.settings else Cell()
+        if name in row.settings:
+            return Cell(show(name, row.settings[name]))
+        said = row.label and row.key != table.base_of(row)
+        return Cell() if said or row.reads(name) else Cell(NONE)
 
     return Head(name, head, kind="setting"), cell
 
@@ -155,7 +158,9 @@ def _costs(table: Table, shown: Sequence[Cost]) -> Layout:
             known = [value for row in table.rows if (value := cost.value(row, table)) is not None]
             if known or not cost.always:
                 role = "ours" if number == 0 else cost.sub.replace(" ", "_")
-                layout.append((Head(f"{cost.key}.{role}", cost.header, cost.sub), _cost(cost, known, table)))
+                alone = "" if number or cost.sub in ("", "ours") else f"{cost.header} ({cost.sub})"
+                head = Head(f"{cost.key}.{role}", cost.header, cost.sub, one_line=alone)
+                layout.append((head, _cost(cost, known, table)))
         reported = [row.paper.get(costs[0].key) for row in table.rows]
         if any(value is not None for value in reported):
             layout.append((Head(f"{costs[0].key}.paper", costs[0].header, "paper"), _reported(costs[0], reported)))

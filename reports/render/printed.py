@@ -8,6 +8,7 @@ from reports.render.columns import CHANGES, PAPERS, chosen
 from reports.render.grid import Layout, arranged, layout_of
 from reports.render.units import converted
 from reports.results.table import Table
+from reports.table.cost import cost_notes, shown
 
 COMPACT = ("latex",)  # for a paper: without a choice, what varies, the metrics and the costs
 OWN = {  # a format's choices, where neither study nor command has another
@@ -45,16 +46,19 @@ def printed(table: Table, format_: str) -> Printed:
     papers = table.papers_corpus if choices.paper is None else choices.paper
     if not (papers or table.papers_corpus):  # a number of another corpus has no place among ours
         table = replace(table, cited=())
-    table, costs = converted(table, choices.units, choices.digits)
-    shown, others = chosen(layout_of(table, costs), table, choices, compact=format_ in COMPACT)
-    fitting = [note for note in table.footnotes if table.legend.get(note, "") in ("", *_parts(shown))]
+    printed_costs = shown(table, choices.columns)
+    of_named = [note for note in cost_notes(table, printed_costs) if note not in table.footnotes]
+    table = replace(table, footnotes=(*table.footnotes, *of_named))
+    table, costs = converted(table, printed_costs, choices.units, choices.digits)
+    layout, others = chosen(layout_of(table, costs), table, choices, compact=format_ in COMPACT)
+    fitting = [note for note in table.footnotes if table.legend.get(note, "") in ("", *_parts(layout))]
     notes = {"none": [], "short": [note for note in fitting if note in table.legend], "full": fitting}
     kept = notes[choices.notes or "full"]
     warnings = () if choices.notes == "none" else table.warnings
     return Printed(
         table,
         choices,
-        arranged(table, shown),
+        arranged(table, layout),
         arranged(table, others),
         warnings,
         tuple(kept),

@@ -8,7 +8,7 @@ from reports.render.grid import layout_of
 from reports.render.made_by import COMMAND, FIELD
 from reports.render.printed import choices_for
 from reports.results.table import Row, Table
-from reports.table.cost import COSTS
+from reports.table.cost import COSTS, shown
 from reports.table.row_records import record
 from reports.table.settings import at
 
@@ -19,13 +19,14 @@ def records(table: Table, format_: str) -> tuple[list[dict[str, Any]], list[str]
     Names and states of rows and their runs always stay, so that a number leads back to these.
     """
     made = {FIELD: f"{COMMAND}{table.asked}"} if table.asked else {}
-    found = [record(row, table) | made for row in table.rows]
     choices = choices_for(table, format_)
+    costs = shown(table, choices.columns)
+    found = [record(row, table, costs) | made for row in table.rows]
     if not (choices.columns or choices.hide or choices.plain or choices.paper is not None):
         return found, list(table.settings)
-    shown, _ = chosen(layout_of(table), table, choices, compact=False)
-    settings = [head.key for head, _ in shown if head.kind == "setting"]
-    keys = {head.key for head, _ in shown}
+    heads = [head for head, _ in chosen(layout_of(table, costs), table, choices, compact=False)[0]]
+    settings = [head.key for head in heads if head.kind == "setting"]
+    keys = {head.key for head in heads}
     return [_only(keys, settings, *pair, table) for pair in zip(found, table.rows, strict=True)], settings
 
 

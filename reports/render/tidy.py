@@ -41,7 +41,7 @@ def render(table: Table) -> str:
     writer.writerow([*NAMES, *map(text, settings), *made])
     for row in table.rows:
         for outcome in row.outcomes:
-            values = [cell(outcome.setting(name)) for name in settings]
+            values = [cell(outcome.setting(name) if row.reads(name) else None) for name in settings]
             for line in _lines(table, row, outcome):
                 writer.writerow([*(cell(line.get(name)) for name in NAMES), *values, *map(text, made.values())])
     return stream.getvalue()

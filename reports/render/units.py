@@ -1,12 +1,12 @@
 """Columns in other units, and with other digits, than the table's own."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ablations.study.messages import suggestion
 from experiments.errors import UserError
 from reports.results.table import Table
-from reports.table.cost import Cost, shown
+from reports.table.cost import Cost
 
 # Of costs: how many of the unit one of the table's own is, and the head.
 UNITS: Mapping[str, Mapping[str, tuple[float, str]]] = {
@@ -20,9 +20,10 @@ UNITS: Mapping[str, Mapping[str, tuple[float, str]]] = {
 }  # fmt: skip
 
 
-def converted(table: Table, units: Mapping[str, str], digits: Mapping[str, int]) -> tuple[Table, list[Cost]]:
+def converted(
+    table: Table, costs: Sequence[Cost], units: Mapping[str, str], digits: Mapping[str, int]
+) -> tuple[Table, list[Cost]]:
     """The table with these units in its heads and these digits, and its costs alike. Raises UserError for a name."""
-    costs = shown(table)
     settings = {name: key for key in table.settings for name in (key, key.rpartition(".")[2])}
     known = [*(column.key for column in table.columns), *(cost.key for cost in costs)]
     for what, names in (("units", [*known, *settings]), ("digits", known)):

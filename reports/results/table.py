@@ -87,7 +87,7 @@ class Row:
     key: str
     group: str
     label: str
-    settings: Mapping[str, Any]  # what differs from base; of base itself, what varies in the table
+    settings: Mapping[str, Any]  # that it reads: what differs from base; of base itself, what varies in the table
     measures: Mapping[str, Measure]  # by column key
     num_params: int | None  # None: the task does not say
     paper: Mapping[str, Any]
@@ -123,6 +123,10 @@ class Row:
     def stale(self) -> bool:
         """Whether a seed was trained or scored by another revision of the code."""
         return any(o.stale for o in self.outcomes)
+
+    def reads(self, setting: str) -> bool:
+        """Whether anything in the row's run depends on a setting, by its dotted name."""
+        return not self.outcomes[0].run.config.unread([setting])
 
     @property
     def n(self) -> int:

@@ -36,14 +36,16 @@ def build_table(
     declared = {row.key: row.declared for row in plan.study.variations}
     rows = tuple(replace(made[key], here=settings.here(made[key], declared[key])) for key in grouped)
     bases = {base for base, _ in families}
-    shown = [(row.label, row.settings) for row in rows if row.key not in bases]
-    if plan.study.families:  # every base shows all that varies, also where it varies in another group only
-        varying = dict.fromkeys(name for _, changed in shown for name in changed)
-        rows = tuple(replace(r, settings=settings.at(r, varying)) if r.key in bases else r for r in rows)
+    changed = [(row.label, row.settings) for row in rows if row.key not in bases]
+    varying = dict.fromkeys(name for _, change in changed for name in change)  # in any group
     named = [name for name in plan.study.columns if not name.startswith(START)]
-    rows = tuple(replace(r, settings={**settings.at(r, named), **r.settings}) if r.key in bases else r for r in rows)
     tuned = tuple(dict.fromkeys(name for v in plan.study.variations for name in v.tuned))
-    heads = settings.columns(shown, plan.study.factors, named, tuned)
+    heads = settings.columns(changed, plan.study.factors, named, tuned)
+    base_of = {key: made[base] if base else None for base, family in families for key in family}
+    of_base = [*named, *varying]
+    rows = tuple(
+        replace(r, settings=settings.shown(r, base_of[r.key], of_base if r.key in bases else heads)) for r in rows
+    )
     heads = {name: head for name, head in heads.items() if any(name in row.settings for row in rows)}
     start = {name.removeprefix(START): head for name, head in plan.study.columns.items() if name.startswith(START)}
     table = Table(

@@ -9,9 +9,10 @@ That counts what a device could have done meanwhile; for base it is 3.5 times th
 """
 
 import statistics
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from experiments.config import flatten
 from reports.results.results import Outcome
 from reports.results.table import Row, Table
 
@@ -141,15 +142,26 @@ def _starts(table: Table) -> Iterator[Cost]:
         yield _at_start(metric, head, abouts.pop(metric.partition("_")[0], ""))
 
 
-def shown(table: Table) -> list[Cost]:
-    """The costs that the table prints: all that its rows have published numbers of, and those that always are."""
+def shown(table: Table, named: Collection[str] = ()) -> list[Cost]:
+    """The costs that the table prints: those that always are, all that its rows have published numbers of, and the
+    named ones. A name that a setting or a metric has is theirs.
+    """
     published = {name for row in table.rows for name, value in row.paper.items() if value is not None}
-    return [*_starts(table), *(cost for cost in COSTS if cost.always or cost.key in published)]
+    settings = [*table.settings, *(name for row in table.rows[:1] for name, _ in flatten(row.outcomes[0].run.config))]
+    taken = {*table.settings.values(), *settings, *(name.rpartition(".")[2] for name in settings)}
+    taken |= {word for column in table.columns for word in (column.key, column.metric, column.header)}
+    words = {word for n in named if n not in taken for word in (n.lower(), n.lower().partition(".")[0])}
+    asked = {cost.key for cost in COSTS if {cost.key, cost.name, cost.header.lower()} & words}
+
+    def printed(cost: Cost) -> bool:
+        known = cost.sub != "by time" or any(cost.value(row, table) is not None for row in table.rows)
+        return cost.always or cost.key in published or (cost.key in asked and known)
+
+    return [*_starts(table), *(cost for cost in COSTS if printed(cost))]
 
 
-def cost_notes(table: Table) -> Iterator[str]:
-    """How the printed costs were found, and of which devices and rows they are not known."""
-    printed = shown(table)
+def cost_notes(table: Table, printed: Sequence[Cost]) -> Iterator[str]:
+    """How printed costs were found, and of which devices and rows they are not known."""
     yield from (cost.about for cost in printed if cost.about)
     if not any(cost.name == "flops_by_time" for cost in printed):
         return

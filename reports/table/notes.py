@@ -11,7 +11,7 @@ from reports.results.table import Measure, Table, missing_cells
 from reports.statistics.agreement import agreement
 from reports.table import cited, claims, spent
 from reports.table.branches import branches
-from reports.table.cost import cost_notes
+from reports.table.cost import cost_notes, shown
 from reports.table.ensembles import ensembles
 from reports.table.imported import imported
 from reports.table.made_with import made_with
@@ -38,7 +38,7 @@ def footnotes(table: Table, plan: Plan, of_rule: Sequence[str] = ()) -> tuple[st
         *made_with(table),
     ]
     parts += [
-        *cost_notes(table),
+        *cost_notes(table, shown(table)),
         *spent.note(table),
         *cited.notes(table, plan.study),
         *claims.notes(table, plan),

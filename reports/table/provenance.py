@@ -20,7 +20,8 @@ INT8_COSTS = (
 def training(table: Table) -> Iterator[str]:
     """The base row's data, training and settings; where no base was selected, the first row's."""
     outcome = typical(table)
-    settings = dict(flatten(outcome.run.config))
+    values = dict(flatten(outcome.run.config))
+    settings = {name: value for name, value in values.items() if name not in outcome.run.config.unread(values)}
     facts = outcome.record.data if outcome.record else Data()
     if corpus_name(outcome):
         parts = [*_corpus(facts), _vocabulary(facts, settings), *_unknown(facts)]
@@ -104,7 +105,8 @@ def _unknown(facts: Data) -> Iterator[str]:
 def _settings(table: Table, outcome: Outcome) -> Iterator[str]:
     """Settings that neither a column nor another note shows: base's own, and those behind a row's label."""
     row = table.base_row or table.rows[0]
-    others = unexpected(outcome.run.config, [*_IN_TRAINING, *(name for name in table.settings if name in row.settings)])
+    said = [*_IN_TRAINING, *(name for name in table.settings if name in row.settings)]
+    others = unexpected(outcome.run.config, table.rows, said)
     if others and outcome.run.config.setting_roles.frozen_defaults:
         usual = "the defaults, which follow the paper (in brackets)"
         yield f"Settings of {row.key} other than {usual}: {', '.join(others)}."

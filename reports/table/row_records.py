@@ -1,16 +1,20 @@
 """One flat record per row, full precision: what JSON and CSV carry and what other programs read."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from reports.results.amounts import TableSpent
 from reports.results.table import Row, Table
-from reports.table.cost import shown
+from reports.table.cost import Cost, shown
 
 SPENT = ("cost", "decision")  # parts that grow with later attempts, also of other tables
 
 
-def record(row: Row, table: Table) -> dict[str, Any]:
-    """The row of `report --json`. A number that is not complete is None; `n` counts the seeds that are there."""
+def record(row: Row, table: Table, costs: Sequence[Cost] | None = None) -> dict[str, Any]:
+    """The row of `report --json`. A number that is not complete is None; `n` counts the seeds that are there.
+
+    costs: its costs, if other than those that the table prints by itself.
+    """
     values: dict[str, Any] = {"row": row.key, "group": row.group, "label": row.label}
     values |= {"state": row.state, "stale": row.stale}
     if any(other.imported for other in table.rows):
@@ -28,7 +32,7 @@ def record(row: Row, table: Table) -> dict[str, Any]:
             values[f"{column.key}_low"], values[f"{column.key}_high"] = (test.low, test.high) if test else (None, None)
     if table.rule is not None:
         values |= {"rule_p": table.rule[row.key].p, "rule_holds": table.rule[row.key].holds}
-    values |= {cost.name: cost.value(row, table) for cost in shown(table)}
+    values |= {cost.name: cost.value(row, table) for cost in (shown(table) if costs is None else costs)}
     values |= {"n": row.n, "seeds": len(row.outcomes)}
     if table.spent is not None:
         values |= _spent(row.key, table.spent)

@@ -13,23 +13,28 @@ Settings = Mapping[str, Any]
 
 
 def changes(runs: Sequence[PlannedRun], base: PlannedRun | None) -> list[dict[str, Any]]:
-    """Per run, the settings it shows: what differs from the base row; without one, what its row changes.
-
-    The base row itself shows every setting that varies; a blank cell elsewhere means "as in base".
-    """
+    """Per run, the settings that differ from the base row's; without one, what its row changes."""
     if base is None:
         return [dict(run.overrides) for run in runs]
     reference = _settings(base)
-    differing = [{n: v for n, v in _settings(run).items() if v != reference.get(n)} for run in runs]
-    varying = {name for change in differing for name in change}
-    at_base = {name: value for name, value in reference.items() if name in varying}
-    return [at_base if run.row == base.row else change for run, change in zip(runs, differing, strict=True)]
+    return [{n: v for n, v in _settings(run).items() if v != reference.get(n)} for run in runs]
+
+
+def shown(row: Row, base: Row | None, names: Collection[str]) -> dict[str, Any]:
+    """What the row shows of some settings and of its own changes, among those that it reads.
+
+    The base row shows every one; another row's blank cell means "as in base", which must read the setting too.
+    """
+    if base is None:
+        return at(row, row.settings)
+    own = at(row, dict.fromkeys([*names, *row.settings]))
+    return {n: v for n, v in own.items() if row.key == base.key or n in row.settings or not base.reads(n)}
 
 
 def at(row: Row, names: Collection[str]) -> dict[str, Any]:
-    """A row's own values of some settings."""
+    """A row's own values of some settings, among those that it reads."""
     settings = _settings(row.outcomes[0].run)
-    return {name: settings[name] for name in names if name in settings}
+    return {name: settings[name] for name in names if name in settings and row.reads(name)}
 
 
 def here(row: Row, declared: Settings) -> str:
@@ -42,8 +47,9 @@ def here(row: Row, declared: Settings) -> str:
 
 def between(row: Row, other: Row) -> dict[str, Any]:
     """The settings of `row` that `other` has otherwise."""
-    ours, theirs = (_settings(each.outcomes[0].run) for each in (row, other))
-    return {name: value for name, value in ours.items() if value != theirs.get(name)}
+    theirs = _settings(other.outcomes[0].run)
+    own = at(row, _settings(row.outcomes[0].run))
+    return {name: value for name, value in own.items() if value != theirs.get(name)}
 
 
 def _settings(run: PlannedRun) -> dict[str, Any]:
@@ -75,12 +81,12 @@ def _head(name: str) -> str:
     return name.rpartition(".")[2]
 
 
-def unexpected(config: TaskConfig, said: Collection[str] = ()) -> list[str]:
+def unexpected(config: TaskConfig, rows: Sequence[Row], said: Collection[str] = ()) -> list[str]:
     """Settings that a reader cannot know, one by one: "training.weight_decay 0.1 (0.0)", the default in brackets.
 
     Where defaults are frozen they follow the paper, and what differs from them is named; of a user's own trainer all
-    settings are named. Left out are `said`, and what the table's other notes hold: the corpus, and how the sets are
-    decoded.
+    settings are named. Left out are `said`, what none of the rows reads, and what the table's other notes hold: the
+    corpus, and how the sets are decoded.
     """
     frozen = config.setting_roles.frozen_defaults
     usual = defaults(type(config)) if frozen else {}
@@ -90,6 +96,8 @@ def unexpected(config: TaskConfig, said: Collection[str] = ()) -> list[str]:
     found = []
     for name, value in settings.items():
         if name in elsewhere or (frozen and name.startswith(groups)) or usual.get(name, _NONE) == value:
+            continue
+        if not any(row.reads(name) for row in rows):
             continue
         default = f" ({show(name, usual[name])})" if name in usual else ""
         found.append(f"{name} {show(name, value)}{default}")

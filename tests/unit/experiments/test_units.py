@@ -79,8 +79,8 @@ def test_a_size_that_is_not_read_makes_no_other_corpus_and_is_refused_in_a_row(
     small, large = config(folder, units, vocab_size=16), config(folder, units, vocab_size=37000)
     assert prepared(small, tmp_path).digest == prepared(large, tmp_path).digest
     assert TASK.vocab_sizes(small) == TASK.vocab_sizes(large)
-    (why,) = small.unread(["data.vocab_size", "data.units"]).values()
-    assert f"is a piece here (data.units = {units})" in why
+    assert small.unread(["data.vocab_size", "data.units"]) == ["data.vocab_size"]
+    assert f"is a piece here (data.units = {units})" in small.why_unread("data.vocab_size")
     assert not config(folder, "bpe").unread(["data.vocab_size"])
 
 

@@ -15,6 +15,7 @@ OTHERS = {
     "num_heads": 4,
     "d_k": 6,
     "num_layers": 3,
+    "max_length": 4,  # the sentences are longer
 }
 
 

@@ -1,11 +1,17 @@
 """The table's rules: order, base, blanks, means, changes, gaps, what may be compared."""
 
+import csv
+import io
 import math
 import statistics
+from dataclasses import replace
 
 import pytest
 
+from ablations.study.table_choices import Choices
 from reports.render.formats import render
+from reports.render.grid import lay_out
+from reports.render.printed import printed
 from reports.results.table import missing_cells
 from reports.statistics import dunnett
 from reports.table.row_records import record
@@ -31,6 +37,35 @@ def test_rows_keep_the_studys_order_and_show_what_the_study_names(bench):
 def test_without_names_what_varies_is_printed(bench):
     bench.row("base").row("A", {"model.num_heads": 4}).row("B", {"model.norm": "pre"})
     assert bench.table().settings == {"model.num_heads": "num_heads", "model.norm": "norm"}
+
+
+def test_a_setting_that_a_row_does_not_read_is_a_dash_in_every_format(bench):
+    bench.row("base", {"data.units": "byte", "training.schedule": "constant"})
+    bench.row("rotary", {"data.units": "byte", "training.schedule": "constant", "model.positions": "rotary"})
+    half = {"model.positions": "rotary", "model.rotary_share": 0.5}
+    bench.row("half", {"data.units": "byte", "training.schedule": "constant", **half}, label="half of each head")
+    bench.row("pieces", {"data.vocab_size": 500, "training.schedule": "warmup_stable_decay"})
+    bench.row("early", {"training.schedule": "warmup_stable_decay", "training.stable_ratio": 0.5})
+    table = bench.table()
+    grid = lay_out(table)
+    cells = {
+        head.top: [line.cells[i].text for line in grid.lines]
+        for i, head in enumerate(grid.heads)
+        if head.kind == "setting"
+    }
+    assert cells == {
+        "units": ["byte", "", "", "bpe", "bpe"],
+        "vocab_size": ["–", "–", "", "500", "37000"],  # 37,000 is a default that base does not read
+        "schedule": ["constant", "", "", "warmup_stable_decay", "warmup_stable_decay"],
+        "positions": ["sinusoidal", "rotary", "rotary", "", ""],
+        "stable_ratio": ["–", "–", "", "0.9", "0.5"],
+    }
+    asked = replace(table, chosen=Choices(columns=("rotary_share",)))
+    assert [line.cells[-1].text for line in printed(asked, "markdown").grid.lines] == ["–", "1.0", "0.5", "–", "–"]
+    assert {name for row in table.rows for name in record(row, table)["settings"]} >= {"model.rotary_share"}
+    assert set(record(table.rows[0], table)["settings"]) == {"data.units", "training.schedule", "model.positions"}
+    (base, *_) = csv.DictReader(io.StringIO(render(table, "tidy-csv")))
+    assert base["data.vocab_size"] == base["training.stable_ratio"] == ""
 
 
 def test_a_label_stands_for_settings_that_the_study_gives_no_column(bench):

@@ -1,4 +1,4 @@
-"""The notes and the set-up paragraph name every setting that differs from the paper's, including new settings."""
+"""What a table says of settings: notes and set-up name what differs from the paper's; cells show what a row reads."""
 
 from pathlib import Path
 from typing import Any, get_args, get_origin
@@ -8,10 +8,14 @@ from pydantic import BaseModel
 
 from ablations.plan.plan import plan_study
 from ablations.plan.planned import RunState
-from ablations.study.selectors import Selection
-from ablations.study.study import Study
+from ablations.study.selectors import Selection, selection
+from ablations.study.study import Study, builtin_studies, load_study
 from experiments.config import TaskConfig, flatten
+from experiments.identity import digest
+from experiments.tasks.base import EvaluationSpec
 from experiments.tasks.load import load_task
+from experiments.tasks.network import evaluation_settings
+from reports.render.grid import lay_out
 from reports.render.setup import paragraph
 from reports.table.build import build_table
 from reports.table.settings import show
@@ -93,11 +97,46 @@ class Inputless:
 
 
 @pytest.mark.parametrize(("task", "name", "value"), CHANGES, ids=[f"{task}-{name}" for task, name, _ in CHANGES])
-def test_a_setting_of_base_is_named(task: str, name: str, value: Any, tmp_path: Path) -> None:
+def test_a_setting_of_base_is_named_where_a_row_reads_it(task: str, name: str, value: Any, tmp_path: Path) -> None:
     if value is None:
         pytest.skip("it has one value only")
     more = {"training.keep_checkpoints": 9, "training.eval_steps": 5} if name == "evaluation.checkpoint" else {}
     value = "average:7" if name == "evaluation.checkpoint" else value
     names = (show(name, value), f"{value:,}" if isinstance(value, int) else "no number")
+    unread = TASKS[task].config_type().unread([name])
     for text, usual in zip(said(task, {name: value, **more}, tmp_path), said(task, more, tmp_path), strict=True):
-        assert text != usual and any(shown in text for shown in names)
+        assert (text == usual) if unread else (text != usual and any(shown in text for shown in names))
+
+
+class Unmeasured(Inputless):
+    """The same without reading any corpus; each has another digest."""
+
+    def inputs(self, config: Any, store: Path) -> dict[str, str]:
+        return {"corpus": digest(config.data.model_dump(mode="json"))}
+
+    def evaluations(self, config: Any, store: Path) -> list[Any]:
+        return [EvaluationSpec(name, evaluation_settings(config), {"set": name}) for name in config.evaluation.sets]
+
+    def num_params(self, config: Any) -> int:
+        return 1
+
+    cost = num_params
+
+
+@pytest.mark.parametrize("name", builtin_studies())
+def test_no_cell_shows_a_setting_that_its_row_does_not_read(name: str, tmp_path: Path) -> None:
+    study = load_study(name)
+    task = Unmeasured(load_task(study.task))
+    for profile in study.profiles:
+        plan = plan_study(study, selection(profile=profile), task, tmp_path, lambda *_: RunState("missing"))
+        table = build_table(plan, FakeStore(), task.columns)
+        grid = lay_out(table)
+        for line in (line for line in grid.lines if line.row.outcomes):  # others are cited
+            config, base = line.row.outcomes[0].run.config, line.row.key == table.base_of(line.row)
+            values = dict(flatten(config))
+            for head, cell in zip(grid.heads, line.cells, strict=True):
+                if head.kind == "setting" and config.unread([head.key]):
+                    assert cell.text == ("" if line.row.label and not base else "–"), (profile, line.name, head)
+                elif head.kind == "setting":
+                    shown = show(head.key, values[head.key])
+                    assert cell.text in ((shown,) if base else (shown, "")), (profile, line.name, head)

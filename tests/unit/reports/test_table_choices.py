@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from ablations.study.table_choices import Choices
 from experiments.errors import UserError
 from reports.render.formats import RENDERERS, render
 from reports.render.printed import printed
-from reports.results.table import Table
+from reports.results.table import Row, Table
 from reports.trust.verify import SUFFIXES, verify
 from tests.unit.reports.conftest import Bench
 
@@ -88,6 +89,44 @@ def test_any_setting_may_be_asked_for(table: Table) -> None:
     places = {head.key: i for i, head in enumerate(shown.heads)}
     warmup = [line.cells[places["training.warmup_steps"]].text for line in shown.lines]
     assert warmup == ["4000", "", ""], "blank: as in base"
+
+
+@pytest.mark.parametrize("name", ["flops", "flops.ours", "flops_counted", "training FLOPs"])
+def test_operations_and_hours_are_columns_of_every_table_that_names_them(table: Table, name: str) -> None:
+    table = replace(table, rows=tuple(_trained(row) for row in table.rows))
+    asked = Choices(columns=(name, "hours"), units={"hours": "s"}, notes="full")
+    table = replace(table, chosen=asked)
+    assert heads(table, columns=asked.columns) == ["flops.ours", "hours.ours"]
+    text = render(table, "markdown")
+    assert "| training FLOPs (counted) | training seconds |" in text and re.search(r"\| +1.2e9 \| +12\.5 \|", text)
+    assert "Training FLOPs: counted" in text and "By time is blank" not in text
+    (first, *_) = json.loads(render(table, "json"))
+    assert first["flops_counted"] == 1.2e9 and first["train_hours"] == 12.5 / 3600
+    assert "flops_counted" in render(table, "csv")
+    by_time = heads(replace(table, sustained_flops={"processor": 1e9}), columns=("flops", "hours"))
+    assert by_time == ["flops.ours", "flops.by_time", "hours.ours"]
+
+
+def _trained(row: Row) -> Row:
+    """The row's runs with what newer records say of them."""
+    known = {"flops": 1.2e9, "train_s": 12.5}
+    outcomes = [replace(o, record=o.record and o.record.model_copy(update=known)) for o in row.outcomes]
+    return replace(row, outcomes=tuple(outcomes))
+
+
+def test_an_own_setting_or_metric_of_that_name_comes_before(bench: Bench) -> None:
+    bench.study["columns"] = {"model.d_k": "hours", "model.num_heads": "h"}
+    assert heads(bench.row("base").table(), columns=("hours",)) == ["model.d_k"]
+
+
+def test_columns_of_one_name_are_told_apart(bench: Bench) -> None:
+    bench.row("base").row("a", {"training.precision": "fp32", "evaluation.precision": "bf16"})
+    table = bench.table()
+    told = ["training.precision", "evaluation.precision"]
+    for columns in ((), told, ("warmup_steps", "d_k", *told)):
+        shown = printed(replace(table, chosen=Choices(columns=tuple(columns))), "markdown").grid.heads
+        assert {head.key: head.top for head in shown if head.key in told} == {name: name for name in told}
+    assert "warmup_steps" in [head.top for head in shown]
 
 
 @pytest.mark.parametrize(
