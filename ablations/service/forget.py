@@ -13,7 +13,7 @@ from experiments.jobs.queue.job import Member
 from experiments.jobs.queue.queue import Queue
 from experiments.jobs.queue.states import State
 from experiments.store.description import description_of
-from experiments.store.forgotten import bring_back, forgotten, put_aside
+from experiments.store.forgotten import bring_back, forgotten, put_aside, was_brought_back
 from experiments.store.layout import Store
 from experiments.tracking.record import finished_run
 
@@ -86,18 +86,18 @@ def forget(store: Store, runs: Mapping[str, tuple[Member, ...]]) -> None:
         running = [row.run_id for row in queue.rows(State.RUNNING, 1_000_000) if row.run_id in runs]
     if running:
         raise UserError(f"These runs are training: {', '.join(running)}. Cancel them, or wait for them.")
-    if store.queue_db.exists():
-        with Queue(store.queue_db) as queue:
-            queue.forget(runs)
-    for run_id, members in runs.items():
-        put_aside(store, run_id, members)
-    if store.mlflow_db.is_file():
+    if store.mlflow_db.is_file():  # first: what is killed in between still finds the folders, and goes on
         from experiments.tracking.mlflow import Tracker  # takes seconds
 
         tracker = Tracker(store)
         for run_id in runs:
             tracker.hide(run_id)
         tracker.close()
+    if store.queue_db.exists():
+        with Queue(store.queue_db) as queue:
+            queue.forget(runs)
+    for run_id, members in runs.items():
+        put_aside(store, run_id, members)
 
 
 def remembered(store: Store, study: str | None, names: Iterable[str]) -> list[str]:
@@ -125,4 +125,6 @@ def bring(store: Store, names: Iterable[str]) -> tuple[list[str], list[str]]:
         for run_id in sorted(finished):
             tracker.sync(finished_run(store, run_id, [Member(*member) for member in tables[run_id]]))
         tracker.close()
+    for name in back:  # last: until then the same command again completes what was killed
+        was_brought_back(store, name)
     return back, kept

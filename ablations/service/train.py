@@ -12,7 +12,7 @@ from ablations.service.orphans import orphans, say_orphans
 from ablations.service.selected import Say, Selected
 from ablations.service.shares import over_quota
 from ablations.service.sharing import as_one, resolve_auto
-from ablations.service.work import WorkOptions
+from ablations.service.work import WorkOptions, track_ended
 from ablations.study.messages import number
 from experiments.errors import UserError
 from experiments.jobs.coordinator.reporter import Summary
@@ -39,6 +39,7 @@ class Training:
         summary = Summary()
         if not runs:
             join(self.chosen, plan)
+            track_ended(self.chosen.store)
             self.say(f"{number(len(plan.trainings), 'run')}, all done, nothing to train")
         asked: set[str] = set()
         while runs and not (summary.interrupted or asked.issuperset(run.run_id for run in runs)):

@@ -1,5 +1,6 @@
 """Options for working on the queue: engine, slots, time limit for hanging runs, notifications."""
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,7 +10,7 @@ from experiments.errors import UserError
 from experiments.jobs.coordinator.background import Background
 from experiments.jobs.coordinator.loop import Until
 from experiments.jobs.coordinator.notify import Notifier
-from experiments.jobs.coordinator.reporter import Summary, View
+from experiments.jobs.coordinator.reporter import Reporter, Summary, View
 from experiments.jobs.coordinator.watch import HANG_S
 from experiments.jobs.coordinator.work import work
 from experiments.jobs.devices.node import Node
@@ -18,8 +19,10 @@ from experiments.jobs.engines.base import Engine
 from experiments.jobs.engines.crew import Crew
 from experiments.jobs.engines.load import ENGINES, load_engine
 from experiments.jobs.engines.local import LIGHT, LocalEngine
+from experiments.jobs.queue.ledger import Ledger
 from experiments.jobs.queue.queue import Queue
 from experiments.jobs.queue.shares import load_shares
+from experiments.jobs.queue.states import State
 from experiments.store.layout import Store
 from experiments.tasks.load import load_task, trains_apart
 from experiments.tracking.mlflow import Tracker
@@ -117,6 +120,19 @@ def _all_train_apart(store: Store) -> bool:
     with Queue(store.queue_db) as queue:
         tasks = queue.tasks_wanted()
     return bool(tasks) and all(trains_apart(*task) for task in tasks)
+
+
+def track_ended(store: Store) -> None:
+    """Write to MLflow the ends of runs that a killed coordinator left out, unless another one works on the store."""
+    with Queue(store.queue_db, create=False) as queue:
+        if not any(queue.untracked(state) for state in State if state.ended):
+            return
+    tracker = Background(lambda: Tracker(store))
+    with contextlib.suppress(UserError), store.coordinator_lock(), Ledger(store.queue_db) as ledger:
+        reporter = Reporter(ledger, tracker, None)
+        reporter.catch_up()
+        tracker.close()
+        reporter.note_tracked()
 
 
 def sink_of(store: Store, name: str) -> Background:

@@ -21,16 +21,17 @@ def folder_of(store: Store, run_id: str) -> Path:
 
 
 def forgotten(store: Store) -> dict[str, list[list[str]]]:
-    """run_id → the tables that it belonged to (see AttemptSpec.members), of all runs that are put aside."""
+    """run_id → the tables that it belonged to (see AttemptSpec.members), of all runs that are put aside.
+
+    Also of those that a killed command has moved back without completing it.
+    """
     found: dict[str, list[list[str]]] = {}
-    home = store.root / FOLDER
-    for path in sorted(home.iterdir()) if home.is_dir() else ():
+    for file in sorted(path for home in (store.runs, store.root / FOLDER) for path in home.glob(f"*/{FILE}")):
         try:
-            record: dict[str, Any] = read_json(path / FILE) or {}
+            record: dict[str, Any] = read_json(file) or {}
         except UserError:
             record = {}
-        if (path / FILE).exists():
-            found[path.name] = [list(map(str, member)) for member in record.get("members", ())]
+        found[file.parent.name] = [list(map(str, member)) for member in record.get("members", ())]
     return found
 
 
@@ -51,14 +52,27 @@ def put_aside(store: Store, run_id: str, members: Iterable[Iterable[str]]) -> No
 
 
 def bring_back(store: Store, name: str) -> bool:
-    """Move a run back; false if a run of its name was begun since, which stays. The caller holds the lock."""
-    source, target = store.root / FOLDER / name, store.run_folder(name.partition(".")[0])
+    """Move a run back; false if a run of its name was begun since, which stays. The caller holds the lock.
+
+    The run is remembered as forgotten until `was_brought_back`.
+    """
+    source, target = store.root / FOLDER / name, _back(store, name)
+    if not source.exists():
+        return (target / FILE).exists()
     if target.exists():
         return False
     source.rename(target)
-    (target / FILE).unlink(missing_ok=True)
     _settle(source, target)
     return True
+
+
+def was_brought_back(store: Store, name: str) -> None:
+    """Note that nothing is left to be done for a run that was moved back."""
+    (_back(store, name) / FILE).unlink(missing_ok=True)
+
+
+def _back(store: Store, name: str) -> Path:
+    return store.run_folder(name.partition(".")[0])
 
 
 def _settle(source: Path, target: Path) -> None:

@@ -273,10 +273,6 @@ class Ledger(Queue):
         )
         return int(count)
 
-    def untracked(self, state: State) -> list[tuple[str, str]]:
-        """(run_id, error) of jobs in a state whose end is not in the tracking store."""
-        return self._read("SELECT run_id, error FROM jobs WHERE state=? AND tracked=0", (state,))
-
     def tracked(self, run_ids: Iterable[str]) -> None:
         """Record that the ends of these jobs are in the tracking store."""
         with self._change():

@@ -172,6 +172,10 @@ class Reading:
         """The state of every job, by run_id."""
         return {run_id: State(state) for run_id, state in self._read("SELECT run_id, state FROM jobs")}
 
+    def untracked(self, state: State) -> list[tuple[str, str]]:
+        """(run_id, error) of jobs in a state whose end is not in the tracking store."""
+        return self._read("SELECT run_id, error FROM jobs WHERE state=? AND tracked=0", (state,))
+
     def history(self, run_id: str) -> list[dict[str, Any]]:
         """A run's attempts, oldest first: number, slot, started, ended, outcome, detail, first_step, last_step."""
         names = "number, slot, started, ended, outcome, detail, first_step, last_step"

@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from ablations.cli.main import app
+from ablations.service import forget as forgetting
 from ablations.service.selected import Selectors, choose
 from experiments.errors import UserError
 from experiments.store.layout import Store
@@ -25,6 +26,7 @@ def call(store: Path, *words: str | Path, typed: str | None = None) -> Result:
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("made")
     finish(write_study(folder, "command"), folder / "store", seeds=2)
+    shutil.copytree(folder / "store", folder / "untracked")
     call(folder / "store", "rebuild")
     return folder
 
@@ -72,6 +74,41 @@ def test_nothing_moves_while_somebody_works(folder: Path) -> None:
     with Store.open(folder / "store").coordinator_lock(), pytest.raises(UserError, match="already worked on"):
         call(folder / "store", "forget", folder / "command.toml", "--yes")
     assert states(folder) == ["finished"] * 4
+
+
+def test_run_writes_to_mlflow_what_a_killed_coordinator_could_not(folder: Path) -> None:
+    words = ("run", folder / "command.toml", "--seeds", "2")
+    assert not (folder / "untracked" / "mlflow.db").exists()
+    assert "all done, nothing to train" in call(folder / "untracked", *words).stderr
+    assert tracked(folder / "untracked") == tracked(folder / "store")
+
+
+class Killed(BaseException):
+    """The end of the process, at one of its steps."""
+
+
+@pytest.mark.parametrize("back", [False, True], ids=["forget", "forget --back"])
+def test_a_killed_command_is_completed_by_the_same_command(
+    folder: Path, back: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, study = folder / "store", folder / "command.toml"
+    before = tracked(store)
+    words = ("forget", study, "--seeds", "2", "--back" if back else "--yes")
+    if back:
+        call(store, "forget", study, "--seeds", "2", "--yes")
+    original, count = forgetting.bring_back if back else forgetting.put_aside, iter(range(9))
+
+    def move(*given: object) -> object:
+        if next(count) == 2:
+            raise Killed
+        return original(*given)
+
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(forgetting, original.__name__, move)
+        call(store, *words)
+    call(store, *words)
+    assert states(folder) == ["finished" if back else "missing"] * 4
+    assert tracked(store) == (before if back else set())
 
 
 def test_what_another_study_shows_stays_unless_it_is_named(tmp_path: Path) -> None:
