@@ -1,14 +1,15 @@
 """Import finished runs from one store into another; identities tell which runs are equal. Imports no torch."""
 
+import contextlib
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.errors import UserError, explain_os_errors
+from experiments.errors import Damaged, UserError, explain_os_errors
 from experiments.exchange.redaction import ANYONE
 from experiments.store.adopted import FILE as ADOPTED
-from experiments.store.durable import fsync_tree, whole_folder
+from experiments.store.durable import whole_folder, write_bytes
 from experiments.store.layout import Store
 from experiments.store.results import FILE, TrainingResult
 
@@ -89,22 +90,24 @@ def _training(result: TrainingResult) -> dict[str, Any]:
 
 
 def _copy_training(source: Store, target: Store, run_id: str, result: TrainingResult) -> int:
-    origin = source.attempt_folder(run_id, result.attempt)
-    number, folder = target.new_attempt(run_id)
-    for name in KEPT:
-        if _is_inside(origin / name, source):
-            shutil.copyfile(origin / name, folder / name)
-    for path in (origin / WEIGHTS).rglob("*"):
-        if _is_inside(path, source):
-            place = folder / WEIGHTS / path.relative_to(origin / WEIGHTS)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, place)
-    result.write(folder / FILE, attempt=number)
-    fsync_tree(folder)
+    """Copy the attempt as a whole; returns its number. One that a killed import has copied is not copied again."""
+    origin, home = source.attempt_folder(run_id, result.attempt), target.run_folder(run_id)
+    home.mkdir(parents=True, exist_ok=True)
     for name in ("config.json", ADOPTED):
-        path = source.run_folder(run_id) / name
-        if _is_inside(path, source) and not (target.run_folder(run_id) / name).exists():
-            shutil.copyfile(path, target.run_folder(run_id) / name)
+        if _is_inside(source.run_folder(run_id) / name, source) and not (home / name).exists():
+            write_bytes(home / name, (source.run_folder(run_id) / name).read_bytes())
+    for number in target.attempts(run_id):
+        with contextlib.suppress(Damaged):
+            copied = TrainingResult.load(target.attempt_folder(run_id, number) / FILE)
+            if copied is not None and _training(copied) == _training(result):
+                return number
+    number = max(target.attempts(run_id), default=0) + 1
+    with whole_folder(target.attempt_folder(run_id, number)) as folder:
+        for path in (*(origin / name for name in KEPT), *(origin / WEIGHTS).rglob("*")):
+            if _is_inside(path, source):
+                (folder / path.relative_to(origin)).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, folder / path.relative_to(origin))
+        result.write(folder / FILE, attempt=number)
     return number
 
 

@@ -20,7 +20,7 @@ _NAME = re.compile(
     rf"\.?(?:mlflow|taking|probe|smoke)-{_RANDOM}|\..+\.{_RANDOM}\.partial"
     rf"|\..+\.(?:json|jsonl|toml|db|npy|txt|diff)\.{_RANDOM}"
 )
-_INSIDE = ("", "evaluations", "evaluations/*", "attempts/*")
+_INSIDE = ("", "evaluations", "evaluations/*", "attempts", "attempts/*")
 
 
 def sweep(store: Store, running: Collection[str]) -> int:
@@ -39,7 +39,7 @@ def sweep(store: Store, running: Collection[str]) -> int:
 
 
 def _places(store: Store, running: Collection[str]) -> Iterator[Path]:
-    yield from dict.fromkeys((store.root, store.state_dir))
+    yield from dict.fromkeys((store.root, store.state_dir, store.runs, store.corpora, store.root / "tuning"))
     for run in store.runs.glob("[0-9a-f]*"):
         if run.name not in running:
             for inside in _INSIDE:

@@ -23,9 +23,10 @@ from experiments.store.durable import folder_beside, whole_file, whole_folder
 
 root, run = map(Path, sys.argv[1:])
 homes = [(root, ".mlflow-"), (root, ".queue.db."), (root, ".probe-"), (run / "evaluations", ".taking-")]
-places = [root, run, run / "attempts" / "0001", run / "evaluations" / ("e" * 16)]
+places = [root, root / "tuning", root / "corpora", run, run / "attempts" / "0001", run / "evaluations" / ("e" * 16)]
 begun = [folder_beside(*home) for home in homes] + [whole_file(place / "result.json") for place in places]
-begun.append(whole_folder(run / "evaluations" / ("f" * 16)))
+begun += [whole_folder(place) for place in (run / "evaluations" / ("f" * 16), run / "attempts" / "0002")]
+begun.append(whole_folder(root / "runs" / ("c" * 16)))
 for one in begun:
     one.__enter__()
 os.kill(os.getpid(), signal.SIGKILL)
@@ -35,6 +36,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     store = Store.open(tmp_path / "store")
+    (store.root / "tuning").mkdir()
     for run_id in (RUN, OTHER):
         store.new_attempt(run_id)
         store.evaluation_folder(run_id, "e" * 16).mkdir(parents=True)
@@ -52,12 +54,12 @@ def leave(store: Store, run_id: str) -> set[Path]:
 
 def test_what_a_killed_process_left_is_swept_by_the_next_coordinator(store: Store) -> None:
     files = set(store.root.rglob("*"))
-    assert len(leave(store, RUN)) == 9
+    assert len(leave(store, RUN)) == 13
     old = [store.root / ".mlflow-ab_9xyz2", store.run_folder(RUN) / ".result.json.k3_zzq0a"]  # a former version's
     for path in old:
         path.touch()
     with store.coordinator_lock():
-        assert sweep(store, running=()) == 9 + len(old)
+        assert sweep(store, running=()) == 13 + len(old)
     assert set(store.root.rglob("*")) == files | {store.root / locks.FILE}
 
 
@@ -71,10 +73,11 @@ def test_what_a_living_process_makes_or_may_make_is_left_alone(store: Store) -> 
             new = store.root / f".config.json.{'0' * 16}"  # younger than the coordinator
             new.touch()
             os.utime(new, (time.time() + 60, time.time() + 60))
-            assert sweep(store, running=[RUN]) == sum(path.parent == store.root for path in left)
+            others = {path for path in left if not path.is_relative_to(store.run_folder(RUN))}
+            assert sweep(store, running=[RUN]) == len(others)
             assert new.exists() and living.exists()
     assert (store.root / "result.json").read_bytes() == b"whole"
-    assert {path for path in left if path.exists()} == {path for path in left if path.parent != store.root}
+    assert {path for path in left if path.exists()} == left - others
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,11 @@ import gzip
 import hashlib
 import io
 import json
+import os
+import shutil
 import tarfile
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -216,6 +219,50 @@ def test_identities_decide_what_is_the_same(tmp_path):
     assert mine.evaluation(new, "a" * 16).weights_attempt == 2
     assert (mine.attempt_folder(new, 2) / "final" / "model.safetensors").is_file()
     assert [item.how for item in import_runs(theirs, mine, [new])] == ["had"]
+
+
+def test_an_import_that_is_killed_and_repeated_copies_each_run_once(tmp_path, monkeypatch):
+    """Killed in the middle of each file: no attempt is there twice, and none is half a file."""
+
+    class Killed(BaseException):
+        pass
+
+    def files(store):
+        found = (path for path in store.runs.rglob("*") if path.is_file())
+        return {str(path.relative_to(store.root)): path.read_bytes() for path in found}
+
+    theirs, undisturbed = Store.open(tmp_path / "theirs"), Store.open(tmp_path / "undisturbed")
+    make_run(theirs, "1" * 16, 1.0, ("a" * 16, "b" * 16))
+    (theirs.run_folder("1" * 16) / "config.json").write_text('{"run_id": "1"}')
+    list(import_runs(theirs, undisturbed, runs_in(theirs)))
+    whole_write, written = Path.write_bytes, os.fdopen
+    for moment in range(100):
+        count = iter(range(moment + 1))
+
+        def opened(*given, count=count, **options):
+            if next(count, None) is None:
+                raise Killed
+            return written(*given, **options)
+
+        def copied(source, target, count=count):
+            half = next(count, None) is None
+            whole_write(Path(target), Path(source).read_bytes()[: 3 if half else None])
+            if half:
+                raise Killed
+
+        mine = Store.open(tmp_path / f"mine{moment}")
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fdopen", opened)
+            patched.setattr(shutil, "copyfile", copied)
+            try:
+                list(import_runs(theirs, mine, runs_in(theirs)))
+            except Killed:
+                pass
+            else:
+                break
+        list(import_runs(theirs, mine, runs_in(theirs)))
+        assert files(mine) == files(undisturbed), f"killed at its file {moment + 1}"
+    assert moment > 5
 
 
 @pytest.mark.parametrize("what", ["attempts/0001/events.jsonl", "attempts/0001/final/model.safetensors", "config.json"])
