@@ -15,7 +15,7 @@ class Removable:
 
     path: Path
     run_id: str
-    what: str  # "checkpoints", "weights of an attempt that was done again", "half-written files"
+    what: str  # "checkpoints", "weights of an attempt that was done again", "files left by a kill"
 
 
 def removable(store: Store, busy: Iterable[str] = ()) -> Iterator[Removable]:
@@ -34,9 +34,9 @@ def removable(store: Store, busy: Iterable[str] = ()) -> Iterator[Removable]:
             continue
         for number in store.attempts(run_id):
             folder = store.attempt_folder(run_id, number)
+            for path in folder.glob("checkpoints/.*.partial" if result is None else ".*.partial"):
+                yield Removable(path, run_id, "files left by a kill")
             if result is None:
-                for path in folder.glob("checkpoints/.*.partial"):
-                    yield Removable(path, run_id, "half-written files")
                 continue
             if (folder / "checkpoints").is_dir():
                 yield Removable(folder / "checkpoints", run_id, "checkpoints")

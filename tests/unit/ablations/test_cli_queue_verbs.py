@@ -14,6 +14,7 @@ from experiments.events.event_log import EventWriter
 from experiments.jobs.queue.job import Ending, Job, Member
 from experiments.jobs.queue.ledger import Ledger
 from experiments.jobs.queue.states import Outcome, State
+from experiments.store import durable
 from experiments.store.layout import Store
 from experiments.store.pruning import size
 from experiments.store.sealed import write_json
@@ -197,6 +198,23 @@ def test_prune_asks_first_and_keeps_what_counts(store, checkpoints):
     assert "2 folders of checkpoints" in text and "1 folder of weights" in text and "of 1 run." in text
     assert not (folder / "checkpoints").exists() and waiting.exists()
     assert (folder / "final" / "model.safetensors").exists()
+    assert "nothing to remove" in call(store, "prune")
+
+
+def test_a_killed_prune_is_completed_by_the_same_command(store, checkpoints, monkeypatch):
+    class Killed(BaseException):
+        pass
+
+    def die(_):
+        raise Killed
+
+    folder, _ = checkpoints
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(durable, "remove_folder", die)
+        call(store, "prune", "--yes")
+    assert list(folder.parent.rglob(".*.partial"))
+    call(store, "prune", "--yes")
+    assert not list(folder.parent.rglob(".*.partial")) and (folder / "final" / "model.safetensors").exists()
     assert "nothing to remove" in call(store, "prune")
 
 
