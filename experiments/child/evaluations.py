@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments.child.failures import failure_class
-from experiments.errors import Damaged, Preempted
+from experiments.errors import Damaged, Diverged, Preempted
 from experiments.events.event_log import EventWriter
 from experiments.identity import eval_identity
 from experiments.records import FailureClass
@@ -62,7 +62,8 @@ def evaluate_all(
         except Exception as error:
             if failure_class(error) in (FailureClass.OUT_OF_MEMORY, FailureClass.DISK_FULL):
                 raise
-            log.exception("the evaluation %s of %s failed", item.eval_id, item.set)
+            quiet = isinstance(error, Diverged)  # its message says all; a user reads the log's end
+            log.error("the evaluation %s of %s failed", item.eval_id, item.set, exc_info=not quiet)
             failed = failed or error
     if failed is not None:
         raise failed

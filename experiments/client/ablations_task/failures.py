@@ -22,10 +22,10 @@ def failure(error: BaseException) -> dict[str, Any]:
     if isinstance(error, SyntaxError):
         place = [(str(error.filename), error.lineno)]
     return {
-        "class": _class(error),
+        "class": _class(error, str(shown)),
         "type": type(error).__name__,
         "is_value": isinstance(error, (ValueError, AssertionError)),
-        "message": str(error),
+        "message": str(shown),  # not that of the error, whose own function may fail
         "place": place[0] if place else None,
         "traceback": "".join(shown.format()),
     }
@@ -41,14 +41,14 @@ def _without_ours(shown: traceback.TracebackException | None, depth: int = 0) ->
     _without_ours(shown.__context__, depth + 1)
 
 
-def _class(error: BaseException) -> str:
+def _class(error: BaseException, message: str) -> str:
     if isinstance(error, UserError):
         return "user_error"
     if isinstance(error, Diverged):
         return "diverged"
     words = ("can't allocate memory", "not enough memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
     ran_out = type(error).__name__ == "OutOfMemoryError" or isinstance(error, (MemoryError, OutOfMemory))
-    if ran_out or (isinstance(error, RuntimeError) and any(word in str(error) for word in words)):
+    if ran_out or (isinstance(error, RuntimeError) and any(word in message for word in words)):
         return "out_of_memory"
     full = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
     return "disk_full" if isinstance(error, OSError) and error.errno in full else "bug"

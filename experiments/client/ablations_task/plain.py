@@ -9,6 +9,8 @@ from typing import Any, Mapping
 
 from .errors import UserError
 
+SHOWN = 100  # characters of a name or value in a message
+
 
 def plain(value: Any) -> Any:
     """Values as JSON types: scalars of numpy and torch, tuples, paths, members of an enumeration."""
@@ -42,10 +44,12 @@ def by_set(returned: Any) -> dict[str, dict[str, float]]:
 
 
 def _returned(name: str, value: Any) -> float:
-    with contextlib.suppress(TypeError, ValueError):
+    with contextlib.suppress(TypeError, ValueError, OverflowError):
         if not isinstance(value, (str, bytes, bool)):
             return float(value)
-    raise UserError(f"The trainer returned {name} = {value!r}, {_kind(value)}: expected a number.")
+    shown = repr(value)
+    shown = f"{shown[:SHOWN]} …" if len(shown) > SHOWN else shown
+    raise UserError(f"The trainer returned {name[:SHOWN]} = {shown}, {_kind(value)}: expected a number.")
 
 
 def _kind(value: Any) -> str:

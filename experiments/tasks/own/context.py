@@ -100,4 +100,5 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def keep_metrics(folder: Path, metrics: Mapping[str, Mapping[str, float]]) -> None:
+    folder.mkdir(exist_ok=True)  # a trainer may have removed its folder at its end
     write_json(folder / "metrics.json", metrics)

@@ -14,6 +14,7 @@ again. It runs in a process of its own (process.py). See docs/own-task.md.
 
 import base64
 import hashlib
+import logging
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,6 +32,8 @@ from experiments.tasks.own.process import TrainerProcess
 from experiments.tasks.own.returned import of_set
 from experiments.tasks.own.settings import config_type_of, settings_of
 from experiments.tasks.own.sources import sources_of
+
+log = logging.getLogger("experiments.child.run")
 
 
 class OwnTask(Task):
@@ -143,7 +146,12 @@ class FunctionTask(OwnTask):
         ended = self._process.train(request, own, context.should_stop)
         self._refuse_changed(config, context, "while the run trained")
         keep_metrics(own.folder, ended["returned"])
-        theirs = {**({"device": name} if (name := ended["device_name"]) else {}), **ended["facts"]}
+        theirs = {"device": name} if (name := ended["device_name"]) else {}
+        for fact, value in ended["facts"].items():
+            if fact in TrainingResult.model_fields and fact not in TrainingResult.of_builtin:
+                log.warning("the fact %s = %r of the trainer is left out: this name is the record's own", fact, value)
+            else:
+                theirs[fact] = value
         named = {"interpreter": self._python} if self._python else {}
         return {"step": total_steps(config), **named, **close_context(own, context, theirs)}
 

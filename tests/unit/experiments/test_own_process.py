@@ -13,11 +13,12 @@ from experiments.client.ablations_task.process import device_name
 from experiments.config import DeviceSpec
 from experiments.errors import OutOfMemory, Preempted, TrainerFailed, UserError
 from experiments.identity import run_identity
+from experiments.store.sealed import read_json
 from experiments.tasks.base import Context
 from experiments.tasks.load import load_task
 
 HEAD = """
-import os, sys, time
+import os, shutil, sys, time
 from dataclasses import dataclass
 from ablations_task import column, task
 
@@ -54,7 +55,16 @@ def fails_in_a_checkpoint(settings, context):
 def dies(settings, context):
     os._exit(7)
 
-DOES = {f.__name__: f for f in (fails, takes_all_memory, waits, fails_in_a_checkpoint, dies)}
+def fails_without_words(settings, context):
+    raise type("Mute", (Exception,), {"__str__": lambda self: 1 / 0})
+
+def tidies(settings, context):
+    context.facts(mine=3, num_params=7, step="last", run_id=2, imported="from there")
+    shutil.rmtree(context.folder)
+    return 2.5
+
+DOES = (fails, takes_all_memory, waits, fails_in_a_checkpoint, dies, fails_without_words, tidies)
+DOES = {f.__name__: f for f in DOES}
 """
 
 
@@ -85,6 +95,8 @@ def test_errors_and_ends(tmp_path: Path) -> None:
     assert not list((tmp_path / "checkpoints").glob("step-*"))
     with pytest.raises(TrainerFailed, match="exit code 7"):
         attempt(task, tmp_path, "dies")[1]()
+    with pytest.raises(TrainerFailed, match=r"Mute.*trainer\.py, line"):
+        attempt(task, tmp_path, "fails_without_words")[1]()
     until = time.monotonic() + 1.0
     events, train = attempt(task, tmp_path, "waits", lambda: time.monotonic() > until)
     with pytest.raises(Preempted):
@@ -92,6 +104,13 @@ def test_errors_and_ends(tmp_path: Path) -> None:
     assert set(events) == {"metrics", "checkpoint"}
     [kept] = (tmp_path / "checkpoints").glob("step-*")
     assert int((kept / "state").read_text()) == int(kept.name[5:])
+
+
+def test_a_trainer_that_tidies_its_folder_and_calls_facts_like_ours_has_finished(tmp_path: Path) -> None:
+    facts = attempt(loaded(tmp_path, HEAD + DOES + BODY), tmp_path, "tidies")[1]()
+    assert read_json(tmp_path / "final" / "metrics.json") == {"": {"tidies": 2.5}}
+    assert (facts["mine"], facts["num_params"], facts["step"]) == (3, 7, None)
+    assert "imported" not in facts and "run_id" not in facts, "these are the record's own"
 
 
 @pytest.mark.parametrize("name", ["model", "reports", "ablations", "experiments.training"])

@@ -74,13 +74,20 @@ def _attempt(folder: Path, module: str, trainer: str) -> tuple[Path, list[dict[s
     return attempt, asked
 
 
-def test_one_that_fails_is_the_attempts_failure_and_the_others_are_made(tmp_path: Path) -> None:
-    folder, asked = _attempt(tmp_path, "three_sets_of_a_test", TRAINER)
+@pytest.mark.parametrize(
+    ("returned", "cls", "words"),
+    [('{"loss": 2.0}', "user_error", "did not return it"), ('{"accuracy": 1e999}', "diverged", "accuracy = inf")],
+)
+def test_one_that_fails_is_the_attempts_failure_and_the_others_are_made(
+    returned: str, cls: str, words: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder, asked = _attempt(tmp_path, "three_sets_of_a_test", TRAINER.replace('{"loss": 2.0}', returned))
     assert run.main(folder / "spec.json") == ChildExit.FAILED
     events = read_events(folder)
     assert [event["set"] for event in events if event["kind"] == "evaluated"] == ["a", "c"]
     [failed] = [event for event in events if event["kind"] == "failed"]
-    assert "the trainer did not return it" in failed["message"] and failed["cls"] == "user_error"
+    assert words in failed["message"] and failed["cls"] == cls
+    assert cls == "user_error" or "Traceback" not in capfd.readouterr().err, "its message says all"
     made = {path.parent.name for path in folder.glob("evaluations/*/result.json")}
     assert made == {item["eval_id"] for item in asked if item["set"] != "b"}
 
