@@ -83,7 +83,8 @@ class OwnTask(Task):
         with explain_os_errors("read the trainer's examples"):
             if outputs.is_file():
                 trained = TrainingResult.load(weights / FILE) or TrainingResult()
-                check_file(outputs, trained.example_files[outputs.name])
+                if written := trained.example_files.get(outputs.name):
+                    check_file(outputs, written)
                 shutil.copyfile(outputs, folder / EXAMPLE_FILE)
                 facts["examples"] = outputs.read_bytes().count(b"\n")
         return {"metrics": metrics, **facts}

@@ -372,12 +372,11 @@ def test_every_field_of_a_record_is_written_by_some_child(small):
                     written |= _fields(record)
     named = {*_named(TrainingResult), *_named(EvaluationResult)}
     # runs of several attempts, renewed evaluations, branches (test_branches.py) and imported runs have tests of their
-    # own (test_foreign_runs.py); code_digest is of older stores
+    # own (test_foreign_runs.py)
     assert named - written == {
         "TrainingResult.imported", *_named(Imported),
         "Earlier.attempt", "Earlier.seconds", "Earlier.ended", "EvaluationResult.renews",
-        "EvaluationResult.code_digest", "TrainingResult.trunk", "TrunkRecord.run_id", "TrunkRecord.step",
-        "TrunkRecord.weights",
+        "TrainingResult.trunk", "TrunkRecord.run_id", "TrunkRecord.step", "TrunkRecord.weights",
     }  # fmt: skip
 
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from ablations.cli.ui import _publish
 from experiments.events.event_log import FILE, Tail
-from experiments.events.lines import encode
 from experiments.events.spent import Spent
 from experiments.exchange.import_runs import import_runs, runs_in
 from experiments.exchange.redaction import NOTHING
@@ -150,23 +149,6 @@ def of(runs: Mapping[str, list[Spent]], chosen: Any) -> Amounts:
 
 def close(one: Amounts, other: Amounts) -> bool:
     return all(value == pytest.approx(vars(other)[name], abs=1e-3) for name, value in vars(one).items())
-
-
-def test_a_store_of_an_earlier_version_prints_the_same_cells_and_says_what_it_did_not_record(small, tmp_path):
-    """Events without CPU time, and then without what was leased."""
-    made = small["own"].copied(tmp_path / "older")
-    before = made.table()
-    for gone, words in ((("cpu_s", "after_s"), "CPU time not recorded"), (("device",), "device time not recorded")):
-        for file in made.store.glob(f"runs/*/attempts/*/{FILE}"):
-            events = [json.loads(line) for line in file.read_text().splitlines()]
-            kept = [{n: v for n, v in event.items() if n not in (*gone, "crc")} for event in events]
-            file.write_bytes(b"".join(map(encode, kept)))
-        after = made.table()
-        assert said(after, "Cost: 14 runs in 14 attempts: wall time ", words)
-        assert verify(render(before, "markdown"), after, "markdown").same
-        assert verify(render(before, "json"), after, "json").same
-        assert json.loads(render(after, "json"))[0]["cost"]["cpu_hours"] is None
-    assert said(after, "device time not recorded, CPU time not recorded, energy not measured")
 
 
 def test_energy_is_printed_of_what_was_measured(small):
