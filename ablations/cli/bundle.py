@@ -21,6 +21,7 @@ from experiments.jobs.queue.job import Member
 from experiments.store.layout import Store
 from experiments.tracking.record import finished_run
 from reports.trust.bundles.archive import CRATE_SUFFIX, SUFFIX, is_bundle
+from reports.trust.bundles.in_crate import check_library
 from reports.trust.bundles.read import read_bundle
 from reports.trust.bundles.traces import traces
 from reports.trust.bundles.write import write_bundle
@@ -48,6 +49,8 @@ def bundle(
     """Pack a finished table into a file. `ablations report FILE` prints it anywhere, without corpus or GPU."""
     if anonymous and as_recorded:
         raise UserError("--anonymous removes what --as-recorded keeps: give only one of them.")
+    if crate:
+        check_library()
     study, selectors = selectors.with_last(study, say)
     chosen = choose(study, selectors, there=True, used=True)
     suffix = CRATE_SUFFIX if crate else SUFFIX

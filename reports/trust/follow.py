@@ -1,7 +1,6 @@
 """Which cells of a bundle's table follow from its files, and which are as their author recorded them."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from ablations.study.messages import number
 from experiments.tasks.columns import Column
@@ -9,15 +8,12 @@ from reports.results.recomputed import recomputed
 from reports.results.table import Row, Table
 from reports.trust import verify as verifying
 from reports.trust.bundles.archive import TABLES
-from reports.trust.bundles.in_crate import description
 from reports.trust.bundles.read import Bundle
-from reports.trust.bundles.zipped import METADATA
 from reports.trust.stated import sentences
 
 FOLLOWS = "follow from the files: computed again from what is kept of each sentence"
 RECORDED = "as the author recorded them for each run: only means, changes and tests are computed again"
 LACKING = "have no value"
-_EDITED = ("./", METADATA)  # entities to which anyone may add authors, a licence, a publisher
 
 
 def lines(bundle: Bundle, table: Table) -> Iterator[str]:
@@ -28,7 +24,7 @@ def lines(bundle: Bundle, table: Table) -> Iterator[str]:
         cells = {cell: by for cell, by in found.items() if by == how}
         if cells:
             yield f"- {len(cells)} {how}: {_by_column(cells, found, table)}"
-    for name, format_ in TABLES.items() if bundle.metadata is not None else ():
+    for name, format_ in TABLES.items() if bundle.statement is not None else ():
         cells_of = verifying.verify(_printed(bundle, name), table, format_).cells
         yield f"- {name}: {number(cells_of, 'cell')} compared with what the files give"
     if bundle.statement is not None:
@@ -71,27 +67,12 @@ def _by_column(cells: Mapping[tuple[str, str], str], every: Mapping[tuple[str, s
 
 
 def differences(bundle: Bundle, table: Table) -> Iterator[str]:
-    """What a crate prints or says of itself, and its files do not give; none for a bundle that is no crate."""
-    if bundle.metadata is None:
+    """What a crate prints and its files do not give; none for a bundle that is no crate."""
+    if bundle.statement is None:
         return
     for name, format_ in TABLES.items():
         for line in verifying.verify(_printed(bundle, name), table, format_).changed:
             yield f"{name}: {line}"
-    yield from _described_otherwise(bundle)
-
-
-def _described_otherwise(bundle: Bundle) -> Iterator[str]:
-    """Entities of the description that the files do not give, if this version of the program made it."""
-    theirs, ours = _entities(bundle.metadata or {}), _entities(description(bundle.plan, bundle.store, bundle.files))
-    if theirs.get("#engine") != ours["#engine"]:  # another version describes otherwise
-        return
-    for id_, entity in ours.items():
-        if id_ not in _EDITED and theirs.get(id_) != entity:
-            yield f"{METADATA}: {id_} is not what the files give"
-
-
-def _entities(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    return {entity["@id"]: entity for entity in metadata["@graph"] if isinstance(entity.get("@id"), str)}
 
 
 def _printed(bundle: Bundle, name: str) -> str:

@@ -1,7 +1,7 @@
 """Validate a crate with roc-validator, without network: `validate.py CRATE`, by the Python that has the validator.
 
 The validator ships the rules of the profiles, but requests the JSON-LD context of RO-Crate 1.1. The library rocrate has
-that of 1.3; of the terms that a crate of ours uses, four have other addresses in 1.1, which they get here.
+that of 1.3, in which the terms that a crate of ours uses have the same addresses.
 """
 
 import io
@@ -14,12 +14,6 @@ from rocrate_validator import services
 from rocrate_validator.models import Severity
 
 CONTEXT = "https://w3id.org/ro/crate/1.1/context"
-OF_1_1 = {
-    "ComputationalWorkflow": "https://bioschemas.org/ComputationalWorkflow",
-    "FormalParameter": "https://bioschemas.org/FormalParameter",
-    "input": "https://bioschemas.org/ComputationalWorkflow#input",
-    "output": "https://bioschemas.org/ComputationalWorkflow#output",
-}
 
 
 def answer(_, request, **__):
@@ -30,7 +24,7 @@ def answer(_, request, **__):
     response = requests.Response()
     response.status_code, response.url, response.request = 200, request.url, request
     response.headers["Content-Type"] = "application/ld+json"
-    response.raw = io.BytesIO(json.dumps({"@context": shipped["@context"] | OF_1_1}).encode())
+    response.raw = io.BytesIO(json.dumps({"@context": shipped["@context"]}).encode())
     return response
 
 
@@ -39,7 +33,7 @@ def main(crate, severity="REQUIRED"):
     requests.adapters.HTTPAdapter.send = answer
     settings = services.ValidationSettings(
         rocrate_uri=crate,
-        profile_identifier="provenance-run-crate",
+        profile_identifier="process-run-crate",
         requirement_severity=Severity[severity],
         no_cache=True,
     )

@@ -8,6 +8,7 @@ import random
 import socket
 import stat
 import subprocess
+import sys
 import zipfile
 from collections import Counter
 from dataclasses import replace
@@ -21,6 +22,7 @@ from ablations.service.tables import table_of
 from experiments.errors import UserError
 from experiments.exchange.redaction import identity, places
 from experiments.store.results import TrainingResult
+from experiments.store.sealed import seal
 from experiments.tuning import COMPLETE, FAILED, Range, Search, Space
 from reports.render.formats import RENDERERS, render
 from reports.trust.bundles.in_crate import printed
@@ -96,7 +98,6 @@ def test_the_same_table_gives_the_same_crate_and_the_crate_the_same_table(finish
 def test_another_library_reads_every_file_and_every_action(finished, crate):
     chosen, _ = finished
     opened = ROCrate(crate)
-    assert opened.mainEntity.id == "bundle.json" and "ComputationalWorkflow" in opened.mainEntity.type
     files = contents(crate)
     described = {entity.id: entity for entity in opened.data_entities if "File" in entity.type}
     assert set(described) == set(files) - {METADATA}
@@ -104,39 +105,24 @@ def test_another_library_reads_every_file_and_every_action(finished, crate):
         assert entity["sha256"] == hashlib.sha256(files[name]).hexdigest()
         assert entity["contentSize"] == str(len(files[name]))
     plan = chosen.plan
-    evaluations = {e for run in plan.runs for e in run.eval_ids}
-    actions = [entity for entity in opened.get_entities() if "CreateAction" in entity.type]
-    assert len(actions) == len(plan.runs) + len(evaluations) + 2  # the table, the study
+    actions = {entity.id: entity for entity in opened.get_entities() if "CreateAction" in entity.type}
+    evaluations = {f"#evaluation-{e}" for run in plan.runs for e in run.eval_ids}
+    assert set(actions) == evaluations | {f"#run-{run.run_id}" for run in plan.runs}
     for run in plan.runs:
-        action = opened.get(f"#run-{run.run_id}")
-        assert f"runs/{run.run_id}/result.json" in refs(action.properties()["result"])
-        usage = {each["propertyID"]: float(each["value"]) for each in action["resourceUsage"]}
-        assert usage["train_s"] == pytest.approx(chosen.store.result(run.run_id).train_s)
-        assert action["startTime"] < action["endTime"] <= opened.datePublished.isoformat()
-    steps = [opened.get(f"#step-{step}") for step in ("train", "evaluate", "report")]
-    assert opened.mainEntity["step"] == steps
-    controls = [opened.get(f"#control-{step}").properties() for step in ("train", "evaluate", "report")]
-    controlled = [action for control in controls for action in refs([control["object"]])]
-    assert sorted(controlled) == sorted(action.id for action in actions if action.id != "#study")
+        training, record = actions[f"#run-{run.run_id}"], chosen.store.result(run.run_id)
+        assert f"runs/{run.run_id}/attempts/0001/result.json" in refs(training.properties()["result"])
+        assert record.code_digest in training["instrument"]["softwareVersion"]
+        assert training["startTime"] < training["endTime"] <= opened.datePublished.isoformat()
+        for eval_id in run.eval_ids:
+            scored = actions[f"#evaluation-{eval_id}"].properties()
+            assert list(refs(scored["object"])) == [f"runs/{run.run_id}/result.json"]
+            assert f"runs/{run.run_id}/evaluations/{eval_id}/result.json" in refs(scored["result"])
 
 
 def test_every_reference_leads_to_an_entity(crate):
     graph = graph_of(crate)
     dangling = {ref for entity in graph.values() for ref in refs(list(entity.values())) if ref not in graph}
     assert {ref for ref in dangling if not ref.startswith("https://w3id.org/ro/crate/")} == set()
-
-
-def test_corpora_are_described_as_croissant(finished, crate):
-    chosen, kind = finished
-    digests = {
-        d for run in chosen.plan.runs for e in run.evaluations for d in (*run.inputs.values(), *e.spec.inputs.values())
-    }
-    files = {name: json.loads(data) for name, data in contents(crate).items() if name.startswith("datasets/")}
-    assert {f"datasets/{digest}.json" for digest in digests} == set(files)
-    assert kind == "own" or files
-    for about in files.values():
-        assert about["@type"] == "sc:Dataset" and about["conformsTo"].startswith("http://mlcommons.org/croissant/")
-        assert {"name", "description", "identifier", "datePublished"} <= set(about)
 
 
 def test_an_anonymous_crate_tells_nobody(finished, tmp_path):
@@ -159,7 +145,7 @@ def words(chosen):
     return sentences(state(chosen.plan, chosen.store, chosen.columns))
 
 
-def test_attempts_and_what_is_not_shown_are_counted(finished, tmp_path):
+def test_attempts_and_what_is_not_shown_are_counted(finished):
     chosen, kind = finished
     assert words(chosen)[0].startswith("Run: 4 runs of 2 rows in 4 attempts; no attempt ended early")
     assert "no other run" in words(chosen)[1]
@@ -173,9 +159,6 @@ def test_attempts_and_what_is_not_shown_are_counted(finished, tmp_path):
             "in 6 attempts; 2 attempts ended early and went on or began again (diverged 1, killed 1)"
             in words(chosen)[0]
         )
-        graph = graph_of(crate_of(chosen, tmp_path / "c.zip"))
-        failed = [e for e in graph.values() if e.get("actionStatus") == "http://schema.org/FailedActionStatus"]
-        assert [e["error"] for e in failed] == ["killed", "diverged"]
     finally:
         place.write_bytes(kept)
     one = selected.Selectors(rows=first.row, seeds=1, store=chosen.store.root)
@@ -255,7 +238,7 @@ def redone(crate, target, change):
     change(head, files, described)
     for name, data in files.items():
         head["files"][name] = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
-    text = json.dumps(head).encode()
+    text = json.dumps(seal(head)).encode()
     sums = {name: hashlib.sha256(data).hexdigest() for name, data in {"bundle.json": text, **files}.items()}
     for entity in described["@graph"]:
         if isinstance(entity, dict) and entity.get("@id") in sums and "sha256" in entity:
@@ -271,14 +254,6 @@ def test_a_printed_table_that_does_not_follow_is_named(crate, tmp_path, monkeypa
     assert code == 1 and "table.csv: " in said and "in the file" in said
 
 
-def test_an_action_that_the_files_do_not_give_is_named(crate, tmp_path, monkeypatch, capfd):
-    def change(head, files, described):
-        next(e for e in described["@graph"] if e["@id"].startswith("#run-"))["endTime"] = "2020-01-01"
-
-    code, said, _ = call(monkeypatch, capfd, "verify", redone(crate, tmp_path / "c.zip", change))
-    assert code == 1 and "is not what the files give" in said
-
-
 def test_authors_a_licence_and_a_preview_may_be_added(crate, tmp_path, monkeypatch, capfd):
     files = contents(crate)
     described = json.loads(files[METADATA])
@@ -288,7 +263,7 @@ def test_authors_a_licence_and_a_preview_may_be_added(crate, tmp_path, monkeypat
     files[METADATA] = json.dumps(described).encode()
     files["ro-crate-preview.html"] = b"<html></html>"
     shuffled = dict(sorted(files.items(), reverse=True))  # as another program packs it: with folders, uncompressed
-    path = packed(tmp_path / "c.zip", shuffled, folders=("runs", "datasets"))
+    path = packed(tmp_path / "c.zip", shuffled, folders=("runs", "runs/empty"))
     assert call(monkeypatch, capfd, "verify", path)[0] == 0
 
 
@@ -371,7 +346,7 @@ def test_what_a_crate_claims_is_read_before_it_is_unpacked(crate, tmp_path):
     head["files"]["runs/" + "0" * 16 + "/attempts/0001/log.txt"] = {"sha256": "0" * 64, "bytes": 1 << 50}
     described = json.loads(files[METADATA])
     described["@graph"] = [e for e in described["@graph"] if e["@id"] != "bundle.json"]
-    new = {**files, METADATA: json.dumps(described).encode(), "bundle.json": json.dumps(head).encode()}
+    new = {**files, METADATA: json.dumps(described).encode(), "bundle.json": json.dumps(seal(head)).encode()}
     refused(packed(tmp_path / "c.zip", new), tmp_path, "of no run in its plan|claims to unpack to")
     deep = b'{"a": ' + b"[" * 100 + b"]" * 100 + b"}"
     refused(packed(tmp_path / "d.zip", {**files, METADATA: deep}), tmp_path, "nested")
@@ -397,7 +372,7 @@ def test_a_crate_with_anything_at_any_place_is_verified_or_refused(crate, tmp_pa
         code, said, errors = call(monkeypatch, capfd, "verify", path)
         codes[code] += 1
         assert code in (0, 1, 2) and "Traceback" not in errors and "\x1b" not in said + errors, errors
-    assert codes[2] > 3 and codes[1] > 3
+    assert codes[2] > 3 and codes[0] > 3
 
 
 def test_flipped_bits_are_refused_or_harmless(finished, crate, tmp_path):
@@ -429,6 +404,16 @@ def test_out_and_crate_fit_together(finished, tmp_path, monkeypatch, capfd):
     assert code == 0 and "- Run: 4 runs" in said and (tmp_path / "c.zip").is_file()
 
 
+def test_without_its_library_a_crate_is_read_and_not_written(finished, crate, tmp_path, monkeypatch, capfd):
+    chosen, kind = finished
+    monkeypatch.setitem(sys.modules, "rocrate.rocrate", None)
+    study = [chosen.study.folder / f"{kind}.toml", "--seeds", "2", "--store", chosen.store.root]
+    code, _, errors = call(monkeypatch, capfd, "bundle", *study, "--crate", "--out", tmp_path / "c.zip")
+    assert code == 2 and "pip install 'transformer-ablations[crate]'" in errors and errors.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+    assert call(monkeypatch, capfd, "verify", crate)[0] == 0
+
+
 # --- the validator of RO-Crate
 
 PYTHON = Path(os.environ.get("VALIDATOR", Path(__file__).parents[2] / ".venv-validator")) / "bin" / "python"
@@ -446,21 +431,17 @@ def validated(path):
 
 
 @pytest.mark.crates
-def test_roc_validator_finds_a_provenance_run_crate(crate, tmp_path):
+def test_roc_validator_finds_a_process_run_crate(crate):
     issues, summary = validated(crate)
-    assert issues == [] and summary["checks"] > 80
-    assert {"ro-crate-1.1", "workflow-run-crate-0.5", "provenance-run-crate-0.5"} <= set(summary["profiles"])
+    assert issues == [] and summary["checks"] > 40
+    assert {"ro-crate-1.1", "process-run-crate-0.5"} <= set(summary["profiles"])
 
 
 @pytest.mark.crates
 def test_roc_validator_would_find_a_fault(crate, tmp_path):
     def change(head, files, described):
         for entity in described["@graph"]:
-            entity.pop("step", None)
             entity.pop("instrument", None)
 
     issues, _ = validated(redone(crate, tmp_path / "c.zip", change))
-    assert {issue["check"].rpartition("_")[0] for issue in issues} >= {
-        "provenance-run-crate-0.5",
-        "process-run-crate-0.5",
-    }
+    assert "process-run-crate-0.5" in {issue["check"].rpartition("_")[0] for issue in issues}

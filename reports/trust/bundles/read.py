@@ -40,8 +40,6 @@ class Bundle:
     asked: tuple[str, ...]  # the words that select the table
     store: Store
     checked: str  # what was computed again, and what was not, in a sentence
-    files: Mapping[str, Mapping[str, Any]]  # size and SHA-256 by name, the head first
-    metadata: Mapping[str, Any] | None = None  # a crate's description of itself
     statement: Statement | None = None  # a crate's
 
 
@@ -91,18 +89,13 @@ def _read(packed: Archive, folder: Path) -> Bundle:
     columns = columns_of(head["columns"], plan.study.task)
     store = Store.open(folder, create=False)
     checked = check(plan, columns, store, head["names_can_be_checked"])
-    files = {HEAD: facts_of(packed.head_text), **head["files"]}
-    bundle = Bundle(plan, columns, tuple(head["asked"]), store, checked, files)
-    return _with_description(bundle, packed.metadata) if isinstance(packed, Crate) else bundle
-
-
-def _with_description(bundle: Bundle, metadata: Mapping[str, Any]) -> Bundle:
-    """A crate's own parts, checked against the bundle."""
-    check_described(metadata, bundle.files)
-    if STATEMENT not in bundle.files:
+    bundle = Bundle(plan, columns, tuple(head["asked"]), store, checked)
+    if not isinstance(packed, Crate):
+        return bundle
+    check_described(packed.metadata, {HEAD: facts_of(packed.head_text), **head["files"]})
+    if STATEMENT not in head["files"]:
         raise ValueError(f"it has no {STATEMENT}")
-    said = json.loads((bundle.store.root / STATEMENT).read_bytes())
-    return replace(bundle, metadata=metadata, statement=read_statement(said, bundle.plan))
+    return replace(bundle, statement=read_statement(json.loads((folder / STATEMENT).read_bytes()), plan))
 
 
 def _only_the_plans(manifest: Mapping[str, Any], plan: Plan) -> None:

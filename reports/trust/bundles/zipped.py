@@ -1,7 +1,7 @@
 """A bundle as a crate: a zip whose ro-crate-metadata.json describes its files to other programs.
 
-The description is in no manifest: anyone may add authors, a licence or a preview to it. What it says of the bundle's
-files has to agree with them.
+The description is in no manifest: anyone may add authors, a licence or a preview to it. The checksums that it gives
+have to be the manifest's.
 """
 
 import io
