@@ -7,6 +7,7 @@ from ablations.service.enqueue import enqueue, prepare
 from ablations.service.selected import Selected, Selectors, choose
 from ablations.service.work import WorkOptions
 from experiments.store.layout import Store
+from tests.stores import made_once
 
 OWN = """
 from dataclasses import dataclass
@@ -100,3 +101,8 @@ def finish(study: Path, store: Path, seeds: int | None = None) -> Selected:
     done = WorkOptions(devices="cpu:2").start(opened, tracked=False)
     assert (done.failed, done.finished) == (0, len(runs)), done
     return chosen
+
+
+def commands_finished() -> Path:
+    """A folder with command.toml and its store: two rows, two seeds, without MLflow. Tests change copies only."""
+    return made_once("commands", lambda folder: finish(write_study(folder, "command"), folder / "store", seeds=2))

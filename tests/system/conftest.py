@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from tests.stores import made_once
+
 from .warm_command import WarmCommands
 
 PATIENCE_S = 240
@@ -78,18 +80,18 @@ def cli() -> Iterator[Cli]:
 
 
 @pytest.fixture(scope="session")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("study") / "tiny.toml"
-    path.write_text(TINY, encoding="utf-8")
-    return path
+def tiny() -> Path:
+    return made_once("tiny", lambda folder: (folder / "tiny.toml").write_text(TINY, encoding="utf-8")) / "tiny.toml"
 
 
 @pytest.fixture(scope="session")
-def finished(cli: Cli, tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(cli: Cli, tiny: Path) -> Path:
     """A store with the finished tiny table, two seeds; tests must not change it."""
-    store = tmp_path_factory.mktemp("stores") / "store"
-    cli("run", tiny, "--seeds", "2", "--store", store, "--devices", "cpu:2", "--json")
-    return store
+
+    def run(folder: Path) -> None:
+        cli("run", tiny, "--seeds", "2", "--store", folder / "store", "--devices", "cpu:2", "--json")
+
+    return made_once("finished tiny", run) / "store"
 
 
 def free_port() -> int:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from ablations.cli.main import app
 from experiments.errors import UserError
-from tests.small_tables import finish, write_study
+from tests.small_tables import commands_finished, finish, write_study
 
 
 def call(store: Path, *words: str | Path) -> Result:
@@ -32,10 +32,8 @@ def edit(path: Path, old: str, new: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("made")
-    finish(write_study(folder, "command"), folder / "store", seeds=2)
-    return folder
+def made() -> Path:
+    return commands_finished()
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from experiments.tasks.columns import Column
 from experiments.tasks.translation import BLEU, PERPLEXITY
 from reports.results.table import Table
 from reports.table.build import build_table
+from tests.stores import made_once
 from tests.unit.reports import real
 
 COLUMNS = (
@@ -139,6 +140,6 @@ def new_bench() -> Callable[[], Bench]:
 
 
 @pytest.fixture(scope="session")
-def small(tmp_path_factory: pytest.TempPathFactory) -> dict[str, real.Made]:
+def small() -> dict[str, real.Made]:
     """A finished table of each kind of task, written by children. Tests change only a copy (`copied`)."""
-    return real.make_all(tmp_path_factory.mktemp("real"))
+    return real.made_all(made_once("each kind of task", real.make_all))

@@ -187,7 +187,19 @@ def write(folder: Path, files: Mapping[str, str]) -> Path:
     return folder
 
 
-def make_all(folder: Path) -> dict[str, Made]:
+STUDIES = {
+    "translation": "small", "parsing": "trees", "language": "words", "own": "mine", "command": "walk",
+    "ensembles": "together",
+}  # fmt: skip
+
+
+def made_all(folder: Path) -> dict[str, Made]:
+    """The tables in a folder of `make_all`."""
+    folders = {kind: "translation" if kind == "ensembles" else kind for kind in STUDIES}
+    return {kind: Made(folder / folders[kind] / f"{name}.toml", folder / "store") for kind, name in STUDIES.items()}
+
+
+def make_all(folder: Path) -> None:
     """One store with a finished table of each kind of task."""
     letters = write(folder / "letters", _parallel())
     text = TRANSLATION.replace("data = {", f'data = {{corpus = "{letters}", ')
@@ -197,11 +209,9 @@ def make_all(folder: Path) -> dict[str, Made]:
     write(folder / "command", {"walk.toml": COMMAND, "walk.py": WALK})
     done = CliRunner().invoke(app, ["new", "mine", "--folder", str(folder / "own")])
     assert done.exit_code == 0, done.output
-    studies = {"translation": "small", "parsing": "trees", "language": "words", "own": "mine", "command": "walk"}
-    made = {kind: Made(folder / kind / f"{name}.toml", folder / "store").queue() for kind, name in studies.items()}
-    made["ensembles"] = Made(folder / "translation" / "together.toml", folder / "store").queue()
+    for made in made_all(folder).values():  # of members that are queued, an ensemble waits
+        made.queue()
     train(folder / "store")
-    return made
 
 
 def _parallel() -> dict[str, str]:
