@@ -1,8 +1,8 @@
 """BLEU as in the paper: Moses tokens, compounds split at hyphens, the arithmetic of multi-bleu.perl.
 
 tensor2tensor's get_ende_bleu.sh applies Moses' tokenizer to both sides, replaces a hyphen between two characters by
-##AT##-##AT##, "as in the paper", and scores with multi-bleu: word n-grams up to 4, no smoothing. For German output it
-gives about 1.5 BLEU more than sacrebleu's 13a; only such numbers are comparable with Table 2 and Table 3.
+##AT##-##AT##, "as in the paper", and scores with multi-bleu: word n-grams up to 4, no smoothing. Only such numbers are
+comparable with Table 2 and Table 3: sacrebleu's 13a gives others for the same text.
 sacremoses is imported on use: a bare GPU box decodes without it, and then has no such score.
 """
 
