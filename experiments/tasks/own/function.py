@@ -40,6 +40,7 @@ class OwnTask(Task):
     """A trainer of the user's, which trains and scores at once."""
 
     prepare_reads = ()
+    interpreter = ""  # the program that runs the user's code, as the study names it; "": this program's, or none
 
     def __init__(self, name: str, config_type: type[TaskConfig], columns: Sequence[Column] = ()) -> None:
         self.name, self.config_type, self.columns = name, config_type, tuple(columns)
@@ -99,11 +100,12 @@ class FunctionTask(OwnTask):
         roles = SettingRoles(steps=steps, not_in_lineage=(steps,) if steps and told["continues"] else ())
         kind = config_type_of(told["settings"], process.check, roles)
         super().__init__(told["name"], kind, [_column(one, process) for one in told["columns"]])
-        self._process, self._python = process, python
+        self._process, self.interpreter = process, python
         file = Path(told["file"]).resolve()
         package = file.parents[told["module"].count(".") + (file.name == "__init__.py")]
         self.training_code = sources_of(file, package, told["module"], told["prefixes"])
         self.evaluation_code = {"evaluate": self.training_code}
+        self.script = str(file)
 
     def inputs(self, config: Any, store: Path) -> dict[str, str]:
         """Digests of the files of `reads`, by file name; relative paths start at the module's folder."""
@@ -153,7 +155,7 @@ class FunctionTask(OwnTask):
                 log.warning("the fact %s = %r of the trainer is left out: this name is the record's own", fact, value)
             else:
                 theirs[fact] = value
-        named = {"interpreter": self._python} if self._python else {}
+        named = {"interpreter": self.interpreter} if self.interpreter else {}
         return {"step": total_steps(config), **named, **close_context(own, context, theirs)}
 
 
