@@ -100,7 +100,8 @@ class TrainingConfig(Section):
     clip_norm: float = Field(0.0, ge=0, description="gradient norm is clipped to this; 0: never, as in the paper")
     weight_decay: float = Field(0.0, ge=0, description="decay of matrices, decoupled except for sgd; 0 in the paper")
     precision: PrecisionChoice = Field(
-        "auto", description="arithmetic of the forward and backward pass; auto: bf16 if the device supports it"
+        "auto",
+        description="arithmetic of the forward and backward pass; auto: bf16 if the device has instructions for it",
     )
     deterministic: bool = Field(
         False, description="use only kernels that always give the same bits; an error if there is none"

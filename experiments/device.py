@@ -15,20 +15,21 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from experiments.config import DeviceSpec, InferencePrecision
+from experiments.config import DeviceSpec
 from experiments.errors import OutOfMemory, UserError
+from experiments.processes import processor
 from model.fast.int8 import int8_works
 
 Precision = Literal["fp32", "bf16", "int8"]
 _MIB = 2**20
-INT8_FLAGS = ("avx512_vnni", "avx_vnni", "amx_int8")  # as torch.cpu.get_capabilities() names them
 _USABLE = 0.94  # fraction of a GPU's memory that runs share; the rest is for CUDA contexts
 KERNELS = 2048  # of oneDNN: see _keep_kernels
+_OTHERS = '"fp32", or to "auto", which chooses by device; results of another precision are kept apart.'
 
 
 @dataclass(frozen=True)
@@ -155,48 +156,49 @@ def mix(seed: int, step: int) -> int:
 
 
 def resolve_precision(asked: str, device: torch.device) -> Precision:
-    """ "auto" is bf16 if the device supports it, else fp32. Raises UserError for a precision that the device lacks."""
-    if asked not in get_args(InferencePrecision):
-        raise ValueError(f"no precision {asked!r}: there are auto, fp32, bf16 and int8")
-    if asked == "int8":
-        _check_int8(device)
-        return "int8"
-    if asked == "fp32":
-        return "fp32"
-    if _has_bf16(device):
-        return "bf16"
-    if asked == "bf16":
-        raise UserError(
-            f'training.precision is "bf16", but this {"GPU" if device.type == "cuda" else "processor"} has no bf16 '
-            'arithmetic: set training.precision to "fp32", or to "auto", which chooses by device.'
-        )
-    return "fp32"
+    """ "auto" is bf16 if the device has instructions for it, else fp32. Raises UserError for what torch lacks there."""
+    match asked:
+        case "auto":
+            return "bf16" if has_bf16_instructions(device) else "fp32"
+        case "bf16":
+            _check_bf16(device)
+            return "bf16"
+        case "int8":
+            _check_int8(device)
+            return "int8"
+        case "fp32":
+            return "fp32"
+    raise ValueError(f"no precision {asked!r}: there are auto, fp32, bf16 and int8")
 
 
-def _has_bf16(device: torch.device) -> bool:
+def has_bf16_instructions(device: torch.device) -> bool:
+    """Whether the device multiplies in bf16 itself. If not, torch may compute the same with other instructions."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    flags = torch.cpu.get_capabilities()
-    return bool(flags.get("avx512_bf16") or flags.get("amx_bf16") or flags.get("bf16"))
+    return processor.has_bf16()
+
+
+def _check_bf16(device: torch.device) -> None:
+    """Raises UserError on a GPU for which torch has no bf16. A processor always computes it."""
+    if device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=True):
+        raise UserError(
+            f'The precision is "bf16", but torch {torch.__version__} does not compute it on this GPU: set '
+            f"training.precision or evaluation.precision to {_OTHERS}"
+        )
 
 
 def _check_int8(device: torch.device) -> None:
-    """Raises UserError without instructions that sum 8-bit products in 32 bits, or a torch that uses them."""
-    advice = 'Set it to "fp32", or to "auto", which chooses by device; results of another precision are kept apart.'
+    """Raises UserError unless torch's products of 8-bit integers are exact here."""
     if device.type == "cuda":
         raise UserError(
-            f'evaluation.precision is "int8", which is for processors, and this evaluation has a GPU. {advice}'
-        )
-    flags = torch.cpu.get_capabilities()
-    if not any(flags.get(name) for name in INT8_FLAGS):
-        raise UserError(
-            f'evaluation.precision is "int8", but this processor has none of the instructions for it '
-            f"({', '.join(INT8_FLAGS)}), so int8 would be slower than fp32. {advice}"
+            'evaluation.precision is "int8", which is for processors, and this evaluation has a GPU. '
+            f"Set it to {_OTHERS}"
         )
     if not int8_works():
         raise UserError(
             f'evaluation.precision is "int8", but torch {torch.__version__} has no exact product of 8-bit matrices on '
-            f"this processor. {advice}"
+            "this processor (on x86 it needs the instructions avx512_vnni, avx_vnni or amx_int8). "
+            f"Set it to {_OTHERS}"
         )
 
 

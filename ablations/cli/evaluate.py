@@ -8,7 +8,7 @@ from ablations.cli.terminal import say
 from ablations.service.enqueue import wanted
 from ablations.service.made_again import trained_again
 from ablations.service.nearest import nearest_with_results
-from ablations.service.obstacles import missing_precisions, paragraphs
+from ablations.service.obstacles import missing_precisions, paragraphs, warnings
 from ablations.service.selected import Selectors, choose
 from ablations.service.shares import user_name
 from ablations.service.work import WorkOptions
@@ -46,6 +46,9 @@ def evaluate(
             "evaluation.checkpoint, and `evaluate` never trains. Use `ablations run` with the same options."
         )
     working = WorkOptions(devices)
-    if lacking := missing_precisions(chosen, wanted(plan, "keep"), working.slots):
+    todo = wanted(plan, "keep")
+    if lacking := missing_precisions(chosen, todo, working.slots):
         raise UserError(paragraphs(lacking, plan.runs))
+    for warning in warnings(chosen, todo, working.slots):
+        say(f"note: {warning}")
     run_chosen(chosen, working, "keep", "json" if as_json else "")

@@ -16,7 +16,7 @@ from ablations.service.enqueue import wanted
 from ablations.service.forecast import Forecast, forecast, lines, measure
 from ablations.service.made_again import say_trained_again, trained_again
 from ablations.service.noise import hours_of_rows, noise_of, wanted_difference
-from ablations.service.obstacles import Obstacle, crowded, obstacles, paragraphs
+from ablations.service.obstacles import Obstacle, obstacles, paragraphs, warnings
 from ablations.service.orphans import orphans, say_orphans
 from ablations.service.selected import Selected, Selectors, choose, device_count
 from ablations.study.messages import duration, number
@@ -66,7 +66,7 @@ def plan(
             typer.echo(f"note: {note}")
         for line in needed.lines() if needed else ():
             typer.echo(line)
-    if warning := crowded(slots):
+    for warning in warnings(chosen, todo, slots):
         typer.echo(f"note: {warning}", err=True)
     if any(not obstacle.needs_corpus for obstacle in found):
         raise UserError(paragraphs(found, todo))

@@ -45,13 +45,16 @@ def forecast(chosen: Selected, plan: Plan, runs: Sequence[PlannedRun], slots: Se
     slot, task = slots[0], chosen.task
     every = {run.run_id: step_cost(run) for run in plan.trainings if not run.members}
     steps, evaluations = of_results(chosen.store, every)
-    speed = Speed([*kept(chosen.store), *steps], slot.kind, slot.threads)
-    scoring = Speed(evaluations, slot.kind, slot.threads)
+    steps += kept(chosen.store)
     unique = {run.run_id: run for run in sorted(runs, key=lambda run: len(run.evaluations))}  # members have none
-    seconds = {
-        run_id: _seconds(run, [step_cost(member) for member in plan.members_of(run)], speed, scoring)
-        for run_id, run in unique.items()
-    }
+    precisions = {run_id: task.precisions(run.config, slot.kind) for run_id, run in unique.items()}
+    speeds = {name: Speed(steps, slot.kind, slot.threads, name) for name, _ in precisions.values()}
+    scorings = {name: Speed(evaluations, slot.kind, slot.threads, name) for _, name in precisions.values()}
+    seconds = {}
+    for run_id, run in unique.items():
+        training, scoring = precisions[run_id]
+        members = [step_cost(member) for member in plan.members_of(run)]
+        seconds[run_id] = _seconds(run, members, speeds[training], scorings[scoring])
     known = {run_id: value for run_id, value in seconds.items() if value is not None}
     wide = _widths(unique, slots, chosen.devices_per_run)
     return Forecast(
@@ -60,7 +63,7 @@ def forecast(chosen: Selected, plan: Plan, runs: Sequence[PlannedRun], slots: Se
         seconds,
         _makespan(known, wide, len(slots)) if known and len(known) == len(seconds) else None,
         wide,
-        bool(scoring),
+        all(scorings.values()),
         why_unknown(runs),
     )
 
@@ -73,22 +76,24 @@ def why_unknown(runs: Iterable[PlannedRun]) -> str:
 
 
 def measure(chosen: Selected, runs: Sequence[PlannedRun], slot: Slot, progress: Progress) -> None:
-    """Train a few steps of each row with a different cost on one slot, and record the speeds in the store.
+    """Train a few steps of each row with another cost or precision on one slot, and record the speeds in the store.
 
-    The cheapest and the most expensive row come first. After these and PROBED_S, the others are interpolated.
-    Raises UserError for a task that does not predict its runs' cost.
+    The cheapest and the most expensive row of each precision come first. After these and PROBED_S, the others are
+    interpolated. Raises UserError for a task that does not predict its runs' cost.
     """
     prepare(chosen, runs, progress)
-    by_cost = {step_cost(run): run for run in runs if run.cost}
-    if not by_cost:
+    rows = {(chosen.task.precisions(run.config, slot.kind)[0], step_cost(run)): run for run in runs if run.cost}
+    if not rows:
         raise UserError(f"The task {chosen.study.task} does not predict its runs' cost, so nothing can be measured.")
-    costs = sorted(by_cost)
-    order, began = list(dict.fromkeys([costs[0], costs[-1], *costs])), time.monotonic()
-    probes = probe(chosen.store, (short_spec(chosen, by_cost[cost]) for cost in order), slot)
-    for cost, measured in zip(order, probes, strict=True):
-        progress(f"measuring {by_cost[cost].row}", order.index(cost) + 1, len(order))
-        keep(chosen.store, [Point(slot.kind, slot.threads, cost, measured.seconds_per_step)])
-        if cost != costs[0] and time.monotonic() - began > PROBED_S:
+    every = sorted(rows)
+    alike = ([row for row in every if row[0] == name] for name in dict.fromkeys(name for name, _ in every))
+    ends = [end for found in alike for end in (found[0], found[-1])]
+    order, began = list(dict.fromkeys([*ends, *every])), time.monotonic()
+    probes = probe(chosen.store, (short_spec(chosen, rows[row]) for row in order), slot)
+    for done, (row, measured) in enumerate(zip(order, probes, strict=True), 1):
+        progress(f"measuring {rows[row].row}", done, len(order))
+        keep(chosen.store, [Point(slot.kind, slot.threads, row[1], measured.seconds_per_step, measured.precision)])
+        if done >= len(set(ends)) and time.monotonic() - began > PROBED_S:
             probes.close()
             break
 

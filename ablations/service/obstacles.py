@@ -1,7 +1,7 @@
 """Reasons why planned runs cannot run: settings, corpus or devices. Checked before anything is trained."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ablations.plan.planned import PlannedRun
@@ -47,15 +47,17 @@ def paragraphs(found: Sequence[Obstacle], runs: Sequence[PlannedRun]) -> str:
     return "\n".join(obstacle.text(every) for obstacle in found)
 
 
-def crowded(slots: Iterable[Slot]) -> str:
-    """A warning if slots have more threads than there are cores, else ""."""
+def warnings(chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slot]) -> list[str]:
+    """What these devices can do, but slowly: one paragraph each."""
+    slow = _by_message(chosen, runs, slots, chosen.task.device_warnings)
+    found = paragraphs([Obstacle(tuple(rows), why) for why, rows in slow.items()], runs).splitlines()
     threads, cores = sum(slot.threads for slot in slots if slot.kind == "cpu"), available_cores()
-    if threads <= cores:
-        return ""
-    return (
-        f"--devices requests {threads:,} threads on {cores} core{'s' * (cores > 1)}: runs slow each other down, "
-        f"and memory is divided among all slots. cpu:{cores} uses every core once."
-    )
+    if threads > cores:
+        found.append(
+            f"--devices requests {threads:,} threads on {cores} core{'s' * (cores > 1)}: runs slow each other down, "
+            f"and memory is divided among all slots. cpu:{cores} uses every core once."
+        )
+    return found
 
 
 def _one_of_each_row(runs: Iterable[PlannedRun]) -> list[PlannedRun]:
@@ -64,13 +66,21 @@ def _one_of_each_row(runs: Iterable[PlannedRun]) -> list[PlannedRun]:
 
 def missing_precisions(chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slot]) -> list[Obstacle]:
     """Rows with an arithmetic that some of these devices lack; any of them may get the run."""
-    found: dict[str, list[str]] = {}
+    found = _by_message(chosen, runs, slots, chosen.task.device_obstacles)
+    return [Obstacle(tuple(rows), f"{why} {_ELSEWHERE}") for why, rows in found.items()]
+
+
+def _by_message(
+    chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slot], ask: Callable[..., Iterable[object]]
+) -> dict[str, list[str]]:
+    """What a task says of these runs on each kind of these devices → the rows that it concerns."""
+    found: dict[str, dict[str, None]] = {}
     for run in _one_of_each_row(runs):
         trained = chosen.store.result(run.run_id) is not None
         for kind in dict.fromkeys(slot.kind for slot in slots):
-            for error in chosen.task.device_obstacles(run.config, kind, trained=trained):
-                found.setdefault(str(error), []).append(run.row)
-    return [Obstacle(tuple(dict.fromkeys(rows)), f"{why} {_ELSEWHERE}") for why, rows in found.items()]
+            for said in ask(run.config, kind, trained=trained):
+                found.setdefault(str(said), {})[run.row] = None
+    return {said: list(rows) for said, rows in found.items()}
 
 
 def _too_large(chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slot]) -> Iterator[Obstacle]:

@@ -78,10 +78,10 @@ def _count(chosen: Selected, run: PlannedRun, say: Callable[[str], None], slot: 
         say(f"{slot.unit} is not shared: two runs like {run.row} do not fit")
         return 1
     say(f"measuring how many runs like {run.row} should share {slot.unit} …")
-    seconds: dict[int, float] = {}  # seconds per step, by number of runs at once
+    points: dict[int, Point] = {}  # by number of runs at once
 
     def speeds(count: int) -> list[float]:
-        steps = steps_together(seconds[1]) if seconds else 2 * STEPS
+        steps = steps_together(points[1].seconds) if points else 2 * STEPS
         try:
             found = probe_together(chosen.store, short_spec(chosen, run, steps), shares(slot, count))
         except UserError as error:
@@ -89,7 +89,8 @@ def _count(chosen: Selected, run: PlannedRun, say: Callable[[str], None], slot: 
                 raise UserError(f"{error} Give a number in --devices, such as cpu:2x4 or cuda:*x2.") from None
             say(f"  {count} at once: {error}")
             return [0.0]
-        seconds[count] = statistics.fmean(measured.seconds_per_step for measured in found)
+        mean, threads = statistics.fmean(m.seconds_per_step for m in found), shares(slot, count)[0].threads
+        points[count] = Point(slot.kind, threads, step_cost(run), mean, found[0].precision)
         each = [1 / measured.seconds_per_step for measured in found]
         say(f"  {count} at once: {sum(each):.3g} steps/s")
         return each
@@ -97,5 +98,5 @@ def _count(chosen: Selected, run: PlannedRun, say: Callable[[str], None], slot: 
     count = most_worth(tried, speeds)[-1][0]
     say(f"  chose {count}: each step up had to gain {WORTH} ×")
     keep_share(chosen.store, key, count)
-    keep(chosen.store, [Point(slot.kind, shares(slot, count)[0].threads, step_cost(run), seconds[count])])
+    keep(chosen.store, [points[count]])
     return count

@@ -18,7 +18,7 @@ from experiments.store.layout import Store
 from experiments.tasks.base import EvaluationSpec, Progress
 
 STEPS, EXAMPLES = 2, 2
-_CHECKPOINT = "evaluation.checkpoint"
+_CHECKPOINT, _PRECISION = "evaluation.checkpoint", "training.precision"
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,7 @@ def _first_seeds(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
 def _short(chosen: Selected, run: PlannedRun, trunk: str = "") -> PlannedRun:
     """The run with STEPS steps. Its last weights are scored: so few steps leave nothing to average.
 
+    No number is kept, so bf16 is used only where the device has instructions for it: a laptop tries a study for a GPU.
     trunk: of a branch, the short run with which it begins, one step before the end.
     """
     settings, name = dict(flatten(run.config)), run.config.setting_roles.steps
@@ -87,6 +88,8 @@ def _short(chosen: Selected, run: PlannedRun, trunk: str = "") -> PlannedRun:
             f"--smoke: the task {run.config.task} names no setting for its training steps (docs/own-task.md)."
         )
     settings |= {name: STEPS} | ({_CHECKPOINT: "last"} if _CHECKPOINT in settings else {})
+    if settings.get(_PRECISION) == "bf16":
+        settings[_PRECISION] = "auto"
     config = type(run.config).from_mapping(nested(settings))
     specs = chosen.task.evaluations(config, chosen.store.root) if run.evaluations else []
     read_by = tuple(replace(e, settings={**e.settings, "checkpoint": "last"}) for e in run.read_by)

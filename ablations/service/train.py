@@ -7,7 +7,7 @@ from ablations.plan.planned import Plan, PlannedRun
 from ablations.service.enqueue import enqueue, join, prepare, wanted
 from ablations.service.forecast import refuse_above
 from ablations.service.made_again import say_renewed, say_trained_again, trained_again
-from ablations.service.obstacles import crowded, refuse
+from ablations.service.obstacles import refuse, warnings
 from ablations.service.orphans import orphans, say_orphans
 from ablations.service.selected import Say, Selected
 from ablations.service.shares import over_quota
@@ -111,7 +111,7 @@ def options_for(
     todo = wanted(chosen.plan, stale)
     if here:
         refuse(chosen, todo, working.slots)
-        if warning := crowded(working.slots):
+        for warning in warnings(chosen, todo, working.slots):
             say(f"note: {warning}")
     if one != devices:
         if chosen.devices_per_run != 1:

@@ -134,6 +134,13 @@ class Task(ABC):
         """
         return self.memory_bytes(config, kind)
 
+    def precisions(self, config: Any, kind: str) -> tuple[str, str]:
+        """Arithmetic of training and of scoring on this machine's devices of a kind, on which their times depend.
+
+        "auto" where only the device knows; "" where the task has no such setting.
+        """
+        return "", ""
+
     def disk_bytes(self, config: Any) -> float:
         """Predicted disk space of a finished training; 0: unknown."""
         return 0.0
@@ -151,6 +158,10 @@ class Task(ABC):
 
         trained: it is only scored. Takes seconds at most.
         """
+        return []
+
+    def device_warnings(self, config: Any, kind: str, *, trained: bool) -> list[str]:
+        """What these devices can do, but slowly; as `device_obstacles`."""
         return []
 
     def not_a_branch(self, trunk: Any, config: Any, step: int) -> str:

@@ -1,8 +1,6 @@
 """Predict the memory and disk space of a training from its configuration. Imports no torch."""
 
-import contextlib
 import functools
-from pathlib import Path
 
 from experiments import optimization
 from experiments.config import TrainingConfig
@@ -25,9 +23,10 @@ LARGEST_IN_LANES = 2**24  # parameters
 # Heap bytes per byte of activations: gradients of the backward pass exist at the same time, and the block sizes of a
 # step leave gaps that do not fit the next one's. glibc places new kernels of bf16 products in between, which keeps
 # gaps separate.
-HEAP = {("glibc", "fp32"): 1.8, ("glibc", "bf16"): 4.3, ("tcmalloc", "fp32"): 1.8, ("tcmalloc", "bf16"): 1.8}
+HEAP, HEAP_AMONG_KERNELS = 1.8, {"glibc": 4.3, "tcmalloc": 1.8}
 # Kernels of bf16 products, by shape. A training on padded shapes has up to 1,900 (experiments/device.py lets oneDNN
-# keep 2,048) but a smaller heap: in all, multi30k's model held 1.35 GB with glibc, of 1.55 GB predicted.
+# keep 2,048) but a smaller heap: in all, multi30k's model held 1.35 GB with glibc, of 1.55 GB predicted. A processor
+# without instructions for bf16 has none: the demo's model held 0.35 GB in bf16 as in fp32.
 KERNELS = 1024
 KERNEL_BYTES = {"glibc": 0.5e6, "tcmalloc": 0.35e6}
 WEIGHT_BYTES, NARROW_BYTES = 4, 2
@@ -57,12 +56,14 @@ def memory_bytes(
     heap: str = "glibc",
     length: int = TYPICAL_LENGTH,
     state: float = 2,
+    kernels: bool = True,
 ) -> float:
     """Predicted peak memory of a training on a "cpu" or a "cuda" device; on a GPU for fp32, and bf16 needs less.
 
     state·params + activations of a micro-batch + logits of waiting chunks + the process itself.
-    On a processor the heap is larger than its live part, and bf16 products have kernels. length: pieces of a sentence.
-    state: numbers that the optimizer keeps per parameter (`state_numbers`).
+    On a processor the heap is larger than its live part. length: pieces of a sentence. state: numbers that the
+    optimizer keeps per parameter (`state_numbers`). kernels: whether bf16 products have some, as they do on a processor
+    with instructions for bf16.
     """
     params = count.num_params(config, *vocab_sizes)
     tokens = min(tokens_per_batch, MICRO_BATCH_TOKENS[kind])
@@ -75,21 +76,9 @@ def memory_bytes(
     narrow = precision == "bf16"
     each = _state_bytes(kind, state) + WEIGHT_BYTES * (lanes - 1) + NARROW_BYTES * lanes * narrow
     value_bytes = NARROW_BYTES if narrow else WEIGHT_BYTES
-    held = HEAP[heap, precision] * bytes_of(value_bytes=value_bytes) + KERNELS * KERNEL_BYTES[heap] * narrow
+    held = (HEAP_AMONG_KERNELS[heap] if narrow and kernels else HEAP) * bytes_of(value_bytes=value_bytes)
+    held += KERNELS * KERNEL_BYTES[heap] * (narrow and kernels)
     return each * params + held + logits * lanes * value_bytes + PROCESS_BYTES[kind]
-
-
-def precision_here(chosen: str) -> str:
-    """The precision that `training.precision` gives on this machine's processor (experiments/device.py asks torch)."""
-    return chosen if chosen != "auto" else ("bf16" if _bf16_products() else "fp32")
-
-
-@functools.cache
-def _bf16_products() -> bool:
-    with contextlib.suppress(OSError):
-        flags = set(Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").split())
-        return not flags.isdisjoint({"avx512_bf16", "amx_bf16", "bf16"})
-    return False
 
 
 @functools.cache

@@ -6,10 +6,11 @@ from typing import Any
 
 from experiments.config import RunConfig
 from experiments.errors import UserError
+from experiments.processes.processor import has_bf16, precision_here
 from experiments.store.keeps import Keep, keeps_of
 from experiments.tasks import footprint
 from experiments.tasks.base import EvaluationSpec, Task
-from experiments.tasks.precisions import precision_refused
+from experiments.tasks.precisions import Ability, ability
 from experiments.tasks.sequence.spacing import spacing_of
 from experiments.training import branching
 from experiments.training.checkpoints import retention
@@ -26,6 +27,12 @@ def evaluation_settings(config: RunConfig) -> dict[str, Any]:
     if config.evaluation.checkpoint == "best":
         settings |= {"eval_steps": config.training.eval_steps}
     return settings
+
+
+def _abilities(config: RunConfig, kind: str, trained: bool) -> list[Ability]:
+    """What the devices can do with each precision that a run still needs. trained: it is only scored."""
+    asked = [config.evaluation.precision, *([] if trained else [config.training.precision])]
+    return [ability(precision, kind) for precision in dict.fromkeys(asked)]
 
 
 class NetworkTask(Task):
@@ -49,10 +56,10 @@ class NetworkTask(Task):
         return per_token * config.training.tokens_per_batch * config.training.train_steps
 
     def memory_bytes(self, config: RunConfig, kind: str) -> float:
-        precision, heap = footprint.precision_here(config.training.precision), footprint.heap_here()
+        precision, heap = precision_here(config.training.precision), footprint.heap_here()
         sizes, tokens = self.vocab_sizes(config), config.training.tokens_per_batch
-        length, state = self.typical_length(config), self._state(config)
-        return footprint.memory_bytes(config.model, sizes, tokens, kind, precision, heap, length, state)
+        length, state, kernels = self.typical_length(config), self._state(config), has_bf16()
+        return footprint.memory_bytes(config.model, sizes, tokens, kind, precision, heap, length, state, kernels)
 
     def least_memory_bytes(self, config: RunConfig, kind: str, *, limited: bool = False) -> float:
         """Without kernels of narrow products on a processor: a short training has few."""
@@ -62,10 +69,21 @@ class NetworkTask(Task):
         length, state = self.typical_length(config), self._state(config)
         return footprint.memory_bytes(config.model, sizes, tokens, kind, length=length, state=state)
 
+    def precisions(self, config: RunConfig, kind: str) -> tuple[str, str]:
+        asked = config.training.precision, config.evaluation.precision
+        return asked if kind == "cuda" else (precision_here(asked[0]), precision_here(asked[1]))
+
     def device_obstacles(self, config: RunConfig, kind: str, *, trained: bool) -> list[UserError]:
-        asked = [config.evaluation.precision, *([] if trained else [config.training.precision])]
-        found = (precision_refused(precision, kind) for precision in dict.fromkeys(asked))
-        return [UserError(why) for why in found if why]
+        return [UserError(found.refused) for found in _abilities(config, kind, trained) if found.refused]
+
+    def device_warnings(self, config: RunConfig, kind: str, *, trained: bool) -> list[str]:
+        if not any(found.slow for found in _abilities(config, kind, trained)):
+            return []
+        return [
+            f'the precision is "bf16", for which this {"GPU" if kind == "cuda" else "processor"} has no instructions: '
+            "torch computes it with others, often many times slower than fp32. If it need not be bf16, set "
+            'training.precision or evaluation.precision to "fp32" or "auto" (here fp32). --smoke trains with "auto".'
+        ]
 
     def disk_bytes(self, config: RunConfig) -> float:
         kept = config.training

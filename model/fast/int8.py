@@ -89,10 +89,22 @@ def to_int8(network: nn.Module) -> None:
 
 @functools.cache
 def int8_works() -> bool:
-    """Whether this torch multiplies 8-bit matrices on this processor in 32 bits, without saturation."""
-    values = torch.full((2, 64), LARGEST, dtype=torch.int8)
-    try:
-        found = torch._int_mm(values, values.mT)
-    except (AttributeError, NotImplementedError, RuntimeError):
-        return False
-    return bool((found == 64 * LARGEST**2).all())
+    """Whether this torch's products of 8-bit matrices are the exact integers on this processor.
+
+    Without VNNI or AMX oneDNN adds pairs of products in 16 bits, which saturate. One row, few rows and many rows have
+    kernels of their own; odd sums beyond 2²⁴ would be rounded in fp32.
+    """
+    drawn = torch.Generator().manual_seed(0)
+    for rows, inputs, outputs in ((1, 64, 8), (3, 2101, 5), (70, 130, 33)):
+        x_RD, weight_FD = (
+            torch.randint(-LARGEST, LARGEST + 1, (count, inputs), generator=drawn, dtype=torch.int8)
+            for count in (rows, outputs)
+        )
+        x_RD[0], weight_FD[0], weight_FD[1] = LARGEST, LARGEST, -LARGEST
+        try:
+            found = torch._int_mm(x_RD, weight_FD.mT)
+        except (AttributeError, NotImplementedError, RuntimeError):
+            return False
+        if not torch.equal(found.long(), x_RD.long() @ weight_FD.long().mT):
+            return False
+    return True

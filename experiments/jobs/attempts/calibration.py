@@ -1,7 +1,8 @@
 """Predict the time of runs from results and short probes in this store.
 
 Two numbers describe a device: the fixed time of a step, and the time of a floating-point operation. Both are fitted to
-measurements on the same kind of device with the same number of threads.
+measurements on the same kind of device, with the same number of threads and in the same precision: without instructions
+for bf16, a processor takes many times as long for it as for fp32.
 """
 
 import statistics
@@ -26,6 +27,7 @@ class Point:
     threads: int
     cost: float  # predicted operations of a training step of that model
     seconds: float  # of a step, or of the evaluation
+    precision: str = ""  # as it was computed; "" of a task without, and of probes of older versions
 
 
 def of_results(store: Store, cost_of: Mapping[str, float]) -> tuple[list[Point], list[Point]]:
@@ -38,12 +40,12 @@ def of_results(store: Store, cost_of: Mapping[str, float]) -> tuple[list[Point],
         where = (result.device_kind, result.threads)
         trained = (result.step or 0) - (result.resumed_from or 0)
         if trained > 0 and result.seconds:
-            steps.append(Point(*where, cost, result.seconds / trained))
+            steps.append(Point(*where, cost, result.seconds / trained, result.precision or ""))
         home = store.run_folder(run_id) / "evaluations"
         for path in home.glob(f"*/{RESULT}"):
             made = EvaluationResult.load(path)
             if made and made.wall_s:
-                evaluations.append(Point(*where, cost, made.wall_s))
+                evaluations.append(Point(*where, cost, made.wall_s, made.precision or ""))
     return steps, evaluations
 
 
@@ -54,7 +56,7 @@ def kept(store: Store) -> list[Point]:
 
 def keep(store: Store, points: Iterable[Point]) -> None:
     """Add a probe's measurements, replacing those of the same model and device."""
-    new = {(p.kind, p.threads, p.cost): p for p in [*kept(store), *points]}
+    new = {(p.kind, p.threads, p.precision, p.cost): p for p in [*kept(store), *points]}
     write_json(store.root / FILE, {**_kept(store), "steps": [asdict(point) for point in new.values()]})
 
 
@@ -75,10 +77,16 @@ def _kept(store: Store) -> dict[str, Any]:
 
 
 class Speed:
-    """Seconds per step on one kind of device, as a function of the step's cost."""
+    """Seconds per step on one kind of device in one precision, as a function of the step's cost. False: unknown.
 
-    def __init__(self, points: Iterable[Point], kind: str, threads: int) -> None:
-        self._points = [(p.cost, p.seconds) for p in points if (p.kind, p.threads) == (kind, threads)]
+    precision "auto", of a device that was not asked: bf16 if it was measured, else fp32.
+    """
+
+    def __init__(self, points: Iterable[Point], kind: str, threads: int, precision: str = "") -> None:
+        here = [p for p in points if (p.kind, p.threads) == (kind, threads)]
+        if precision == "auto":
+            precision = "bf16" if any(p.precision == "bf16" for p in here) else "fp32"
+        self._points = [(p.cost, p.seconds) for p in here if p.precision == precision]
         self._fixed, self._per_operation = _fit(self._points) if self._points else (0.0, 0.0)
 
     def __bool__(self) -> bool:

@@ -14,8 +14,9 @@ from experiments.data.batches.tensors import to_tensors
 from experiments.data.encoding.encoded import EncodedCorpus
 from experiments.device import Device
 from experiments.evaluation.likelihood import measure_likelihood
+from experiments.processes.processor import precision_here
 from experiments.tasks.base import Context
-from experiments.tasks.footprint import MICRO_BATCH_TOKENS, precision_here
+from experiments.tasks.footprint import MICRO_BATCH_TOKENS
 from model.architecture import not_compiled
 from model.protocol import Network
 

@@ -12,10 +12,12 @@ from experiments import device as device_module
 from experiments.config import DeviceSpec, RunConfig
 from experiments.device import Device, is_out_of_memory, mix, naming_out_of_memory, resolve_precision, seed_everything
 from experiments.errors import OutOfMemory, UserError
+from experiments.processes import processor
 from experiments.tasks.base import Context
 from experiments.tasks.train_network import Material, train_network
+from model.fast.int8 import int8_works
 
-CPU = torch.device("cpu")
+CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 
 
 @pytest.fixture(autouse=True)
@@ -25,29 +27,45 @@ def _threads():
     torch.set_num_threads(before)
 
 
-def _with_flags(monkeypatch, **flags):
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: flags)
+def _with_flags(monkeypatch, *flags):
+    monkeypatch.delenv("ABLATIONS_TEST_CPU", raising=False)
+    monkeypatch.setattr(processor, "_flags", lambda: frozenset(flags))
 
 
-@pytest.mark.parametrize(
-    ("asked", "flags", "expected"),
-    [
-        ("auto", {"avx512_bf16": True}, "bf16"),
-        ("auto", {"amx_bf16": True}, "bf16"),
-        ("auto", {"avx512_f": True, "avx512_bf16": False}, "fp32"),
-        ("bf16", {"avx512_bf16": True}, "bf16"),
-        ("fp32", {"avx512_bf16": True}, "fp32"),
-    ],
-)
-def test_precision_is_what_the_processor_has(monkeypatch, asked, flags, expected):
-    _with_flags(monkeypatch, **flags)
-    assert resolve_precision(asked, CPU) == expected
+@pytest.mark.parametrize("flags", [("avx512_bf16",), ("fpu", "amx_bf16"), ("asimd", "bf16"), ("avx512f",), ()])
+def test_auto_is_bf16_where_there_are_instructions_for_it(monkeypatch, flags):
+    """In training and in `plan`. What a setting names is computed on every processor."""
+    _with_flags(monkeypatch, *flags)
+    auto = "bf16" if any("bf16" in flag for flag in flags) else "fp32"
+    for asked, expected in (("auto", auto), ("bf16", "bf16"), ("fp32", "fp32")):
+        assert resolve_precision(asked, CPU) == processor.precision_here(asked) == expected
 
 
-def test_bf16_where_there_is_none_is_a_mistake(monkeypatch):
-    _with_flags(monkeypatch)
-    with pytest.raises(UserError, match=r'processor has no bf16.*"fp32"'):
-        resolve_precision("bf16", CPU)
+@pytest.mark.parametrize("precision", ["fp32", "auto", "bf16"])
+@pytest.mark.parametrize("kind", ["native", "emulated", "none"])
+def test_bf16_of_a_gpu(monkeypatch, precision, kind):
+    supported = {"native": (True, True), "emulated": (True, False), "none": (False, False)}[kind]
+    monkeypatch.setattr(
+        torch.cuda, "is_bf16_supported", lambda *, including_emulation: supported[not including_emulation]
+    )
+    if (precision, kind) == ("bf16", "none"):
+        with pytest.raises(UserError, match=r'"bf16", but torch .* on this GPU: set training.precision.* to "fp32"'):
+            resolve_precision(precision, CUDA)
+    else:
+        expected = "bf16" if precision == "bf16" or (precision, kind) == ("auto", "native") else "fp32"
+        assert resolve_precision(precision, CUDA) == expected
+
+
+@pytest.mark.parametrize("asked", ["avx2", "AVX2", "avx512"])
+def test_the_switch_of_tests_is_set_as_a_whole(monkeypatch, asked):
+    _with_flags(monkeypatch, "avx512_bf16")
+    for name, value in processor.SWITCH.items():
+        monkeypatch.setenv(name, value)
+    assert not processor.has_bf16()
+    monkeypatch.setenv("ABLATIONS_TEST_CPU", asked)
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA" if asked == "avx2" else "UNSET", raising=False)
+    with pytest.raises(UserError, match="=avx2 ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2"):
+        processor.has_bf16()
 
 
 def test_a_misspelt_precision_is_not_guessed():
@@ -55,35 +73,65 @@ def test_a_misspelt_precision_is_not_guessed():
         resolve_precision("float32", CPU)
 
 
-@pytest.mark.parametrize("flag", ["avx512_vnni", "avx_vnni", "amx_int8"])
-def test_int8_is_chosen_by_name_alone(monkeypatch, flag):
-    _with_flags(monkeypatch, **{flag: True})
-    assert resolve_precision("auto", CPU) == "fp32"
-    assert resolve_precision("int8", CPU) == "int8"
+def _saturated(x_RD, weight_DF):
+    """As x86 without VNNI: x shifted to be positive, times w, added in pairs in 16 bits."""
+    x, w = x_RD.long() + 128, weight_DF.long()
+    pairs = x[:, :-1:2, None] * w[:-1:2] + x[:, 1::2, None] * w[1::2]
+    rest = x[:, -1:] @ w[-1:] if len(w) % 2 else 0
+    return (pairs.clamp(-(2**15), 2**15 - 1).sum(1) + rest - 128 * w.sum(0)).int()
+
+
+def _exact(x_RD, weight_DF):
+    return (x_RD.long() @ weight_DF.long()).int()
 
 
 @pytest.mark.parametrize(
-    ("device", "flags", "works", "why"),
+    "product",
     [
-        (torch.device("cuda", 0), {"avx512_vnni": True}, True, "for processors, and this evaluation has a GPU"),
-        (CPU, {"avx2": True}, True, "this processor has none of the instructions.*avx512_vnni"),
-        (CPU, {"avx512_vnni": True}, False, "torch .* has no exact product"),
+        _saturated,
+        lambda x, w: (_saturated if len(x) == 1 else _exact)(x, w),
+        lambda x, w: (_saturated if len(x) > 2 else _exact)(x, w),
+        lambda x, w: _exact(x, w).minimum(_saturated(x, w)),
+        lambda x, w: _exact(x, w).maximum(_saturated(x, w)),
+        lambda x, w: (x.float() @ w.float()).int(),
+        lambda x, w: (x.bfloat16() @ w.bfloat16()).int(),
+        lambda x, w: torch.ops.no_such.product(x, w),
+    ],
+    ids=["always", "one row", "rows", "positive", "negative", "fp32", "bf16", "missing"],
+)
+def test_int8_works_only_with_exact_products_whatever_the_flags_say(monkeypatch, product):
+    _with_flags(monkeypatch, "avx512_vnni", "avx_vnni", "amx_int8")
+    monkeypatch.setattr(torch, "_int_mm", product)
+    assert not int8_works.__wrapped__()
+    monkeypatch.setattr(torch, "_int_mm", _exact)
+    assert int8_works.__wrapped__()
+
+
+@pytest.mark.parametrize(
+    ("device", "works", "why"),
+    [
+        (CUDA, True, "for processors, and this evaluation has a GPU"),
+        (CPU, False, "torch .* has no exact product .*avx512_vnni"),
+        (CPU, True, None),
     ],
 )
-def test_int8_where_it_does_not_work_is_a_mistake(monkeypatch, device, flags, works, why):
-    _with_flags(monkeypatch, **flags)
+def test_int8_where_it_does_not_work_is_a_mistake(monkeypatch, device, works, why):
+    _with_flags(monkeypatch, *(["amx_int8"] if why else []))
     monkeypatch.setattr(device_module, "int8_works", lambda: works)
+    if why is None:
+        assert resolve_precision("int8", device) == "int8"
+        return
     with pytest.raises(UserError, match=rf'evaluation.precision is "int8", .*{why}.*Set it to "fp32"') as caught:
         resolve_precision("int8", device)
     assert "\n" not in str(caught.value)
 
 
 def test_a_training_for_an_evaluation_in_int8_is_refused_before_it_begins(monkeypatch, tmp_path):
-    _with_flags(monkeypatch)
+    monkeypatch.setattr(device_module, "int8_works", lambda: False)
     never = lambda *_: pytest.fail("the training began")  # noqa: E731
     settings = {"training": {"precision": "fp32"}, "evaluation": {"precision": "int8"}}
     context = Context(tmp_path, "r", tmp_path, {}, DeviceSpec("cpu"), never, lambda: False)
-    with pytest.raises(UserError, match=r'evaluation.precision is "int8", but this processor'):
+    with pytest.raises(UserError, match=r'evaluation.precision is "int8", but torch'):
         train_network(RunConfig.from_mapping(settings), context, Material(never, never, {}, {}), (9, 9), [])
 
 

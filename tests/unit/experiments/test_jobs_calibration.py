@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.config import TrainingConfig
-from experiments.device import resolve_precision
 from experiments.jobs.attempts.calibration import Point, Speed, keep, kept, of_results
 from experiments.jobs.engines.remote import environment
 from experiments.optimization import OPTIMIZERS
@@ -48,7 +47,13 @@ class TestSpeed:
         speed = Speed(points((1e9, 1.0), (1e9, 3.0), (1e9, 2.0), (5e9, 1.0)), "cpu", 1)
         assert speed.seconds(1.0001e9) == 2.0
 
-    def test_other_devices_do_not_count(self):
+    def test_a_gpu_that_was_not_asked_has_bf16_if_it_was_measured(self):
+        fp32 = Point("cuda", 1, 1e9, 0.5, "fp32")
+        assert Speed([fp32], "cuda", 1, "auto").seconds(1e9) == 0.5
+        assert Speed([fp32, Point("cuda", 1, 1e9, 0.2, "bf16")], "cuda", 1, "auto").seconds(1e9) == 0.2
+
+    def test_other_devices_and_precisions_do_not_count(self):
+        assert not Speed(points((1e9, 1.0)), "cpu", 1, "fp32")
         assert not Speed(points((1e9, 1.0), kind="cuda"), "cpu", 1)
         assert not Speed(points((1e9, 1.0), threads=2), "cpu", 1)
 
@@ -60,14 +65,15 @@ class TestMeasured:
         run, folder = "a" * 16, store.run_folder("a" * 16) / "evaluations" / ("e" * 16)
         folder.mkdir(parents=True)
         facts = {"device_kind": "cpu", "threads": 2, "step": 30, "resumed_from": 10, "seconds": 5.0, "attempt": 2}
+        facts |= {"precision": "bf16"}
         write_json(store.run_folder(run) / "result.json", facts)
-        write_json(folder / "result.json", {"wall_s": 7.0})
+        write_json(folder / "result.json", {"wall_s": 7.0, "precision": "fp32"})
         return store
 
     def test_only_the_steps_of_the_attempt_that_was_timed(self, store):
         steps, evaluations = of_results(store, {"a" * 16: 1e9, "b" * 16: 1e9})
-        assert steps == [Point("cpu", 2, 1e9, 0.25)]
-        assert evaluations == [Point("cpu", 2, 1e9, 7.0)]
+        assert steps == [Point("cpu", 2, 1e9, 0.25, "bf16")]
+        assert evaluations == [Point("cpu", 2, 1e9, 7.0, "fp32")]
 
     def test_probes_are_kept_and_replaced(self, store):
         assert kept(store) == []
@@ -117,8 +123,8 @@ class TestFootprint:
         assert large - small == pytest.approx(10_000 * 16 * each + 2 * 28 * 10_000 * 4)
 
     def test_bf16_halves_activations_and_keeps_kernels(self):
-        def needs(tokens, precision, heap):
-            return memory_bytes(self.BASE, (16, 16), tokens, "cpu", precision, heap)
+        def needs(tokens, precision, heap, **processor):
+            return memory_bytes(self.BASE, (16, 16), tokens, "cpu", precision, heap, **processor)
 
         for heap in ("glibc", "tcmalloc"):
             kernels = footprint.KERNELS * footprint.KERNEL_BYTES[heap]
@@ -127,10 +133,9 @@ class TestFootprint:
         assert 0.5 * wide < narrow < 0.6 * wide  # the residual stream stays fp32
         # kernels lie between glibc's activations
         assert needs(4096, "bf16", "glibc") > needs(4096, "fp32", "glibc") == needs(4096, "fp32", "tcmalloc")
-
-    def test_precision_is_what_training_finds_on_this_machine(self):
-        assert footprint.precision_here("auto") == resolve_precision("auto", torch.device("cpu"))
-        assert footprint.precision_here("fp32") == "fp32"
+        # a processor without instructions for bf16 has none
+        plain = [needs(4096, "bf16", heap, kernels=False) for heap in ("glibc", "tcmalloc")]
+        assert plain[0] == plain[1] == needs(4096, "bf16", "tcmalloc") - kernels < needs(4096, "fp32", "tcmalloc")
 
     def test_activations_grow_with_the_batch_up_to_a_micro_batch(self):
         sizes = [memory_bytes(self.BASE, (100, 100), tokens, "cpu") for tokens in (1024, 4096, 25_000)]

@@ -51,8 +51,7 @@ def test_the_curve_of_fifty_steps_is_a_plain_loops(tmp_path):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_training_stopped_three_times_equals_an_undisturbed_one_bit_for_bit(tmp_path, precision, monkeypatch):
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
+def test_a_training_stopped_three_times_equals_an_undisturbed_one_bit_for_bit(tmp_path, precision):
     _, facts, events = run(tmp_path / "straight", precision=precision)
     attempts, disturbed = [], {}
     for number, stop in enumerate((3, 4, 9, None)):

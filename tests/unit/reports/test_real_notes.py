@@ -8,17 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from ablations.cli.ui import _table as view
 from experiments.data.batches.batching import BatchPlan
 from experiments.data.encoding.encoded import open_encoded
-from experiments.device import INT8_FLAGS
 from experiments.store import provenance, results
 from experiments.store.facts import Facts
 from experiments.store.results import EvaluationResult, Imported, TrainingResult
 from model.config import ModelConfig
 from model.cost import forward_flops
+from model.fast.int8 import int8_works
 from reports.render.checklist import checklist
 from reports.render.formats import RENDERERS, render
 from reports.render.setup import paragraph
@@ -28,9 +27,7 @@ from reports.trust.explain import as_text, explain
 from reports.trust.verify import SUFFIXES, verify
 from tests.unit.reports.real import Made, said, write
 
-no_int8 = pytest.mark.skipif(
-    not any(torch.cpu.get_capabilities().get(flag) for flag in INT8_FLAGS), reason="a processor without int8"
-)
+no_int8 = pytest.mark.skipif(not int8_works(), reason="no exact products in 8 bits here")
 KINDS = ("translation", "parsing", "language", "ensembles", "own", "command")
 
 

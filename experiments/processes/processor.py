@@ -1,0 +1,52 @@
+"""What this machine's processor has instructions for: the only place that decides it. Imports no torch.
+
+Only bf16 is read from the processor's flags. Whether products in 8 bits are exact depends on oneDNN's variables and on
+torch's build too, so a computation decides that (model/fast/int8.py).
+
+The switch is for tests: on an x86 processor, ABLATIONS_TEST_CPU=avx2 with the two other variables of `SWITCH` leaves
+neither bf16 nor VNNI nor AMX, here and in torch. Children inherit it.
+"""
+
+import contextlib
+import functools
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from experiments.errors import UserError
+
+_BF16 = {"avx512_bf16", "amx_bf16", "bf16"}  # the last one is ARM's
+# torch and oneDNN read theirs at their first product: all are set before the process starts
+SWITCH = {"ABLATIONS_TEST_CPU": "avx2", "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
+
+
+def has_bf16() -> bool:
+    """Whether the processor has instructions for products in bf16. Without them torch computes the same, slowly.
+
+    Raises UserError for a switch that is not set as a whole.
+    """
+    if not os.environ.get("ABLATIONS_TEST_CPU"):
+        return not _BF16.isdisjoint(_flags())
+    if any(os.environ.get(name) != value for name, value in SWITCH.items()):
+        raise UserError(
+            "ABLATIONS_TEST_CPU is a switch for this program's own tests. Unset it; or, to run them as on a processor "
+            f"with AVX2 alone, set {' '.join(f'{name}={value}' for name, value in SWITCH.items())}."
+        )
+    return False
+
+
+def precision_here(asked: str) -> str:
+    """What a setting `precision` means on this machine's processor: "auto" is bf16 if there are instructions for it."""
+    return asked if asked != "auto" else ("bf16" if has_bf16() else "fp32")
+
+
+@functools.cache
+def _flags() -> frozenset[str]:
+    """The processor's flags as Linux names them; none if they are unknown."""
+    with contextlib.suppress(OSError):
+        if sys.platform == "darwin":
+            asked = ["sysctl", "-n", "hw.optional.arm.FEAT_BF16"]
+            return frozenset({"bf16"} if subprocess.run(asked, capture_output=True).stdout.strip() == b"1" else ())
+        return frozenset(Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").split())
+    return frozenset()
