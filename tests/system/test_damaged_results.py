@@ -31,9 +31,9 @@ def _record(path: Path) -> dict[str, Any]:
     return record
 
 
-def _rewritten(path: Path, record: dict[str, Any], *, sealed: bool = True) -> None:
+def _rewritten(path: Path, record: dict[str, Any]) -> None:
     path.unlink()  # the attempt's own file is the same one
-    write_json(path, record, sealed=sealed)
+    write_json(path, record)
 
 
 def _digit(place: Path, _: Path) -> str:
@@ -44,10 +44,10 @@ def _digit(place: Path, _: Path) -> str:
 
 
 def _metric(place: Path, _: Path) -> str:
-    """In a record of an earlier version only the counts contradict the number."""
+    """In a record whose checksum is right the counts contradict the number."""
     record = _record(place / "result.json")
     record["metrics"]["bleu"] += 20.0
-    _rewritten(place / "result.json", {k: v for k, v in record.items() if k != "files"}, sealed=False)
+    _rewritten(place / "result.json", record)
     return "the counts beside it give"
 
 
