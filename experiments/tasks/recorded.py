@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel, create_model
 
 from experiments.config import SettingRoles, TaskConfig
-from experiments.tasks.load import BUILTIN, OF_STUDIES, load_task
+from experiments.tasks.load import is_built_in, load_task
 from model.section import Section
 
 _ROLES = ("not_in_run_id", "not_in_lineage", "steps", "frozen_defaults")
@@ -31,7 +31,7 @@ def recorded_type(task: str, described: Mapping[str, Any]) -> type[TaskConfig]:
 
     Raises ValueError, KeyError or TypeError for an invalid description.
     """
-    if task in BUILTIN and task not in OF_STUDIES:
+    if is_built_in(task):
         return load_task(task).config_type
     roles = described["roles"]
     settings = {name: value for name, value in described["defaults"].items() if name not in TaskConfig.model_fields}

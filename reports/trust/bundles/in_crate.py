@@ -9,6 +9,7 @@ after what was left out; reading a crate needs no library.
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +25,7 @@ from experiments.store.sealed import write_json
 from reports.render.formats import render
 from reports.results.table import Table
 from reports.table.build import build_table
+from reports.trust.bundles.agreement import check
 from reports.trust.bundles.archive import HEAD, STATEMENT, TABLES
 from reports.trust.bundles.head import columns_of, keep_spent
 from reports.trust.stated import sentences
@@ -74,9 +76,10 @@ def crate_files(
         place.symlink_to(path.resolve())
     keep_spent(head, folder)
     plan, store = _as_read(head, folder)
-    table = build_table(plan, store, columns_of(head["columns"], plan.study.task))
+    columns = columns_of(head["columns"], plan.study)
+    word = check(plan, columns, store, bool(head["names_can_be_checked"])).word
     made = {name: folder / name for name in (*TABLES, STATEMENT)}
-    for name, text in printed(table).items():
+    for name, text in printed(replace(build_table(plan, store, columns), bundle=word)).items():
         made[name].write_text(text, encoding="utf-8")
     write_json(made[STATEMENT], statement, sealed=False)
     return made

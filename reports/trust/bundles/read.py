@@ -19,7 +19,7 @@ from experiments.errors import UserError
 from experiments.store.layout import Store
 from experiments.store.sealed import unseal
 from experiments.tasks.columns import Column
-from reports.trust.bundles.agreement import check
+from reports.trust.bundles.agreement import Checked, check
 from reports.trust.bundles.archive import HEAD, NAME, STATEMENT, Archive
 from reports.trust.bundles.head import VERSION, columns_of, keep_spent
 from reports.trust.bundles.in_crate import check_described, facts_of
@@ -39,7 +39,7 @@ class Bundle:
     columns: tuple[Column, ...]
     asked: tuple[str, ...]  # the words that select the table
     store: Store
-    checked: str  # what was computed again, and what was not, in a sentence
+    checked: Checked
     statement: Statement | None = None  # a crate's
 
 
@@ -86,7 +86,7 @@ def _read(packed: Archive, folder: Path) -> Bundle:
     _only_the_plans(head["files"], plan)
     packed.unpack(head["files"], folder)
     keep_spent(head, folder)
-    columns = columns_of(head["columns"], plan.study.task)
+    columns = columns_of(head["columns"], plan.study)
     store = Store.open(folder, create=False)
     checked = check(plan, columns, store, head["names_can_be_checked"])
     bundle = Bundle(plan, columns, tuple(head["asked"]), store, checked)

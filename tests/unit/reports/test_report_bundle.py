@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from ablations.plan.plan_file import plan_from_json, plan_to_json
+from ablations.study.study import Study
 from experiments.errors import UserError
 from experiments.exchange.import_runs import files_of, import_runs, runs_in
 from experiments.exchange.redaction import NOTHING
@@ -297,10 +298,10 @@ def test_a_folder_that_leads_out_is_not_followed_and_one_inside_is(tmp_path):
 
 def test_columns_are_compared_as_their_maker_compared_them():
     now = [column_to_json(column) for column in TASK.columns]
-    assert columns_of(now, "translation") == TASK.columns
+    theirs = Study.model_validate({"name": "s", "title": "", "task": "mine:TASK", "variation": [{"key": "base"}]})
     own = replace(PERPLEXITY, metric="nats", about="", counts=None)
-    assert columns_of([column_to_json(own)], "mine:TASK") == (own,)
-    plain = columns_of([{**each, "logarithmic": False} for each in now], "mine:TASK")
+    assert columns_of([column_to_json(own)], theirs) == (own,)
+    plain = columns_of([{**each, "logarithmic": False} for each in now], theirs)
     assert not any(column.logarithmic or column.counts for column in plain)
 
 
