@@ -14,6 +14,7 @@ from ablations.service.tables import table_of
 from experiments.errors import UserError
 from experiments.exchange.redaction import NOTHING
 from experiments.identity import eval_identity, of_imported, recorded_identity, run_identity
+from experiments.store.sealed import seal, unseal
 from experiments.tasks.load import load_task
 from reports.render.formats import RENDERERS, render
 from reports.render.notebook import fragment
@@ -44,11 +45,11 @@ def opened(path: Path) -> SelectedTable:
 
 
 def edit(files: Files, last: str, change: Callable[[dict[str, Any]], object], inside: str = "") -> None:
-    """Change records, without their seals."""
+    """Change records, and give them the right checksums again."""
     for name in [name for name in files if name.endswith(last) and inside in name]:
-        record = {key: value for key, value in json.loads(files[name]).items() if not key.startswith("record_")}
+        record = unseal(json.loads(files[name]))
         change(record)
-        files[name] = json.dumps(record).encode()
+        files[name] = json.dumps(seal(record)).encode()
 
 
 def scored(files: Files, value: float = 99.9, metric: str = "bleu") -> None:
@@ -195,9 +196,13 @@ def renamed(head: Head, files: Files, names: dict[str, str]) -> None:
     changed = json.loads(other(json.dumps(head)))
     head.clear()
     head.update(changed)
-    again = {other(n): other(d.decode()).encode() if n.endswith("json") else d for n, d in files.items()}
+    before = dict(files)
     files.clear()
-    files.update(again)
+    for name, content in before.items():
+        files[other(name)] = content
+        if name.endswith("json"):
+            record = json.loads(other(json.dumps(unseal(json.loads(content)))))
+            files[other(name)] = json.dumps(seal(record)).encode()
 
 
 def of_an_own_task(head: Head, files: Files) -> None:
@@ -205,7 +210,9 @@ def of_an_own_task(head: Head, files: Files) -> None:
     plan, names = head["plan"], {}
     scored(files)
     task_of_plan_and_rows(head, files)
-    plan["settings"]["roles"] = {"not_in_run_id": ["evaluation."]}
+    plan["settings"]["roles"] = {
+        "not_in_run_id": ["evaluation."], "not_in_lineage": [], "steps": "", "frozen_defaults": False,
+    }  # fmt: skip
     edit(files, ".json", lambda r: r.update({"task": "this:TASK"} if "task" in r else {}))
     edit(files, ".json", lambda r: r.get("config", {}).update(task="this:TASK"))
     for run in plan["runs"]:
