@@ -1,8 +1,7 @@
 r"""LaTeX, laid out as Table 3 of the paper: rules between groups only, (A) before a group's first row, a label across
 the settings that it stands for. A `table` environment to paste; what is not printed follows in comments.
 
-Its fonts are as large as the text's width allows. Where that is less than expected (one column of two, without --wide),
-\resizebox scales it down, so that it never covers the next column.
+Where the text is narrower than the table, \resizebox scales it down, so that it never covers the next column.
 """
 
 from collections.abc import Iterator
@@ -10,7 +9,6 @@ from collections.abc import Iterator
 from reports.render.latex_body import body_of
 from reports.render.latex_cells import alignment, heads, lines
 from reports.render.latex_text import escape, foreign
-from reports.render.latex_width import BOTH_COLUMNS, HALF, ONE_COLUMN, Fit, fit
 from reports.render.made_by import MADE_BY
 from reports.render.markdown import as_pipe
 from reports.render.printed import Printed, printed
@@ -25,24 +23,22 @@ def render(table: Table) -> str:
     shown = printed(table, "latex")
     siunitx, wide = bool(shown.choices.siunitx), bool(shown.choices.wide)
     body = body_of(shown.grid)
-    fitted = fit(body.widths(siunitx), body.least(), wide)
-    scaled = fitted.total > HALF
     environment = "table*" if wide else "table"
     parts = [
-        *_preface(shown, fitted, siunitx, scaled),
+        *_preface(shown, siunitx),
         rf"\begin{{{environment}}}[t]",
         r"\centering",
         *_caption(shown),
         *([rf"{{\scriptsize {escape(table.bundle)}\par}}\smallskip"] if table.bundle else []),
-        fitted.size,
-        rf"\setlength{{\tabcolsep}}{{{fitted.space}pt}}",
-        *([_SCALED] if scaled else []),
-        rf"\begin{{tabular}}{{@{{}}{alignment(body, fitted, siunitx)}@{{}}}}",
+        r"\small",
+        r"\setlength{\tabcolsep}{4pt}",
+        _SCALED,
+        rf"\begin{{tabular}}{{@{{}}{alignment(body, siunitx)}@{{}}}}",
         r"\toprule",
         *heads(body, siunitx),
-        *lines(body, fitted, siunitx),
+        *lines(body, siunitx),
         r"\bottomrule",
-        r"\end{tabular}" + "}" * scaled,
+        r"\end{tabular}}",
         *_notes(shown),
         rf"\end{{{environment}}}",
         *_comments(shown),
@@ -60,7 +56,7 @@ def _caption(shown: Printed) -> Iterator[str]:
         yield r"\smallskip"
 
 
-def _preface(shown: Printed, fitted: Fit, siunitx: bool, scaled: bool) -> Iterator[str]:
+def _preface(shown: Printed, siunitx: bool) -> Iterator[str]:
     r"""What the document needs; characters that pdfLaTeX's default fonts lack are named by code point."""
     table, grid = shown.table, shown.grid
     texts = [table.title, *shown.warnings, *shown.notes]
@@ -70,14 +66,9 @@ def _preface(shown: Printed, fitted: Fit, siunitx: bool, scaled: bool) -> Iterat
         yield f"% {plain(table.bundle)}"
     if table.asked:
         yield f"% {MADE_BY}{plain(table.asked)}"
-    packages = ["booktabs", *(["graphicx"] if scaled else []), *(["siunitx"] if siunitx else [])]
-    yield rf"% in the preamble: \usepackage{{{','.join(packages)}}}"
-    page = BOTH_COLUMNS if shown.choices.wide else ONE_COLUMN
-    if scaled:
-        narrower = "" if shown.choices.wide else "; across both columns of a page: --wide"
-        yield f"% about {fitted.total:.0f} pt wide{narrower}; scaled down where the text is narrower"
-    if fitted.total > page:
-        yield "% wider than a usual page in the smallest legible size: leave columns out with --columns or --hide"
+    yield rf"% in the preamble: \usepackage{{booktabs,graphicx{',siunitx' * siunitx}}}"
+    wider = "" if shown.choices.wide else "--wide prints it across both columns of a page, "
+    yield f"% Where the text is narrower, the table is scaled down: {wider}--columns and --hide leave columns out."
     missing = sorted(set("".join(map(foreign, texts))))
     if missing:
         some = " ".join(f"U+{ord(char):04X}" for char in missing[:8])

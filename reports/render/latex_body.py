@@ -1,13 +1,11 @@
-"""What a LaTeX table has: one column of names, settings and values; texts across settings; the room that each needs."""
+"""What a LaTeX table has: one column of names, settings and values; texts across settings; columns of long words."""
 
-import itertools
 import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from reports.render.cells import Cell, Grid, Head, Line
-from reports.render.latex_width import BOLD, text_width
 from reports.render.numbers import group_name
 
 # The paper's heads of settings, over two lines; other heads are escaped text.
@@ -23,7 +21,7 @@ HEADS = {
     "train steps": ("train", "steps"),
 }
 NUMBER = re.compile(r"([+−]?)(\d+)(?:\.(\d+))?(?: ± (\d+)(?:\.(\d+))?)?(?:e(\d+))?")
-BREAKS = re.compile(r"(?<=[ _(,=])")  # where the lines of a narrow column may end
+LONG = 24  # characters of a text; columns with longer ones are narrow, and their lines broken
 
 
 @dataclass(frozen=True)
@@ -35,72 +33,30 @@ class Body:
     block: range  # the columns that these span
 
     @property
-    def spanned(self) -> int | None:
-        """The last column that the texts span: it is wider where they are."""
-        return self.block[-1] if self.spans else None
-
-    @property
-    def words(self) -> list[int]:
-        """Columns of words, whose lines may be broken."""
-        kinds = [(i, head.kind) for i, head in enumerate(self.grid.heads)]
-        long = [i for i, kind in kinds if kind == "setting" and any(" " in c.text for c in self._cells(i))]
-        spanned = [self.block[-1]] if self.spans and not long else []
-        return [i for i, kind in kinds if kind == "label"] + long + spanned
+    def narrow(self) -> list[int]:
+        """Columns of long words, whose lines are broken."""
+        found = []
+        for i, head in enumerate(self.grid.heads):
+            texts = [cell.text for cell in self._cells(i)]
+            words = head.kind == "label" or (head.kind == "setting" and " " in "".join(texts))
+            if words and max(map(len, texts)) > LONG:
+                found.append(i)
+        return found
 
     def _cells(self, column: int) -> list[Cell]:
         return [line.cells[column] for line in self.grid.lines]
 
-    @property
-    def under_one_head(self) -> list[list[int]]:
-        """Columns that one head spans."""
-        found = itertools.groupby(enumerate(self.grid.heads), key=lambda pair: spanned_by(pair[1]))
-        blocks = [[i for i, _ in heads] for (_, spans), heads in found if spans]
-        return [block for block in blocks if len(block) > 1]
-
-    def widths(self, siunitx: bool) -> list[float]:
-        """Each column's width in pt at 10 pt."""
-        spanned = {i for block in self.under_one_head for i in block}
-        found = []
-        for i, head in enumerate(self.grid.heads):
-            heads = (sub_head(head),) if i in spanned else two_lines(head)
-            if head.kind == "setting" and head.top in HEADS:
-                heads = (head.top.replace("_", "")[:4],)  # an index is smaller
-            cells = [text_width(c.text) * (BOLD if c.emphasis else 1) / max(1, c.span) for c in self._cells(i)]
-            aligned = text_width(self.format(i)[1]) if siunitx and head.kind == "value" else 0.0
-            found.append(max(*cells, *map(text_width, heads), aligned))
-        for block in self.under_one_head:
-            found[block[-1]] += max(0.0, text_width(self.grid.heads[block[0]].top) - sum(found[i] for i in block))
-        if self.spans:
-            widest = max(map(text_width, self.spans.values()))
-            found[self.block[-1]] += max(0.0, widest - sum(found[i] for i in self.block) - 8 * (len(self.block) - 1))
-        return found
-
-    def least(self) -> dict[int, float]:
-        """Columns of words, with the width in pt at 10 pt that their longest part needs where lines are broken."""
-        return {
-            i: max((text_width(part) for text in self._texts(i) for part in BREAKS.split(text)), default=0.0)
-            for i in self.words
-        }
-
-    def _texts(self, column: int) -> list[str]:
-        return [*(cell.text for cell in self._cells(column)), *(self.spans.values() if column == self.spanned else ())]
-
-    def format(self, column: int) -> tuple[str, str]:
-        """siunitx's table-format of a column, and a text that is as wide; ("", "") if nothing in it is a number."""
+    def format(self, column: int) -> str:
+        """siunitx's table-format of a column; "" if nothing in it is a number."""
         found = [m for cell in self._cells(column) if cell.span == 1 and (m := NUMBER.fullmatch(cell.text))]
         if not found:
-            return "", ""
-        digits = [max((len(m[i] or "") for m in found), default=0) for i in (2, 3)]
-        sign = "+" if any(m[1] for m in found) else ""
-        text = f"{sign}{digits[0]}.{digits[1]}"
-        shown = f"{sign}{'0' * digits[0]}.{'0' * digits[1]}"
+            return ""
+        before, after = (max((len(m[i] or "") for m in found), default=0) for i in (2, 3))
+        text = f"{'+' if any(m[1] for m in found) else ''}{before}.{after}"
         if spread := [m for m in found if m[4]]:
             text += f"({max(len(((m[4] or '') + (m[5] or '')).lstrip('0')) or 1 for m in spread)})"
-            shown += f" ± {'0' * max(len(m[4]) for m in spread)}.{'0' * digits[1]}"
-        if powers := [len(m[6]) for m in found if m[6]]:
-            text += f"e{max(powers)}"
-            shown += f" × 10{'0' * max(powers)}"
-        return text, shown + ("*" if self.marked(column) else "")
+        powers = [len(m[6]) for m in found if m[6]]
+        return text + (f"e{max(powers)}" if powers else "")
 
     def marked(self, column: int) -> bool:
         """Whether a raised mark follows a number."""
@@ -165,4 +121,4 @@ def two_lines(head: Head) -> tuple[str, str]:
     """A head over two lines, split where the longer one is shortest; one word stands below."""
     words = head.top.split(" ")
     splits = [(" ".join(words[:i]), " ".join(words[i:])) for i in range(len(words))]
-    return min(splits, key=lambda pair: max(map(text_width, pair)))
+    return min(splits, key=lambda pair: max(map(len, pair)))

@@ -4,25 +4,26 @@ With siunitx, numbers stand in S columns, which align them at the decimal point 
 """
 
 import itertools
+import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from reports.render.cells import Cell, Head, Line
-from reports.render.latex_body import BREAKS, HEADS, NUMBER, Body, spanned_by, sub_head, two_lines
+from reports.render.latex_body import HEADS, NUMBER, Body, spanned_by, sub_head, two_lines
 from reports.render.latex_text import escape
-from reports.render.latex_width import Fit
 
 _MARK = "{$^{*}$}"
+_BREAKS = re.compile(r"(?<=[ _(,=])")  # where the lines of a narrow column may end
+_NARROW = 27  # em, of all narrow columns together
 
 
-def alignment(body: Body, fitted: Fit, siunitx: bool) -> str:
+def alignment(body: Body, siunitx: bool) -> str:
     """The columns of the tabular."""
-    kinds = {"group": "l", "label": "l", "setting": "c"}
+    kinds, narrow = {"group": "l", "label": "l", "setting": "c"}, body.narrow
     found = []
     for i, head in enumerate(body.grid.heads):
-        if i in fitted.broken and i != body.spanned:
-            found.append(f"p{{{fitted.broken[i]:.0f}pt}}")
-        elif siunitx and head.kind == "value" and body.format(i)[0]:
+        if i in narrow:
+            found.append(f"p{{{min(14, _NARROW // len(narrow))}em}}")
+        elif siunitx and head.kind == "value" and body.format(i):
             found.append(_aligned(body, i))
         else:
             found.append(kinds.get(head.kind, "r"))
@@ -30,7 +31,7 @@ def alignment(body: Body, fitted: Fit, siunitx: bool) -> str:
 
 
 def _aligned(body: Body, column: int) -> str:
-    options = [f"table-format={body.format(column)[0]}"]
+    options = [f"table-format={body.format(column)}"]
     cells = [line.cells[column] for line in body.grid.lines]
     options += ["separate-uncertainty"] if any("±" in cell.text for cell in cells) else []
     options += ["detect-weight"] if any(cell.emphasis for cell in cells) else []
@@ -67,45 +68,36 @@ def _escaped(head: Head) -> tuple[str, str]:
     return escape(first), escape(second)
 
 
-def lines(body: Body, fitted: Fit, siunitx: bool) -> Iterator[str]:
+def lines(body: Body, siunitx: bool) -> Iterator[str]:
     """The rows, with rules between groups only."""
-    numeric = [siunitx and head.kind == "value" and bool(body.format(i)[0]) for i, head in enumerate(body.grid.heads)]
+    numeric = [siunitx and head.kind == "value" and bool(body.format(i)) for i, head in enumerate(body.grid.heads)]
+    narrow = body.narrow
     for number, line in enumerate(body.grid.lines):
         if line.opens_group:
             yield r"\midrule"
-        yield " & ".join(_cells(body, number, line, fitted, numeric)) + r" \\"
+        yield " & ".join(_cells(body, number, line, narrow, numeric)) + r" \\"
 
 
-def _cells(body: Body, number: int, line: Line, fitted: Fit, numeric: Sequence[bool]) -> Iterator[str]:
+def _cells(body: Body, number: int, line: Line, narrow: Sequence[int], numeric: Sequence[bool]) -> Iterator[str]:
     text = body.spans.get(number)
     for i, cell in enumerate(line.cells):
         if text is not None and i in body.block:
             if i == body.block[0]:
-                yield rf"\multicolumn{{{len(body.block)}}}{{c}}{{{_broken(escape(text), body, fitted)}}}"
+                yield rf"\multicolumn{{{len(body.block)}}}{{c}}{{{_across(text, len(body.block))}}}"
         elif cell.span:
-            shown = _number(cell) if numeric[i] else _cell(cell)
-            yield _in_lines(cell.text) if i in fitted.broken and i != body.spanned else shown
+            yield _in_lines(cell.text) if i in narrow else _number(cell) if numeric[i] else _cell(cell)
 
 
 def _in_lines(text: str) -> str:
     """A cell of a narrow column, whose lines may also end inside a setting: after "(", "," and the like."""
-    parts = [escape(part) + (" " if part.endswith(" ") else r"\allowbreak{}") for part in BREAKS.split(text)]
+    parts = [escape(part) + (" " if part.endswith(" ") else r"\allowbreak{}") for part in _BREAKS.split(text)]
     return r"\raggedright " + "".join(parts).removesuffix(r"\allowbreak{}") if text else ""
 
 
-def _broken(text: str, body: Body, fitted: Fit) -> str:
-    """A text across columns, over several lines if it is too long for these."""
-    last = body.block[-1]
-    if last not in fitted.broken:
-        return text
-    return rf"\parbox{{{max(_room(body, fitted), 60):.0f}pt}}{{\centering\strut {text}\strut}}"
-
-
-def _room(body: Body, fitted: Fit) -> float:
-    widths = replace(body, spans={}).widths(siunitx=False)
-    factor = {r"\small": 0.925, r"\footnotesize": 0.85}.get(fitted.size, 0.8)
-    others = sum(factor * widths[i] for i in body.block[:-1])
-    return others + fitted.broken[body.block[-1]] + 2 * fitted.space * (len(body.block) - 1)
+def _across(text: str, columns: int) -> str:
+    """A text across columns of settings, over several lines if it is longer than these are wide."""
+    em = max(12, 3 * columns)  # a setting's column has some 3 em, and an em some 2 characters
+    return escape(text) if len(text) <= 2 * em else rf"\parbox{{{em}em}}{{\centering\strut {escape(text)}\strut}}"
 
 
 def _cell(cell: Cell) -> str:

@@ -105,7 +105,7 @@ def check_latex(text):
     assert balanced(text)
     assert re.findall(r"\\begin\{(\w+)\}", text) == ["table", "tabular", "minipage"]
     assert re.findall(r"\\end\{(\w+)\}", text) == ["tabular", "minipage", "table"]
-    kinds = re.sub(r"p\{\d+pt\}", "p", re.search(r"\\begin\{tabular\}\{@\{\}(.+)@\{\}\}", text)[1])
+    kinds = re.sub(r"p\{\d+em\}", "p", re.search(r"\\begin\{tabular\}\{@\{\}(.+)@\{\}\}", text)[1])
     assert not kinds.strip("lcrp")
     inside = text.split(r"\toprule", 1)[1].split(r"\bottomrule", 1)[0]
     rows = [line for line in inside.strip().split("\n") if line.endswith(r"\\")]
