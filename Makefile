@@ -1,11 +1,13 @@
-# make demo: set-up + Table 3 in miniature.  make test: set-up + all tests but the slow ones.
+# make demo: set-up + Table 3 in miniature.  make test: set-up + the everyday tests.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 VALIDATOR := .venv-validator
+PYTEST := $(BIN)/python -m pytest
+EVERYWHERE := not slow and not nightly and not gpu and not browser and not latex and not slurm and not ray and not crates
 
-.PHONY: setup demo test test-slow test-extras test-clusters test-slurm test-ray chaos check check-types check-imports bench clean
+.PHONY: setup demo test test-system test-slow test-avx2 test-nightly test-extras test-clusters test-slurm test-ray chaos check check-types check-imports bench clean
 
 setup: $(STAMP)
 
@@ -21,12 +23,26 @@ $(STAMP): pyproject.toml constraints.txt
 demo: setup
 	$(BIN)/ablations demo
 
-# file by file in the order of the folders, so that the long files of tests/system come first and short ones at the end
+# everyday tests: no processes beside a few smoke runs. File by file: a file's stores are made once
 test: setup
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(PYTEST) -n 2 --dist loadfile
 
+# the same code in processes as users start them: commands, children, git, other interpreters. In the order of the
+# folders, so that the long files come first
+test-system: setup
+	$(PYTEST) -m "process and $(EVERYWHERE)" -n 2 --dist loadfile --no-loadscope-reorder
+
+# trains for real, kills processes
 test-slow: setup
-	$(BIN)/python -m pytest -m slow -n 2 --dist loadfile --no-loadscope-reorder
+	$(PYTEST) -m "slow and not nightly" -n 2 --dist loadfile --no-loadscope-reorder
+
+# what depends on the processor, on one without bf16, VNNI and AMX
+test-avx2: setup
+	ABLATIONS_TEST_CPU=avx2 ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(PYTEST) -n 2 --dist loadfile
+
+# repetitions: more seeds, kills, formats, kinds of tasks; long cases of clusters. Not in .ci/run
+test-nightly: setup
+	$(PYTEST) -m nightly -n 2 --dist loadfile
 
 # roc-validator requires an older rich than ours: it has an environment of its own
 $(VALIDATOR)/.installed: Makefile
@@ -37,7 +53,7 @@ $(VALIDATOR)/.installed: Makefile
 # the system's Chromium and TeX Live (.ci/packages installs them); without them the tests say so and are skipped
 test-extras: setup $(VALIDATOR)/.installed
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,tensorboard]'
-	$(BIN)/python -m pytest tests/browser tests/system -m "browser or latex or crates or tensorboard" -rs -n 2 --dist loadfile
+	$(PYTEST) tests/browser tests/system -m "(browser or latex or crates or tensorboard) and not nightly" -rs -n 2 --dist loadfile
 
 # a real Slurm (Debian's slurm-wlm and munge, as root) and a real Ray, two nodes each, on this machine; both at once, as
 # most of these tests wait
@@ -46,7 +62,7 @@ test-clusters: setup
 	$(MAKE) -j 2 --output-sync test-slurm test-ray
 
 test-slurm test-ray: test-%: setup
-	$(BIN)/python -m pytest tests/conformance tests/system -m $*
+	$(PYTEST) tests/conformance tests/system -m "$* and not nightly"
 
 # kills at random moments: 200 stub runs 100 times, then six rows of Table 3 trained for real 20 times
 chaos: setup

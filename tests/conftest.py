@@ -1,14 +1,40 @@
 """State of the process and of the user's files that every test restores."""
 
+import os
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 
 from .clusters import ray_cluster, slurm
 
 __all__ = ["ray_cluster", "slurm"]
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # two workers share the processors; networks are of width 8
+UNIT = Path(__file__).parent / "unit"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if not item.path.is_relative_to(UNIT) and "smoke" not in item.keywords:
+            item.add_marker("process")
+
+
+def _refuse(*arguments: Any, **_: Any) -> NoReturn:
+    raise AssertionError(f"a test without the mark `process` starts one: {arguments[:2]}")
+
+
+@pytest.fixture(autouse=True)
+def _no_process_unmarked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everyday tests start no processes. Fixtures that live longer than a test may: they are made once."""
+    if not {"process", "smoke"} & set(request.keywords):
+        monkeypatch.setattr(subprocess.Popen, "__init__", _refuse)
+        for name in ("fork", "forkpty", "posix_spawn", "posix_spawnp", "system"):
+            monkeypatch.setattr(os, name, _refuse)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -68,6 +68,7 @@ TOML = blocks("toml")
 
 
 @pytest.mark.parametrize(("page", "block"), TOML, ids=[f"{page}: {block[:30]!r}" for page, block in TOML])
+@pytest.mark.process
 def test_a_study_file_can_be_planned(page: str, block: str, tmp_path: Path) -> None:
     """A trainer is taken from the page; rows alone are completed by a name and base. Other parts must be TOML."""
     part = tomllib.loads(block)

@@ -6,7 +6,10 @@ import sys
 import tempfile
 from pathlib import Path
 
+import pytest
 
+
+@pytest.mark.process
 def test_temporary_files_of_tests_and_their_children_are_in_one_short_folder() -> None:
     mine = Path(tempfile.gettempdir())
     code = "import tempfile; print(tempfile.gettempdir())"
@@ -15,6 +18,7 @@ def test_temporary_files_of_tests_and_their_children_are_in_one_short_folder() -
     assert len(f"{mine}/ray/session_2026-11-23_01-55-12_123456_1234567/sockets/plasma_store") < 108
 
 
+@pytest.mark.process
 def test_a_session_of_tests_leaves_no_temporary_files(tmp_path: Path) -> None:
     """Also where a process ends without its handlers, as workers of pytest-xdist do."""
     (tmp_path / "tmp").mkdir()

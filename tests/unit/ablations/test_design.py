@@ -120,6 +120,7 @@ def test_ten_thousand_and_one_rows_on_demand(tmp_path, mistake):
 
 
 @pytest.mark.parametrize("verb", ["plan", "queue", "run", "tune"])
+@pytest.mark.process
 def test_no_verb_begins_so_much_unasked(verb, tmp_path):
     path = tmp_path / "large.toml"
     grid = f"grid = {{a = {list(range(101))}, b = {list(range(101))}}}"

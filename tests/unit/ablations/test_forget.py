@@ -76,6 +76,7 @@ def test_nothing_moves_while_somebody_works(folder: Path) -> None:
     assert states(folder) == ["finished"] * 4
 
 
+@pytest.mark.process
 def test_run_writes_to_mlflow_what_a_killed_coordinator_could_not(folder: Path) -> None:
     words = ("run", folder / "command.toml", "--seeds", "2")
     assert not (folder / "untracked" / "mlflow.db").exists()
@@ -111,6 +112,7 @@ def test_a_killed_command_is_completed_by_the_same_command(
     assert tracked(store) == (before if back else set())
 
 
+@pytest.mark.process
 def test_what_another_study_shows_stays_unless_it_is_named(tmp_path: Path) -> None:
     study = write_study(tmp_path, "command")
     other = COMMAND.replace('name = "said"', 'name = "other"').replace("rate = 5", "rate = 7")
@@ -125,6 +127,7 @@ def test_what_another_study_shows_stays_unless_it_is_named(tmp_path: Path) -> No
     assert {path.name for path in (tmp_path / "store" / "forgotten").iterdir()} == {shared, fast}
 
 
+@pytest.mark.process
 def test_only_what_is_no_longer_in_the_study(tmp_path: Path) -> None:
     study = write_study(tmp_path, "command")
     finish(study, tmp_path / "store")
@@ -134,6 +137,7 @@ def test_only_what_is_no_longer_in_the_study(tmp_path: Path) -> None:
     assert [table["note"] for table in json.loads(call(tmp_path / "store", "tables", "--json").stdout)] == [""]
 
 
+@pytest.mark.process
 def test_a_run_trained_again_since_is_not_replaced(folder: Path) -> None:
     store, study = folder / "store", folder / "command.toml"
     call(store, "forget", study, "--rows", "fast", "--yes")

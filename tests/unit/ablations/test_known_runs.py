@@ -98,6 +98,7 @@ def _full(*_: object) -> None:
 
 
 class TestTheKeptStore:
+    @pytest.mark.process
     def test_is_reported_and_verified(self, kept: Path) -> None:
         store = kept / "store"
         assert states(kept / "walk.toml", store, seeds=1) == states(kept / "said.toml", store) == ["finished"] * 2
@@ -111,6 +112,7 @@ class TestTheKeptStore:
     def test_its_bundle_is_read_without_the_store(self, kept: Path) -> None:
         assert "all equal" in call(kept / "elsewhere", "verify", kept / "walk.csv", kept / "walk.tar.gz").stdout
 
+    @pytest.mark.process
     def test_keeps_its_runs_when_a_setting_is_added(self, kept: Path) -> None:
         edit(kept / "walking_long_ago.py", "    steps: int = 6\n", "    steps: int = 6\n    decay: float = 0.0\n")
         table = call(kept / "store", "report", kept / "walk.toml", "--format", "json").stdout
@@ -118,6 +120,7 @@ class TestTheKeptStore:
         assert [row["state"] for row in json.loads(table)] == ["stale"] * 2, "its code was edited; kept, and marked"
 
     @pytest.mark.parametrize("added", ["", "    decay: float = 0.0\n"])
+    @pytest.mark.process
     def test_resumes_what_was_interrupted(self, kept: Path, added: str) -> None:
         edit(kept / "walking_long_ago.py", "    steps: int = 6\n", f"    steps: int = 6\n{added}")
         if added:  # an interrupted run never goes on with other code: it begins again, and must come through
@@ -135,6 +138,7 @@ class TestTheKeptStore:
 
 
 class TestASettingOfATrainer:
+    @pytest.mark.process
     def test_that_is_new_discards_nothing(self, mine: Path) -> None:
         study, store = mine / "walk.toml", mine / "store"
         edit(mine / "walking_here.py", "    size: float = 2.0\n", "    size: float = 2.0\n    decay: float = 0.0\n")
@@ -142,6 +146,7 @@ class TestASettingOfATrainer:
         assert "all done" in call(store, "run", study, "--devices", "cpu:1").stderr
         assert states(study, store, sets=["decay=0.1"]) == ["missing"] * 2, "another value is another run"
 
+    @pytest.mark.process
     def test_whose_default_changes_makes_new_runs(self, mine: Path) -> None:
         study, store = mine / "walk.toml", mine / "store"
         edit(mine / "walking_here.py", "size: float = 2.0", "size: float = 3.0")
@@ -152,6 +157,7 @@ class TestASettingOfATrainer:
         edit(mine / "walking_here.py", "size: float = 3.0", "size: float = 2.0")
         assert states(study, store) == ["finished"] * 2
 
+    @pytest.mark.process
     def test_that_is_new_and_then_changes_is_followed(self, mine: Path) -> None:
         """Each run is found by its own record, whatever was the default when it was named."""
         study, store, trainer = mine / "walk.toml", mine / "store", mine / "walking_here.py"
@@ -186,6 +192,7 @@ class TestASettingOfATrainer:
             said = call(store, verb, study).stdout
             assert "base, long: trained without decay, and counted as decay = 0.5." in said
 
+    @pytest.mark.process
     def test_a_trainer_of_the_same_name_in_another_project_is_another(self, mine: Path, tmp_path: Path) -> None:
         other = tmp_path / "other"
         other.mkdir()
@@ -194,6 +201,7 @@ class TestASettingOfATrainer:
         sys.modules.pop("walking_here", None)
         assert states(other / "walk.toml", mine / "store") == ["missing"] * 2
 
+    @pytest.mark.process
     def test_a_bundle_of_such_runs_is_read(self, mine: Path) -> None:
         edit(mine / "walking_here.py", "    size: float = 2.0\n", "    size: float = 2.0\n    decay: float = 0.0\n")
         packed = mine / "walk.tar.gz"
@@ -205,6 +213,7 @@ class TestASettingOfATrainer:
 class TestTheCommand:
     OLD, NEW = "in $PWD on", "in the folder $PWD on"
 
+    @pytest.mark.process
     def test_plan_and_run_say_what_an_edit_leaves_behind(self, mine: Path) -> None:
         study, store = mine / "command.toml", mine / "store"
         edit(study, self.OLD, self.NEW)

@@ -35,6 +35,7 @@ def folder(made: Path, tmp_path: Path) -> Path:
     return shutil.copytree(made, tmp_path / "copy")
 
 
+@pytest.mark.process
 def test_a_command_is_told_neither_to_measure_nor_to_be_drawn(folder: Path) -> None:
     """It predicts no cost, so `plan --measure` would refuse; it has no attention."""
     planned = call(folder / "other", "plan", folder / "command.toml").stdout

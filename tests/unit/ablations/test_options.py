@@ -77,6 +77,7 @@ def test_the_verb_that_is_imported_late_is_what_help_announces(name):
     assert listed.help == inspect.getdoc(called) == verb(name).help
 
 
+@pytest.mark.process
 def test_help_of_all_verbs_imports_none():
     code = """
 import sys
@@ -122,6 +123,7 @@ def command_line(*words, **environment):
     )
 
 
+@pytest.mark.process
 def test_the_module_is_the_command():
     assert command_line("--version").stdout == f"ablations {version('transformer-ablations')}\n"
     assert "Train its rows" in command_line("-h").stdout
@@ -131,6 +133,7 @@ def test_the_module_is_the_command():
 @pytest.mark.parametrize(
     ("words", "found"), [(("pla",), ["plan"]), (("plan", "tab"), ["table2", "table3", "table4", "tab.toml"])]
 )
+@pytest.mark.process
 def test_a_shell_completes_verbs_and_studies(tmp_path, monkeypatch, words, found):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tab.toml").touch()

@@ -51,6 +51,7 @@ class TestTables:
         line = call(folder / "store", "tables").stdout.splitlines()[1].split()
         assert line[:5] == ["said", "exact", "2", "4", "complete"]
 
+    @pytest.mark.process
     def test_without_the_queue_the_runs_themselves_tell_it(self, folder: Path) -> None:
         (folder / "store" / "queue.db").unlink()
         (table,) = listed(folder / "store")
@@ -65,6 +66,7 @@ class TestTables:
         (table,) = listed(folder / "store")
         assert table["state"] == "4 of 6, 1 waiting, 1 cancelled"
 
+    @pytest.mark.process
     def test_a_removed_row_and_other_settings_are_marked(self, made: Path, tmp_path: Path) -> None:
         """The study is that beside which the runs were queued, so this test has one of its own."""
         study, store = write_study(tmp_path, "command"), tmp_path / "store"
@@ -82,6 +84,7 @@ class TestTables:
 
 
 class TestTheNearestSelectionWithResults:
+    @pytest.mark.process
     def test_it_can_be_pasted(self, tmp_path: Path) -> None:
         study, store = write_study(tmp_path, "command"), tmp_path / "store"
         finish(study, store)
@@ -95,6 +98,7 @@ class TestTheNearestSelectionWithResults:
         with pytest.raises(UserError, match=r"Not trained .* add --set rate=3"):
             call(store, "evaluate", study, "--rows", "base")
 
+    @pytest.mark.process
     def test_only_rows_that_its_settings_allow_are_named(self, tmp_path: Path) -> None:
         study, store = write_study(tmp_path, "command"), tmp_path / "store"
         finish(study, store)

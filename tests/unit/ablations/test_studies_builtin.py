@@ -136,6 +136,7 @@ def test_base_of_controls_is_the_same_run_as_base_of_table3(table3, plan_of):
     assert len(ids) == 1
 
 
+@pytest.mark.process
 def test_planning_imports_neither_torch_nor_pandas_nor_mlflow():
     code = (
         "import sys, ablations.plan.plan, ablations.study.study; ablations.study.study.load_study('table3'); "

@@ -109,6 +109,7 @@ def on_a_terminal(monkeypatch, *arguments):
         (["report", "{study}", "--store", f"{{store}}/{EVIL}", "--set", f"model.{EVIL}=1"], 2),
     ],
 )
+@pytest.mark.process
 def test_no_control_sequence_reaches_the_terminal(monkeypatch, study, titled, store, words, code):
     given = [word.format(study=study, titled=titled, store=store) for word in words]
     text, ended = on_a_terminal(monkeypatch, *given)

@@ -15,6 +15,8 @@ from experiments.tasks.load import load_task
 TRAINER = """
 import time
 from dataclasses import dataclass
+
+import pytest
 from experiments.tasks.own.function import column, task
 
 @dataclass
@@ -31,6 +33,7 @@ def TASK(settings, context):
 """
 
 
+@pytest.mark.process
 def test_alone_a_copied_spec_runs_to_its_end(tmp_path: Path) -> None:
     (tmp_path / "patient_trainer.py").write_text(TRAINER)
     name, gone = "patient_trainer:TASK", subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)

@@ -22,6 +22,7 @@ except ImportError as error:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="addresses are limited on Linux")
+@pytest.mark.process
 def test_a_library_that_finds_no_room_is_no_bug() -> None:
     said = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True)
     assert said.stdout.strip() == FailureClass.OUT_OF_MEMORY.value, said.stderr

@@ -151,6 +151,7 @@ def test_a_damaged_cache_costs_only_time(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("version", ["3.12", "3.13"])
+@pytest.mark.process
 def test_another_python_gives_the_same_digest(version: str) -> None:
     found = shutil.which(f"python{version}")
     if found is None or subprocess.run([found, "-c", ""], capture_output=True).returncode:

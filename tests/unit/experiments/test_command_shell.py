@@ -40,6 +40,7 @@ def alive_after_a_while(pids: list[int]) -> list[psutil.Process]:
     return psutil.wait_procs(processes, timeout=60)[1]
 
 
+@pytest.mark.process
 def test_killed_with_the_process_that_ran_it(tmp_path: Path) -> None:
     """Processes started by the shell end too: a trainer that prints nothing would not notice otherwise."""
     command = f"sleep 300 & echo $$ $! > {tmp_path / 'pids'}; wait"
@@ -60,6 +61,7 @@ class Asked:
         return self._begun.exists()
 
 
+@pytest.mark.process
 def test_the_whole_command_is_asked_to_end(tmp_path: Path) -> None:
     """SIGTERM reaches the trainer, not only its shell."""
     trainer = f"import time; open({str(tmp_path / 'begun')!r}, 'w').close(); time.sleep(300)"
@@ -79,6 +81,7 @@ LEAVING = {  # $! is what is left
 
 
 @pytest.mark.parametrize("command", LEAVING.values(), ids=LEAVING.keys())
+@pytest.mark.process
 def test_what_a_command_has_started_ends_with_it(tmp_path: Path, command: str) -> None:
     command += f" echo $! > pid; while [ ! -s {'pids' if 'pids' in command else 'pid'} ]; do :; done; echo done"
     ended = run_command(command, {"seed": 1}, tmp_path, Asked(tmp_path / "never"))  # type: ignore[arg-type]
@@ -88,6 +91,7 @@ def test_what_a_command_has_started_ends_with_it(tmp_path: Path, command: str) -
 
 
 @pytest.mark.parametrize("command", LEAVING.values(), ids=LEAVING.keys())
+@pytest.mark.process
 def test_what_a_command_has_started_ends_with_the_process_that_ran_it(tmp_path: Path, command: str) -> None:
     command += f" sleep 0.2; cat pids >> pid; echo $! $$ >> {tmp_path / 'pid'}; wait"
     runner = subprocess.Popen([sys.executable, "-c", RUNNER, command], cwd=tmp_path)
@@ -97,6 +101,7 @@ def test_what_a_command_has_started_ends_with_the_process_that_ran_it(tmp_path: 
     assert not alive_after_a_while(pids)
 
 
+@pytest.mark.process
 def test_what_a_command_has_started_is_asked_to_end_with_it(tmp_path: Path) -> None:
     """A process that has left the session and holds the output does not delay the end of a stopped run."""
     command = f"setsid sleep 300 & echo $! > {tmp_path / 'begun'}; sleep 300"
@@ -110,11 +115,13 @@ def test_what_a_command_has_started_is_asked_to_end_with_it(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("command", "how"), [("exit 7", "exit code 7"), ("kill -9 $$", "signal 9"), ("kill $$", "signal 15")]
 )
+@pytest.mark.process
 def test_a_command_that_fails_is_told_as_it_ended(tmp_path: Path, command: str, how: str) -> None:
     with pytest.raises(TrainerFailed, match=f"ended with {how}"):
         run_command(command, {"seed": 1}, tmp_path, Asked(tmp_path / "never"))  # type: ignore[arg-type]
 
 
+@pytest.mark.process
 def test_a_failure_names_the_command_as_it_was_run_and_has_its_traceback(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import sys\nprint(sys.argv[1:])\n{}['rate']\n")
     command = f"{sys.executable} train.py --name {{name}} {{bn:--no-bn}} --seed {{seed}}"

@@ -197,6 +197,7 @@ def test_the_builtin_corpus_takes_no_file_names() -> None:
         resolve(DataConfig(dev=("newstest2013",)))
 
 
+@pytest.mark.process
 def test_planning_imports_neither_torch_nor_sentencepiece() -> None:
     code = (
         "import sys, experiments.data.corpora.parallel\n"

@@ -229,6 +229,7 @@ print(libc.mallinfo2().used - before)
     sys.platform != "linux" or resolve_precision("auto", CPU) == "fp32" or not torch.backends.mkldnn.is_available(),
     reason="needs glibc, and products by oneDNN",
 )
+@pytest.mark.process
 def test_products_of_many_shapes_are_described_once():
     def held(**environment):
         plain = {name: value for name, value in os.environ.items() if name not in ("LRU_CACHE_CAPACITY", "LD_PRELOAD")}

@@ -203,6 +203,7 @@ def test_names_that_are_no_unicode_and_endless_messages_are_told(tmp_path):
     assert len(event["message"]) < LONGEST_TEXT + 100
 
 
+@pytest.mark.process
 def test_a_line_without_an_end_is_one_damaged_line_and_is_not_held_in_memory(tmp_path):
     whole = write(tmp_path, count=1)
     with (tmp_path / FILE).open("ab") as file:

@@ -145,11 +145,13 @@ def read_by_transformers(*paths: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
 
 
+@pytest.mark.process
 def test_transformers_give_the_same_logits(exported):
     read_by_transformers(*(exported / f"{name}.json" for name in ROWS))
 
 
 @pytest.mark.parametrize("units", ["byte", "bpe", "unigram", "char"])
+@pytest.mark.process
 def test_text_becomes_the_same_pieces(units, tmp_path):
     config = run(units, norm="pre")
     attempt = trained(config, tmp_path / "attempt")

@@ -106,6 +106,7 @@ def test_it_looks_again_only_while_a_run_waits(monkeypatch):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.process
 def test_memory_of_a_child_and_of_what_it_has_started_is_counted():
     grow = "import sys; held = bytearray(b'x') * {}; print('ready', flush=True); sys.stdin.read()"
     start = (

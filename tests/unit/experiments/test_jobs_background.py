@@ -100,6 +100,7 @@ def test_close_without_a_run_starts_nothing():
     Background(lambda: 1 / 0).close()
 
 
+@pytest.mark.process
 def test_planning_and_queueing_import_neither_torch_nor_mlflow():
     code = (
         "import sys, experiments.jobs.coordinator.work, experiments.tracking.mlflow; "

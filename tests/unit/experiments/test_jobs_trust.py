@@ -60,6 +60,7 @@ def states(store):
     return [found[f"{number:016x}"] for number in range(len(found))]
 
 
+@pytest.mark.process
 def test_what_this_user_has_queued_runs_also_after_the_store_was_moved(store, as_user, tmp_path):
     as_user("me")
     queue_all(store)
@@ -69,6 +70,7 @@ def test_what_this_user_has_queued_runs_also_after_the_store_was_moved(store, as
     assert states(moved) == [(State.FINISHED, "")] * 3
 
 
+@pytest.mark.process
 def test_what_another_has_queued_waits_with_the_reason_and_does_not_block(store, as_user):
     as_user("they")
     queue_all(store)
@@ -90,6 +92,7 @@ def test_what_another_has_queued_waits_with_the_reason_and_does_not_block(store,
     assert go(store).finished == 1  # held for me, not for them
 
 
+@pytest.mark.process
 def test_asked_for_by_this_user_too_it_runs_as_this_user_asked(store, as_user):
     as_user("they")
     queue = Queue(store.queue_db)
@@ -104,6 +107,7 @@ def test_asked_for_by_this_user_too_it_runs_as_this_user_asked(store, as_user):
 
 
 @pytest.mark.parametrize("change", ["command", "config", "folder", "task"])
+@pytest.mark.process
 def test_a_job_that_was_altered_is_held(store, as_user, change):
     as_user("me")
     queue_all(store, ["command"])
@@ -121,6 +125,7 @@ def test_a_job_that_was_altered_is_held(store, as_user, change):
     assert states(store)[0][0] is State.WAITING and "held" in states(store)[0][1]
 
 
+@pytest.mark.process
 def test_retry_does_not_make_it_ones_own(store, as_user):
     as_user("they")
     queue_all(store, ["command"])
@@ -133,6 +138,7 @@ def test_retry_does_not_make_it_ones_own(store, as_user):
     assert "held" in states(store)[0][1]
 
 
+@pytest.mark.process
 def test_the_key_is_private_and_one_for_processes_that_start_at_once(as_user, tmp_path):
     as_user("me")
     code = "from experiments.jobs.queue import trust; print(trust.sign('x'))"
@@ -154,6 +160,7 @@ def test_who_comes_second_takes_the_first_ones_key(as_user, tmp_path):
     assert len(second) == 32 and second != first and path.read_bytes() == second
 
 
+@pytest.mark.process
 def test_without_a_place_for_a_key_one_process_still_runs_its_own(store, as_user, tmp_path, caplog):
     (tmp_path / "file").write_text("")
     as_user("file")

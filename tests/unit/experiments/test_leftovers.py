@@ -52,6 +52,7 @@ def leave(store: Store, run_id: str) -> set[Path]:
     return set(store.root.rglob("*")) - before
 
 
+@pytest.mark.process
 def test_what_a_killed_process_left_is_swept_by_the_next_coordinator(store: Store) -> None:
     files = set(store.root.rglob("*"))
     assert len(leave(store, RUN)) == 13
@@ -63,6 +64,7 @@ def test_what_a_killed_process_left_is_swept_by_the_next_coordinator(store: Stor
     assert set(store.root.rglob("*")) == files | {store.root / locks.FILE}
 
 
+@pytest.mark.process
 def test_what_a_living_process_makes_or_may_make_is_left_alone(store: Store) -> None:
     left = leave(store, RUN)
     with folder_beside(store.root, ".mlflow-") as living, whole_file(store.root / "result.json") as file:

@@ -43,6 +43,7 @@ def test_a_state_folder_that_is_a_link_to_the_store_is_one_folder(tmp_path: Path
         pass
 
 
+@pytest.mark.process
 def test_asking_who_works_refuses_nobody_who_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locks, "PATIENCE_S", 5.0)
     store, enough = Store.open(tmp_path / "s"), FORK.Event()
@@ -64,6 +65,7 @@ def _ask(store: Store, enough: Event) -> None:
         store.coordinator()
 
 
+@pytest.mark.process
 def test_a_new_store_may_be_opened_by_many_at_once(tmp_path: Path) -> None:
     for number in range(5):
         together, problems = FORK.Barrier(8), FORK.SimpleQueue()

@@ -92,6 +92,7 @@ def burn(seconds: float) -> None:
         pass
 
 
+@pytest.mark.process
 def test_what_processes_below_used_before_the_first_reading_is_not_of_the_run(tmp_path: Path, stat: Path) -> None:
     root = zones(tmp_path / "powercap", {"intel-rapl:0": ("package-0", 0)})
     code = "import time\nwhile time.process_time() < 0.5: pass\nprint(flush=True)\ninput()"
@@ -130,6 +131,7 @@ def test_a_lost_counter_ends_the_measurement(tmp_path: Path, stat: Path) -> None
     assert meter.used(fresh=True).keys() == {"cpu_s"}
 
 
+@pytest.mark.process
 def test_cpu_time_of_processes_below_counts_while_they_run_and_after(stat: Path) -> None:
     meter = Meter(stat=stat)
     before = meter.used(fresh=True)["cpu_s"]
@@ -145,6 +147,7 @@ def test_cpu_time_of_processes_below_counts_while_they_run_and_after(stat: Path)
     assert alive <= ended <= alive + 1.0  # counted once
 
 
+@pytest.mark.process
 def test_the_age_of_a_process_is_the_time_since_its_start() -> None:
     code = "import time; time.sleep(0.3); from experiments.processes.identity import age_s; print(age_s())"
     began = time.monotonic()

@@ -46,6 +46,7 @@ def test_a_function_may_call_its_numbers_as_it_likes(context, tmp_path):
     assert points(tmp_path) == [(3, numbers), (4, {"loss": 1.0})]
 
 
+@pytest.mark.process
 def test_a_command_may_call_its_numbers_as_it_likes(context, tmp_path):
     numbers = {name: float(place) for place, name in enumerate(RESERVED)}
     script = tmp_path / "train.py"

@@ -83,6 +83,7 @@ def attempt(task, folder: Path, does: str, should_stop=lambda: False):
     return events, lambda: task.train(config, context)
 
 
+@pytest.mark.process
 def test_errors_and_ends(tmp_path: Path) -> None:
     task = loaded(tmp_path, HEAD + DOES + BODY)
     with pytest.raises(TrainerFailed, match=r"KeyError.*the user's line.*trainer\.py, line") as failed:
@@ -106,6 +107,7 @@ def test_errors_and_ends(tmp_path: Path) -> None:
     assert int((kept / "state").read_text()) == int(kept.name[5:])
 
 
+@pytest.mark.process
 def test_a_trainer_that_tidies_its_folder_and_calls_facts_like_ours_has_finished(tmp_path: Path) -> None:
     facts = attempt(loaded(tmp_path, HEAD + DOES + BODY), tmp_path, "tidies")[1]()
     assert read_json(tmp_path / "final" / "metrics.json") == {"": {"tidies": 2.5}}
@@ -114,12 +116,14 @@ def test_a_trainer_that_tidies_its_folder_and_calls_facts_like_ours_has_finished
 
 
 @pytest.mark.parametrize("name", ["model", "reports", "ablations", "experiments.training"])
+@pytest.mark.process
 def test_no_package_of_this_program_is_there(tmp_path: Path, name: str) -> None:
     with pytest.raises(UserError, match="A trainer has a process of its own") as refused:
         loaded(tmp_path, f"import {name}\n{HEAD}{BODY}")
     assert "trainer.py, line 1" in str(refused.value) and f"import {name}" in str(refused.value)
 
 
+@pytest.mark.process
 def test_old_imports_go_on_beside_a_folder_called_experiments(tmp_path: Path) -> None:
     (tmp_path / "experiments").mkdir()
     (tmp_path / "experiments" / "mine.py").write_text("x = 1\n")
@@ -128,6 +132,7 @@ def test_old_imports_go_on_beside_a_folder_called_experiments(tmp_path: Path) ->
     assert loaded(tmp_path, old + BODY).columns[0].key == "a_test"
 
 
+@pytest.mark.process
 def test_another_interpreter(tmp_path: Path) -> None:
     """Relative to the study's folder; its versions are recorded; what cannot run a trainer is refused."""
     (tmp_path / "env").mkdir()
@@ -166,6 +171,7 @@ def test_the_client_is_of_python_3_8_and_of_its_library_alone() -> None:
             assert {name.partition(".")[0] for name in names} <= {*sys.stdlib_module_names, "ablations_task"}
 
 
+@pytest.mark.process
 def test_a_refused_setting_and_a_failing_function_name_the_users_line(tmp_path: Path) -> None:
     checks = HEAD.replace(
         'does: str = "nothing"\n', 'does: str = "nothing"\n    def __post_init__(self):\n        {}[self.does]\n'
@@ -205,6 +211,7 @@ def TASK(settings, context):
 """
 
 
+@pytest.mark.process
 def test_runs_have_the_names_that_earlier_versions_gave_them(tmp_path: Path) -> None:
     """Made when a function was imported into this program's process: defaults and values of every kind of setting."""
     kind = loaded(tmp_path, NAMED, "t_task").config_type

@@ -74,6 +74,7 @@ def planned(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[str], P
     return make
 
 
+@pytest.mark.process
 def test_files_that_stay_as_they_are(planned: Callable[[str], Planned]) -> None:
     attempt = planned("")
     assert attempt.end() == (ChildExit.FINISHED, "")
@@ -93,6 +94,7 @@ def _remove(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("change", "name"), [(_edit, "a.csv"), (_add, "c.csv"), (_remove, "1-b.csv")])
+@pytest.mark.process
 def test_a_change_before_the_start_is_refused(
     planned: Callable[[str], Planned], change: Callable[[Path], None], name: str
 ) -> None:
@@ -104,6 +106,7 @@ def test_a_change_before_the_start_is_refused(
 
 
 @pytest.mark.parametrize("name", ["a.csv", "c.csv"])
+@pytest.mark.process
 def test_a_change_while_it_trains_leaves_no_result(planned: Callable[[str], Planned], name: str) -> None:
     attempt = planned(name)
     code, message = attempt.end()

@@ -171,6 +171,7 @@ def test_the_digest_is_of_contents_not_of_places(project, tmp_path_factory):
     assert code_digest(sources_of(other / "train.py", other, "train")) != one
 
 
+@pytest.mark.process
 def test_two_studies_may_call_their_modules_alike(tmp_path):
     text = (
         "from dataclasses import dataclass\nfrom experiments.tasks.own.function import column, task\n@dataclass\n"
@@ -242,6 +243,7 @@ def test_no_metrics_are_said(lines, tmp_path):
         read_metrics(Ended(lines, False), tmp_path / "none", "python train.py")
 
 
+@pytest.mark.process
 def test_placeholders_are_quoted_once_and_other_braces_left_alone():
     values = {"name": "it's; rm -rf /", "rate": 0.1, "flag": True, "optimizer.rate": 2, "sizes": [1, 2]}
     command = "run {name} {rate} {flag} {optimizer.rate} {sizes} {other} '{\"json\": 1}' ${HOME}"
@@ -273,6 +275,7 @@ HOSTILE = "$(touch OWNED) `touch OWNED` ; touch OWNED # ' \" \\ \n* ${HOME} && t
         "printf '%s|' \"$((1<<2))\" {a}",
     ],
 )
+@pytest.mark.process
 def test_no_value_is_read_as_code(tmp_path, command):
     refuse_quoted(command)
     text, variables = filled(command, {"a": HOSTILE})
@@ -297,6 +300,7 @@ def test_no_value_is_read_as_code(tmp_path, command):
         ('sh -c "train {a}"', "double quotes"),
     ],
 )
+@pytest.mark.process
 def test_a_quoted_placeholder_is_refused_and_executes_nothing_even_so(tmp_path, command, place):
     with pytest.raises(UserError, match=f"inside {place}"):
         load_task("command").with_settings({"command": command, "a": "x"})
@@ -320,6 +324,7 @@ def test_a_quoted_placeholder_is_refused_and_executes_nothing_even_so(tmp_path, 
         ("{x.bn:--bn=1|--bn=0}", "--bn=1", "--bn=0"),
     ],
 )
+@pytest.mark.process
 def test_a_flag_stands_where_its_setting_says(placeholder, true, false):
     name = placeholder[1:].partition(":")[0]
     for value, words in ((True, true), (False, false)):

@@ -11,6 +11,7 @@ from experiments.processes import identity as process
 from experiments.processes.identity import identify, is_alive
 
 
+@pytest.mark.process
 def test_this_process_lives_and_an_ended_one_does_not_even_before_it_is_waited_for() -> None:
     assert is_alive(identify(os.getpid()))
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)

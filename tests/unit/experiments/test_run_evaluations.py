@@ -78,6 +78,7 @@ def _attempt(folder: Path, module: str, trainer: str) -> tuple[Path, list[dict[s
     ("returned", "cls", "words"),
     [('{"loss": 2.0}', "user_error", "did not return it"), ('{"accuracy": 1e999}', "diverged", "accuracy = inf")],
 )
+@pytest.mark.process
 def test_one_that_fails_is_the_attempts_failure_and_the_others_are_made(
     returned: str, cls: str, words: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -92,6 +93,7 @@ def test_one_that_fails_is_the_attempts_failure_and_the_others_are_made(
     assert made == {item["eval_id"] for item in asked if item["set"] != "b"}
 
 
+@pytest.mark.process
 def test_code_that_is_edited_while_it_trains_is_recorded_as_it_was_at_the_start(tmp_path: Path) -> None:
     folder, [item] = _attempt(tmp_path, "edits_itself", EDITS_ITSELF)
     before = code_digest([str(tmp_path / "edits_itself.py")])

@@ -50,6 +50,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.process
 def test_settings_of_another_run_are_refused(attempt, name):
     code, last, folder = attempt(CHANGES[name])
     assert code == ChildExit.FAILED
@@ -58,6 +59,7 @@ def test_settings_of_another_run_are_refused(attempt, name):
     assert not (folder / "result.json").exists()
 
 
+@pytest.mark.process
 def test_what_does_not_enter_the_identity_is_free(attempt):
     def elsewhere(spec):
         spec["config"]["data"]["corpus"] = "/moved/corpus"

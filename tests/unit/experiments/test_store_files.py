@@ -144,6 +144,7 @@ def test_an_empty_file_is_no_queue(tmp_path, create):
         Queue(tmp_path / "queue.db", create=create)
 
 
+@pytest.mark.process
 def test_a_childs_environment_does_not_stay_in_the_store(tmp_path):
     write = "import os; open('said', 'w').write(os.environ['TOKEN'])"
     launch = Launch([sys.executable, "-c", write], {"TOKEN": "s3cret"}, tmp_path / "log.txt", Slot("cpu.0", "cpu"))

@@ -51,6 +51,7 @@ print(before - _resident_pages())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.process
 def test_free_places_between_those_in_use_are_given_back():
     done = subprocess.run([sys.executable, "-c", FRAGMENTED], capture_output=True, check=True, text=True)
     assert int(done.stdout) * 4096 > 0.8 * 200 * 500_000

@@ -77,6 +77,7 @@ def copy(small, tmp_path) -> Made:
     return small["ensembles"].copied(tmp_path / "copy")
 
 
+@pytest.mark.process
 def test_without_a_member_there_is_no_number_and_a_note_names_it(copy):
     before = copy.table()
     shutil.rmtree(copy.store / "runs" / runs(copy)["base:2"])
@@ -92,6 +93,7 @@ def test_without_a_member_there_is_no_number_and_a_note_names_it(copy):
     assert not said(copy.table(), "has no number")
 
 
+@pytest.mark.process
 def test_a_member_that_did_not_finish_fails_the_ensemble_and_is_named(copy):
     named = runs(copy)
     for name in ("base:2", "pair"):
@@ -110,6 +112,7 @@ def test_a_member_that_did_not_finish_fails_the_ensemble_and_is_named(copy):
     assert copy.rows()["pair"].state == "finished" and not said(copy.table(), "has no number")
 
 
+@pytest.mark.process
 def test_members_that_kept_too_few_checkpoints_are_trained_again(copy):
     """Their own scores stay, as the weights come out the same."""
     about = """
@@ -163,6 +166,7 @@ def test_the_members_are_planned_when_their_row_is_not_selected(small):
 
 
 @no_int8
+@pytest.mark.process
 def test_an_ensemble_decodes_in_8_bits(small, tmp_path):
     made = small["ensembles"].copied(tmp_path / "other")
     text = (

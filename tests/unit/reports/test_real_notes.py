@@ -103,6 +103,7 @@ def test_a_row_in_another_precision_is_warned_of(small):
 
 
 @no_int8
+@pytest.mark.process
 def test_a_row_that_is_evaluated_in_8_bits_is_named(small, tmp_path):
     made = small["translation"].copied(tmp_path / "other")
     before = {s.eval_id for s in made.table(rows="base").rows[0].outcomes[0].scored.values()}
@@ -123,6 +124,7 @@ def test_a_row_that_is_evaluated_in_8_bits_is_named(small, tmp_path):
     assert base_ppl != its_ppl == pytest.approx(base_ppl, rel=0.05)
 
 
+@pytest.mark.process
 def test_a_perplexity_over_other_pieces_is_not_compared(small, tmp_path):
     made = small["translation"].copied(tmp_path / "other")
     made.study.write_text(made.study.read_text() + '\n[[variation]]\nkey = "pieces"\nset = {data.vocab_size = 140}\n')
@@ -343,6 +345,7 @@ def test_counts_of_many_pairs_are_the_sum_over_each():
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.process
 def test_the_page_and_the_view_are_made_for_every_task(small, kind):
     chosen, table = small[kind].chosen(), small[kind].table()
     files = view(chosen, chosen.plan, table).files

@@ -104,6 +104,7 @@ def test_its_notes_and_changes_follow_its_declaration(speech: Made) -> None:
     assert table.rows[1].measures["surprise_test"].change == pytest.approx(0.5 - 0.3)  # ln(e^0.5) - ln(e^0.3)
 
 
+@pytest.mark.process
 def test_a_score_that_its_counts_do_not_give_is_left_out(speech: Made, tmp_path: Path) -> None:
     made = speech.copied(tmp_path / "wrong")
     made.study.write_text(STUDY + '\n[[variation]]\nkey = "wrong"\nset = {returned = 1.1}\n')

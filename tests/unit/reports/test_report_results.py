@@ -67,6 +67,7 @@ def test_a_score_without_its_training_is_not_measured(bench):
     assert collect(bench.plan(), bench.store)[0].measured("dev", "bleu") is None
 
 
+@pytest.mark.process
 def test_reports_start_without_torch_mlflow_or_pandas():
     code = "import sys, json, reports.table.build, reports.render.formats; print(json.dumps(sorted(sys.modules)))"
     loaded = json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)

@@ -53,6 +53,7 @@ def run_ids(table: Any) -> set[str]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.process
 def test_a_table_costs_what_the_events_of_its_attempts_say(small, kind):
     table = small[kind].table()
     mine = [one for one in by_hand(small[kind].store) if one["run"] in run_ids(table)]
@@ -71,12 +72,14 @@ def test_a_table_costs_what_the_events_of_its_attempts_say(small, kind):
     assert all(f"- **{row.key}**: " in as_markdown(table) for row in table.rows)
 
 
+@pytest.mark.process
 def test_chosen_rows_alone_are_counted(small):
     whole, one = (small["own"].table(rows=rows).spent for rows in (None, "without"))
     assert whole is not None and one is not None
     assert one.rows == {"without-bias": whole.rows["without-bias"]} and one.total != whole.total
 
 
+@pytest.mark.process
 def test_a_run_of_two_rows_is_counted_in_the_first_and_one_of_two_tables_in_each(small):
     table, other = small["ensembles"].table(), small["translation"].table()
     assert table.spent is not None and other.spent is not None
@@ -87,6 +90,7 @@ def test_a_run_of_two_rows_is_counted_in_the_first_and_one_of_two_tables_in_each
     assert alone is not None and alone.total.runs == 2  # the ensemble and its member
 
 
+@pytest.mark.process
 def test_a_comparison_costs_its_row_and_its_base(small):
     table = small["own"].table()
     spent = table.spent
@@ -115,6 +119,7 @@ ATTEMPTS = st.builds(
 
 @settings(deadline=None, max_examples=25)
 @given(data=st.data(), kind=st.sampled_from(["ensembles", "own", "translation"]))
+@pytest.mark.process
 def test_each_attempt_is_counted_once_whatever_is_shared_and_tuned(small, data, kind):
     """Table = rows + tuning; runs may be shared by rows, trials by searches, and a trial may be a run of the table."""
     table, plan = TABLES.setdefault(kind, (small[kind].table(), small[kind].chosen().plan))
@@ -151,6 +156,7 @@ def close(one: Amounts, other: Amounts) -> bool:
     return all(value == pytest.approx(vars(other)[name], abs=1e-3) for name, value in vars(one).items())
 
 
+@pytest.mark.process
 def test_energy_is_printed_of_what_was_measured(small):
     table = small["own"].table()
     plan, store = small["own"].chosen().plan, Store.open(small["own"].store, create=False)
