@@ -64,11 +64,6 @@ class EncoderDecoder(Network):
         self.decoder = Stack(config, "decoder")
 
     @property
-    def source_embedding(self) -> Embedding:
-        """The embedding of source pieces; the target's if the vocabulary is shared."""
-        return self._embedding(self._roles[0])
-
-    @property
     def target_embedding(self) -> Embedding:
         """The embedding of target pieces, also the softmax's matrix unless nothing is tied."""
         return self._embedding(self._roles[1])

@@ -21,13 +21,10 @@ MARK = "*"  # of a tested difference
 Layout = list[tuple[Head, Callable[[Row], Cell]]]
 
 
-def lay_out(table: Table) -> Grid:
-    """Every column as in the paper: what varies, then each metric with its change and the paper's, params, n."""
-    return arranged(table, layout_of(table))
-
-
 def layout_of(table: Table, costs: Sequence[Cost] | None = None) -> Layout:
-    """Every column that the table has, with what makes a row's cell in it. `costs`: in other units."""
+    """Every column that the table has, as in the paper, with what makes a row's cell in it: what varies, each metric
+    with its change and the paper's, params, n. `costs`: in other units.
+    """
     rows = in_order(table)
     layout: Layout = []
     if any(row.group and row.group != row.key for row in rows):

@@ -76,13 +76,11 @@ def detectable(of: Family, n: int) -> float:
     return _solve(lambda shift: POWER - _marked(of, limit, shift), 0.0, 400.0) * of.error(n)
 
 
-def power(of: Family, n: int, difference: float) -> float:
-    """The probability that a row of `n` values with this true difference is marked."""
-    return _marked(of, of.critical(), abs(difference) / of.error(n))
-
-
 def _marked(of: Family, limit: float, shift: float) -> float:
-    """The same by the difference over its standard error, whose estimate has a noncentral t distribution."""
+    """The probability that a row is marked, by its true difference over the standard error (`shift`).
+
+    The estimate of that has a noncentral t distribution.
+    """
     from scipy.special import nctdtr
 
     above, below = (float(nctdtr(of.freedom, shift, t)) for t in (limit, -limit))

@@ -3,7 +3,7 @@
 import hashlib
 import itertools
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.data.corpora.algorithmic.generate import generate
-from experiments.data.corpora.algorithmic.settings import ALGORITHMS, AlgorithmicData
+from experiments.data.corpora.algorithmic.settings import AlgorithmicData
 from experiments.errors import UserError
 from experiments.evaluation.score.counts import exact, pieces
 from experiments.evaluation.score.exact import score_exact
@@ -19,6 +19,7 @@ from experiments.identity import run_identity
 from experiments.tasks.algorithmic import TASK
 from experiments.tasks.algorithmic_config import AlgorithmicConfig
 
+ALGORITHMS = get_args(AlgorithmicData.model_fields["algorithm"].annotation)
 SETS = ("train", "dev", "21-30", "31-40", "41-60")
 LENGTHS = {"train": (5, 20), "dev": (5, 20), "21-30": (21, 30), "31-40": (31, 40), "41-60": (41, 60)}
 

@@ -40,7 +40,7 @@ def test_entropy_is_its_formula_over_the_real_pieces(side):
         (batch.source, batch.source) if side == "encoder" else (batch.target_input, batch.target_output)
     )
     stack = getattr(model, side)
-    x_BTD = stack.positions(model.source_embedding(text_BT))
+    x_BTD = stack.positions(model.target_embedding(text_BT))
     found = []
     for x_TD, label_T in zip(x_BTD, labels_BT, strict=True):
         length = int((label_T != 0).sum())

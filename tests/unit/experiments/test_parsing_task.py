@@ -41,8 +41,8 @@ def test_it_is_built_in_and_defaults_are_the_papers() -> None:
 def test_the_model_has_a_vocabulary_for_each_side() -> None:
     config = ParsingConfig()
     model = build_model(config.model, *TASK.vocab_sizes(config), device="meta")
-    assert (model.vocab_size, model.source_embedding.vocab_size) == (512, 16000)
-    filling = sum(e.weight.shape[0] - e.vocab_size for e in (model.source_embedding, model.target_embedding))
+    assert (model.vocab_size, model.embeddings["source"].vocab_size) == (512, 16000)
+    filling = sum(e.weight.shape[0] - e.vocab_size for e in model.embeddings.values())
     counted = sum(p.numel() for p in model.parameters()) - filling * config.model.d_model
     assert TASK.num_params(config) == counted
     with pytest.raises(ValueError, match="one size"):

@@ -156,7 +156,7 @@ def test_attention_maps_are_the_weights_that_the_model_averages_with(translator:
     layer = translator.model.encoder.layers[0].self_attention
     ids = torch.tensor([[*translator.source_tokenizer.encode(LINES[0]), 2]])
     with torch.inference_mode():
-        x = translator.model.encoder.positions(translator.model.source_embedding(ids))
+        x = translator.model.encoder.positions(translator.model.target_embedding(ids))
         _, _, values = layer.project(x, 0, x.shape[1])
         weights = torch.tensor(found["maps"]["encoder"][0])[None]
         output = layer.output((weights @ values).transpose(1, 2).flatten(2))

@@ -53,7 +53,8 @@ def test_a_plan_knows_the_model_that_the_prepared_text_gives(
     tokenizers = prepared(settings, tmp_path / "store").tokenizers
     assert (source, target) == tuple(tokenizer.vocab_size for tokenizer in tokenizers)
     model = build_model(settings.model, target, source, device="meta")
-    assert (model.vocab_size, model.source_embedding.vocab_size) == (target, source)
+    read = model.embeddings["shared" if shared else "source"]
+    assert (model.vocab_size, read.vocab_size) == (target, source)
 
 
 @pytest.mark.parametrize("units", UNITS)

@@ -43,7 +43,7 @@ def test_embeddings_are_normal(wide):
     for weight in (wide.output_weight[:1000], wide.encoder.positions.weight):
         assert weight.std().item() == pytest.approx(512**-0.5, rel=0.01)
         assert weight.mean().item() == pytest.approx(0, abs=1e-3)
-    embedded = wide.source_embedding(torch.arange(1000))
+    embedded = wide.target_embedding(torch.arange(1000))
     assert embedded.var().item() == pytest.approx(1, rel=0.02)  # only after the product with √d_model
     torch.testing.assert_close(embedded, wide.output_weight[:1000] * math.sqrt(512))
 
@@ -100,10 +100,10 @@ def test_the_softmax_is_one_over_all_pieces():
 
 def test_shared_vocabulary_is_one_matrix(small_model):
     model = small_model()
-    assert model.source_embedding.weight is model.target_embedding.weight
+    assert list(model.embeddings) == ["shared"]
     assert model.output_weight is model.target_embedding.weight
     separate = small_model(shared_vocabulary=False)
-    assert separate.source_embedding.weight is not separate.target_embedding.weight
+    assert sorted(separate.embeddings) == ["source", "target"]
     assert separate.output_weight is separate.target_embedding.weight
 
 
@@ -112,7 +112,7 @@ def test_copies_stay_tied(small_model, shared):
     model = small_model(shared_vocabulary=shared)
     twin = copy.deepcopy(model)
     assert twin.output_weight is twin.target_embedding.weight is not model.output_weight
-    assert (twin.source_embedding is twin.target_embedding) == shared
+    assert len(twin.embeddings) == (1 if shared else 2)
     source = torch.randint(20, (2, 5))
     assert torch.equal(twin(source, None, source), model(source, None, source))
 

@@ -103,7 +103,7 @@ def test_the_memory_may_contain_the_embeddings():
     both = build_model(config.model_copy(update={"memory_embeddings": True}), 20).double().eval()
     both.load_state_dict(plain.state_dict())
     source_BS = torch.randint(20, (B, S))
-    embedded_BSD = plain.encoder.positions(plain.source_embedding(source_BS))
+    embedded_BSD = plain.encoder.positions(plain.target_embedding(source_BS))
     torch.testing.assert_close(both.encode(source_BS), plain.encode(source_BS) + embedded_BSD, atol=1e-12, rtol=0)
 
 

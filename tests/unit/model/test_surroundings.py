@@ -94,7 +94,7 @@ def test_layers_share_weights_in_the_named_stack_alone(small_config):
 def test_fixed_lengths_of_embeddings(small_config):
     model = build_model(small_config(fixnorm=True), 20)
     pieces = torch.arange(20)
-    torch.testing.assert_close(model.source_embedding(pieces).norm(dim=-1), torch.full((20,), 8**0.5))
+    torch.testing.assert_close(model.target_embedding(pieces).norm(dim=-1), torch.full((20,), 8**0.5))
     torch.testing.assert_close(model.output_weight[:20].norm(dim=-1), torch.ones(20))
 
 

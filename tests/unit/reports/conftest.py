@@ -14,6 +14,8 @@ from experiments.store.results import EvaluationResult, TrainingResult
 from experiments.tasks.base import EvaluationSpec
 from experiments.tasks.columns import Column
 from experiments.tasks.translation import BLEU, PERPLEXITY
+from reports.render.cells import Grid
+from reports.render.grid import arranged, layout_of
 from reports.results.table import Table
 from reports.table.build import build_table
 from tests.stores import made_once
@@ -25,6 +27,11 @@ COLUMNS = (
     Column("bleu", "*", "bleu", "BLEU", "higher", 1, counts=BLEU.counts),
 )
 SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.5.1"
+
+
+def lay_out(table: Table) -> Grid:
+    """Every column of a table."""
+    return arranged(table, layout_of(table))
 
 
 @dataclass

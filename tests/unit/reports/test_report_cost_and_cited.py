@@ -4,13 +4,12 @@ import pytest
 
 from ablations.plan.published import COSTS as PUBLISHED_COSTS
 from reports.render.formats import RENDERERS
-from reports.render.grid import lay_out
 from reports.render.markdown import render
 from reports.results.table import Table
 from reports.table.cost import COSTS, SUSTAINED, sustained
 from reports.table.row_records import record
 from reports.trust.verify import verify
-from tests.unit.reports.conftest import Bench
+from tests.unit.reports.conftest import Bench, lay_out
 
 
 def test_the_papers_own_figures_come_out_of_its_rates() -> None:

@@ -11,12 +11,11 @@ from ablations.study.study import load_study
 from experiments.errors import UserError
 from experiments.tasks.load import load_task
 from reports.render.formats import RENDERERS, render
-from reports.render.grid import lay_out
 from reports.render.numbers import fixed, gap
 from reports.render.text import width
 from reports.results.table import Measure
 from reports.table.build import build_table
-from tests.unit.reports.conftest import FakeStore
+from tests.unit.reports.conftest import FakeStore, lay_out
 
 
 def shown(table, head):

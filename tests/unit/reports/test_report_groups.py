@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from ablations.study.study import Study
-from reports.render.grid import lay_out
 from reports.statistics import dunnett
-from tests.unit.reports.conftest import Bench
+from tests.unit.reports.conftest import Bench, lay_out
 
 SHALLOW = {"post": [(5.0, 20.0), (5.2, 20.4), (5.1, 20.9)], "pre": [(5.1, 20.3), (5.0, 20.6), (5.2, 20.2)]}
 DEEP = {"post": [(90.0, 0.0), (80.0, 0.1), (85.0, 0.0)], "pre": [(5.0, 21.0), (5.1, 24.0), (4.9, 22.5)]}

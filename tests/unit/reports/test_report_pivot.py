@@ -9,10 +9,9 @@ from ablations.study.study import Study
 from ablations.study.table_choices import Choices
 from reports.render.cells import Cell, Grid, Line
 from reports.render.formats import RENDERERS
-from reports.render.grid import lay_out
 from reports.results.table import Table
 from reports.trust.verify import verify
-from tests.unit.reports.conftest import Bench
+from tests.unit.reports.conftest import Bench, lay_out
 
 PIVOT = {"en-de": "EN-DE", "en-fr": "EN-FR"}
 CITED = [

@@ -7,7 +7,6 @@ from pydantic import AfterValidator, Field, model_validator
 
 from experiments.config import DataConfig, Names
 
-ALGORITHMS = ("copy", "reverse", "sort", "recall", "dyck")
 LONGEST = 10_000  # symbols of a line
 
 
