@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from experiments.events.event_log import read_events
 from experiments.identity import run_identity
 from experiments.processes.identity import identify
