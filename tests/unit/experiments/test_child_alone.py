@@ -17,8 +17,6 @@ from experiments.tasks.load import load_task
 TRAINER = """
 import time
 from dataclasses import dataclass
-
-import pytest
 from experiments.tasks.own.function import column, task
 
 @dataclass
