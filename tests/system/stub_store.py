@@ -92,7 +92,7 @@ def in_thread(store, *jobs, **more):
     return thread
 
 
-def wait_for(condition, patience_s=60.0):
+def wait_for(condition, patience_s=300.0):
     until = time.monotonic() + patience_s
     while not condition():
         assert time.monotonic() < until, "it did not come to that"

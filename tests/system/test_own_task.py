@@ -169,7 +169,7 @@ def started(store: Path, kind: str) -> list[dict[str, object]]:
     return [event for event in map(json.loads, lines) if event["kind"] == kind]
 
 
-def wait_for(condition, patience_s: float = 60.0) -> None:
+def wait_for(condition, patience_s: float = 300.0) -> None:
     until = time.monotonic() + patience_s
     while not condition():
         assert time.monotonic() < until

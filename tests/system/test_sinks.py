@@ -183,7 +183,7 @@ def test_a_bad_sink_harms_no_run(
     begun = time.monotonic()
     background = Background(Bad, interval_s=0.2, patience_s=0, name="tensorboard", rebuild="ablations rebuild --sink x")
     summary = work(store, parse_slots("cpu:1"), load_task, engine=LocalEngine(LIGHT), sinks=[background])
-    assert (summary.finished, summary.failed) == (2, 0) and time.monotonic() - begun < 120
+    assert (summary.finished, summary.failed) == (2, 0) and time.monotonic() - begun < 500
     assert "tensorboard could not be written; the runs continue" in caplog.text and said in caplog.text
     printed = json.loads(cli("report", walk / "walk.toml", "--store", walk / "runs", "--json").stdout)
     assert printed[0]["loss_test"] == 0.75

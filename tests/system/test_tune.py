@@ -167,7 +167,7 @@ def kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def wait_for(condition, patience_s: float = 120.0) -> None:
+def wait_for(condition, patience_s: float = 300.0) -> None:
     until = time.monotonic() + patience_s
     while not condition():
         assert time.monotonic() < until

@@ -1,7 +1,6 @@
 """Designs: their rows, which differ only as declared, and refusals."""
 
 import math
-import time
 
 import pytest
 from typer.testing import CliRunner
@@ -103,10 +102,8 @@ def test_over_ten_thousand_rows_are_asked_for_before_they_are_written_out(tmp_pa
     path.write_text(
         f'name = "l"\ntitle = "L"\n[[variation]]\nkey = "g"\ngrid = {{a = {values}, b = {values}, c = {values}}}\n'
     )
-    began = time.monotonic()
     message = mistake(load_study, str(path))
     assert "1,000,000,000 rows" in message and "--yes" in message and '"g"' in message
-    assert time.monotonic() - began < 5
 
 
 def test_ten_thousand_and_one_rows_on_demand(tmp_path, mistake):

@@ -1,6 +1,7 @@
 """A copy of an attempt's spec can be run again by hand, after its coordinator has ended."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ from experiments.store.sealed import write_json
 from experiments.tasks.load import load_task
 
 TRAINER = """
-import time
+import os, time
 from dataclasses import dataclass
 from experiments.tasks.own.function import column, task
 
@@ -25,7 +26,7 @@ class Settings:
 
 @task(Settings, columns=[column("accuracy", "accuracy")])
 def TASK(settings, context):
-    end = time.monotonic() + 2.0  # four times the interval at which a child looks for its coordinator
+    end = time.monotonic() + float(os.environ["FOR_S"])
     while time.monotonic() < end and not context.should_stop():
         time.sleep(0.05)
     (context.folder / "asked_to_stop").write_text(str(context.should_stop()))
@@ -50,12 +51,13 @@ def test_alone_a_copied_spec_runs_to_its_end(tmp_path: Path) -> None:
     }  # fmt: skip
     write_json(folder / "spec.json", spec)
     asked = {}
-    for options in ([], ["--alone"]):
+    # A child looks for its coordinator every half second.
+    for options, for_s in (([], "100"), (["--alone"], "2")):
         copy = tmp_path / f"copy{len(options)}"
         copy.mkdir()
         (copy / "spec.json").write_bytes((folder / "spec.json").read_bytes())
         command = [sys.executable, "-m", "experiments.child.run", *options, str(copy / "spec.json")]
-        assert subprocess.run(command, check=False, timeout=60).returncode == 0
+        assert subprocess.run(command, env={**os.environ, "FOR_S": for_s}, check=False).returncode == 0
         assert read_events(copy)[-1]["kind"] == "finished"
         [said] = copy.rglob("asked_to_stop")
         asked[len(options)] = said.read_text()

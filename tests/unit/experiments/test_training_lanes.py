@@ -67,7 +67,7 @@ def test_in_any_architecture_a_resume_repeats_every_bit(tmp_path, seed, lanes):
 def test_lanes_draw_other_bits_than_each_other_and_the_same_ones_again():
     model = torch.nn.Linear(4, 4)
     lanes = Lanes(model, 2, 2)
-    both_at_work = threading.Barrier(2, timeout=10)
+    both_at_work = threading.Barrier(2, timeout=120)
 
     def loss_of(size):
         drawn = dropout(torch.ones(size), 0.5)
