@@ -21,6 +21,7 @@ from experiments.errors import Damaged, UserError
 from experiments.store.sealed import read_json, write_json
 
 BLOCK = 1 << 20  # bytes per read
+LONGEST_LINE = 1 << 20  # characters; a longer line is no sentence, and its pieces would need more memory than there is
 RECENT_S = 2.0  # a file changed so recently may change again without a new time stamp: not remembered
 
 
@@ -93,12 +94,12 @@ class _Hashed(io.RawIOBase):
 def inspect(path: Path, *, raw: bool = False) -> FileFacts:
     """Hash, count and check a file in one pass of bounded memory.
 
-    raw: it may hold any bytes. Raises UserError if it cannot be read, is empty, or is not UTF-8 (with the line's
-    number).
+    raw: it may hold any bytes. Raises UserError if it cannot be read, is empty, is not UTF-8 (with the line's number),
+    or has other line ends.
     """
     content = hashlib.sha256()
     decoder = codecs.getincrementaldecoder("utf-8")()
-    newlines = 0
+    newlines = returns = 0
     last = b""
     with _explained(path), _open_bytes(path) as file:
         while block := file.read(BLOCK):
@@ -106,11 +107,17 @@ def inspect(path: Path, *, raw: bool = False) -> FileFacts:
                 _check_utf8(path, decoder, block, newlines)
             content.update(block)
             newlines += block.count(b"\n")
+            returns += block.count(b"\r")
             last = block[-1:]
     if not raw:
         _check_utf8(path, decoder, b"", newlines)
     if not last:
         raise UserError(f"{path} is empty. Put one sentence on each line, or leave the file out.")
+    if returns > 1 and not newlines and not raw:
+        raise UserError(
+            f"{path} has no line end but carriage returns ({returns:,}), and would be one line. Convert them, for "
+            "instance with `tr '\\r' '\\n'`."
+        )
     return FileFacts(content.hexdigest(), newlines + (last != b"\n"))
 
 

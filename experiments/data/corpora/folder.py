@@ -50,7 +50,7 @@ def find(folder: Path, data: DataConfig) -> Found:
         *sides,
         train=tuple(_pair(folder, name, sides, "data.train") for name in data.train or ("train",)),
         dev=tuple(_pair(folder, name, sides, "data.dev") for name in dev_names),
-        tests={_test_key(name): (_pair(folder, name, sides, "data.test"),) for name in test_names},
+        tests={key: (_pair(folder, name, sides, "data.test"),) for key, name in named_sets(test_names).items()},
     )
 
 
@@ -130,11 +130,16 @@ def _test_names(folder: Path, sides: tuple[str, str]) -> list[str]:
     return list(names)
 
 
-def _test_key(name: str) -> str:
-    key = Path(name).name
-    if key in ("dev", "train"):
-        raise UserError(f'data.test names "{name}", but "{key}" is the name of another set. Rename the files.')
-    return key
+def named_sets(names: Sequence[str]) -> dict[str, str]:
+    """Each test set's own name → what `data.test` calls it. Raises UserError for two sets of one name."""
+    found: dict[str, str] = {}
+    for name in names:
+        key = Path(name).name
+        if key in ("dev", "train"):
+            raise UserError(f'data.test names "{name}", but "{key}" is the name of another set. Rename the files.')
+        if found.setdefault(key, name) != name:
+            raise UserError(f"data.test: {found[key]} and {name} are both the set {key}. Rename the files of one.")
+    return found
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from typing import Literal, Self
 
 from experiments.config import DataConfig
 from experiments.data.builtin.generate import generate, recipe_digest
-from experiments.data.corpora.files import FileFacts, FilePair, Fingerprints, read_lines
+from experiments.data.corpora.files import LONGEST_LINE, FileFacts, FilePair, Fingerprints, read_lines
 from experiments.data.corpora.folder import find
 from experiments.errors import UserError
 from experiments.identity import digest
@@ -38,7 +38,10 @@ class Corpus:
         return {"train": self.train, "dev": self.dev}.get(set_name) or self.tests[set_name]
 
     def read_pairs(self, set_name: str) -> Iterator[tuple[str, str]]:
-        """The (source, target) lines of "train", "dev" or a test set, one at a time."""
+        """The (source, target) lines of "train", "dev" or a test set, one at a time.
+
+        Raises UserError for files that changed, and for a line of an evaluated set that is no sentence.
+        """
         if self.kind == "builtin":
             pairs = generate(set_name, self.builtin_pairs)
             yield from pairs if self.source == "en" else ((t, s) for s, t in pairs)
@@ -51,6 +54,12 @@ class Corpus:
                     raise UserError(
                         f"{ended} ends at line {number - 1} but its other side continues: they were changed "
                         "while they were read. Run it again when they are complete."
+                    )
+                if set_name != "train" and max(len(source), len(target)) > LONGEST_LINE:
+                    place, line = max(((pair.source, source), (pair.target, target)), key=lambda side: len(side[1]))
+                    raise UserError(
+                        f"{place}, line {number} has {len(line):,} characters, more than a sentence has. Split it, or "
+                        "leave the pair out."
                     )
                 yield source, target
 

@@ -5,6 +5,7 @@
                /sets/<name>-<set digest>/      an evaluated set: pieces, source.txt, target.txt, facts.json
 """
 
+import glob
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -93,7 +94,7 @@ class EncodedCorpus:
 
     def set_digests(self, name: str) -> list[str]:
         """Digests of the prepared sets with this name; one, unless the set's files have changed."""
-        places = (self.folder / "sets").glob(f"{name}-{'[0-9a-f]' * 16}")
+        places = (self.folder / "sets").glob(f"{glob.escape(name)}-{'[0-9a-f]' * 16}")
         return sorted(place.name.removeprefix(f"{name}-") for place in places)
 
     def set(self, name: str, set_digest: str | None = None) -> EncodedSet:

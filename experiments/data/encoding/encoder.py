@@ -9,11 +9,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from experiments.data.corpora.files import LONGEST_LINE
 from experiments.data.encoding.pairs import SIDES, SideWriter, piece_dtype
 from experiments.data.encoding.tokenizer import UNK_ID, Tokenizer
 from experiments.data.prefetch import prefetch
 
 CHUNK = 16_384  # pairs per chunk
+PIECE = 16  # characters of SentencePiece's longest piece
 
 Pair = tuple[str, str]
 Item = TypeVar("Item")
@@ -28,7 +30,8 @@ def chunks(items: Iterable[Item], size: int = CHUNK) -> Iterator[list[Item]]:
 
 @dataclass(frozen=True)
 class _Chunk:
-    read: int  # pairs, those with an empty side too
+    read: int  # pairs, those with an empty side or one that is no sentence too
+    over_long: int  # pairs with a side that is no sentence
     texts: list[list[str]]  # by side
     lines: list[list[list[int]]]  # by side: the pieces of each
 
@@ -60,19 +63,23 @@ class Encoder:
                 self._write(chunk)
 
     def _encode(self, pairs: Sequence[Pair]) -> _Chunk:
-        read = len(pairs)
+        read, over_long = len(pairs), 0
         if self._max_pieces:
             pairs = [pair for pair in pairs if pair[0].strip() and pair[1].strip()]
+            longest = max(LONGEST_LINE, PIECE * self._max_pieces)  # of more characters none fits
+            over_long = sum(max(map(len, pair)) > longest for pair in pairs)
+            pairs = [pair for pair in pairs if max(map(len, pair)) <= longest] if over_long else pairs
         texts = [[pair[side] for pair in pairs] for side in (0, 1)]
         lines = [
             tokenizer.encode_batch(text, self._threads) for tokenizer, text in zip(self._tokenizers, texts, strict=True)
         ]
-        return _Chunk(read, texts, lines)
+        return _Chunk(read, over_long, texts, lines)
 
     def _write(self, chunk: _Chunk) -> None:
         texts, lines = chunk.texts, chunk.lines
         self.pairs += chunk.read
-        self.dropped_empty += chunk.read - len(lines[0])
+        self.dropped_empty += chunk.read - chunk.over_long - len(lines[0])
+        self.dropped_long += chunk.over_long
         if self._max_pieces:
             longest = self._max_pieces - 1  # EOS is added when batches are made
             fits = [len(s) <= longest and len(t) <= longest for s, t in zip(*lines, strict=True)]

@@ -4,6 +4,7 @@
 Everything is streamed; memory is that of the tokenizer's sample and of the evaluated sets' lines.
 """
 
+import glob
 import os
 from collections.abc import Iterator
 from functools import cached_property
@@ -14,7 +15,6 @@ from typing import Any
 from experiments.data.corpora.text.corpus import Line, TextCorpus
 from experiments.data.corpora.text.settings import TextData
 from experiments.data.encoding.encoded import check_files, read_checked
-from experiments.data.encoding.encoder import chunks
 from experiments.data.encoding.pairs import piece_dtype
 from experiments.data.encoding.prepare import Progress
 from experiments.data.encoding.stream import Stream, StreamWriter
@@ -25,7 +25,7 @@ from experiments.store.durable import locked, make_once, whole_folder
 from experiments.store.sealed import describe_files, read_json, write_json
 
 FORMAT = 1  # of the folder; part of the digest
-CHUNK = 8192  # lines
+CHUNK, CHUNK_CHARACTERS = 8192, 1 << 22  # lines encoded at once, and characters, beyond which no line is added
 SAMPLE_BYTES = 100_000_000  # the tokenizer learns from about so many, at even distances
 SHORTEST = 20  # characters: shorter lines occur twice by chance
 MODEL = "tokenizer.model"
@@ -65,7 +65,7 @@ class EncodedText:
 
     def only_set(self, name: str) -> tuple[Stream, dict[str, Any]]:
         """The prepared set of this name. Raises ValueError if there are several, with different content."""
-        [place] = (self.folder / "sets").glob(f"{name}-{'[0-9a-f]' * 16}")
+        [place] = (self.folder / "sets").glob(f"{glob.escape(name)}-{'[0-9a-f]' * 16}")
         return self.set(name, place.name.removeprefix(f"{name}-"))
 
     def set(self, name: str, set_digest: str) -> tuple[Stream, dict[str, Any]]:
@@ -174,13 +174,26 @@ def _encoded(
     folder: Path, tokenizer: Tokenizer, lines: Iterator[Line], progress: Progress, what: str, *, measured: bool
 ) -> StreamWriter:
     writer = StreamWriter(folder, tokenizer, piece_dtype(tokenizer.vocab_size), _threads(), measured=measured)
-    for chunk in chunks(lines, CHUNK):
+    for chunk in _chunks(lines):
         writer.add(chunk)
         progress(f"encoding {what}", writer.lines, 0)
     if not writer.lines:
         raise UserError(f"The {what} text of this corpus is empty. Put text into its files, or leave them out.")
     writer.close()
     return writer
+
+
+def _chunks(lines: Iterator[Line]) -> Iterator[list[Line]]:
+    chunk: list[Line] = []
+    size = 0
+    for line in lines:
+        chunk.append(line)
+        size += len(line.text)
+        if len(chunk) == CHUNK or size > CHUNK_CHARACTERS:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
 
 
 def _counts(writer: StreamWriter) -> dict[str, int]:

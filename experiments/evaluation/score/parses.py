@@ -24,14 +24,19 @@ def score_parses(
     """
     brackets = [label[1:] for label in labels if label.startswith("/") and len(label) > 1]
     words = [source.split(" ") if source else [] for source in sources]
-    gold = [delinearise(w, r.split())[0] for w, r in zip(words, references, strict=True)]
-    made = [delinearise(w, o.split(), brackets) for w, o in zip(words, outputs, strict=True)]
+    gold = [delinearise(w, _symbols(r))[0] for w, r in zip(words, references, strict=True)]
+    made = [delinearise(w, _symbols(o), brackets) for w, o in zip(words, outputs, strict=True)]
     parses = [with_golds_punctuation(tree, g, rules) for (tree, _), g in zip(made, gold, strict=True)]
     sentences = [score_sentence(g, p, rules) for g, p in zip(gold, parses, strict=True)]
     _write(folder / "gold.mrg", gold)
     _write(folder / "parses.mrg", parses)
     (folder / "evalb.txt").write_text(report(sentences, rules), encoding="utf-8")
     return _scores(sentences, [repairs for _, repairs in made], rules, folder)
+
+
+def _symbols(line: str) -> list[str]:
+    """Parted by ASCII spaces alone: a label may hold another one."""
+    return [symbol for symbol in line.split(" ") if symbol]
 
 
 def _write(path: Path, trees: Sequence[Tree]) -> None:

@@ -123,6 +123,32 @@ def test_unequal_sides_are_named_with_both_counts(folder: Path) -> None:
         resolve(config(folder)).training_digest()
 
 
+def test_two_test_sets_of_one_name_are_refused(folder: Path) -> None:
+    for place in ("old", "new"):
+        (folder / place).mkdir()
+        write(folder / place, "news.en", ["x"])
+        write(folder / place, "news.de", ["X"])
+    assert "old/news and new/news are both the set news" in message(config(folder, test=("old/news", "new/news")))
+    assert resolve(config(folder, test=("new/news", "new/news"))).sets == ("dev", "news")
+
+
+def test_lines_that_end_at_carriage_returns_alone_are_not_one_line(folder: Path) -> None:
+    (folder / "dev.en").write_bytes(b"a\rb\rc\r")
+    (folder / "dev.de").write_bytes(b"A\rB\rC\r")
+    assert "dev.en has no line end but carriage returns" in message(config(folder))
+
+
+def test_a_line_that_is_no_sentence_is_refused_in_a_set_and_left_out_of_training(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(corpus_module, "LONGEST_LINE", 20)
+    write(folder, "train.en", ["a b", "x" * 21, "e f"])
+    assert len(list(resolve(config(folder)).read_pairs("train"))) == 3
+    write(folder, "dev.de", ["y" * 21])
+    with pytest.raises(UserError, match=r"dev\.de, line 1 has 21 characters"):
+        list(resolve(config(folder)).read_pairs("dev"))
+
+
 def test_a_file_that_changes_while_it_is_read_is_noticed(folder: Path) -> None:
     pairs = resolve(config(folder)).read_pairs("train")
     next(pairs)

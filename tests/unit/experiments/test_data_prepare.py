@@ -12,13 +12,14 @@ import pytest
 from experiments.config import DataConfig
 from experiments.data.corpora.duplicates import seen_in_train
 from experiments.data.corpora.parallel import Corpus, resolve
+from experiments.data.encoding import encoder as encoder_module
 from experiments.data.encoding import pairs as pairs_module
 from experiments.data.encoding import prepare as prepare_module
 from experiments.data.encoding.encoded import EncodedCorpus, encoded_digest, open_encoded
 from experiments.data.encoding.encoder import Encoder, chunks
 from experiments.data.encoding.pairs import Side, SideWriter, piece_dtype
 from experiments.data.encoding.prepare import prepare
-from experiments.data.encoding.tokenizer import UNK_ID
+from experiments.data.encoding.tokenizer import UNK_ID, Tokenizer
 from experiments.errors import Damaged, UserError
 from experiments.store.sealed import read_json
 
@@ -83,6 +84,32 @@ def test_what_is_dropped_is_counted(folder: Path, tmp_path: Path) -> None:
     characters = sum(len(ENGLISH[i]) for i in (0, 1, 4, 5))
     assert facts["source"]["characters"] == characters
     assert facts["source"]["characters_per_line"] == characters / 4
+
+
+def test_a_side_that_is_no_sentence_is_counted_as_too_long_without_being_encoded(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encoder_module, "LONGEST_LINE", 1000)
+    shown: list[int] = []
+    batch = Tokenizer.encode_batch
+    monkeypatch.setattr(
+        Tokenizer,
+        "encode_batch",
+        lambda self, texts, threads=1: shown.append(max(map(len, texts))) or batch(self, texts, threads),
+    )
+    with (folder / "train.en").open("a") as english, (folder / "train.de").open("a") as german:
+        english.write("the dog\n" + "the cat " * 200 + "\n")
+        german.write("der Hund\n" + "kurz\n")
+    train = made(data(folder), tmp_path).facts["train"]
+    assert max(shown) < 1000
+    assert (train["pairs"], train["kept"], train["dropped_empty"], train["dropped_long"]) == (8, 6, 1, 1)
+
+
+def test_a_set_whose_name_is_a_pattern_is_found(folder: Path, tmp_path: Path) -> None:
+    for language in ("en", "de"):
+        (folder / f"test[1].{language}").write_text("a cat\nthe dog\n")
+    encoded = made(data(folder), tmp_path)
+    assert len(encoded.set("test[1]").source) == 2 and len(encoded.set("test").source) == 1
 
 
 def test_evaluated_sets_are_kept_whole_with_their_text(folder: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from experiments.config import DeviceSpec
 from experiments.data.batches.windows import WindowPlan, collate_windows, cut
 from experiments.data.corpora.text.corpus import LONGEST, resolve
 from experiments.data.corpora.text.settings import TextData
+from experiments.data.encoding import text as text_module
 from experiments.data.encoding.stream import Stream
 from experiments.data.encoding.text import EncodedText, prepare_text
 from experiments.data.encoding.tokenizer import EOS_ID, Tokenizer
@@ -228,6 +229,46 @@ def test_surrogates_are_bytes() -> None:
 def test_settings_that_cannot_be(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         LanguageConfig.from_mapping(settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"test": ["a/news.txt", "b/news.txt"]}, "are both the set news"),
+        ({"train": ["/etc/*"]}, "data.train = '/etc/\\*' is no pattern"),
+        ({"test": ["**a"]}, "data.test = '..a' is no pattern"),
+        ({"test": ["test.txt"]}, "Both .*test.txt and .*test.txt.gz exist"),
+    ],
+)
+def test_files_that_one_name_or_no_pattern_means_are_refused(
+    tmp_path: Path, settings: dict[str, Any], message: str
+) -> None:
+    place = folder(tmp_path / "corpus", test="x\n")
+    (place / "test.txt.gz").write_bytes(gzip.compress(b"y\n"))
+    for name in ("a", "b"):
+        (place / name).mkdir()
+        (place / name / "news.txt").write_text(name)
+    with pytest.raises(UserError, match=message):
+        resolve(data(place, **settings))
+
+
+def test_a_set_whose_name_is_a_pattern_is_found(tmp_path: Path) -> None:
+    place = folder(tmp_path / "corpus", **{"test": "a\n", "test[1]": "a\nb\n"})
+    prepared = encoded(data(place), tmp_path / "store")
+    assert prepared.only_set("test[1]")[1]["lines"] == 2 and prepared.only_set("test")[1]["lines"] == 1
+
+
+def test_a_long_line_is_encoded_in_bounded_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = "ab " * LONGEST
+    small, seen, batch = LONGEST + 1, [], Tokenizer.encode_batch
+    monkeypatch.setattr(text_module, "CHUNK_CHARACTERS", small)
+    monkeypatch.setattr(
+        Tokenizer,
+        "encode_batch",
+        lambda self, texts, threads=1: seen.append(sum(map(len, texts))) or batch(self, texts, threads),
+    )
+    train = encoded(data(folder(tmp_path / "corpus", train=line)), tmp_path / "store").facts["train"]
+    assert train["characters"] == len(line) and max(seen) <= 2 * small
 
 
 def test_texts_that_cannot_be(tmp_path: Path) -> None:

@@ -49,8 +49,8 @@ def test_folders_and_files_are_sets(folder: Path) -> None:
 
 
 def test_sections_are_named_and_joined(folder: Path) -> None:
-    corpus = resolve(data(folder, train=("train/02",), train_extra=("machine",), dev=("test_a",), test=("dev",)))
-    assert corpus.check() == {"train": 5, "dev": 1}
+    corpus = resolve(data(folder, train=("train/02",), train_extra=("machine",), dev=("test_a",)))
+    assert corpus.check() == {"train": 5, "dev": 1, "test_a": 1}
     assert [words for words, _ in corpus.read_pairs("train")] == ["the dog slept .", "rain", "b", "c", "d"]
 
 
@@ -83,6 +83,8 @@ def test_trees_that_were_counted_are_not_read_again(
         ({"dev": ("none",)}, "Name others with data.dev"),
         ({"train_extra": ("none",)}, "Name others with data.train_extra"),
         ({"source": "en"}, "a corpus of trees has none"),
+        ({"test": ("dev",)}, '"dev" is the name of another set'),
+        ({"test": ("test_a", "train/../test_a")}, "are both the set test_a"),
     ],
 )
 def test_what_is_missing_is_named(folder: Path, settings: dict[str, Any], message: str) -> None:

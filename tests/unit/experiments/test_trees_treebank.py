@@ -1,6 +1,7 @@
 """Penn Treebank format: reading, cleaning, and messages for wrong files."""
 
 import gzip
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,18 @@ def test_a_deep_tree_needs_no_deep_stack() -> None:
     tree = parse_line("(NP " * depth + "(NN x)" + ")" * depth)
     assert len(tree.brackets) == depth
     assert parse_line(to_text(tree, "")) == tree
+
+
+def test_a_treebank_on_one_line_is_read_tree_by_tree() -> None:
+    """Its tokens at once would be 20 times the line."""
+    line = "(S (NN a) (NN b) (NN c)) " * 2000
+    tracemalloc.start()
+    try:
+        assert sum(1 for _ in parse([line])) == 2000
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < len(line)
 
 
 @pytest.mark.parametrize(

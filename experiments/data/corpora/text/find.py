@@ -21,7 +21,12 @@ def find(folder: Path, data: TextData) -> tuple[Files, Files, dict[str, Files]]:
             "or one file of text, which is split."
         )
     train, dev = (_files(folder, name, getattr(data, name)) for name in ("train", "dev"))
-    tests: dict[str, Files] = {_stem(path): (path,) for path in _matching(folder, data.test or PATTERNS["test"])}
+    tests: dict[str, Files] = {}
+    for path in _matching(folder, "test", data.test or PATTERNS["test"]):
+        first = tests.setdefault(_stem(path), (path,))[0]
+        if first != path:
+            both = f"{first.relative_to(folder)} and {path.relative_to(folder)}"
+            raise UserError(f"data.test: {both} are both the set {_stem(path)}. Rename one of them.")
     if data.test and not tests:
         raise _missing(folder, "test", data.test)
     if clash := {"train", "dev"} & set(tests):
@@ -31,15 +36,27 @@ def find(folder: Path, data: TextData) -> tuple[Files, Files, dict[str, Files]]:
 
 def _files(folder: Path, name: str, given: Sequence[str]) -> Files:
     for patterns in [given] if given else [(pattern,) for pattern in PATTERNS[name]]:
-        if found := _matching(folder, patterns):
+        if found := _matching(folder, name, patterns):
             return found
     raise _missing(folder, name, given or PATTERNS[name])
 
 
-def _matching(folder: Path, patterns: Sequence[str]) -> Files:
-    """Files by name, or by name without .gz; each once, in the order of patterns and names."""
-    found = (path for pattern in patterns for one in (pattern, f"{pattern}.gz") for path in sorted(folder.glob(one)))
-    return tuple(dict.fromkeys(path for path in found if path.is_file()))
+def _matching(folder: Path, name: str, patterns: Sequence[str]) -> Files:
+    """Files by name, or by name without .gz; each once, in the order of patterns and names. Raises UserError."""
+    found: dict[Path, None] = {}
+    for pattern in patterns:
+        for one in (pattern, f"{pattern}.gz"):
+            try:
+                found |= dict.fromkeys(path for path in sorted(folder.glob(one)) if path.is_file())
+            except (ValueError, NotImplementedError) as error:
+                raise UserError(
+                    f"data.{name} = {pattern!r} is no pattern of names in {folder} ({error}). Write a name such as "
+                    "news.txt, or a pattern such as news*.txt."
+                ) from None
+    for path in found:
+        if (packed := path.with_name(f"{path.name}.gz")) in found:
+            raise UserError(f"Both {path} and {packed} exist. Remove one of them.")
+    return tuple(found)
 
 
 def _stem(path: Path) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Self
 
 from experiments.data.corpora.files import FileFacts, Fingerprints, remember, remembered
+from experiments.data.corpora.folder import named_sets
 from experiments.data.corpora.trees import generate
 from experiments.data.corpora.trees.linear import linearise
 from experiments.data.corpora.trees.settings import TreeData
@@ -155,7 +156,10 @@ def _folder(folder: Path, data: TreeData) -> TreeCorpus:
         folder.resolve().name,
         train=_all(folder, data.train or ("train",), "data.train") + _all(folder, data.train_extra, "data.train_extra"),
         dev=_all(folder, dev, "data.dev"),
-        tests={Path(name).name: _all(folder, (name,), "data.test") for name in data.test or _test_names(folder)},
+        tests={
+            key: _all(folder, (name,), "data.test")
+            for key, name in named_sets(data.test or _test_names(folder)).items()
+        },
     )
 
 

@@ -90,7 +90,8 @@ class _Reader:
             return
         if self._open and line.startswith("(") and not self._at_margin:
             self._at_margin = number
-        for token in _TOKENS.findall(line):
+        for found in _TOKENS.finditer(line):
+            token = found[0]
             if token == "(":
                 self._opens(number)
             elif token == ")":
