@@ -36,11 +36,10 @@ class Headings:
             experiment = self.experiment(study)
             about = {"heading": digest(key), "study": study, "profile": profile, "corpus": corpus}
             found = self._client.search_runs([experiment], f"tags.heading = '{about['heading']}'", max_results=1)
-            if found:
-                self._headings[key] = found[0].info.run_id
-            else:
+            if not found:
                 name = " · ".join(part for part in key if part)
-                made = self._client.create_run(experiment, start_time=start_ms, tags=about, run_name=name)
-                self._client.set_terminated(made.info.run_id, "FINISHED", start_ms)
-                self._headings[key] = made.info.run_id
+                found = [self._client.create_run(experiment, start_time=start_ms, tags=about, run_name=name)]
+            if found[0].info.status != "FINISHED":  # new, or left by a kill
+                self._client.set_terminated(found[0].info.run_id, "FINISHED", start_ms)
+            self._headings[key] = found[0].info.run_id
         return self._headings[key]

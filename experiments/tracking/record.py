@@ -117,7 +117,7 @@ def final_points(store: Store, run: TrackedRun, history: History) -> list[Point]
     train_s = result.wall_s if result.train_s is None else result.train_s  # older records: of one attempt
     trained, step = history.trained_t or begun, history.last_step
     found: list[tuple[str, Any, float, int]] = [
-        (NUM_PARAMS, run.num_params or result.num_params, begun, 0),
+        (NUM_PARAMS, (run.num_params or result.num_params) if begun else None, begun, 0),
         (TRAIN_WALL_S, train_s, trained, step),
     ]
     own = own_evaluations(store, run.run_id, history.evaluated_t)

@@ -88,7 +88,7 @@ class Tables:
         self._begin()
         self._insert("runs", [(*row, int(experiment_id))])
         self._insert("tags", [(*item, run_id) for item in (tags | {"mlflow.runName": run_name}).items()])
-        return SimpleNamespace(info=SimpleNamespace(run_id=run_id, artifact_uri=uri))
+        return SimpleNamespace(info=SimpleNamespace(run_id=run_id, artifact_uri=uri, status="RUNNING"))
 
     def log_batch(
         self, run_id: str, metrics: Sequence[Any] = (), params: Sequence[Any] = (), tags: Sequence[Any] = ()

@@ -151,6 +151,26 @@ def test_started_anew_the_former_curve_is_gone(home, tracker, again):
     assert curve(tracker, number) == [(1, 2.1), (2, 2.2)]
 
 
+def test_killed_before_its_first_event_a_run_has_no_number_without_a_time(home, tracker):
+    home.new_attempt(f"{31:016x}")
+    tracker.sync(run(31, "KILLED"))
+    attempt(home, 31, range(1, 3))
+    result(home, 31)
+    tracker.sync(run(31))
+    assert curve(tracker, 31, "num_params") == [(0, 1234)]
+
+
+def test_a_heading_whose_maker_was_killed_is_finished_by_the_next(tracker, monkeypatch):
+    def die(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(tracker.client, "set_terminated", die)
+        tracker.headings.heading("killed", "demo", "builtin")
+    heading = tracker.headings.heading("killed", "demo", "builtin")
+    assert tracker.client.get_run(heading).info.status == "FINISHED"
+
+
 def test_a_run_of_two_studies_is_one_run_with_both_as_tags(home, tracker):
     attempt(home, 6, range(1, 3))
     tracker.sync(run(6))
