@@ -114,7 +114,7 @@ def locked(root: Path, name: str) -> Iterator[None]:
         except OSError:
             yield
             return
-        for left_over in [*root.glob(f".{name}.*.part*"), *(root / name).rglob(".*.part*")]:
+        for left_over in [*root.glob(f".{name}.*{PARTIAL}"), *(root / name).rglob(f".*{PARTIAL}")]:
             remove_folder(left_over)
         yield
 

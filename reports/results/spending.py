@@ -44,7 +44,7 @@ def last_change(found: Spending, plan: Plan) -> str:
 
 
 def kept(store: Store) -> Spending | None:
-    """What came along with an opened bundle; None for a store of its own, and for older bundles."""
+    """What came along with an opened bundle; None for a store of its own."""
     content = read_json(store.root / FILE)
     return None if content is None else Spending.model_validate(content)
 

@@ -72,5 +72,5 @@ class TensorBoard:
 
 
 def _name(text: str) -> str:
-    """Names of studies and rows are words (study/parts.py); of older stores anything."""
+    """Names of studies and rows are words (study/parts.py); of a damaged store anything."""
     return re.sub(r"[^\w.-]", "_", text).lstrip(".") or "_"

@@ -234,7 +234,6 @@ def test_what_a_killed_process_left_is_swept_away(folder: Path, tmp_path: Path) 
     root = tmp_path / "corpora"
     name = encoded_digest(resolve(data(folder)).training_digest(), data(folder), True)
     made(data(folder), root)
-    (root / f".{name}.abc.part" / "train").mkdir(parents=True)  # as an earlier version named it
     (root / f".{name}.abc.partial" / "train").mkdir(parents=True)
     (root / name / "sets" / ".dev-0.abc.partial").mkdir()
     shutil.rmtree(next((root / name / "sets").glob("dev-*")))  # so that there is work to do

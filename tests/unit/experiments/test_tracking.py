@@ -191,9 +191,9 @@ def test_not_a_number_and_many_metrics(home, tracker):
     assert set(found(tracker, 7).data.metrics) == {"train_loss"}
 
 
-@pytest.mark.parametrize("queued", [None, E1, E2], ids=["of an earlier version", "first", "second"])
+@pytest.mark.parametrize("queued", [None, E1, E2], ids=["none", "first", "second"])
 def test_the_plain_names_are_of_the_decoding_that_was_queued_first(tmp_path, queued):
-    """Without a record of it (an earlier version), of the decoding that was made first."""
+    """Without a record of it, of the decoding that was made first."""
     store = Store.open(tmp_path / "store")
     attempt(store, 8, ())
     result(store, 8, (E2, "dev", {"bleu": 31.0}), (E1, "dev", {"bleu": 30.0}), (E3, "mscoco", {"bleu": 25.0}))
