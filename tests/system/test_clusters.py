@@ -126,6 +126,7 @@ class TestSlurm:
             assert outcomes(store, number) == ["killed", "finished"]
             assert resumed_at(store, 2, number)[0] >= 2 and self.node(store, number, 2) == "n2"
 
+    @pytest.mark.nightly
     def test_cancelled_while_detached_ends_at_the_next_command(self, store):
         enqueue(store, make(1, steps=2000, step_s=0.1))
         self.go(store, until="submitted")
@@ -244,6 +245,7 @@ class TestWorkersOnSlurm:
     def workers(self):
         return OnWorkers("slurm", {})
 
+    @pytest.mark.nightly
     def test_eight_runs_through_two_allocations_of_which_one_dies(self, store, cluster, workers):
         enqueue(store, *(make(n, steps=60, step_s=0.2) for n in range(8)))
         working = threading.Thread(target=lambda: summaries.append(workers.go(store)))
@@ -394,6 +396,7 @@ class TestWorkersOnRay:
     def workers(self, ray_cluster):
         return OnWorkers("ray", {"address": ray_cluster.address})
 
+    @pytest.mark.nightly
     def test_five_runs_on_two_nodes_of_which_one_dies(self, store, ray_cluster, workers):
         enqueue(store, *(make(n, steps=100, step_s=0.2) for n in range(5)))
         working = threading.Thread(target=lambda: summaries.append(workers.go(store)))

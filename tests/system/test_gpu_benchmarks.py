@@ -10,7 +10,7 @@ import pytest
 
 from .conftest import environment
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 PARTS = (
     "tests", "kernels", "training", "training-compiled", "language-model", "packing", "decoding", "cards", "table3",
 )  # fmt: skip

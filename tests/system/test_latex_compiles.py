@@ -114,8 +114,14 @@ def test_table3_compiles_and_reads_as_the_paper(tmp_path: Path) -> None:
         assert " ".join(base) == "base 6 512 2048 8 64 64 0.1 0.1 100K 4.92 ± 0.02 25.8 ± 0.1 63.1"  # its 12 columns
 
 
+STUDIES = [
+    pytest.param(name, marks=[] if name in ("table2", "table3", "table4", "modifications") else pytest.mark.nightly)
+    for name in builtin_studies()
+]
+
+
 @pytest.mark.parametrize("layout", CLASSES)
-@pytest.mark.parametrize("study", builtin_studies())
+@pytest.mark.parametrize("study", STUDIES)
 def test_every_study_fits_the_page(tmp_path: Path, study: str, layout: str) -> None:
     """In a class of one column as it is, in those of two with --wide."""
     head, options = CLASSES[layout]
@@ -126,7 +132,7 @@ def test_every_study_fits_the_page(tmp_path: Path, study: str, layout: str) -> N
 NATURAL = r"\renewcommand{\resizebox}[3]{\setbox0\hbox{#3}\typeout{WIDTH \the\wd0}\box0 }"  # not scaled
 
 
-@pytest.mark.parametrize("study", builtin_studies())
+@pytest.mark.parametrize("study", STUDIES)
 def test_no_study_is_scaled_down_until_nobody_can_read_it(tmp_path: Path, study: str) -> None:
     """In one column of 345 pt, \\small's 9 pt stay larger than \\tiny's 5."""
     log = compiled(tmp_path, planned(study), preamble=NATURAL)
