@@ -170,6 +170,7 @@ class TestASettingOfATrainer:
         edit(trainer, "decay: float = 0.0", "decay: float = 0.5")
         assert states(study, store) == ["finished"] * 2, "none of the runs has recorded another value of it"
 
+    @pytest.mark.process
     def test_that_is_new_and_was_printed_keeps_its_runs_from_another_default(self, mine: Path) -> None:
         study, store, trainer = mine / "walk.toml", mine / "store", mine / "walking_here.py"
         edit(trainer, "size: float = 2.0\n", "size: float = 2.0\n    decay: float = 0.0\n")
@@ -184,6 +185,7 @@ class TestASettingOfATrainer:
         call(store, "adopt", study, "--why", "it is read since today", "--yes")
         assert states(study, store) == ["finished"] * 2
 
+    @pytest.mark.process
     def test_that_is_new_and_never_was_printed_is_said(self, mine: Path) -> None:
         """Nothing shows whether its first default was the present one."""
         study, store = mine / "walk.toml", mine / "store"
@@ -276,6 +278,7 @@ class TestTheCommand:
             states(study, tmp_path / "store")
 
 
+@pytest.mark.process
 def test_no_run_is_compared_with_all_others(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With 10,000 runs `queue` took minutes, and `status` a quarter of an hour."""
     study, store, compared, listed = mine / "walk.toml", mine / "store", list[object](), list[object]()

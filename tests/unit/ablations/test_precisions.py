@@ -14,6 +14,8 @@ from experiments.jobs.devices.slots import Slot, parse_slots
 from experiments.processes import processor
 from experiments.store.layout import Store
 
+pytestmark = pytest.mark.process  # planning asks for the commit of the repository
+
 STUDY = """
 name = "narrow"
 title = "A study for a GPU"

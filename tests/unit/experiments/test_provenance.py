@@ -10,6 +10,8 @@ import pytest
 from experiments.store import provenance
 from experiments.tasks.load import load_task
 
+pytestmark = pytest.mark.process  # git's
+
 
 def git(folder, *words):
     identity = ["-c", "user.name=A", "-c", "user.email=a@example.org"]
@@ -43,7 +45,6 @@ def forget():
     provenance._top.cache_clear()
 
 
-@pytest.mark.process
 def test_the_users_files_are_of_the_users_commit(repository):
     found = facts(repository, "beside.py", "trainer.py")
     assert found.facts() == {
@@ -52,7 +53,6 @@ def test_the_users_files_are_of_the_users_commit(repository):
     assert found.diff == ""
 
 
-@pytest.mark.process
 def test_uncommitted_changes_are_kept_such_that_the_files_can_be_had_again(repository, tmp_path):
     (repository / "beside.py").write_text("x = 2\n")
     (repository / "new.py").write_text("y = 3\n")
@@ -65,28 +65,24 @@ def test_uncommitted_changes_are_kept_such_that_the_files_can_be_had_again(repos
         assert (tmp_path / "again" / name).read_bytes() == (repository / name).read_bytes()
 
 
-@pytest.mark.process
 def test_files_outside_of_any_repository_have_no_commit(tmp_path):
     (tmp_path / "trainer.py").write_text("")
     found = facts(tmp_path, "trainer.py").facts()
     assert found == {"repository": None, "commit": None, "dirty": None, "diff_digest": None}
 
 
-@pytest.mark.process
 def test_a_command_that_names_no_file_is_of_its_studys_repository(repository):
     found = provenance.revision_of((), "", repository)
     assert found.facts()["commit"] == git(repository, "rev-parse", "HEAD")
     assert provenance.revision_of((), "", None).commit is None
 
 
-@pytest.mark.process
 def test_a_built_in_task_is_this_programs(repository):
     ours = provenance.revision_of(load_task("translation").training_code, "", repository)
     tool = provenance.tool()
     assert (ours.commit, tool["version"]) == (tool["commit"], metadata.version("transformer-ablations"))
 
 
-@pytest.mark.process
 def test_versions_are_those_of_what_the_code_imports(repository):
     task = load_task("trainer:TASK", str(_with_task(repository)))
     assert set(task.packages()) == {"numpy", "yaml"}

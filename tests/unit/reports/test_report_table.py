@@ -10,11 +10,11 @@ import pytest
 
 from ablations.study.table_choices import Choices
 from reports.render.formats import render
-from reports.render.grid import lay_out
 from reports.render.printed import printed
 from reports.results.table import missing_cells
 from reports.statistics import dunnett
 from reports.table.row_records import record
+from tests.unit.reports.conftest import lay_out
 
 
 def column(table, key):

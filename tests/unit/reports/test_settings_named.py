@@ -15,11 +15,10 @@ from experiments.identity import digest
 from experiments.tasks.base import EvaluationSpec
 from experiments.tasks.load import load_task
 from experiments.tasks.network import evaluation_settings
-from reports.render.grid import lay_out
 from reports.render.setup import paragraph
 from reports.table.build import build_table
 from reports.table.settings import show
-from tests.unit.reports.conftest import FakeStore
+from tests.unit.reports.conftest import FakeStore, lay_out
 
 
 def fields(kind: type[BaseModel], prefix: str = "") -> dict[str, Any]:
