@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
+import hypothesis
 import pytest
 
 from .clusters import ray_cluster, slurm
@@ -35,6 +36,12 @@ def _no_process_unmarked(request: pytest.FixtureRequest, monkeypatch: pytest.Mon
         monkeypatch.setattr(subprocess.Popen, "__init__", _refuse)
         for name in ("fork", "forkpty", "posix_spawn", "posix_spawnp", "system"):
             monkeypatch.setattr(os, name, _refuse)
+
+# A loaded machine takes its time over an example, and over drawing it.
+hypothesis.settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any machine")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -10,7 +10,7 @@ LABELS = ("S", "NP", "VP", "PP", "ADVP", "PRT", "SBAR")
 TAGS = ("DT", "NN", "VBD", ",", ".", "``", "PRP$")
 WORDS = ("the", "dog", "it", ",", "x")
 
-quick = settings(max_examples=40, deadline=None)  # random trees are slow to draw
+quick = settings(max_examples=40)  # random trees are slow to draw
 
 _leaves = st.builds("({} {})".format, st.sampled_from(TAGS), st.sampled_from(WORDS))
 

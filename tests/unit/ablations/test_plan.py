@@ -43,7 +43,7 @@ def test_all_identities_of_the_table_differ(plan_of):
         assert len(set(evaluated)) == len(evaluated) >= 60
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(order=st.permutations(TABLE3.variations))
 def test_order_of_rows_changes_no_identity(task, order):
     def ids(study: Study) -> dict[tuple[str, int], str]:

@@ -31,7 +31,7 @@ NEVER = -math.inf
 )
 @example(MANY_SENTENCES, 4, 8000, 8, 1)  # too few groups for torch.topk to be quick
 @example(MANY_SENTENCES, 5, 7 * GROUP, 1, 1)
-@hypothesis_settings(max_examples=80, deadline=None)
+@hypothesis_settings(max_examples=80)
 def test_two_stage_top_k_is_exact(B: int, K: int, W: int, count: int, seed: int) -> None:
     torch.manual_seed(seed)
     next_BKW = torch.randn(B, K, W, dtype=torch.float64).log_softmax(-1)
@@ -53,7 +53,7 @@ def test_two_stage_top_k_is_exact(B: int, K: int, W: int, count: int, seed: int)
     st.sampled_from([0.1, 3.0, 500.0]),
     st.integers(0, 2**31),
 )
-@hypothesis_settings(max_examples=60, deadline=None)
+@hypothesis_settings(max_examples=60)
 def test_the_best_of_logits_are_the_best_of_their_log_softmax(B: int, K: int, W: int, scale: float, seed: int) -> None:
     torch.manual_seed(seed)
     logits_BKW = scale * torch.randn(B, K, W, dtype=torch.float64)

@@ -93,7 +93,7 @@ def searches(draw: st.DrawFn, largest_beam: int = 4, longest: int = 6) -> Search
 
 
 @given(st.integers(0, 10**6), st.sampled_from([6, 12, 200]), searches(3, 4), st.data())
-@hypothesis_settings(max_examples=30, deadline=None)
+@hypothesis_settings(max_examples=30)
 def test_equals_a_naive_uncached_search(seed: int, W: int, settings: SearchSettings, data: st.DataObject) -> None:
     source = data.draw(st.lists(st.integers(UNK_ID, W - 1), min_size=1, max_size=4))
     model = random_model(seed, W)
@@ -122,7 +122,7 @@ def test_equals_a_naive_search_in_any_architecture(seed: int) -> None:
     st.sampled_from([1, 40, 150, 10**6]),
     st.tuples(st.booleans(), st.booleans(), st.sampled_from([1, 3, 8])),
 )
-@hypothesis_settings(max_examples=30, deadline=None)
+@hypothesis_settings(max_examples=30)
 def test_does_not_depend_on_batch_order_compaction_or_early_stop(seed, W, settings, sources, random, slots, switches):  # type: ignore[no-untyped-def]
     model = random_model(seed, W)
     expected = [translate(model, [source], settings, CPU)[0] for source in sources]
@@ -150,7 +150,7 @@ def test_does_not_depend_on_batch_order_compaction_or_early_stop(seed, W, settin
     ),
     st.sampled_from([1, 8]),
 )
-@hypothesis_settings(max_examples=30, deadline=None)
+@hypothesis_settings(max_examples=30)
 def test_each_sentence_of_a_batch_has_its_own_limit(seed, settings, items, check_every):  # type: ignore[no-untyped-def]
     model = random_model(seed, 12)
     sources, limits = [source for source, _ in items], [limit for _, limit in items]
@@ -185,7 +185,7 @@ def test_equals_exhaustive_search_where_the_beam_holds_every_prefix(seed: int, a
 
 
 @given(st.integers(0, 10**6), searches(4, 8))
-@hypothesis_settings(max_examples=15, deadline=None)
+@hypothesis_settings(max_examples=15)
 def test_a_teacher_forced_pass_gives_the_score(seed: int, settings: SearchSettings) -> None:
     model, source = random_model(seed, 12), [4, 7, 11]
     for hypothesis in translate(model, [source], settings, CPU)[0]:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.data.batches.batch import Batch, collate
@@ -31,7 +31,6 @@ def same(one: list[np.ndarray], other: list[np.ndarray]) -> bool:
     return len(one) == len(other) and all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-@settings(deadline=None)
 @given(LENGTHS, st.integers(40, 300), st.integers(0, 2**32), st.integers(0, 3))
 def test_an_epoch_is_every_pair_once_within_the_caps(
     lengths: list[tuple[int, int]], cap: int, seed: int, epoch: int

@@ -65,7 +65,7 @@ NOT_KEPT = "\x00\x1f▁▅\n"
 TEXT = st.text(st.characters(exclude_categories=("Cs",), exclude_characters=NOT_KEPT + "<>"), max_size=30)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(TEXT, min_size=1, max_size=5))
 def test_any_training_text_comes_back(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) -> None:
     path = tmp_path_factory.mktemp("any") / "t.model"
@@ -77,7 +77,7 @@ def test_any_training_text_comes_back(tmp_path_factory: pytest.TempPathFactory, 
         assert tokenizer.decode(tokenizer.encode(line)) == line
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(TEXT, min_size=1, max_size=5), st.sampled_from(["unigram", "word", "char", "byte"]))
 def test_any_text_comes_back_in_every_unit(
     tmp_path_factory: pytest.TempPathFactory, lines: list[str], units: str

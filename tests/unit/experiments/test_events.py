@@ -123,7 +123,7 @@ def test_a_kind_of_a_later_version_is_no_damage(tmp_path):
     assert (len(found), damaged) == (4, 0)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(data=st.data())
 def test_whatever_a_file_holds_reading_it_ends_and_keeps_what_is_whole(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("events")
@@ -288,7 +288,6 @@ def test_a_history_goes_on_from_a_position_as_if_it_had_read_what_lies_before(tm
         assert second.last == {"loss": 20, "lr": 20}
 
 
-@settings(deadline=None)
 @given(
     count=st.integers(0, 40),
     long=st.integers(0, 3 * LAST_BYTES),

@@ -45,7 +45,7 @@ def test_a_state_folder_that_is_a_link_to_the_store_is_one_folder(tmp_path: Path
 
 @pytest.mark.process
 def test_asking_who_works_refuses_nobody_who_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locks, "PATIENCE_S", 5.0)
+    monkeypatch.setattr(locks, "PATIENCE_S", 60.0)
     store, enough = Store.open(tmp_path / "s"), FORK.Event()
     asking = [FORK.Process(target=_ask, args=(store, enough)) for _ in range(2)]
     for process in asking:

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.processes import energy
@@ -49,7 +49,6 @@ def test_packages_and_memory_are_added_up_and_their_parts_are_not(tmp_path: Path
     assert rapl.joules() == 0
 
 
-@settings(deadline=None)  # files are written: a busy disk is no failure
 @given(first=st.integers(0, MOST - 1), used=st.lists(st.integers(0, MOST - 1), max_size=5))
 def test_a_counter_that_starts_again_loses_nothing(
     tmp_path_factory: pytest.TempPathFactory, first: int, used: list[int]

@@ -1,7 +1,7 @@
 """Names that MLflow refuses are mapped, and the mapping is reversible."""
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from experiments.tracking.names import LONGEST, from_key, to_key, whole_names
@@ -57,7 +57,6 @@ def test_what_is_too_long_is_kept_whole_beside(name="loss/" + "ä%" * 300):
 
 
 @pytest.mark.slow
-@settings(deadline=None)
 @given(names)
 def test_mlflow_takes_every_key(name):
     from mlflow.utils.validation import _validate_metric_name, _validate_param_name, _validate_tag_name

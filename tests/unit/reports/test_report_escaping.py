@@ -53,7 +53,6 @@ _ALLOWED = re.compile(
 
 
 @given(ANY_TEXT)
-@settings(deadline=None)
 def test_latex_prints_no_sign_that_latex_would_act_on(text):
     out = latex_text.escape(text)
     assert _ALLOWED.sub("", out) == ""
@@ -62,7 +61,6 @@ def test_latex_prints_no_sign_that_latex_would_act_on(text):
 
 
 @given(ANY_TEXT)
-@settings(deadline=None)
 def test_markdown_leaves_no_sign_that_makes_markup(text):
     out = markdown.escape(text)
     assert not re.search(r"[<>]", out)
@@ -72,7 +70,6 @@ def test_markdown_leaves_no_sign_that_makes_markup(text):
 
 
 @given(ANY_TEXT)
-@settings(deadline=None)
 def test_csv_text_is_no_formula_and_parses_back(text):
     guarded = csv_format.text(text)
     assert not guarded.startswith(("=", "+", "-", "@", "\t", "\r"))
@@ -84,7 +81,7 @@ def test_csv_text_is_no_formula_and_parses_back(text):
 
 @given(text=ANY_TEXT)
 # the fixture is a class, not a state; a name of 10,000 signs takes its time on a busy machine
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_hostile_tables_come_out_whole(new_bench, text):
     table = hostile_table(new_bench, text)
     for name in RENDERERS:

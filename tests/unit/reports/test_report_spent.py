@@ -117,7 +117,7 @@ ATTEMPTS = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(data=st.data(), kind=st.sampled_from(["ensembles", "own", "translation"]))
 @pytest.mark.process
 def test_each_attempt_is_counted_once_whatever_is_shared_and_tuned(small, data, kind):
