@@ -37,6 +37,7 @@ def _no_process_unmarked(request: pytest.FixtureRequest, monkeypatch: pytest.Mon
         for name in ("fork", "forkpty", "posix_spawn", "posix_spawnp", "system"):
             monkeypatch.setattr(os, name, _refuse)
 
+
 # A loaded machine takes its time over an example, and over drawing it.
 hypothesis.settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
