@@ -169,6 +169,7 @@ def test_another_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         load_task("translation", "", "../env/python")
 
 
+@pytest.mark.process
 def test_counts_need_numpy_in_the_trainers_interpreter(tmp_path: Path) -> None:
     """Known before anything is trained; a banner that the interpreter's start prints is no matter."""
     link = tmp_path / "python"

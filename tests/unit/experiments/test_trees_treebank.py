@@ -98,10 +98,10 @@ def test_a_deep_tree_needs_no_deep_stack() -> None:
 
 def test_a_treebank_on_one_line_is_read_tree_by_tree() -> None:
     """Its tokens at once would be 20 times the line."""
-    line = "(S (NN a) (NN b) (NN c)) " * 2000
+    line = "(S (NN a) (NN b) (NN c)) " * 20_000
     tracemalloc.start()
     try:
-        assert sum(1 for _ in parse([line])) == 2000
+        assert sum(1 for _ in parse([line])) == 20_000
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
