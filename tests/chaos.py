@@ -3,6 +3,7 @@ damaged lines among the events of running attempts, locks on MLflow's database.
 
     python -m tests.chaos stub --runs 200 --slots 8 --kills 100     runs of a stub task
     python -m tests.chaos table --kills 20                          six rows of Table 3 in miniature, trained for real
+    python -m tests.chaos verbs --kills 20 [--only forget]          single commands (chaos_verbs.py)
     python -m tests.chaos flips                                     single bits of every file of a store (flips.py)
 
 Prints one JSON object of what was done. Raises AssertionError if a result is lost, doubled or changed.
@@ -31,6 +32,7 @@ from experiments.processes.identity import is_alive
 from experiments.store.layout import Store
 from reports.trust.verify import lasting
 from tests.chaos_faults import Files
+from tests.chaos_verbs import VERBS, verbs
 from tests.flip_kinds import all_kinds
 from tests.flips import flip_all, make_store
 
@@ -288,7 +290,8 @@ def _start(argv: Sequence[str], store: Store) -> subprocess.Popen[bytes]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("stub", "table", "flips"))
+    parser.add_argument("what", choices=("stub", "table", "verbs", "flips"))
+    parser.add_argument("--only", default="", choices=("", *VERBS))
     for name, default in (("runs", 200), ("slots", 8), ("kills", 100), ("seed", int(time.time()))):
         parser.add_argument(f"--{name}", type=int, default=default)
     given = parser.parse_args()
@@ -298,6 +301,8 @@ def main() -> None:
             found = stub(Path(folder), given.runs, given.slots, given.kills, given.seed)
         elif given.what == "table":
             found = table(Path(folder), given.kills, given.seed)
+        elif given.what == "verbs":
+            found = verbs(Path(folder), given.kills, given.seed, given.only)
         else:
             study, store = make_store(Path(folder, "made"))
             found = flip_all(all_kinds(study, store, Path(folder)), given.seed)
