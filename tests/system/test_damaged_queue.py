@@ -1,12 +1,10 @@
 """A queue whose entries were changed on disk: only that run fails, and queueing it again mends it."""
 
-import json
 import sqlite3
 
 import pytest
 
 from experiments.errors import UserError
-from experiments.jobs.queue import trust
 from experiments.jobs.queue.queue import Queue
 from experiments.jobs.queue.states import State
 from experiments.store.layout import Store
@@ -61,15 +59,6 @@ def test_an_entry_that_moved_to_another_run_is_damaged(store):
         connection.execute("UPDATE jobs SET spec=(SELECT spec FROM jobs WHERE run_id LIKE '%2') WHERE run_id LIKE '%1'")
     connection.close()
     assert (go(store).failed, row(store, 1).state, row(store, 2).state) == (1, State.FAILED, State.FINISHED)
-
-
-def test_an_entry_without_a_seal_is_of_an_earlier_version(store):
-    _queue(store, make(1))
-    connection, spec = sqlite3.connect(store.queue_db), json.dumps(make(1).to_json())
-    with connection:
-        connection.execute("UPDATE jobs SET spec=?, signature=?, pinned='{}'", (spec, trust.sign(spec)))
-    connection.close()
-    assert go(store).finished == 1
 
 
 def test_a_state_that_there_is_none_of_is_one_paragraph(store):
