@@ -38,7 +38,7 @@ def _no_process_unmarked(request: pytest.FixtureRequest, monkeypatch: pytest.Mon
     Not refused is what a process asks of the machine once, and the process of an own function, which every plan of it
     needs: which test is the first to ask depends on the order.
     """
-    if {"process", "smoke"} & set(request.keywords):
+    if {"process", "smoke", "slow", "nightly"} & set(request.keywords):
         return
     start = subprocess.Popen.__init__
 
