@@ -3,9 +3,9 @@
 Shapes: B sentences, T positions, R rows of a search (sentence by beam), D d_model.
 """
 
-import importlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -17,7 +17,30 @@ from model.parts.dropout import Dropout, drawn
 from model.parts.norms import make_norm
 from model.parts.positions import POSITIONAL
 from model.parts.residual import RESIDUAL
+from model.sublayers.attention import CrossAttention, SelfAttention
+from model.sublayers.attentional_lstm import AttentionalLSTM
+from model.sublayers.average import Average
 from model.sublayers.contract import Given, Now, Room, State, Sublayer
+from model.sublayers.convolution import Convolution
+from model.sublayers.experts import Experts
+from model.sublayers.feed_forward import FeedForward
+from model.sublayers.memory import LastState, SamePosition
+from model.sublayers.recurrent import Recurrent
+
+SUBLAYERS: dict[str, Callable[[ModelConfig, Any], Sublayer]] = {  # built with the settings and the options of the kind
+    "self_attention": SelfAttention,
+    "cross_attention": CrossAttention,
+    "feed_forward": FeedForward,
+    "rnn": Recurrent,
+    "gru": Recurrent,
+    "lstm": Recurrent,
+    "convolution": Convolution,
+    "average": Average,
+    "experts": Experts,
+    "last_state": LastState,
+    "same_position": SamePosition,
+    "attentional_lstm": AttentionalLSTM,
+}
 
 
 class Layer(nn.Module):
@@ -31,8 +54,7 @@ class Layer(nn.Module):
             seen[part.kind] += 1
             self.names.append(part.kind if seen[part.kind] == 1 else f"{part.kind}_{seen[part.kind]}")
         for name, part in zip(self.names, sublayers, strict=True):
-            module, _, cls = part.options.module.partition(":")
-            self.add_module(name, getattr(importlib.import_module(module), cls)(part.config, part.options))
+            self.add_module(name, SUBLAYERS[part.kind](part.config, part.options))
         for name, part in zip(self.names, sublayers, strict=True):
             self.add_module(f"{name}_residual", RESIDUAL[part.config.norm](part.config, side))
 

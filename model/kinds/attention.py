@@ -72,7 +72,6 @@ class _Attention(Kind):
 class SelfAttention(_Attention):
     """Queries, keys and values from the same sequence."""
 
-    module: ClassVar[str] = "model.sublayers.attention:SelfAttention"
     reads: ClassVar[tuple[str, ...]] = (
         *_Attention.reads, "window", "position_clip", "position_keys", "position_values", "position_buckets",
         "position_distance", "position_shared", "rotary_share",
@@ -148,7 +147,6 @@ class SelfAttention(_Attention):
 class CrossAttention(_Attention):
     """Queries from the decoder, keys and values from the encoder's output."""
 
-    module: ClassVar[str] = "model.sublayers.attention:CrossAttention"
     sides: ClassVar[tuple[Side, ...]] = ("decoder",)
     reads_memory: ClassVar[bool] = True
 

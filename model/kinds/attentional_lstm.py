@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 class AttentionalLSTM(Kind):
     """Luong's decoder with input feeding. `compatibility`: dot, bilinear ("general"), additive ("concat")."""
 
-    module: ClassVar[str] = "model.sublayers.attentional_lstm:AttentionalLSTM"
     reads: ClassVar[tuple[str, ...]] = ("compatibility", "bias")
     sides: ClassVar[tuple[Side, ...]] = ("decoder",)
     reads_memory: ClassVar[bool] = True

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 class Average(FeedForward):
     """Average attention, in place of a decoder's self-attention. Each of its two parts can be left out."""
 
-    module: ClassVar[str] = "model.sublayers.average:Average"
     reads: ClassVar[tuple[str, ...]] = tuple(dict.fromkeys((*FeedForward.reads, "bias")))
     sides: ClassVar[tuple[Side, ...]] = ("decoder",)
 

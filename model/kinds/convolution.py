@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 class Convolution(Kind):
     """A window of `kernel` inputs, `dilation` positions apart: up to the present one in decoders, else around it."""
 
-    module: ClassVar[str] = "model.sublayers.convolution:Convolution"
     reads: ClassVar[tuple[str, ...]] = ("bias",)
 
     kernel: int = Field(3, ge=1)

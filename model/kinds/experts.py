@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 class Experts(FeedForward):
     """Several feed-forward networks, of which each position uses a few, in place of one."""
 
-    module: ClassVar[str] = "model.sublayers.experts:Experts"
     compiles: ClassVar[bool] = False  # how many positions an expert gets depends on the data
 
     count: int = Field(4, ge=1)

@@ -16,7 +16,6 @@ _KEPT_GATED = {"glu": 3, "bilinear": 3, "reglu": 3, "geglu": 4, "swiglu": 4}
 class FeedForward(Kind):
     """Two matrices with an activation in between; three for a gated one."""
 
-    module: ClassVar[str] = "model.sublayers.feed_forward:FeedForward"
     reads: ClassVar[tuple[str, ...]] = ("d_ff", "activation", "activation_dropout", "bias")
 
     def cost(self, config: "ModelConfig", length: Length, memory: Length, side: Side) -> Cost:

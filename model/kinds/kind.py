@@ -24,12 +24,11 @@ class Cost(NamedTuple):
 
 
 class Kind(Section):
-    """Options of one sub-layer of a line. A kind is a subclass, one line of architecture.KINDS, and a module.
+    """Options of one sub-layer of a line. A kind is a subclass, and a line of architecture.KINDS and stack.SUBLAYERS.
 
     An option that has the name of a setting in `reads` replaces that setting for this sub-layer.
     """
 
-    module: ClassVar[str]  # "model.sublayers.feed_forward:FeedForward", built with (config, options)
     reads: ClassVar[tuple[str, ...]] = ()  # settings of ModelConfig that the sub-layer reads, besides d_model
     sides: ClassVar[tuple[Side, ...]] = ("encoder", "decoder")
     reads_memory: ClassVar[bool] = False  # whether it reads the encoder's output

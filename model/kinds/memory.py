@@ -25,8 +25,6 @@ class _OnePosition(Kind):
 class LastState(_OnePosition):
     """The last position, the same for every target position: a context of fixed size."""
 
-    module: ClassVar[str] = "model.sublayers.memory:LastState"
-
     backward: bool = False  # the first position, the last one that an encoder of lstm(backward=true) computes
 
     def cost(self, config: "ModelConfig", length: Length, memory: Length, side: Side) -> Cost:
@@ -37,8 +35,6 @@ class LastState(_OnePosition):
 
 class SamePosition(_OnePosition):
     """The position that has the target position's own index."""
-
-    module: ClassVar[str] = "model.sublayers.memory:SamePosition"
 
     def cost(self, config: "ModelConfig", length: Length, memory: Length, side: Side) -> Cost:
         """S·D² products."""

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 class Recurrent(Kind):
     """The common part of the three: the number of gates tells their sizes apart."""
 
-    module: ClassVar[str] = "model.sublayers.recurrent:Recurrent"
     reads: ClassVar[tuple[str, ...]] = ("bias",)
     compiles: ClassVar[bool] = False  # torch's compiler refuses its fused recurrent networks
     cell: ClassVar[str]  # in torch
