@@ -8,7 +8,7 @@ SPEC is the file that the coordinator wrote into the attempt's folder (experimen
 attempt from its first event to its record, in the order in which it happens.
 
 If several devices train a run together, each has its own process: the child is rank 0, and starts the others as
-`python -m experiments.child.run SPEC RANK PORT` (experiments/training/parallel/ranks.py).
+`python -m experiments.child.run SPEC RANK PORT` (experiments/child/ranks.py).
 
 Exit codes: 0 finished, 3 preempted after a checkpoint, 1 failed (the last event says why), 4 the disk is full.
 """
@@ -31,6 +31,7 @@ from typing import Any
 from experiments.child.ensemble import open_members, write_result
 from experiments.child.evaluations import evaluate_all, versions_of
 from experiments.child.failures import failure_class
+from experiments.child.ranks import Others
 from experiments.child.stopping import StopRequest
 from experiments.config import DeviceSpec, TaskConfig
 from experiments.errors import Damaged, Diverged, Preempted, TrainerFailed
@@ -212,7 +213,11 @@ def _attempt(
 
     members = open_members(spec, store)
     context = _context(spec, store, folder, code[TRAINING], emit, stop)
-    context = replace(context, members=[member.folder for member in members])
+    context = replace(
+        context,
+        members=[member.folder for member in members],
+        start_ranks=lambda port: Others(folder, context.device.count, port, emit),
+    )
     weights = folder
     if spec.train and members:
         events.emit("trained", step=write_result(spec, folder, members))

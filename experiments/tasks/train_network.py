@@ -63,7 +63,7 @@ def train_network(
     device = Device.open(context.device, precision, deterministic=config.training.deterministic, rank=context.rank)
     if config.evaluation.precision == "int8":  # refused now, not after the training
         resolve_precision("int8", device.torch_device)
-    with joined(context.device, context.rank, context.port, context.folder, context.emit) as group:
+    with joined(context.device, context.rank, context.port, context.start_ranks) as group:
         return _train(config, context, material, vocab_sizes, keeps, device, group)
 
 

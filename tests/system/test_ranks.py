@@ -151,7 +151,7 @@ def test_a_ranks_own_failure_is_the_runs(tmp_path: Path) -> None:
     program = f"""
 import pathlib, time
 from experiments.events.event_log import EventWriter
-from experiments.training.parallel.ranks import Others
+from experiments.child.ranks import Others
 folder = pathlib.Path({str(tmp_path)!r})
 others = Others(folder, 2, 1, EventWriter(folder).emit)
 time.sleep(240)  # as in a call that rank 1 would have to answer
