@@ -90,27 +90,12 @@ def test_context_settles_words_with_two_meanings(train):
         assert all(f" {word}" in text for word in both)
 
 
-digest_now = recipe_digest.__wrapped__  # as a fresh process computes it
-
-
 def test_the_digest_names_the_recipe(monkeypatch):
-    first = digest_now(1000)
-    # the very text of these files names the runs of every store: not even a comment in them may change
-    assert (digest_now(1200), digest_now(20_000)) == ("9b18a29e42bf7176", "0024e393fe50ccfd")
-    assert first == digest_now(1000) and len(first) == 16 and int(first, 16) >= 0
-    assert digest_now(1001) != first
+    names = [recipe_digest(pairs) for pairs in (900, 1200, 8000, 20_000, 1000, 1001)]
+    assert names[:4] == ["4312db83f77a0698", "9b18a29e42bf7176", "040022f7a10d5ecf", "0024e393fe50ccfd"]
+    assert len(set(names)) == len(names) and all(len(name) == 16 and int(name, 16) >= 0 for name in names)
     monkeypatch.setattr(recipe, "RECIPE_VERSION", recipe.RECIPE_VERSION + 1)
-    assert digest_now(1000) != first
-
-
-def test_the_digest_changes_with_the_source(monkeypatch, tmp_path):
-    first = digest_now(1000)
-    for path in recipe.Path(recipe.__file__).parent.glob("*.py"):
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    monkeypatch.setattr(recipe, "__file__", str(tmp_path / "generate.py"))
-    assert digest_now(1000) == first
-    (tmp_path / "lexicon.py").write_text("NOUNS = ()\n")
-    assert digest_now(1000) != first
+    assert not {recipe_digest(pairs) for pairs in (900, 1200, 8000, 20_000, 1000, 1001)} & set(names)
 
 
 def test_an_unknown_split_is_refused():
@@ -124,11 +109,12 @@ def test_chance_is_the_same_everywhere():
     assert [dice.below(100) for _ in FIRST_CHANCES] == FIRST_CHANCES
 
 
-def test_the_corpus_is_the_same_everywhere(train):
-    """Pinned, so that a change of the corpus is a decision: then raise RECIPE_VERSION with it."""
-    lines = "\n".join("\t".join(pair) for split in ("dev", "test") for pair in generate(split))
-    lines += "\n".join("\t".join(pair) for pair in train[:1000])
-    assert hashlib.sha256(lines.encode()).hexdigest()[:16] == "452ae0f062122105"
+PINNED = {1: "361ab48705a739c0"}  # by version
+
+
+def test_other_pairs_need_another_version(train):
+    lines = "\n".join("\t".join(pair) for pairs in (generate("dev"), generate("test"), train) for pair in pairs)
+    assert hashlib.sha256(lines.encode()).hexdigest()[:16] == PINNED[recipe.RECIPE_VERSION]
 
 
 def test_early_options_come_more_often():

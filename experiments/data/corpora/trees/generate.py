@@ -14,7 +14,7 @@ from experiments.identity import digest
 
 # Increase it when the trees change: a test compares their hash.
 RECIPE_VERSION = 1
-# Hashes of the files that made version 1. run_ids contain them, so they stay as they are when the files change.
+# The name of version 1, once hashes of its files. run_ids contain it, so it stays when the files change.
 _SOURCES = [
     "6ea71a4909576dc5c655a3c141a925fed274d7b9b7f44f6af4e9c77b5072e1b5",
     "054f09193649c4ad8cb870c6066b374da1c448d444411ef1e882e4d4d12e16ee",
