@@ -12,6 +12,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from experiments.store.code import Root, files_of
+
 PACKAGES = ("torch", "numpy", "sentencepiece", "sacrebleu")  # the numbers of built-in tasks depend on these
 DISTRIBUTION = "transformer-ablations"
 OURS = ("ablations", "model", "experiments")  # the folders of a checkout that a training may depend on
@@ -32,16 +34,16 @@ class Revision:
         return {"repository": self.repository, "commit": self.commit, "dirty": dirty, "diff_digest": digest}
 
 
-def revision_of(code: tuple[str, ...], folder: Path | None) -> Revision:
-    """The repository of a task's code: that of the user's files among `code` (paths), else this program's.
+def revision_of(roots: tuple[Root, ...], folder: Path | None) -> Revision:
+    """The repository of a task's code, by where it begins: that of the user's files, else this program's.
 
     For a task without its own code (a command that names no file) it is the repository of the study's `folder`. Read
     once per process: later edits did not take part in the training.
     """
-    files = tuple(name for name in code if name.startswith("/"))
+    files = tuple(str(file) for file in files_of(roots))
     if files:
         return _revision(Path(files[0]).parent, files)
-    return _tool() if code else _revision(folder, (str(folder),)) if folder else Revision(None, None, "")
+    return _tool() if roots else _revision(folder, (str(folder),)) if folder else Revision(None, None, "")
 
 
 def tool() -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 from experiments.config import RunConfig
 from experiments.errors import UserError
 from experiments.store.keeps import Keep, keeps_of
+from experiments.store.provenance import PACKAGES
 from experiments.tasks import footprint
 from experiments.tasks.base import EvaluationSpec, Task
 from experiments.tasks.precisions import precision_refused
@@ -35,6 +36,9 @@ def evaluation_settings(config: RunConfig) -> dict[str, Any]:
 
 class NetworkTask(Task):
     """The planning half of translation, parsing, language models: whatever model/ computes."""
+
+    def packages(self) -> tuple[str, ...]:
+        return (*PACKAGES, *(super().packages() or ()))
 
     @abstractmethod
     def vocab_sizes(self, config: Any) -> tuple[int, int]:

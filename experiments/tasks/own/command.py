@@ -27,13 +27,13 @@ from pydantic import create_model
 from experiments.client.ablations_task.plain import by_set
 from experiments.config import GIVEN_ELSEWHERE, SettingRoles, TaskConfig, flatten
 from experiments.errors import UserError
+from experiments.store.code import Root, root_at
 from experiments.store.sealed import write_json
 from experiments.tasks.base import Context
 from experiments.tasks.own.context import close_context, keep_metrics, open_context
 from experiments.tasks.own.function import OwnTask
 from experiments.tasks.own.placeholders import expanded, flags, names, refuse_quoted
 from experiments.tasks.own.shell import read_metrics, run_command
-from experiments.tasks.own.sources import sources_of
 from model.section import Section
 
 GIVEN = ("seed", "folder", "metrics", "settings", "device", "threads")
@@ -59,8 +59,7 @@ class CommandTask(OwnTask):
         changed.config_type = _config_type(declared)
         command = str(declared.get("command", ""))
         _check(command, changed.config_type)
-        changed.training_code = _code(command, self.folder)
-        changed.evaluation_code = dict.fromkeys(self.evaluation_code, changed.training_code)
+        changed.roots = _roots(command, self.folder)
         refuse_quoted(command)
         return changed
 
@@ -127,22 +126,15 @@ def _check(command: str, config_type: type[TaskConfig]) -> None:
                 )
 
 
-def _code(command: str, folder: Path | None) -> tuple[str, ...]:
-    """The files in the study's folder that the command names; a Python script with its imports from there."""
+def _roots(command: str, folder: Path | None) -> tuple[Root, ...]:
+    """The files in the study's folder that the command names; a Python script counts with its imports from there."""
     if folder is None:
         return ()
-    found: dict[str, None] = {}
     try:
         words = shlex.split(command)
     except ValueError as error:
         raise UserError(f"The command is not one that a shell reads: {error}: {command}") from None
-    for word in words:
-        path = folder / word
-        if path.is_file() and path.suffix == ".py":
-            found |= dict.fromkeys(sources_of(path.resolve(), path.resolve().parent))
-        elif path.is_file():
-            found[str(path.resolve())] = None
-    return tuple(name for name in found if name.startswith("/"))
+    return tuple(root_at(folder / word) for word in dict.fromkeys(words) if (folder / word).is_file())
 
 
 def _link_checkpoints(context: Context, folder: Path) -> None:

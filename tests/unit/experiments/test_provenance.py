@@ -7,6 +7,7 @@ from importlib import metadata
 import pytest
 
 from experiments.store import provenance
+from experiments.store.code import root_at
 from experiments.tasks.load import load_task
 
 
@@ -32,7 +33,7 @@ def repository(tmp_path):
 
 def facts(folder, *names):
     provenance._revision.cache_clear()
-    return provenance.revision_of(tuple(str(folder / name) for name in names), None)
+    return provenance.revision_of(tuple(root_at(folder / name) for name in names), None)
 
 
 def test_the_users_files_are_of_the_users_commit(repository):
@@ -68,7 +69,7 @@ def test_a_command_that_names_no_file_is_of_its_studys_repository(repository):
 
 
 def test_a_built_in_task_is_this_programs(repository):
-    ours = provenance.revision_of(load_task("translation").training_code, repository)
+    ours = provenance.revision_of(load_task("translation").code["training"], repository)
     tool = provenance.tool()
     assert (ours.commit, tool["version"]) == (tool["commit"], metadata.version("transformer-ablations"))
 
