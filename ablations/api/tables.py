@@ -69,9 +69,9 @@ class LoadedTable:
 
     @property
     def notes(self) -> list[str]:
-        """The warnings, and the notes under the table."""
+        """The warnings, and the notes under the table; first, of a bundle, what of it was computed again."""
         shown = printed(self.as_built, "markdown")
-        return [*shown.warnings, *shown.notes]
+        return [*filter(None, [shown.table.bundle]), *shown.warnings, *shown.notes]
 
     def render(self, format_: str = "markdown") -> str:
         """The table as text: markdown, latex, csv, tidy-csv, json, html, setup. Raises UserError for another format."""

@@ -106,7 +106,7 @@ def _origin(source: Path, folder: Path) -> tuple[Store, Members]:
     """The store to import from, and the tables that its runs belong to."""
     if is_bundle(source.name):
         found = read_bundle(source, folder)
-        typer.echo(f"{source}: {found.checked}", err=True)
+        typer.echo(f"{source}: {found.checked.runs}. {found.checked.word}", err=True)
         plan = found.plan
         members: Members = {}
         for run in plan.trainings:

@@ -66,7 +66,8 @@ def verify(
     table = table_of(choose_table(study, selectors, say), significance or tests or "auto", printing=printing)
     verdict = verifying.verify(text, table, format_)
     if as_json:
-        print_json({"file": str(file), "cells": verdict.cells, "changed": list(verdict.changed)})
+        facts = {"file": str(file), "cells": verdict.cells, "changed": list(verdict.changed)}
+        print_json(facts | {"unchecked": list(verifying.unchecked(table))})
         raise typer.Exit(exits.DONE if verdict.same else exits.FAILED)
     if verdict.same:
         typer.echo(f"{file}: {number(verdict.cells, 'cell')}, all equal to the store's")
@@ -85,11 +86,11 @@ def _verify_bundle(file: Path, as_json: bool) -> None:
     )
 
     bundle = open_bundle(file, say)
-    table = build_table(bundle.plan, bundle.store, bundle.columns)
+    table = replace(build_table(bundle.plan, bundle.store, bundle.columns), bundle=bundle.checked.word)
     found = list(differences(bundle, table))
     if as_json:
         how = [{"row": row, "column": column, "how": by} for (row, column), by in follow(bundle, table).items()]
-        print_json({"file": str(file), "cells": how, "changed": found})
+        print_json({"file": str(file), "from_bundle": bundle.checked.word, "cells": how, "changed": found})
         raise typer.Exit(exits.FAILED if found else exits.DONE)
     for line in lines(bundle, table):
         typer.echo(line)

@@ -112,6 +112,7 @@ class SelectedTable:
     replan: Callable[[], Plan]  # with current states
     columns: tuple[Column, ...]
     asked: tuple[str, ...] = ()  # words of a command line that selects this table, without folders
+    bundle: str = ""  # of a bundle: what of it was computed again (reports/trust/bundles/agreement.py)
     to_paste: str = ""  # the same words with folders and the store, quoted for a shell
     remember: Callable[[], None] = lambda: None  # keep this selection as the last one of its store
 
@@ -218,6 +219,7 @@ def choose_table(study_name: str, selectors: Selectors, say: Say, *, used: bool 
         replan=lambda: bundle.plan,
         columns=bundle.columns,
         asked=bundle.asked,
+        bundle=bundle.checked.word,
     )
 
 
@@ -232,5 +234,5 @@ def open_bundle(path: Path, say: Say) -> "Bundle":
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     bundle = read_bundle(path, folder)
     opened_bundles.append(str(path))
-    say(f"{path}: {bundle.checked}")
+    say(f"{path}: {bundle.checked.runs}. {bundle.checked.word}")
     return bundle

@@ -24,4 +24,5 @@ def table_of(
     store = results or chosen.store
     table = build_table(chosen.plan, store, chosen.columns, significance, provisional=provisional)
     words = [*chosen.asked, *(("--significance", significance) if significance != "auto" else ())]
-    return replace(table, asked=shlex.join([*words, *printing.words()]), chosen=printing.choices())
+    asked = shlex.join([*words, *printing.words()])
+    return replace(table, asked=asked, chosen=printing.choices(), bundle=chosen.bundle)

@@ -33,6 +33,11 @@ BUILTIN = {
 OF_STUDIES = ("command", "imported")  # those whose settings each study declares
 
 
+def is_built_in(name: str) -> bool:
+    """Whether settings and scores of a task are this program's own, so that they can be computed again."""
+    return name in BUILTIN and name not in OF_STUDIES
+
+
 def load_task(name: str, folder: str = "", python: str = "") -> Task:
     """Load a task. `folder`: the study's folder, "" for a built-in study. python: the interpreter of a user's function.
 

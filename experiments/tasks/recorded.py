@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel, create_model
 
 from experiments.config import SettingRoles, TaskConfig
-from experiments.tasks.load import BUILTIN, OF_STUDIES, load_task
+from experiments.tasks.load import is_built_in, load_task
 from model.section import Section
 
 _ROLES = ("not_in_run_id", "not_in_lineage", "steps", "frozen_defaults")
@@ -31,7 +31,7 @@ def recorded_type(task: str, described: Mapping[str, Any] | None, example: Mappi
 
     `example` is a configuration, for a plan of an earlier version, which describes nothing. Raises ValueError.
     """
-    if task in BUILTIN and task not in OF_STUDIES:
+    if is_built_in(task):
         return load_task(task).config_type
     described = described or {"defaults": example, "roles": {}}
     roles = described["roles"]

@@ -120,7 +120,8 @@ def as_markdown(table: Table) -> str:
     """The paragraph on the setup, the checklist, and what the table cost, as Markdown."""
     from reports.render.markdown import escape
 
-    lines = [f"**Experimental setup**\n\n{escape(paragraph(table))}\n\n**Reproducibility checklist**\n"]
+    lines = [f"{escape(table.bundle)}\n"] if table.bundle else []
+    lines += [f"**Experimental setup**\n\n{escape(paragraph(table))}\n\n**Reproducibility checklist**\n"]
     lines += [f"- **{escape(question)}**: {escape(answer)}" for question, answer in checklist(table)]
     if found := spent.lines(table):
         lines += ["\n**What it cost**\n", *(f"- **{escape(what)}**: {escape(cost)}." for what, cost in found)]

@@ -47,6 +47,7 @@ def render(table: Table, figures: Mapping[str, Drawn] | None = None, failed: Seq
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>{title}</title><style>{CSS}</style></head><body>",
+        *([f"<p class=warning role=note>{escape(table.bundle)}</p>"] if table.bundle else []),
         f'<header><h1>{title}</h1><p class="soft summary">{escape(_summary(table))}</p></header><main>',
         *(f"<p class=warning role=note>{escape(text)}</p>" for text in shown.warnings),
         *_table(table, grid),

@@ -33,6 +33,7 @@ def render(table: Table) -> str:
         rf"\begin{{{environment}}}[t]",
         r"\centering",
         *_caption(shown),
+        *([rf"{{\scriptsize {escape(table.bundle)}\par}}\smallskip"] if table.bundle else []),
         fitted.size,
         rf"\setlength{{\tabcolsep}}{{{fitted.space}pt}}",
         *([_SCALED] if scaled else []),
@@ -65,6 +66,8 @@ def _preface(shown: Printed, fitted: Fit, siunitx: bool, scaled: bool) -> Iterat
     texts = [table.title, *shown.warnings, *shown.notes]
     texts += [head.top for head in grid.heads] + [cell.text for line in grid.lines for cell in line.cells]
     texts += [line.row.label for line in grid.lines]
+    if table.bundle:
+        yield f"% {plain(table.bundle)}"
     if table.asked:
         yield f"% {MADE_BY}{plain(table.asked)}"
     packages = ["booktabs", *(["graphicx"] if scaled else []), *(["siunitx"] if siunitx else [])]

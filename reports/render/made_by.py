@@ -13,6 +13,8 @@ from reports.results.table import Table
 COMMAND = "ablations report "
 MADE_BY = f"made with: {COMMAND}"
 FIELD = "made_with"  # in each record of JSON and CSV, whose readers know no comments
+FROM_BUNDLE = "From a bundle."  # begins the first line of a table that was printed from one
+BUNDLE_FIELD = "from_bundle"  # that line in each record of JSON and CSV
 
 
 def comment(table: Table) -> Iterator[str]:

@@ -16,11 +16,13 @@ _BLOCK_START = re.compile(r"^(\d*)([-+.)]|=+|#+)(?=\s|$)")  # of a list, a headi
 
 
 def render(table: Table) -> str:
-    """Title, pipe table, and a list of warnings and notes."""
+    """Title, pipe table, and a list of warnings and notes; before them what is proven of a bundle."""
     shown = printed(table, "markdown")
     parts = [as_pipe(shown.grid)]
     if shown.table.title:
         parts.insert(0, f"**{escape(shown.table.title)}**\n")
+    if table.bundle:
+        parts.insert(0, f"{escape(table.bundle)}\n")
     if shown.warnings or shown.notes:
         lines = [f"- **Warning:** {escape(note)}" for note in shown.warnings]
         parts.append("\n".join([*lines, *(f"- {escape(note)}" for note in shown.notes)]) + "\n")

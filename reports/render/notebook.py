@@ -22,7 +22,8 @@ def fragment(table: Table) -> str:
     lines = "".join(f"<tr>{''.join(_cells(shown.grid, line))}</tr>" for line in shown.grid.lines)
     head = "".join(f"<tr>{''.join(line)}</tr>" for line in _heads(shown.grid.heads))
     caption = f"<caption>{escape(title)}</caption>"
-    return f"<div><table>{caption}<thead>{head}</thead><tbody>{lines}</tbody></table>{folded}</div>"
+    first = f"<p><b>{escape(table.bundle)}</b></p>" if table.bundle else ""
+    return f"<div>{first}<table>{caption}<thead>{head}</thead><tbody>{lines}</tbody></table>{folded}</div>"
 
 
 def _heads(heads: Sequence[Head]) -> Iterator[list[str]]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from reports.render.columns import chosen
 from reports.render.grid import layout_of
-from reports.render.made_by import COMMAND, FIELD
+from reports.render.made_by import BUNDLE_FIELD, COMMAND, FIELD
 from reports.render.printed import choices_for
 from reports.results.table import Row, Table
 from reports.table.cost import COSTS
@@ -19,7 +19,8 @@ def records(table: Table, format_: str) -> tuple[list[dict[str, Any]], list[str]
     Names and states of rows and their runs always stay, so that a number leads back to these.
     """
     made = {FIELD: f"{COMMAND}{table.asked}"} if table.asked else {}
-    found = [record(row, table) | made for row in table.rows]
+    first = {BUNDLE_FIELD: table.bundle} if table.bundle else {}
+    found = [first | record(row, table) | made for row in table.rows]
     choices = choices_for(table, format_)
     if not (choices.columns or choices.hide or choices.plain or choices.paper is not None):
         return found, list(table.settings)

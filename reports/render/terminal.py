@@ -39,7 +39,8 @@ def for_terminal(table: Table, columns: int) -> RenderableType:
     kept = {shown.grid.heads[i].key for i in keep}
     every = {head.key for head in (*shown.grid.heads, *shown.hidden.heads) if head.kind not in ("group", "row")}
     hidden = len(every - kept)
-    parts: list[RenderableType] = [Text(plain(shown.table.title), style="bold")] if shown.table.title else []
+    parts: list[RenderableType] = [Text(plain(table.bundle), style="yellow")] if table.bundle else []
+    parts += [Text(plain(shown.table.title), style="bold")] if shown.table.title else []
     parts += [_rich(shown, keep)]
     parts += [Text(f"Warning: {plain(text)}", style="yellow") for text in shown.warnings]
     parts += [Padding(Text(plain(text), style="dim"), (0, 0, 0, 2)) for text in shown.notes]

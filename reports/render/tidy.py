@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from reports.render.csv import cell, text
-from reports.render.made_by import COMMAND, FIELD
+from reports.render.made_by import BUNDLE_FIELD, COMMAND, FIELD
 from reports.results.results import Outcome
 from reports.results.table import Row, Table
 
@@ -37,7 +37,8 @@ def render(table: Table) -> str:
     settings = list(dict.fromkeys([*table.settings, *(name for one in outcomes for name in one.run.overrides)]))
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    made = {FIELD: f"{COMMAND}{table.asked}"} if table.asked else {}
+    made = {BUNDLE_FIELD: table.bundle} if table.bundle else {}
+    made |= {FIELD: f"{COMMAND}{table.asked}"} if table.asked else {}
     writer.writerow([*NAMES, *map(text, settings), *made])
     for row in table.rows:
         for outcome in row.outcomes:

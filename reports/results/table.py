@@ -164,6 +164,7 @@ class Table:
     chosen: Choices = field(default_factory=Choices)  # the command's, over the study's
     profile: str = ""  # of the study, by which the rows are sized
     last_change: str = ""  # day (UTC) on which the last attempt at its runs ended; "" if no record says
+    bundle: str = ""  # of a bundle: what of it was computed again; the first line of every format, whatever is chosen
     papers_corpus: bool = True  # whether published numbers are of the corpus that the rows are trained on
 
     def compared(self, column: Column) -> list[Row]:

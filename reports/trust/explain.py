@@ -30,7 +30,8 @@ def explain(table: Table, cell: str) -> Explanation:
     if not columns and not costs:
         options = [*(column.key for column in table.columns), *dict.fromkeys(cost.key for cost in shown(table))]
         raise UserError(f"{table.name} has no column {name!r}. {suggestion(name, options, 'columns')}")
-    found: Explanation = {"cell": cell, "study": table.name, "row": row.key, "label": row.label}
+    found: Explanation = {"from_bundle": table.bundle} if table.bundle else {}
+    found |= {"cell": cell, "study": table.name, "row": row.key, "label": row.label}
     found["changes_from_base"] = dict(row.outcomes[0].run.overrides)
     for cost in costs:
         found[cost.name] = {"computed": cost.value(row, table), "trained": _recorded(row, cost.name)}

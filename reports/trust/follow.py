@@ -23,6 +23,7 @@ _EDITED = ("./", METADATA)  # entities to which anyone may add authors, a licenc
 def lines(bundle: Bundle, table: Table) -> Iterator[str]:
     """What to tell the reader of a bundle that was read and checked."""
     found = follow(bundle, table)
+    yield bundle.checked.word
     yield f"{number(len(found), 'cell')} of metrics:"
     for how in (FOLLOWS, RECORDED, LACKING):
         cells = {cell: by for cell, by in found.items() if by == how}

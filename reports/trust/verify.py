@@ -13,13 +13,13 @@ from experiments.errors import UserError
 from reports.render import tidy
 from reports.render.formats import render
 from reports.render.html import GRID_JSON
-from reports.render.made_by import FIELD, MADE_BY
+from reports.render.made_by import BUNDLE_FIELD, FIELD, FROM_BUNDLE, MADE_BY
 from reports.render.printed import printed
 from reports.results.table import Table
 from reports.table.row_records import SPENT
 from reports.table.spent import is_note
 
-LEFT_OUT = (*SPENT, FIELD)  # of records
+LEFT_OUT = (*SPENT, FIELD, BUNDLE_FIELD)  # of records
 SUFFIXES = {".tex": "latex", ".md": "markdown", ".csv": "csv", ".json": "json", ".html": "html"}
 TIDY = "tidy-csv"
 FORMATS = (*SUFFIXES.values(), TIDY)
@@ -45,6 +45,8 @@ def format_of(suffix: str, text: str) -> str:
 
 def unchecked(table: Table) -> Iterator[str]:
     """What no comparison with the store can show: numbers that came from elsewhere."""
+    if table.bundle:
+        yield table.bundle
     counts = {row.key: sum(o.record is not None for o in row.outcomes) for row in table.rows if row.imported}
     if count := sum(counts.values()):
         yield (
@@ -74,11 +76,14 @@ def verify(text: str, table: Table, format_: str) -> Verdict:
 
 
 def lasting(text: str, format_: str) -> str:
-    """The text without costs, which go on growing with attempts for other tables, and without how it was made."""
+    """The text without costs, which go on growing with attempts for other tables, and without how it was made.
+
+    What is proven of a bundle is left out too: `unchecked` says it.
+    """
     if format_ in ("csv", TIDY):
         return "\n".join(map(repr, _cells(text, "csv")))
     if format_ != "json":
-        return "".join(line for line in text.splitlines(keepends=True) if _lasts(line)).rstrip("\n")
+        return "".join(line for line in text.splitlines(keepends=True) if _lasts(line)).strip("\n")
     rows = _parsed(text)
     if text.strip() != json.dumps(rows, indent=1, ensure_ascii=False):
         return text
@@ -86,7 +91,7 @@ def lasting(text: str, format_: str) -> str:
 
 
 def _lasts(line: str) -> bool:
-    return not is_note(line) and MADE_BY not in line
+    return not is_note(line) and MADE_BY not in line and FROM_BUNDLE not in line
 
 
 def _differences(before: list[list[str]], after: list[list[str]], rows: list[str]) -> Iterator[str]:
@@ -126,8 +131,8 @@ def _cells(text: str, format_: str) -> list[list[str]]:
     """Lines of cells, heads first; a cell that spans columns is followed by empty ones."""
     if format_ in ("csv", TIDY):
         records = list(csv.reader(io.StringIO(text)))
-        place = records[0].index(FIELD) if records and FIELD in records[0] else None
-        return records if place is None else [[*line[:place], *line[place + 1 :]] for line in records]
+        left_out = {i for i, name in enumerate(records[0]) if name in (FIELD, BUNDLE_FIELD)} if records else set()
+        return [[cell for i, cell in enumerate(line) if i not in left_out] for line in records]
     if format_ == "json":
         return _of_objects(_parsed(text))
     if format_ == "html":

@@ -8,6 +8,7 @@ import random
 import socket
 import sys
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -50,8 +51,8 @@ def read(path):
     return selected.choose_table(str(path), selected.Selectors(store=Path("none")), print)
 
 
-def printed(chosen, format_):
-    return render(table_of(chosen), format_)
+def printed(chosen, format_, word=""):
+    return render(replace(table_of(chosen), bundle=chosen.bundle or word), format_)
 
 
 def contents(path):
@@ -68,22 +69,18 @@ def test_the_same_table_from_a_bundle_of_any_task(finished, tmp_path):
     there = read(path)
     assert "walking_in_a_bundle" not in set(sys.modules) - before
     for format_ in FORMATS:
-        assert printed(there, format_) == printed(chosen, format_), format_
+        assert printed(there, format_) == printed(chosen, format_, there.bundle), format_
     if kind in ("translation", "parsing"):
-        assert page(table_of(there), there) == page(table_of(chosen), chosen)
-        assert printed(there, "setup") == printed(chosen, "setup")
+        assert page(table_of(there), there) == page(replace(table_of(chosen), bundle=there.bundle), chosen)
 
 
 def test_what_was_computed_again_is_said(finished, tmp_path):
     chosen, kind = finished
-    said = read_bundle(bundle_of(chosen, tmp_path / "b.tar.gz"), tmp_path / "in").checked
-    assert said.startswith("4 runs as planned")
-    again, _, recorded = said.partition("; as recorded")
-    expected = {"own": "nothing", "command": "nothing", "translation": "bleu", "parsing": "f1"}[kind]
-    assert expected in again and "times" in recorded
-    assert {"own": "distance", "command": "accuracy", "translation": "perplexity", "parsing": "malformed"}[
-        kind
-    ] in recorded
+    runs, word = read_bundle(bundle_of(chosen, tmp_path / "b.tar.gz"), tmp_path / "in").checked
+    assert runs == "4 runs as planned"
+    again, _, recorded = word.partition("The sender's word: ")
+    assert {"translation": "bleu (dev), parameters", "parsing": "f1 (dev)"}.get(kind, "nothing") in again
+    assert {"translation": "perplexity (dev)", "parsing": "malformed"}.get(kind, "all numbers") in recorded
 
 
 def words_that_tell(chosen):
@@ -131,7 +128,7 @@ def test_a_setting_that_is_a_path_and_names_the_runs_is_left_out_and_said(tmp_pa
     path = bundle_of(chosen, tmp_path / "b.tar.gz")
     assert b"alice" not in b"".join(contents(path).values())
     bundle = read_bundle(path, tmp_path / "in")
-    assert "by settings alone (what was left out names them)" in bundle.checked
+    assert "by settings alone (what was left out names them)" in bundle.checked.runs
     assert bundle.plan.runs[0].config.where == "corpus"
 
 
@@ -305,7 +302,7 @@ def test_flipped_bits_are_refused_or_harmless(finished, tmp_path):
     chosen, _ = finished
     path = bundle_of(chosen, tmp_path / "b.tar.gz")
     data, chance, whole = path.read_bytes(), random.Random(5), 0
-    expected = printed(chosen, "csv")
+    expected = printed(read(path), "csv")
     for place in [*range(10), *(chance.randrange(len(data)) for _ in range(40)), *range(len(data) - 8, len(data))]:
         flipped = bytearray(data)
         flipped[place] ^= 1 << chance.randrange(8)

@@ -110,10 +110,10 @@ def test_explain_leads_to_the_files(cli: Cli, tiny: Path, store: Path) -> None:
 def test_a_bundle_gives_the_same_bytes_anywhere(
     cli: Cli, tiny: Path, store: Path, bundle: Path, tmp_path: Path
 ) -> None:
-    for format_ in ("latex", "markdown", "csv", "json", "html", "setup"):
+    for format_ in ("latex", "markdown", "csv", "json", "html"):
         here = cli("report", tiny, "--seeds", "2", "--store", store, "--format", format_).stdout
         there = cli("report", bundle, "--format", format_, "--store", tmp_path / "none", cwd=tmp_path).stdout
-        assert here == there, format_
+        assert lasting(here, format_) == lasting(there, format_) and "From a bundle." in there, format_
     again = tmp_path / "again.tar.gz"
     cli("bundle", tiny, "--seeds", "2", "--store", store, "--out", again)
     assert again.read_bytes() == bundle.read_bytes()

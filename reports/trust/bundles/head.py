@@ -5,9 +5,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from ablations.study.study import Study
 from experiments.store.sealed import write_json
 from experiments.tasks.columns import Column, known_to
-from experiments.tasks.load import BUILTIN, load_task
+from experiments.tasks.load import is_built_in, load_task
 from reports.results.spending import FILE, Spending
 
 VERSION = 3  # columns say how they are compared; before, their metrics' names did
@@ -27,7 +28,10 @@ def keep_spent(head: Mapping[str, Any], folder: Path) -> None:
         write_json(folder / FILE, Spending.model_validate(head[SPENT]).model_dump(mode="json"))
 
 
-def columns_of(described: Sequence[Mapping[str, Any]], task: str, version: int) -> tuple[Column, ...]:
-    """The bundle's columns; those of a built-in task are completed by the task's own."""
-    names = [task] * (task in BUILTIN) + ["translation"] * (version <= _KNOWN_BY_NAME)
+def columns_of(described: Sequence[Mapping[str, Any]], study: Study, version: int) -> tuple[Column, ...]:
+    """The bundle's columns. Of a built-in task they follow from the study: what a head says decides nothing there."""
+    if is_built_in(study.task):
+        task = load_task(study.task)
+        return tuple((task.with_columns([m.column for m in study.metrics]) if study.metrics else task).columns)
+    names = ["translation"] * (version <= _KNOWN_BY_NAME)
     return known_to((Column(**each) for each in described), [own for name in names for own in load_task(name).columns])

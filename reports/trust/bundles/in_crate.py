@@ -6,6 +6,7 @@ All of it is made from the bundle's files as its reader sees them, after what wa
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from experiments.store.sealed import read_json, write_json
 from reports.render.formats import render
 from reports.results.table import Table
 from reports.table.build import build_table
+from reports.trust.bundles.agreement import check
 from reports.trust.bundles.archive import HEAD, STATEMENT, TABLES
 from reports.trust.bundles.datasets import datasets
 from reports.trust.bundles.described import as_text, describe
@@ -36,9 +38,10 @@ def crate_files(
         place.symlink_to(path.resolve())
     keep_spent(head, folder)
     plan, store = plan_from_json(json.loads(json.dumps(head["plan"]))), Store.open(folder, create=False)
-    columns = columns_of(head["columns"], plan.study.task, VERSION)
+    columns = columns_of(head["columns"], plan.study, VERSION)
     made: dict[str, Path] = {}
-    for name, text in printed(build_table(plan, store, columns)).items():
+    word = check(plan, columns, store, bool(head["names_can_be_checked"])).word
+    for name, text in printed(replace(build_table(plan, store, columns), bundle=word)).items():
         made[name] = folder / name
         made[name].write_text(text, encoding="utf-8")
     made[STATEMENT] = folder / STATEMENT

@@ -18,7 +18,7 @@ from experiments.errors import UserError
 from experiments.store.layout import Store
 from experiments.store.sealed import read_json, unseal
 from experiments.tasks.columns import Column
-from reports.trust.bundles.agreement import check
+from reports.trust.bundles.agreement import Checked, check
 from reports.trust.bundles.archive import HEAD, NAME, STATEMENT, Archive
 from reports.trust.bundles.head import READABLE, VERSION, columns_of, keep_spent
 from reports.trust.bundles.in_crate import check_described, facts_of
@@ -38,7 +38,7 @@ class Bundle:
     columns: tuple[Column, ...]
     asked: tuple[str, ...]  # the words that select the table
     store: Store
-    checked: str  # what was computed again, and what was not, in a sentence
+    checked: Checked
     files: Mapping[str, Mapping[str, Any]]  # size and SHA-256 by name, the head first
     metadata: Mapping[str, Any] | None = None  # a crate's description of itself
     statement: Statement | None = None  # a crate's
@@ -88,7 +88,7 @@ def _read(packed: Archive, folder: Path) -> Bundle:
     _only_the_plans(manifest, plan)
     packed.unpack(manifest, folder)
     keep_spent(head, folder)
-    columns = columns_of(head["columns"], plan.study.task, head["bundle"])
+    columns = columns_of(head["columns"], plan.study, head["bundle"])
     store = Store.open(folder, create=False)
     checked = check(plan, columns, store, head.get("names_can_be_checked", True) is True)
     bundle = Bundle(

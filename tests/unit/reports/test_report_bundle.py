@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from ablations.plan.plan_file import plan_from_json, plan_to_json
+from ablations.study.study import Study
 from experiments.errors import UserError
 from experiments.exchange.import_runs import files_of, import_runs, runs_in
 from experiments.exchange.redaction import NOTHING
@@ -251,9 +252,9 @@ def test_columns_of_any_version_are_compared_as_their_maker_compared_them():
     """Up to version 2 a bundle did not contain it: perplexity and BLEU were recognised by name in every task."""
     now = [column_to_json(column) for column in TASK.columns]
     before = [{k: v for k, v in each.items() if k not in ("logarithmic", "per_piece")} for each in now]
-    assert columns_of(now, "translation", 3) == columns_of(before, "translation", 2) == TASK.columns
+    theirs = Study.model_validate({"name": "s", "title": "", "task": "mine:TASK", "variation": [{"key": "base"}]})
     own = replace(PERPLEXITY, metric="nats", about="", counts=None)
-    assert columns_of([column_to_json(own)], "mine:TASK", 3) == (own,)
-    assert columns_of(before, "mine:TASK", 2) == TASK.columns
-    plain = columns_of([{**each, "logarithmic": False} for each in now], "mine:TASK", 3)
+    assert columns_of([column_to_json(own)], theirs, 3) == (own,)
+    assert columns_of(before, theirs, 2) == TASK.columns
+    plain = columns_of([{**each, "logarithmic": False} for each in now], theirs, 3)
     assert not any(column.logarithmic or column.counts for column in plain)

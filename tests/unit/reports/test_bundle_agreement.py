@@ -1,0 +1,312 @@
+"""Forged bundles of real runs: every number is computed again, or the table's first line calls it the sender's word."""
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ablations.service.selected import SelectedTable, Selectors, choose_table
+from ablations.service.tables import table_of
+from experiments.errors import UserError
+from experiments.exchange.redaction import NOTHING
+from experiments.identity import eval_identity, of_imported, recorded_identity, run_identity
+from experiments.tasks.load import load_task
+from reports.render.formats import RENDERERS, render
+from reports.render.notebook import fragment
+from reports.trust import verify
+from reports.trust.bundles.read import read_bundle
+from reports.trust.bundles.write import write_bundle
+from reports.trust.explain import as_text, explain
+from reports.trust.follow import lines
+from tests.system.test_bundles import altered
+from tests.unit.reports.real import Made
+
+Head, Files = dict[str, Any], dict[str, bytes]
+Forgery = Callable[[Head, Files], None]
+
+
+@pytest.fixture(scope="session")
+def packed(small: dict[str, Made], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A bundle of two rows of a translation, and one of a command."""
+    folder = tmp_path_factory.mktemp("packed")
+    for kind, rows in (("translation", "base,learned"), ("command", None)):
+        chosen = small[kind].chosen(rows=rows)
+        write_bundle(folder / f"{kind}.tar.gz", chosen.plan, chosen.store, chosen.columns, chosen.asked, NOTHING)
+    return {kind: folder / f"{kind}.tar.gz" for kind in ("translation", "command")}
+
+
+def opened(path: Path) -> SelectedTable:
+    return choose_table(str(path), Selectors(store=Path("none")), lambda _: None)
+
+
+def edit(files: Files, last: str, change: Callable[[dict[str, Any]], object], inside: str = "") -> None:
+    """Change records, without their seals."""
+    for name in [name for name in files if name.endswith(last) and inside in name]:
+        record = {key: value for key, value in json.loads(files[name]).items() if not key.startswith("record_")}
+        change(record)
+        files[name] = json.dumps(record).encode()
+
+
+def scored(files: Files, value: float = 99.9, metric: str = "bleu") -> None:
+    edit(files, "/result.json", lambda record: record["metrics"].update({metric: value}), "/evaluations/")
+
+
+def task_of_the_plan(head: Head, files: Files) -> None:
+    head["plan"]["study"]["task"] = "this:TASK"
+
+
+def task_of_the_plan_is_a_command(head: Head, files: Files) -> None:
+    head["plan"]["study"]["task"] = "command"
+
+
+def task_of_the_rows(head: Head, files: Files) -> None:
+    for row in head["plan"]["rows"]:
+        row["config"]["task"] = "this:TASK"
+
+
+def task_of_plan_and_rows(head: Head, files: Files) -> None:
+    task_of_the_plan(head, files)
+    task_of_the_rows(head, files)
+
+
+def task_of_the_configs(head: Head, files: Files) -> None:
+    edit(files, "/config.json", lambda record: record["config"].update(task="this:TASK"))
+
+
+def task_of_the_results(head: Head, files: Files) -> None:
+    edit(files, "/result.json", lambda record: "config" in record and record.update(task="this:TASK"))
+
+
+def task_of_nothing_but_the_plan(head: Head, files: Files) -> None:
+    """No record names a task, and the names of the runs are not to be checked."""
+    task_of_plan_and_rows(head, files)
+    head["names_can_be_checked"] = False
+    for name in [name for name in files if name.endswith("config.json")]:
+        del files[name], head["files"][name]
+    edit(files, "/result.json", lambda r: "config" in r and (r.pop("task"), r["config"].pop("task")))
+
+
+def no_counts(head: Head, files: Files) -> None:
+    for name in [name for name in files if name.endswith("statistics.npy")]:
+        del files[name], head["files"][name]
+    edit(files, "/result.json", lambda record: record["files"].pop("statistics.npy"), "/evaluations/")
+
+
+def counts_of_no_sentence(head: Head, files: Files) -> None:
+    none = io.BytesIO()
+    np.save(none, np.zeros((0, 10), dtype=np.int64))
+    files |= {name: none.getvalue() for name in files if name.endswith("statistics.npy")}
+    edit(files, "/result.json", lambda r: (r.pop("files"), r.update(sentences=0)), "/evaluations/")
+
+
+def a_second_evaluation_of_the_set(head: Head, files: Files) -> None:
+    """The last of a set would be printed."""
+    for run in head["plan"]["runs"]:
+        first = run["evaluations"][0]
+        other = {**first, "settings": {**first["settings"], "beam_size": 9}}
+        other["eval_id"] = eval_identity(run["run_id"], other["settings"], other["inputs"])
+        run["evaluations"].append(other)
+        place = f"runs/{run['run_id']}/evaluations"
+        record = json.loads(files[f"{place}/{first['eval_id']}/result.json"])
+        record |= {"eval_id": other["eval_id"], "settings": other["settings"], "files": {}}
+        files[f"{place}/{other['eval_id']}/result.json"] = json.dumps(
+            {key: value for key, value in record.items() if not key.startswith("record_")}
+        ).encode()
+
+
+REFUSED = (
+    task_of_the_plan, task_of_the_plan_is_a_command, task_of_the_rows, task_of_plan_and_rows, task_of_the_configs,
+    task_of_the_results, task_of_nothing_but_the_plan, no_counts, counts_of_no_sentence, a_second_evaluation_of_the_set,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("forge", REFUSED)
+def test_no_forgery_keeps_a_score_from_being_computed_again(
+    packed: dict[str, Path], tmp_path: Path, forge: Forgery
+) -> None:
+    def change(head: Head, files: Files) -> None:
+        scored(files)
+        forge(head, files)
+
+    with pytest.raises(UserError, match=r"forged\.tar\.gz"):
+        opened(altered(packed["translation"], tmp_path / "forged.tar.gz", change))
+    if forge not in (no_counts, counts_of_no_sentence):  # nor where the scores are as they were
+        with pytest.raises(UserError, match=r"task|two evaluations"):
+            opened(altered(packed["translation"], tmp_path / "forged.tar.gz", forge))
+
+
+def other_metric(head: Head, files: Files) -> None:
+    scored(files, metric="bleu2")
+    for column in head["columns"]:
+        column["metric"] = column["metric"].replace("bleu", "bleu2")
+
+
+def heads_over_other_columns(head: Head, files: Files) -> None:
+    first, second = head["columns"][:2]
+    first["header"], second["header"] = second["header"], first["header"]
+
+
+@pytest.mark.parametrize("forge", [other_metric, heads_over_other_columns])
+def test_columns_of_a_built_in_task_follow_from_the_study(
+    packed: dict[str, Path], tmp_path: Path, forge: Forgery
+) -> None:
+    there = opened(altered(packed["translation"], tmp_path / "forged.tar.gz", forge))
+    assert render(table_of(there), "markdown") == render(table_of(opened(packed["translation"])), "markdown")
+
+
+@pytest.mark.parametrize("names", [True, False])
+def test_parameters_are_counted_from_the_settings(packed: dict[str, Path], tmp_path: Path, names: bool) -> None:
+    def change(head: Head, files: Files) -> None:
+        head["names_can_be_checked"] = names
+        for run in head["plan"]["runs"]:
+            run["num_params"] = 65_000_000
+        edit(files, "/result.json", lambda record: "config" in record and record.update(num_params=65_000_000))
+
+    with pytest.raises(UserError, match="parameters = 65000000, those settings have"):
+        opened(altered(packed["translation"], tmp_path / "forged.tar.gz", change))
+
+
+def test_a_beam_that_was_not_searched_is_not_printed(packed: dict[str, Path], tmp_path: Path) -> None:
+    """Settings of an evaluation are in no run_id: the plan's and the evaluation's own must agree."""
+
+    def change(head: Head, files: Files) -> None:
+        for row in head["plan"]["rows"]:
+            row["config"]["evaluation"]["beam_size"] = 10
+
+    with pytest.raises(UserError, match="beam_size = 10"):
+        opened(altered(packed["translation"], tmp_path / "forged.tar.gz", change))
+
+
+# --- what cannot be computed again
+
+
+def renamed(head: Head, files: Files, names: dict[str, str]) -> None:
+    """Other names of runs and evaluations, everywhere."""
+
+    def other(text: str) -> str:
+        for old, new in names.items():
+            text = text.replace(old, new)
+        return text
+
+    changed = json.loads(other(json.dumps(head)))
+    head.clear()
+    head.update(changed)
+    again = {other(n): other(d.decode()).encode() if n.endswith("json") else d for n, d in files.items()}
+    files.clear()
+    files.update(again)
+
+
+def of_an_own_task(head: Head, files: Files) -> None:
+    """Everything agrees: the bundle of somebody's own trainer could look so."""
+    plan, names = head["plan"], {}
+    scored(files)
+    task_of_plan_and_rows(head, files)
+    plan["settings"]["roles"] = {"not_in_run_id": ["evaluation."]}
+    edit(files, ".json", lambda r: r.update({"task": "this:TASK"} if "task" in r else {}))
+    edit(files, ".json", lambda r: r.get("config", {}).update(task="this:TASK"))
+    for run in plan["runs"]:
+        config = json.loads(files[f"runs/{run['run_id']}/config.json"])["config"]
+        names[run["run_id"]] = recorded_identity(config, run["inputs"], ("evaluation.",))
+        for e in run["evaluations"]:
+            names[e["eval_id"]] = eval_identity(names[run["run_id"]], e["settings"], e["inputs"])
+    renamed(head, files, names)
+
+
+def with_an_imported_row(head: Head, files: Files) -> None:
+    """A row that is said to have been trained elsewhere has no counts."""
+    plan, names, kind = head["plan"], {}, load_task("translation").config_type
+    row = plan["rows"][1]
+    plan["study"]["variation"][1]["imported"] = True
+    for run in [run for run in plan["runs"] if run["row"] == row["key"]]:
+        run |= {"inputs": of_imported(plan["study"]["name"], row["key"]), "num_params": None}
+        config = kind.from_mapping({**row["config"], "seed": run["seed"]})
+        names[run["run_id"]] = run_identity(config, run["inputs"])
+        for e in run["evaluations"]:
+            e |= {"settings": {"imported": e["set"]}, "inputs": {}}
+            names[e["eval_id"]] = eval_identity(names[run["run_id"]], e["settings"], {})
+
+        def change(record: dict[str, Any], run: Any = run) -> None:
+            if "metrics" in record:
+                record |= {"settings": {"imported": record["set"]}, "inputs": {}, "files": {}}
+                record["metrics"]["bleu"] = 99.9
+            else:
+                record["inputs"] = run["inputs"]
+                record.pop("num_params", None)
+
+        edit(files, ".json", change, f"runs/{run['run_id']}/")
+        for name in [name for name in files if name.endswith(".npy") and run["run_id"] in name]:
+            del files[name], head["files"][name]
+    for name in [name for name in head["files"] if any(run_id in name for run_id in names)]:
+        del head["files"][name]
+    renamed(head, files, names)
+
+
+ALL = "From a bundle. Recomputed: nothing. The sender's word: all numbers."
+
+
+@pytest.fixture(scope="session")
+def forged(packed: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return altered(packed["translation"], tmp_path_factory.mktemp("forged") / "own.tar.gz", of_an_own_task)
+
+
+def first_line(text: str, format_: str) -> str:
+    if format_ == "json":
+        return str(next(iter(json.loads(text)[0].values())))
+    if format_ in ("csv", "tidy-csv"):
+        head, line = text.split("\n")[:2]
+        return line if "from_bundle" in head.split(",") else ""
+    return text.partition("<body>")[2].split("\n")[1] if format_ == "html" else text.partition("\n")[0]
+
+
+@pytest.mark.parametrize("format_", RENDERERS)
+def test_the_first_line_calls_unproven_numbers_the_senders_word(forged: Path, format_: str) -> None:
+    table = table_of(opened(forged))
+    said = first_line(render(table, format_), format_)
+    assert "From a bundle" in said and "Recomputed: nothing" in said
+    assert "99.9" in render(table, "markdown") and "s word: all numbers" in said
+    assert fragment(table).startswith("<div><p>") and "Recomputed: nothing" in fragment(table)
+
+
+def test_no_choice_of_the_sender_hides_the_line(forged: Path, tmp_path: Path) -> None:
+    def change(head: Head, files: Files) -> None:
+        head["plan"]["study"]["table"]["notes"] = "none"
+
+    table = table_of(opened(altered(forged, tmp_path / "quiet.tar.gz", change)))
+    for format_ in ("markdown", "terminal", "latex", "html"):
+        assert "Recomputed: nothing" in render(table, format_)
+
+
+@pytest.mark.parametrize(
+    ("forge", "word"),
+    [
+        (None, "Recomputed: bleu (dev, test), parameters. The sender's word: perplexity (dev), times, costs, devices."),
+        (
+            with_an_imported_row,
+            "Recomputed: bleu (dev, test) of base, parameters. The sender's word: perplexity (dev), bleu (dev, test) "
+            "of learned, times, costs, devices.",
+        ),
+    ],
+)
+def test_numbers_are_told_apart_by_metric_set_and_row(
+    packed: dict[str, Path], tmp_path: Path, forge: Forgery | None, word: str
+) -> None:
+    path = packed["translation"]
+    table = table_of(opened(altered(path, tmp_path / "b.tar.gz", forge) if forge else path))
+    assert table.bundle == f"From a bundle. {word}"
+
+
+def test_verify_and_explain_say_the_same(forged: Path, packed: dict[str, Path], small: dict[str, Made]) -> None:
+    chosen = opened(forged)
+    table = table_of(chosen)
+    assert as_text(explain(table, "base.bleu")).startswith(f"from bundle: {ALL}")
+    assert ALL in list(verify.unchecked(table))
+    bundle = read_bundle(forged, forged.parent / "unpacked")
+    assert next(lines(bundle, table)) == ALL
+    for format_ in ("markdown", "latex", "csv", "tidy-csv", "json", "html"):  # printed there, compared with here
+        there, here = table_of(opened(packed["translation"])), table_of(small["translation"].chosen("base,learned"))
+        assert verify.verify(render(there, format_), here, format_).same, format_
+        assert verify.verify(render(here, format_), there, format_).same, format_
