@@ -35,6 +35,19 @@ def of_words(runs: Sequence[PlannedRun]) -> list[str]:
     return [f"{', '.join(names)}: trained {how}: {why.rstrip('.')}." for (how, why), names in concerned.items()]
 
 
+def of_added(runs: Sequence[PlannedRun]) -> list[str]:
+    """Runs that were trained before a setting of their trainer existed, and as what they count."""
+    concerned: dict[tuple[str, str], dict[str, None]] = {}
+    for run in runs:
+        if run.added and run.state in ("finished", "stale"):
+            values = ", ".join(f"{name} = {show(value)}" for name, value in run.added.items())
+            concerned.setdefault((", ".join(run.added), values), {})[run.row] = None
+    return [
+        f"{', '.join(rows)}: trained without {names}, and counted as {values}."
+        for (names, values), rows in concerned.items()
+    ]
+
+
 def of_target(study: Study, profile: str, selection: Selection) -> list[str]:
     """A target is a number for one text, size and length of training; a profile's is for the profile's own."""
     if not selection.forced or study.rule is None or study.profiles[profile].target is None:

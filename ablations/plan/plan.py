@@ -73,6 +73,7 @@ def plan_study(
     notes = (
         *notes_on.of_settings(rows),
         *notes_on.of_words(runs),
+        *notes_on.of_added(runs),
         *notes_on.of_target(study, name, selection),
         *of_profile,
     )

@@ -49,6 +49,7 @@ def _run(run: PlannedRun) -> dict[str, Any]:
         "inputs": dict(run.inputs),
         "evaluations": evaluations,
         **({"adopted": {name: getattr(run.adopted, name) for name in _OF_WORD}} if run.adopted else {}),
+        **({"added": dict(run.added)} if run.added else {}),
     }
 
 
@@ -116,6 +117,7 @@ def _run_again(item: Mapping[str, Any], row: PlannedRow, key: str = "") -> Plann
         evaluations=evaluations,
         stale=tuple(item.get("stale", ())),
         adopted=Adopted(**item["adopted"]) if item.get("adopted") else None,
+        added=item.get("added", {}),
         overrides=row.overrides,
         paper=row.variation.paper,
     )

@@ -1,7 +1,7 @@
 """What a plan is: runs with identities, parameters, cost and state. Trains nothing, imports no torch."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ablations.plan.planned_row import PlannedRow
@@ -63,6 +63,7 @@ class PlannedRun:
     kept_at: tuple[int, ...] = ()  # steps after which rows of the study branch from it: it keeps these checkpoints
     read_at: tuple[int, ...] = ()  # those of them with which planned branches that are not finished begin
     adopted: Adopted | None = None  # on whose word a run of other settings stands for it
+    added: Mapping[str, Any] = field(default_factory=dict)  # settings of an own task that the run was trained without
 
     @property
     def members(self) -> tuple[str, ...]:

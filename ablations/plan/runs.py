@@ -53,9 +53,9 @@ def runs_of(
     for place, seed in enumerate(row.seeds):
         config = row.config_of(seed)
         digests = with_trunk(data, Trunk(trunks[place], row.shared_steps)) if trunks else data
-        run_id, adopted = inputs.find(config, digests)
-        of_seed = {"seed": seed, "inputs": digests, "adopted": adopted}
-        runs.append(_planned(row, config, run_id, specs, state_of, num_params=num_params, cost=cost, **of_seed))
+        found = inputs.find(config, digests)
+        of_seed = {"seed": seed, "inputs": digests, "adopted": found.adopted, "added": found.added}
+        runs.append(_planned(row, config, found.run_id, specs, state_of, num_params=num_params, cost=cost, **of_seed))
     return runs
 
 

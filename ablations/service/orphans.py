@@ -43,7 +43,7 @@ def _near(known: KnownRuns, run: PlannedRun) -> Iterator[Orphan]:
     for other in known.alike(run.config, run.inputs):
         names = differing(other.settings, planned, usual)
         if other.finished and names and not run.overrides.keys() & names.keys():
-            was = {name: other.settings[name] for name in names if name in other.settings}
+            was = {n: other.settings[n] for n in names if n in other.settings and n not in other.counted}
             yield Orphan(other.run_id, run, was, {name: planned[name] for name in names if name in planned})
 
 

@@ -3,8 +3,10 @@
 import shlex
 from dataclasses import replace
 
+from ablations.service.run_states import DONE
 from ablations.service.selected import SelectedTable
 from ablations.service.table_options import TableOptions
+from experiments.store.known_runs import keep_counted
 from reports.results.sound import Results
 from reports.results.table import Table
 from reports.table.build import build_table
@@ -21,8 +23,11 @@ def table_of(
     printing: TableOptions = BY_STUDY,
 ) -> Table:
     """The selected table, with the words of the command line that select and print it."""
-    store = results or chosen.store
-    table = build_table(chosen.plan, store, chosen.columns, significance, provisional=provisional)
+    plan, store = chosen.plan, results or chosen.store
+    table = build_table(plan, store, chosen.columns, significance, provisional=provisional)
+    for run in plan.runs if not chosen.bundle else ():
+        if run.added and run.state in DONE:
+            keep_counted(chosen.store, run.run_id, run.added)
     words = [*chosen.asked, *(("--significance", significance) if significance != "auto" else ())]
     asked = shlex.join([*words, *printing.words()])
     return replace(table, asked=asked, chosen=printing.choices(), bundle=chosen.bundle)

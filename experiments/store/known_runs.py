@@ -3,29 +3,39 @@
 A run of an own task is named by all of its settings, because a user may change any default. So a setting that is added
 later gives every run another name, although nothing of it changes. What counts is the record: a run is the planned
 one if every setting that it recorded has the planned value, and every setting that it did not record has its default.
-A changed default is then another run. A user may also say that a run is as good as another (adopted.py).
+With that value its numbers are printed, and the value is recorded beside the run (COUNTED): a default that changes
+later is then another run, as is any changed default. A user may also say that a run is as good as another (adopted.py).
 
 Built-in tasks need none of this: their defaults are frozen, and their runs are named by what differs from them.
 """
 
+import contextlib
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from experiments.config import TaskConfig, defaults, flatten
+from experiments.errors import Damaged, UserError
 from experiments.identity import digest, identity_settings, recorded_identity, run_identity
 from experiments.store.adopted import Adopted, adoptions
 from experiments.store.description import config_of, description_of
 from experiments.store.layout import Store
 from experiments.store.results import FILE
+from experiments.store.sealed import read_json, write_json
+
+COUNTED = "counted.json"  # in a run's folder: settings that it did not record, as its numbers were printed
+_VERSION = 1
 
 
 class Known(NamedTuple):
-    """A run of the store, by what it recorded when it was named."""
+    """A run of the store, by what it recorded when it was named, and as what it was counted since."""
 
     run_id: str
     settings: Mapping[str, Any]  # by dotted name, without task and seed
     finished: bool
+    counted: Mapping[str, Any]  # those of them that it did not record
 
 
 class Found(NamedTuple):
@@ -33,6 +43,7 @@ class Found(NamedTuple):
 
     run_id: str
     adopted: Adopted | None = None
+    added: Mapping[str, Any] = MappingProxyType({})  # planned settings that it was trained without
 
 
 class KnownRuns:
@@ -66,11 +77,22 @@ class KnownRuns:
     def _fits(self, known: Known, config: TaskConfig) -> Found | None:
         planned, usual = identity_settings(config), defaults(type(config))
         if agrees(known.settings, planned, usual):
-            return Found(known.run_id)
+            added = {n: v for n, v in planned.items() if n not in known.settings or n in known.counted}
+            trained = self._trained_with(known.run_id) if added and known.finished else {}
+            if all(trained.get(n, v) == v for n, v in added.items()):
+                return Found(known.run_id, added={n: v for n, v in added.items() if n not in trained})
         for word in (*adoptions(self._store, known.run_id), *self._same_as):
-            if known.finished and agrees(word.applied(known.settings, planned), planned, usual):
-                return Found(known.run_id, word)
+            stands_for = word.applied(known.settings, planned)
+            if known.finished and agrees(stands_for, planned, usual):
+                return Found(known.run_id, word, {n: v for n, v in planned.items() if n not in stands_for})
         return None
+
+    def _trained_with(self, run_id: str) -> Mapping[str, Any]:
+        """The settings of a run's last attempt: begun again, it may have had more than when it was named."""
+        with contextlib.suppress(Damaged):  # the table leaves it out
+            result = self._store.result(run_id)
+            return dict(flatten(result.config)) if result and result.config else {}
+        return {}
 
     def _finished(self, run_id: str) -> bool:
         return (self._store.run_folder(run_id) / FILE).exists()
@@ -89,7 +111,31 @@ class KnownRuns:
         if isinstance(config, dict) and isinstance(inputs, dict):
             settings = dict(flatten(config))
             task, seed = settings.pop("task", ""), settings.pop("seed", None)
-            yield _kind(task, seed, inputs), Known(run_id, settings, self._finished(run_id))
+            counted = {n: v for n, v in counted_as(self._store, run_id).items() if n not in settings}
+            known = Known(run_id, {**settings, **counted}, self._finished(run_id), counted)
+            yield _kind(task, seed, inputs), known
+
+
+def counted_as(store: Store, run_id: str) -> Mapping[str, Any]:
+    """The settings that a run did not record, with the values as which its numbers were printed."""
+    try:
+        record = read_json(store.run_folder(run_id) / COUNTED) or {}
+    except UserError:  # damaged: the table's note is left
+        return {}
+    settings = record.get("settings") if record.get("version") == _VERSION else None
+    return settings if isinstance(settings, dict) else {}
+
+
+def keep_counted(store: Store, run_id: str, added: Mapping[str, Any]) -> None:
+    """Record that numbers of a run are printed as those of settings that it did not record.
+
+    Does nothing where the store cannot be written: then the table's note is left.
+    """
+    before, folder = counted_as(store, run_id), store.run_folder(run_id)
+    if added.keys() <= before.keys() or not os.access(folder, os.W_OK):
+        return
+    with contextlib.suppress(OSError):
+        write_json(folder / COUNTED, {"version": _VERSION, "settings": {**added, **before}})
 
 
 def name_of(store: Store, run_id: str, config: TaskConfig, inputs: Mapping[str, str], *, train: bool) -> str:

@@ -89,6 +89,8 @@ def _run(outcome: Outcome, columns: list[Column]) -> Explanation:
     if run.adopted is not None:
         word = run.adopted
         found["taken_over"] = {"trained_with": dict(word.was), "who": word.who, "when": word.when, "why": word.why}
+    if run.added:
+        found["trained_without"] = dict(run.added)
     found["attempt"] = facts.attempt if facts else None
     if facts and facts.imported:
         found["imported"] = facts.imported.model_dump(exclude_none=True)

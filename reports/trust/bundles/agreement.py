@@ -115,7 +115,8 @@ def _check_run(where: str, run: PlannedRun, store: Store, task: str, names: bool
             _equal(where, "task", task, theirs.get("task"), "the run recorded")
             theirs = run.adopted.applied(theirs, ours) if run.adopted else theirs
             for name, value in ours.items():
-                _equal(where, name, value, theirs.get(name, _default(run.config, name)), "the run recorded")
+                without = run.added.get(name, _default(run.config, name))
+                _equal(where, name, value, theirs.get(name, without), "the run recorded")
     _equal(where, "inputs", dict(run.inputs), about.get("inputs", dict(run.inputs)), "the run recorded")
     _equal(where, "seed", run.seed, result.config.get("seed", run.seed), "the run recorded")
     if run.trunk is not None:

@@ -119,6 +119,8 @@ class TestAStoreOfAnEarlierVersion:
         events = (second / "0002" / "events.jsonl").read_text()
         assert ('"resumed"' in events) == (not added)
         assert states(study, store, rows="base", seeds=2) == ["finished"] * 2
+        runs = choose(str(study), Selectors(store=store, rows="base", seeds=2)).plan.runs
+        assert [run.added for run in runs] == [{"decay": 0.0} if added else {}, {}], "the second was trained with it"
 
 
 class TestASettingOfATrainer:
@@ -150,6 +152,28 @@ class TestASettingOfATrainer:
         assert states(study, store) == ["finished"] * 2
         edit(trainer, "decay: float = 0.0", "decay: float = 0.5")
         assert states(study, store) == ["finished"] * 2, "none of the runs has recorded another value of it"
+
+    def test_that_is_new_and_was_printed_keeps_its_runs_from_another_default(self, mine: Path) -> None:
+        study, store, trainer = mine / "walk.toml", mine / "store", mine / "walking_here.py"
+        edit(trainer, "size: float = 2.0\n", "size: float = 2.0\n    decay: float = 0.0\n")
+        said = "base, long: trained without decay, and counted as decay = "
+        assert f"{said}0.0." in call(store, "report", study).stdout
+        edit(trainer, "decay: float = 0.0", "decay: float = 0.5")
+        assert states(study, store) == ["missing"] * 2, "their numbers were printed as those of another value"
+        assert "trained with fewer settings, now decay = 0.5" in call(store, "plan", study).stdout
+        assert states(study, store, sets=["decay=0.0"]) == ["finished"] * 2
+        call(store, "bundle", study, "--set", "decay=0.0", "--out", mine / "walk.tar.gz")
+        assert f"{said}0.0." in call(mine / "none", "report", mine / "walk.tar.gz").stdout
+        call(store, "adopt", study, "--why", "it is read since today", "--yes")
+        assert states(study, store) == ["finished"] * 2
+
+    def test_that_is_new_and_never_was_printed_is_said(self, mine: Path) -> None:
+        """Nothing shows whether its first default was the present one."""
+        study, store = mine / "walk.toml", mine / "store"
+        edit(mine / "walking_here.py", "size: float = 2.0\n", "size: float = 2.0\n    decay: float = 0.5\n")
+        for verb in ("plan", "report"):
+            said = call(store, verb, study).stdout
+            assert "base, long: trained without decay, and counted as decay = 0.5." in said
 
     def test_a_trainer_of_the_same_name_in_another_project_is_another(self, mine: Path, tmp_path: Path) -> None:
         other = tmp_path / "other"
