@@ -1,5 +1,6 @@
 """Turn planned runs into jobs of the queue: the desired state minus what is valid already."""
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from experiments.jobs.queue.job import Job, Member
 from experiments.jobs.queue.queue import Queue
 from experiments.records import TRAINING
 from experiments.store.code import code_digests
-from experiments.store.description import CONFIG, description_of
+from experiments.store.description import CONFIG, TableRow, config_of, description_of, keep_row
 from experiments.store.durable import remove_folder
 from experiments.store.keeps import at_steps, union
 from experiments.store.layout import Store
@@ -67,11 +68,11 @@ def prepare(chosen: Selected, runs: Iterable[PlannedRun], progress: Progress) ->
 def enqueue(chosen: Selected, plan: Plan, runs: Iterable[PlannedRun], stale: str, limit: int | None = None) -> int:
     """Put runs into the queue; returns how many were not in it. `limit`: see Job."""
     store, code = chosen.store, code_digests(chosen.task.evaluation_code)
-    jobs = []
-    own = _with_own_decoding(chosen)
+    runs = list(runs)
     for run in runs:
-        _keep_config(store, run, own.get(run.run_id, run))
-        jobs.append(replace(_job(chosen, plan, run, stale, code), limit=limit))
+        _keep_config(store, run)
+    keep_rows(chosen, plan, runs)
+    jobs = [replace(_job(chosen, plan, run, stale, code), limit=limit) for run in runs]
     with Queue(store.queue_db) as queue:
         return queue.enqueue(jobs)
 
@@ -83,16 +84,25 @@ def join(chosen: Selected, plan: Plan) -> None:
         done = [run for run in plan.trainings if run.state in ("finished", "stale")]
         with Queue(store.queue_db) as queue:
             queue.join((run.run_id, member(plan, run)) for run in done)
+        keep_rows(chosen, plan, done)
 
 
-def _with_own_decoding(chosen: Selected) -> Mapping[str, PlannedRun]:
-    """Runs by run_id with the study's own decoding; none where the command has no other."""
-    if chosen.own_plan is None:
-        return {}
-    try:
-        return {run.run_id: run for run in reversed(chosen.own_plan().trainings)}
-    except UserError:  # the study needs what the command sets
-        return {}
+def keep_rows(chosen: Selected, plan: Plan, runs: Iterable[PlannedRun]) -> None:
+    """Record the rows of runs in their folders, with the study's own decoding also where the command has another."""
+    own: dict[tuple[str, str], PlannedRun] = {}
+    if chosen.own_plan is not None:
+        with contextlib.suppress(UserError):  # the study needs what the command sets
+            own = {(run.run_id, run.row): run for run in chosen.own_plan().trainings}
+    with explain_os_errors(f"write to the store {chosen.store.root}"):
+        for run in runs:
+            keep_row(chosen.store, run.run_id, row_of(plan, own.get((run.run_id, run.row), run), chosen.store))
+
+
+def row_of(plan: Plan, run: PlannedRun, store: Store) -> TableRow:
+    """The row of a run with its decoding; its settings where they are not those in the run's folder."""
+    usual = dict(flatten(config_of(store, run.run_id, forgiving=True)))
+    settings = {name: value for name, value in flatten(run.config) if usual.get(name, value) != value}
+    return TableRow(member(plan, run), {e.spec.set: e.eval_id for e in run.evaluations}, settings)
 
 
 def _prepared_key(task: Task, run: PlannedRun) -> str:
@@ -180,11 +190,8 @@ def _shorter(store: Store, run: PlannedRun) -> list[str]:
     return [run_id for _, run_id in sorted(found, reverse=True)]
 
 
-def _keep_config(store: Store, run: PlannedRun, own: PlannedRun) -> None:
-    """Write runs/<run_id>/config.json, which describes the run to a reader of the folder.
-
-    own: the same run with the study's own decoding, whose scores have the plain names in MLflow.
-    """
+def _keep_config(store: Store, run: PlannedRun) -> None:
+    """Write runs/<run_id>/config.json, which describes the run to a reader of the folder."""
     path = store.run_folder(run.run_id) / CONFIG
     if path.exists():
         return
@@ -194,8 +201,6 @@ def _keep_config(store: Store, run: PlannedRun, own: PlannedRun) -> None:
         "inputs": dict(run.inputs),
         "lineage": lineage(run.config, run.inputs),
         "steps": total_steps(run.config),
-        # the study's own evaluation of each set; of several, the first
-        "evaluations": {e.spec.set: e.eval_id for e in reversed(own.evaluations)},
     }
     with explain_os_errors(f"write {path}"):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -11,11 +11,11 @@ from experiments.config import flatten
 from experiments.errors import Damaged, UserError, explain_os_errors
 from experiments.exchange.foreign.runs import Foreign
 from experiments.jobs.queue.job import Member
+from experiments.store.description import CONFIG, ROWS, TableRow, rows_as_json
 from experiments.store.durable import whole_folder
 from experiments.store.layout import Store
 from experiments.store.results import FILE, EvaluationResult, TrainingResult
 from experiments.store.sealed import write_json
-from experiments.tracking.record import finished_run
 
 
 class Written(NamedTuple):
@@ -114,12 +114,12 @@ def _write(store: Store, record: _Record, of: Member) -> None:
         "run_id": record.run.run_id,
         "config": record.run.config.model_dump(mode="json"),
         "inputs": dict(record.run.inputs),
-        "members": [list(of)],  # no event tells them
-        "evaluations": {made.set: eval_id for eval_id, made in record.evaluations.items()},
     }
+    row = TableRow(of, {str(made.set): eval_id for eval_id, made in record.evaluations.items()})
     place.parent.mkdir(parents=True, exist_ok=True)
     with whole_folder(place, replace=True) as beside:
-        write_json(beside / "config.json", described)
+        write_json(beside / CONFIG, described)
+        write_json(beside / ROWS, rows_as_json([row]))
         _in(beside, "attempts/0001", record.training.write)
         for eval_id, made in record.evaluations.items():
             _in(beside, f"evaluations/{eval_id}", made.write)
@@ -129,18 +129,6 @@ def _write(store: Store, record: _Record, of: Member) -> None:
 def _in(folder: Any, inner: str, write: Any) -> None:
     (folder / inner).mkdir(parents=True)
     write(folder / inner / FILE)
-
-
-def track_imported(store: Store, plan: Plan, runs: Sequence[PlannedRun]) -> None:
-    """Show the runs in MLflow; replaced numbers take the place of earlier ones."""
-    if not runs:
-        return
-    from experiments.tracking.mlflow import Tracker
-
-    tracker = Tracker(store)
-    for run in runs:
-        tracker.hide(run.run_id)
-        tracker.sync(finished_run(store, run.run_id, (member(plan, run),)))
 
 
 def unknown_settings(arrived: Iterable[Arrived], plan: Plan) -> list[str]:

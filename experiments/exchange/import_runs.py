@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from experiments.errors import UserError, explain_os_errors
 from experiments.exchange.redaction import ANYONE
 from experiments.store.adopted import FILE as ADOPTED
+from experiments.store.description import CONFIG, ROWS
 from experiments.store.durable import fsync_tree, whole_folder
 from experiments.store.known_runs import COUNTED
 from experiments.store.layout import Store
@@ -102,7 +103,7 @@ def _copy_training(source: Store, target: Store, run_id: str, result: TrainingRe
             shutil.copyfile(path, place)
     result.write(folder / FILE, attempt=number)
     fsync_tree(folder)
-    for name in ("config.json", ADOPTED, COUNTED):
+    for name in (CONFIG, ADOPTED, COUNTED, ROWS):
         path = source.run_folder(run_id) / name
         if _is_inside(path, source) and not (target.run_folder(run_id) / name).exists():
             shutil.copyfile(path, target.run_folder(run_id) / name)

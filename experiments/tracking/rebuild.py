@@ -1,22 +1,28 @@
-"""All runs of a store, as MLflow should show them: from the queue, or else from their folders."""
+"""All runs of a store, as MLflow should show them: from the queue, or else from their folders; those that it lacks."""
 
+import contextlib
+import sqlite3
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from experiments.errors import Damaged, DiskFull, UserError
 from experiments.events.event_log import Tail
+from experiments.jobs.coordinator.background import Background
 from experiments.jobs.coordinator.reporter import tracked_run
 from experiments.jobs.queue.job import Job, Member
 from experiments.jobs.queue.queue import Queue
 from experiments.jobs.queue.states import State
 from experiments.records import TrackedRun
-from experiments.store.description import description_of
+from experiments.store.description import description_of, rows_of
 from experiments.store.durable import folder_beside, remove_folder
 from experiments.store.layout import Store
-from experiments.store.results import TrainingResult
+from experiments.store.results import FILE, TrainingResult
 from experiments.tracking.mlflow import Tracker
-from experiments.tracking.record import imported, recorded_members
+from experiments.tracking.record import PLACE, finished_run, imported
+from experiments.tracking.rows import CONTENT, SHARED
 
 
 def rebuild(store: Store, runs: Iterable[TrackedRun]) -> list[str]:
@@ -42,6 +48,52 @@ def rebuild(store: Store, runs: Iterable[TrackedRun]) -> list[str]:
         remove_folder(store.artifacts)
         files.rename(store.artifacts)
     return problems
+
+
+def lacking(store: Store) -> list[str]:
+    """The finished runs that MLflow does not show whole: an import or a coordinator was killed before it wrote them.
+
+    Reads the database itself, so that `status` need not wait for MLflow's import. What the user deleted on MLflow's
+    pages is not lacking.
+    """
+    with Queue(store.queue_db, create=False) as queue:
+        busy = {row.run_id for row in queue.status() if not row.state.ended}
+    finished = [r for r in store.run_ids() if r not in busy and (store.run_folder(r) / FILE).is_file()]
+    try:
+        shown = _shown(store.mlflow_db) if store.mlflow_db.is_file() else set()
+    except sqlite3.Error:  # locked or damaged: it says nothing
+        return []
+    found = []
+    for run_id in finished:
+        of = [(run_id, *row.member[:4]) for row in rows_of(store, run_id)[1:]]
+        if not shown.issuperset([(run_id,), *of]) and _state(store, run_id, failed=False) is State.FINISHED:
+            found.append(run_id)
+    return found
+
+
+def _shown(database: Path) -> set[tuple[str, ...]]:
+    """The trainings that are written to their end, and with their places the rows that share them."""
+    keys = ("run_id", SHARED, CONTENT, *PLACE)
+    values = ", ".join(f"max(CASE t.key WHEN '{key}' THEN t.value END)" for key in keys)
+    with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True, timeout=5)) as opened:
+        rows = opened.execute(
+            f"SELECT r.status = 'RUNNING' AND r.lifecycle_stage = 'active', {values} "
+            f"FROM runs r JOIN tags t ON t.run_uuid = r.run_uuid WHERE t.key IN {keys} GROUP BY r.run_uuid"
+        ).fetchall()
+    sharing = {(training, *place) for _, _, training, content, *place, _ in rows if training and content}
+    return sharing | {(run_id,) for running, run_id, *_ in rows if run_id and not running}
+
+
+def write_lacking(store: Store, also: Iterable[str] = ()) -> None:
+    """Write the finished runs that MLflow lacks, and `also` these. The caller holds the coordinator's lock.
+
+    An error is logged, as while runs train: MLflow is a view, which the next call completes.
+    """
+    background = Background(lambda: Tracker(store))
+    for run_id in dict.fromkeys([*also, *lacking(store)]):
+        with contextlib.suppress(UserError):  # damaged: `report` names it
+            background.track(finished_run(store, run_id))
+    background.close()
 
 
 def tracked_runs(store: Store) -> Iterator[TrackedRun]:
@@ -77,7 +129,7 @@ def _begun(store: Store) -> Iterator[tuple[str, float]]:
 def _from_folder(store: Store, run_id: str) -> TrackedRun:
     """A run that is not in the queue, described by its folder; damaged parts are left out."""
     described = description_of(store, run_id, forgiving=True)
-    members = dict.fromkeys(Member(*member) for member in recorded_members(described))
+    members: dict[Member, None] = {}
     last: dict[str, Any] = {"kind": ""}
     for number in store.attempts(run_id):
         for event in Tail(store.attempt_folder(run_id, number)).read():
@@ -95,7 +147,7 @@ def _from_folder(store: Store, run_id: str) -> TrackedRun:
         members=tuple(members),
     )
     failed = last["kind"] == "failed"
-    found = tracked_run(job, _state(store, run_id, failed), last["message"] if failed else "")
+    found = tracked_run(job, _state(store, run_id, failed=failed), last["message"] if failed else "")
     return replace(found, **imported(_result(store, run_id)))
 
 
@@ -106,7 +158,7 @@ def _result(store: Store, run_id: str) -> TrainingResult:
         return TrainingResult()
 
 
-def _state(store: Store, run_id: str, failed: bool) -> State:
+def _state(store: Store, run_id: str, *, failed: bool) -> State:
     try:
         finished = store.result(run_id) is not None
     except UserError:
