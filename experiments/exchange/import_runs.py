@@ -68,7 +68,7 @@ def import_runs(source: Store, target: Store, run_ids: Iterable[str]) -> Iterato
         if ours is not None and _training(ours) != _training(theirs):
             yield Taken(run_id, "other")
             continue
-        with explain_os_errors(f"write to the store {target.root}"):
+        with explain_os_errors(f"copy runs into the store {target.root}"):
             attempt = ours.attempt if ours else _copy_training(source, target, run_id, theirs)
             count = sum(
                 _copy_evaluation(source, target, run_id, eval_id, attempt)

@@ -8,6 +8,7 @@ import fcntl
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
@@ -137,12 +138,30 @@ def fsync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+def regular_files(folder: Path) -> Iterator[Path]:
+    """The files below a folder that can be opened without harm.
+
+    A trainer's folder may have anything: links that dangle, pipes that block, sockets, devices, folders that nobody may
+    read. These are left out.
+    """
+    for place, _, names in os.walk(folder):
+        yield from (path for path in (Path(place, name) for name in sorted(names)) if _is_regular(path))
+
+
+def _is_regular(path: Path) -> bool:
+    """Whether the name itself is that of a file, no link to one."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:  # in a folder that cannot be entered, or gone
+        return False
+
+
 def fsync_tree(folder: Path) -> None:
-    """Fsync a folder with everything below it."""
-    for place, _, files in os.walk(folder):
-        for name in files:
-            with (Path(place) / name).open("rb") as file:
-                os.fsync(file.fileno())
+    """Fsync a folder with all folders and regular files below it, except those that this user may not read."""
+    for path in regular_files(folder):
+        with contextlib.suppress(PermissionError, FileNotFoundError), path.open("rb") as file:
+            os.fsync(file.fileno())
+    for place, _, _ in os.walk(folder):
         fsync_folder(Path(place))
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.errors import UserError
-from experiments.store.durable import discard
+from experiments.store.durable import discard, regular_files
 from experiments.store.layout import Store
 
 
@@ -48,11 +48,10 @@ def size(folders: Iterable[Path]) -> int:
     """Bytes that deleting would free; a file that also has a hard link elsewhere does not count."""
     links: dict[int, tuple[int, int, int]] = {}  # inode → bytes, total links, links found here
     for folder in folders:
-        for path in folder.rglob("*"):
-            if path.is_file() and not path.is_symlink():
-                stat = path.stat()
-                found = links.get(stat.st_ino, (0, 0, 0))[2]
-                links[stat.st_ino] = (stat.st_blocks * 512, stat.st_nlink, found + 1)
+        for path in regular_files(folder):
+            stat = path.stat()
+            found = links.get(stat.st_ino, (0, 0, 0))[2]
+            links[stat.st_ino] = (stat.st_blocks * 512, stat.st_nlink, found + 1)
     return sum(count for count, there, found in links.values() if found >= there)
 
 

@@ -16,6 +16,7 @@ folder; it receives SIGTERM when the run shall stop.
 """
 
 import copy
+import os
 import shlex
 import shutil
 from collections.abc import Mapping
@@ -26,7 +27,7 @@ from pydantic import create_model
 
 from experiments.client.ablations_task.plain import by_set
 from experiments.config import GIVEN_ELSEWHERE, SettingRoles, TaskConfig, flatten
-from experiments.errors import UserError
+from experiments.errors import UserError, explain_os_errors
 from experiments.store.sealed import write_json
 from experiments.tasks.base import Context
 from experiments.tasks.own.context import close_context, keep_metrics, open_context
@@ -69,7 +70,7 @@ class CommandTask(OwnTask):
 
     def train(self, config: Any, context: Context) -> dict[str, Any]:
         own = open_context(context, config.seed)
-        _link_checkpoints(context, own.folder)
+        _copy_earlier(context, own.folder)
         settings = {name: value for name, value in flatten(config) if name not in ("task", "command")}
         files = {"settings": own.folder / "settings.json", "metrics": own.folder / "metrics.out"}
         write_json(files["settings"], settings, sealed=False)
@@ -145,12 +146,31 @@ def _code(command: str, folder: Path | None) -> tuple[str, ...]:
     return tuple(name for name in found if name.startswith("/"))
 
 
-def _link_checkpoints(context: Context, folder: Path) -> None:
-    """Copy the last attempt's folder, so that the command finds its checkpoints in the same place."""
-    for earlier in context.earlier:
-        if (earlier / folder.name).is_dir():
-            shutil.copytree(earlier / folder.name, folder, dirs_exist_ok=True)
-            return
+def _copy_earlier(context: Context, folder: Path) -> None:
+    """Copy the folder of the last attempt, so that the command finds its checkpoints in the same place.
+
+    Links stay links; those to a place inside lead to its copy. Pipes, sockets and devices are not opened.
+    """
+    source = next((left for one in context.earlier if (left := one / folder.name).is_dir()), None)
+    if source is None:
+        return
+    home = os.path.realpath(source)
+    with explain_os_errors(f"copy the folder of the attempt before, {source}"):
+        for place, folders, names in os.walk(source, onerror=_refuse):
+            here = folder / Path(place).relative_to(source)
+            here.mkdir(exist_ok=True)
+            for path in (Path(place, name) for name in (*folders, *names)):
+                if path.is_symlink():
+                    end = os.path.realpath(path)
+                    inside = Path(end).is_relative_to(home)
+                    to = os.path.relpath(end, os.path.realpath(place)) if inside else str(path.readlink())
+                    (here / path.name).symlink_to(to)
+                elif path.is_file():
+                    shutil.copyfile(path, here / path.name)
+
+
+def _refuse(error: OSError) -> None:
+    raise error
 
 
 TASK = CommandTask()

@@ -8,7 +8,7 @@ from typing import Any
 
 from experiments.client.ablations_task.process import device_name
 from experiments.errors import Damaged
-from experiments.store.durable import discard, fsync_tree, remove_folder, whole_folder
+from experiments.store.durable import discard, fsync_tree, regular_files, remove_folder, whole_folder
 from experiments.store.sealed import check_file, describe_file, read_json, write_json
 from experiments.tasks.base import Context
 
@@ -87,8 +87,12 @@ def _description(path: Path) -> Path:
 
 
 def _described(folder: Path) -> dict[str, Any]:
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {str(path.relative_to(folder)): describe_file(path) for path in files}
+    """Sizes and hashes of the regular files below a folder, except those that their owner made unreadable."""
+    described = {}
+    for path in sorted(regular_files(folder)):
+        with contextlib.suppress(PermissionError):
+            described[str(path.relative_to(folder))] = describe_file(path)
+    return described
 
 
 def checkpoints(folder: Path) -> list[Path]:

@@ -21,7 +21,7 @@ from typing import Any
 
 from experiments.client import ablations_task
 from experiments.config import SettingRoles, TaskConfig, total_steps
-from experiments.errors import TrainerFailed, UserError
+from experiments.errors import TrainerFailed, UserError, explain_os_errors
 from experiments.store.results import FILE, TrainingResult
 from experiments.store.sealed import check_file, read_json
 from experiments.tasks.base import Context, EvaluationSpec, Progress, Task
@@ -77,12 +77,13 @@ class OwnTask(Task):
         metrics = of_set(kept, evaluation.set, promised)
         outputs = weights / FINAL / EXAMPLES / f"{evaluation.set}.jsonl"
         facts = {}
-        if outputs.is_file():
-            trained = TrainingResult.load(weights / FILE) or TrainingResult()
-            if written := trained.example_files.get(outputs.name):  # none recorded by earlier versions
-                check_file(outputs, written)
-            shutil.copyfile(outputs, folder / EXAMPLE_FILE)
-            facts["examples"] = outputs.read_bytes().count(b"\n")
+        with explain_os_errors("read the trainer's examples"):
+            if outputs.is_file():
+                trained = TrainingResult.load(weights / FILE) or TrainingResult()
+                if written := trained.example_files.get(outputs.name):  # none recorded by earlier versions
+                    check_file(outputs, written)
+                shutil.copyfile(outputs, folder / EXAMPLE_FILE)
+                facts["examples"] = outputs.read_bytes().count(b"\n")
         return {"metrics": metrics, **facts}
 
 

@@ -1,0 +1,107 @@
+"""A trainer's folder may have anything in it: links that dangle, pipes, sockets. No finished training is lost by it."""
+
+import ctypes
+import os
+import signal
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.config import DeviceSpec
+from experiments.errors import Preempted, UserError
+from experiments.store.pruning import remove, size
+from experiments.tasks.base import Context
+from experiments.tasks.load import load_task
+from experiments.tasks.own import command
+from experiments.tasks.own.context import close_context, open_context
+
+ODD: dict[str, Callable[[Path], Any]] = {
+    "a dangling link": lambda folder: (folder / "last.ckpt").symlink_to("gone.ckpt"),
+    "a link to itself": lambda folder: (folder / "loop").symlink_to("loop"),
+    "a link to its own folder": lambda folder: (folder / "up").symlink_to("."),
+    "a link to a device": lambda folder: (folder / "zero").symlink_to("/dev/zero"),
+    "a pipe": lambda folder: os.mkfifo(folder / "pipe"),
+    "a device": lambda folder: os.mknod(folder / "null", stat.S_IFCHR | 0o600, os.makedev(1, 3)),
+    "a socket": lambda folder: os.mknod(folder / "socket", stat.S_IFSOCK | 0o600),
+    "an unreadable file": lambda folder: (folder / "secret").touch(mode=0),
+    "an unreadable folder": lambda folder: (folder / "closed").mkdir(mode=0),
+    "a folder that cannot be entered": lambda f: ((f / "in/in").mkdir(parents=True), (f / "in").chmod(0o400)),
+}  # fmt: skip
+CLOSED = list(ODD)[-3:]
+
+
+@pytest.fixture(autouse=True)
+def _as_an_ordinary_user_who_does_not_wait() -> Iterator[None]:
+    """Without root's rights to read every file (CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH); what blocks fails."""
+    libc, header, rights = ctypes.CDLL(None), (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+    libc.capget(header, rights)
+    before, rights[0] = rights[0], rights[0] & ~0b110
+    libc.capset(header, rights)
+    former = signal.signal(signal.SIGALRM, lambda *_: pytest.fail("it blocks"))
+    signal.alarm(30)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, former)
+    rights[0] = before
+    libc.capset(header, rights)
+
+
+def context(folder: Path, *earlier: Path) -> Context:
+    folder.mkdir(exist_ok=True)
+    return Context(folder, "a" * 16, folder, {}, DeviceSpec(), lambda *_, **__: None, lambda: False, earlier)
+
+
+@pytest.mark.parametrize("make", ODD.values(), ids=ODD.keys())
+def test_what_lies_in_a_trainers_folder_loses_no_training(tmp_path: Path, make: Callable[[Path], Any]) -> None:
+    def fill(folder: Path) -> None:
+        (folder / "weights").write_bytes(b"weights")
+        try:
+            make(folder)
+        except PermissionError:
+            pytest.skip("only root makes a device")
+
+    own = open_context(context(tmp_path / "one"), 1)
+    fill(own.folder)
+    (own.folder / "examples").mkdir()
+    fill(own.folder / "examples")
+    with own.checkpoint(1) as folder:
+        fill(folder)
+    resume = open_context(context(tmp_path / "two", tmp_path / "one"), 1).resume
+    assert resume is not None and (resume / "weights").read_bytes() == b"weights"
+    assert list(close_context(own, context(tmp_path / "one"))["example_files"]) == ["weights"]
+    assert size([own.folder]) == 2 * (own.folder / "weights").stat().st_blocks * 512
+    remove([own.folder])
+    assert not own.folder.exists()
+
+
+def test_a_resumed_command_finds_its_folder_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Links to its newest checkpoint, also absolute ones; what cannot be copied is left out, or named."""
+    task = load_task("command", str(tmp_path)).with_settings({"command": "true"})
+    home = open_context(context(tmp_path / "one"), 1).folder
+    (home / "sub").mkdir()
+    (home / "step-3").write_text("3")
+    links = {"last": "step-3", "sub/up": "../step-3", "absolute": home / "step-3", "out": tmp_path, "gone": "x"}
+    for name, end in links.items():
+        (home / name).symlink_to(end)
+    for name, make in ODD.items():
+        if name not in (*CLOSED, "a device"):
+            make(home)
+    monkeypatch.setattr(command, "run_command", lambda *_: _raise(Preempted(None)))
+    with pytest.raises(Preempted):
+        task.train(task.config_type(), context(tmp_path / "two", tmp_path / "one"))
+    home.rename(tmp_path / "moved")
+    copy = tmp_path / "two" / "final"
+    assert {(copy / name).read_text() for name in ("last", "sub/up", "absolute")} == {"3"}
+    assert (copy / "out").readlink() == tmp_path and (copy / "gone").readlink() == Path("x")
+    assert not any((copy / name).exists() for name in ("pipe", "socket"))
+    (tmp_path / "moved").rename(home)
+    (home / "step-3").chmod(0)
+    with pytest.raises(UserError, match=r"permission is denied.*step-3"):
+        task.train(task.config_type(), context(tmp_path / "three", tmp_path / "one"))
+
+
+def _raise(error: Exception) -> None:
+    raise error
