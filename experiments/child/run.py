@@ -147,7 +147,7 @@ def _announce(events: EventWriter, spec: AttemptSpec, task: Task, code: str) -> 
         members=spec.members,
         device=spec.device,
         code_digest=code,
-        revision=provenance.revision_of(task.training_code, task.folder).facts(),
+        revision=provenance.revision_of(task.training_code, task.script, task.folder).facts(),
         tool=provenance.tool(),
         versions=task.versions(),
         **provenance.host(),
@@ -247,7 +247,7 @@ def _check_identities(spec: AttemptSpec, config: TaskConfig) -> None:
 
 
 def _write_result(spec: AttemptSpec, task: Task, context: Context, facts: dict[str, Any], seconds: float) -> None:
-    revision = provenance.revision_of(task.training_code, task.folder)
+    revision = provenance.revision_of(task.training_code, task.script, task.folder)
     if revision.diff:
         (context.folder / "uncommitted.diff").write_text(revision.diff, encoding="utf-8")
     store = Store.open(context.store, create=False)

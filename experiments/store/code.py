@@ -8,6 +8,7 @@ never equals a present one, so results with it count as made by another revision
 """
 
 import ast
+import functools
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -97,13 +98,11 @@ def _files(name: str) -> Iterator[str]:
         yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def parse(source: bytes, python: bool = True) -> Module:
+def parse(source: bytes) -> Module:
     """The digest and the imports of a file. A file that Python cannot parse counts by its bytes."""
     try:
-        tree = ast.parse(source) if python else None
+        tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        tree = None
-    if tree is None:
         return Module(hashlib.sha256(source).hexdigest(), ())
     prose = b"__doc__" not in source  # a file that reads its docstrings depends on them
     text = ",".join(_plain(tree, prose))
@@ -157,12 +156,20 @@ def _imports(node: ast.AST) -> Iterator[str]:
 
 
 def _read(file: Path, cache: UserCache) -> Module:
+    if file.suffix != ".py":
+        about = file.stat()
+        return Module(_of_bytes(file, about.st_size, about.st_mtime_ns, about.st_ino), ())
     source = file.read_bytes()
-    python = file.suffix == ".py"
-    key = f"{'py' if python else 'raw'}-{hashlib.sha256(source).hexdigest()}"
+    key = f"py-{hashlib.sha256(source).hexdigest()}"
     match cache.get(key):
         case [str(known), [*imports]]:
             return Module(known, tuple(imports))
-    module = parse(source, python)
+    module = parse(source)
     cache.put(key, module)
     return module
+
+
+@functools.cache  # a command may name gigabytes of data, and a plan asks several times
+def _of_bytes(file: Path, size: int, changed_ns: int, inode: int) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

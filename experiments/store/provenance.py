@@ -2,11 +2,12 @@
 
 import functools
 import hashlib
+import os
 import platform
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -14,33 +15,34 @@ from typing import Any
 
 PACKAGES = ("torch", "numpy", "sentencepiece", "sacrebleu")  # the numbers of built-in tasks depend on these
 DISTRIBUTION = "transformer-ablations"
+LARGEST_IN_DIFF = 1 << 20  # bytes of a file, such as data that a command names
 OURS = ("ablations", "model", "experiments")  # the folders of a checkout that a training may depend on
 
 
 @dataclass(frozen=True)
 class Revision:
-    """The state of a repository. `diff`: uncommitted changes of the examined files."""
+    """The state of a repository. `diff`: uncommitted changes of the examined files; None if git did not say."""
 
     repository: str | None  # the name of its folder
     commit: str | None  # None: the files are in no repository
-    diff: str
+    diff: str | None
 
     def facts(self) -> dict[str, Any]:
         """The fields of a record. `dirty` is None if unknown."""
-        dirty = bool(self.diff.strip()) if self.commit else None
-        digest = hashlib.sha256(self.diff.encode()).hexdigest()[:16] if dirty else None
+        dirty = None if self.commit is None or self.diff is None else bool(self.diff.strip())
+        digest = hashlib.sha256(self.diff.encode()).hexdigest()[:16] if self.diff and dirty else None
         return {"repository": self.repository, "commit": self.commit, "dirty": dirty, "diff_digest": digest}
 
 
-def revision_of(code: tuple[str, ...], folder: Path | None) -> Revision:
-    """The repository of a task's code: that of the user's files among `code` (paths), else this program's.
+def revision_of(code: tuple[str, ...], script: str, folder: Path | None) -> Revision:
+    """The repository of a task's code: that of the user's `script`, if it has one, else this program's.
 
-    For a task without its own code (a command that names no file) it is the repository of the study's `folder`. Read
-    once per process: later edits did not take part in the training.
+    The diff has the uncommitted changes of all of the user's files among `code` (paths). For a task without its own
+    code (a command that names no file) it is the repository of the study's `folder`. Read once per process: later edits
+    did not take part in the training.
     """
-    files = tuple(name for name in code if name.startswith("/"))
-    if files:
-        return _revision(Path(files[0]).parent, files)
+    if script:
+        return _revision(Path(script).parent, tuple(name for name in code if name.startswith("/")))
     return _tool() if code else _revision(folder, (str(folder),)) if folder else Revision(None, None, "")
 
 
@@ -62,17 +64,35 @@ def _tool() -> Revision:
 
 @functools.cache
 def _revision(folder: Path, paths: tuple[str, ...]) -> Revision:
-    top = (_git(folder, "rev-parse", "--show-toplevel") or "").rstrip("\n")
-    commit = (_git(folder, "rev-parse", "HEAD") or "").strip()
+    """The repository of `folder`, with the uncommitted changes of the paths; these may lie in several (submodules)."""
+    top, commit = _top(folder), (_git(folder, "rev-parse", "HEAD") or "").strip()
     if not top or not commit:
         return Revision(None, None, "")
-    inside = [path for path in paths if Path(path).is_relative_to(top)]
-    diff = _git(folder, "diff", "HEAD", "--", *inside) or ""
-    files = [path for path in inside if Path(path).is_file()]
-    new = (_git(folder, "ls-files", "-z", "--others", "--full-name", "--", *files) or "") if files else ""
-    return Revision(
-        Path(top).name, commit, diff + "".join(_as_new(Path(top), name) for name in new.split("\0") if name)
-    )
+    tops: dict[str, list[Path]] = {}
+    for path in (Path(path).resolve() for path in paths):
+        tops.setdefault(_top(path if path.is_dir() else path.parent), []).append(path)
+    changes = [_changes(Path(one), inside) for one, inside in tops.items() if one]
+    return Revision(Path(top).name, commit, None if None in changes else "".join(filter(None, changes)))
+
+
+@functools.cache
+def _top(folder: Path) -> str:
+    """The repository in which a folder lies; "" for none."""
+    return (_git(folder, "rev-parse", "--show-toplevel") or "").rstrip("\n")
+
+
+def _changes(top: Path, paths: Sequence[Path]) -> str | None:
+    """What no commit of a repository has, as a diff that `git apply` takes; a large file is only named."""
+    large = [path for path in paths if path.is_file() and path.stat().st_size > LARGEST_IN_DIFF]
+    small = [path for path in paths if path not in large]
+    files = [path for path in small if path.is_file()]
+    changed = _git(top, "diff", "HEAD", "--", *map(str, small)) if small else ""
+    new = _git(top, "ls-files", "-z", "--others", "--full-name", "--", *map(str, files)) if files else ""
+    named = _git(top, "status", "--short", "--ignored", "--", *map(str, large)) if large else ""
+    if changed is None or new is None or named is None:
+        return None
+    listed = "".join(f"# too large for this file: {line}\n" for line in named.splitlines())
+    return listed + changed + "".join(_as_new(top, name) for name in new.split("\0") if name)
 
 
 def _as_new(top: Path, name: str) -> str:
@@ -81,8 +101,12 @@ def _as_new(top: Path, name: str) -> str:
 
 
 def _git(folder: Path, *arguments: str, ends_with: int = 0) -> str | None:
+    elsewhere = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")  # of a hook that runs this program
+    environment = {name: value for name, value in os.environ.items() if name not in elsewhere}
     try:
-        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, timeout=10, check=False)
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments], capture_output=True, timeout=10, check=False, env=environment
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.decode(errors="replace") if done.returncode == ends_with else None

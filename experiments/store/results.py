@@ -139,6 +139,7 @@ class TrainingResult(Record):
     host: Word | None = None
     platform: Word | None = None
     command: Word | None = None
+    interpreter: Word | None = None  # of a user's trainer, as the study names it; unset: this program's
     code_digest: Word | None = None
     revision: Revision = Field(default_factory=functools.cache(Revision))
     tool: Revision | None = None  # this program's, where the code is a user's; not in older stores

@@ -84,6 +84,7 @@ class Task(ABC):
     at_start: tuple[str, ...] = ()  # what a training measures before its first update, in "start" of its facts
     ensembles: bool = False  # whether `evaluate_part` reads `context.members`
     folder: Path | None = None  # the study's folder; None for a built-in one
+    script: str = ""  # the user's file, among `training_code`, whose repository is recorded with a run
 
     def with_columns(self, columns: Sequence[Column]) -> Self:
         """This task with the columns of a study; how its own metrics are compared is known from its own columns."""

@@ -65,6 +65,7 @@ def load_task(name: str, folder: str = "", python: str = "") -> Task:
     task.folder = Path(folder) if folder else None
     if own and not isinstance(task, FunctionTask):
         code = sources(module)
+        task.script = str(Path(str(module.__file__)).resolve())
         task.training_code = (*task.training_code, *code)
         task.evaluation_code = {part: (*roots, *code) for part, roots in task.evaluation_code.items()}
     return task

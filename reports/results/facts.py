@@ -6,7 +6,7 @@ from experiments.store.results import Revision, TrainingResult
 
 RUN_FACTS = (
     "steps", "wall_s", "train_s", "device", "device_kind", "devices", "device_share", "threads", "precision", "torch",
-    "repository", "commit", "dirty", "code_digest", "tool", "tool_commit", "host",
+    "repository", "commit", "dirty", "interpreter", "code_digest", "tool", "tool_commit", "host",
 )  # fmt: skip
 
 

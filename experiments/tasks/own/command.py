@@ -17,7 +17,6 @@ folder; it receives SIGTERM when the run shall stop.
 
 import copy
 import os
-import shlex
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -34,7 +33,7 @@ from experiments.tasks.own.context import close_context, keep_metrics, open_cont
 from experiments.tasks.own.function import OwnTask
 from experiments.tasks.own.placeholders import expanded, flags, names, refuse_quoted
 from experiments.tasks.own.shell import read_metrics, run_command
-from experiments.tasks.own.sources import sources_of
+from experiments.tasks.own.sources import Scripts
 from model.section import Section
 
 GIVEN = ("seed", "folder", "metrics", "settings", "device", "threads")
@@ -60,7 +59,9 @@ class CommandTask(OwnTask):
         changed.config_type = _config_type(declared)
         command = str(declared.get("command", ""))
         _check(command, changed.config_type)
-        changed.training_code = _code(command, self.folder)
+        named = Scripts(command, self.folder)
+        changed.training_code, changed.script = tuple(named.files), named.script
+        changed.interpreter = named.interpreter
         changed.evaluation_code = dict.fromkeys(self.evaluation_code, changed.training_code)
         refuse_quoted(command)
         return changed
@@ -80,7 +81,7 @@ class CommandTask(OwnTask):
         wrote = files["metrics"] if "metrics" in names(config.command) else None
         found = read_metrics(ended, wrote, expanded(config.command, given))
         keep_metrics(own.folder, by_set(found))
-        return close_context(own, context)
+        return close_context(own, context, {"interpreter": self.interpreter} if self.interpreter else {})
 
 
 def _config_type(declared: Mapping[str, Any]) -> type[TaskConfig]:
@@ -126,24 +127,6 @@ def _check(command: str, config_type: type[TaskConfig]) -> None:
                     f"The setting {name} of [base] is not in the command, so changing it would change nothing. Write "
                     f"{{{name}}} where the trainer takes it, or {{settings}} for a JSON file with all of them."
                 )
-
-
-def _code(command: str, folder: Path | None) -> tuple[str, ...]:
-    """The files in the study's folder that the command names; a Python script with its imports from there."""
-    if folder is None:
-        return ()
-    found: dict[str, None] = {}
-    try:
-        words = shlex.split(command)
-    except ValueError as error:
-        raise UserError(f"The command is not one that a shell reads: {error}: {command}") from None
-    for word in words:
-        path = folder / word
-        if path.is_file() and path.suffix == ".py":
-            found |= dict.fromkeys(sources_of(path.resolve(), path.resolve().parent))
-        elif path.is_file():
-            found[str(path.resolve())] = None
-    return tuple(name for name in found if name.startswith("/"))
 
 
 def _copy_earlier(context: Context, folder: Path) -> None:

@@ -37,6 +37,7 @@ class OwnTask(Task):
     """A trainer of the user's, which trains and scores at once."""
 
     prepare_reads = ()
+    interpreter = ""  # the program that runs the user's code, as the study names it; "": this program's, or none
 
     def __init__(self, name: str, config_type: type[TaskConfig], columns: Sequence[Column] = ()) -> None:
         self.name, self.config_type, self.columns = name, config_type, tuple(columns)
@@ -96,11 +97,12 @@ class FunctionTask(OwnTask):
         roles = SettingRoles(steps=steps, not_in_lineage=(steps,) if steps and told["continues"] else ())
         kind = config_type_of(told["settings"], process.check, roles)
         super().__init__(told["name"], kind, [_column(one, process) for one in told["columns"]])
-        self._process, self._python = process, python
+        self._process, self.interpreter = process, python
         file = Path(told["file"]).resolve()
         package = file.parents[told["module"].count(".") + (file.name == "__init__.py")]
         self.training_code = sources_of(file, package, told["module"], told["prefixes"])
         self.evaluation_code = {"evaluate": self.training_code}
+        self.script = str(file)
 
     def inputs(self, config: Any, store: Path) -> dict[str, str]:
         """Digests of the files of `reads`, by file name; relative paths start at the module's folder."""
@@ -145,7 +147,7 @@ class FunctionTask(OwnTask):
         self._refuse_changed(config, context, "while the run trained")
         keep_metrics(own.folder, ended["returned"])
         theirs = {**({"device": name} if (name := ended["device_name"]) else {}), **ended["facts"]}
-        named = {"interpreter": self._python} if self._python else {}
+        named = {"interpreter": self.interpreter} if self.interpreter else {}
         return {"step": total_steps(config), **named, **close_context(own, context, theirs)}
 
 

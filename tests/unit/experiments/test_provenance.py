@@ -3,6 +3,7 @@
 import platform
 import subprocess
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 
@@ -26,13 +27,20 @@ def repository(tmp_path):
     git(folder, "init", "-q")
     git(folder, "add", ".")
     git(folder, "commit", "-q", "-m", "first")
-    provenance._revision.cache_clear()
+    forget()
     return folder
 
 
 def facts(folder, *names):
+    forget()
+    files = tuple(str(folder / name) for name in names)
+    return provenance.revision_of(files, files[0], None)
+
+
+def forget():
+    """A process reads a repository once."""
     provenance._revision.cache_clear()
-    return provenance.revision_of(tuple(str(folder / name) for name in names), None)
+    provenance._top.cache_clear()
 
 
 def test_the_users_files_are_of_the_users_commit(repository):
@@ -62,13 +70,13 @@ def test_files_outside_of_any_repository_have_no_commit(tmp_path):
 
 
 def test_a_command_that_names_no_file_is_of_its_studys_repository(repository):
-    found = provenance.revision_of((), repository)
+    found = provenance.revision_of((), "", repository)
     assert found.facts()["commit"] == git(repository, "rev-parse", "HEAD")
-    assert provenance.revision_of((), None).commit is None
+    assert provenance.revision_of((), "", None).commit is None
 
 
 def test_a_built_in_task_is_this_programs(repository):
-    ours = provenance.revision_of(load_task("translation").training_code, repository)
+    ours = provenance.revision_of(load_task("translation").training_code, "", repository)
     tool = provenance.tool()
     assert (ours.commit, tool["version"]) == (tool["commit"], metadata.version("transformer-ablations"))
 
@@ -95,3 +103,86 @@ def _with_task(folder):
 
 def test_nothing_is_said_of_another_programs_packages():
     assert provenance.versions(load_task("command").packages()) == {}
+
+
+COMMANDS = {  # the file whose repository counts, and the program that runs it
+    "../env/bin/python train.py": ("train.py", "../env/bin/python"),
+    "{home}/env/bin/python3.12 -u {home}/our-paper/train.py": ("train.py", "{home}/env/bin/python3.12"),
+    "env X=1 python train.py > log.txt": ("train.py", "python"),
+    "../env/bin/torchrun --nproc-per-node=2 train.py": ("train.py", "../env/bin/torchrun"),
+    "accelerate launch --config_file data.csv train.py": ("train.py", "accelerate"),
+    "uv run train.py;": ("train.py", "uv"),
+    "cat data.csv | python train.py": ("train.py", "python"),
+    "python -m package": ("package/__main__.py", "python"),
+    "python -m package.module --x": ("package/module.py", "python"),
+    "python -c 'from train import main; main()'": ("train.py", "python"),
+    "bash -c 'cd package && exec python module.py'": ("package/module.py", "python"),
+    "bash run.sh": ("run.sh", "bash"),
+    "./bare --x 1": ("bare", ""),
+    "# it's a comment\npython - <<EOF\nprint('it')\nEOF": ("", ""),
+    "python -c '" + "x" * 300 + "\n\n'": ("", ""),
+    "python " + "x" * 300 + ".py": ("", ""),
+    "python -m " + "x" * 300: ("", ""),
+}
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    """Scripts in a repository, one changed since its commit; an interpreter in another, as pyenv's is."""
+    home = tmp_path_factory.mktemp("project")
+    files = {
+        "our-paper/train.py": "import beside\n", "our-paper/beside.py": "", "our-paper/run.sh": "python train.py\n",
+        "our-paper/package/__init__.py": "", "our-paper/package/__main__.py": "", "our-paper/package/module.py": "",
+        "our-paper/bare": "#!/usr/bin/env python\nimport beside\n", "our-paper/data.csv": "1,2\n",
+        "our-paper/log.txt": "an old log", "env/bin/python": "", "env/bin/python3.12": "", "env/bin/torchrun": "",
+        "env/pyvenv.cfg": "",
+    }  # fmt: skip
+    for name, text in files.items():
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_text(text)
+    for name in ("env", "our-paper"):
+        git(home / name, "init", "-q")
+        git(home / name, "add", ".")
+        git(home / name, "commit", "-q", "-m", name)
+    (home / "our-paper/train.py").write_text("import beside\nx = 2\n")
+    forget()
+    return home
+
+
+@pytest.mark.parametrize(("command", "expected"), COMMANDS.items(), ids=[each[:40] for each in COMMANDS])
+def test_the_code_of_a_command_is_its_script_and_not_its_interpreter(project, command, expected):
+    home, command = project / "our-paper", command.replace("{home}", str(project))
+    script, interpreter = expected
+    task = load_task("command", str(home)).with_settings({"command": command})
+    assert task.script == (str(home / script) if script else "")
+    assert not script or task.interpreter == interpreter.replace("{home}", str(project))
+    found = provenance.revision_of(task.training_code, task.script, task.folder)
+    assert (found.repository, found.commit) == ("our-paper", git(home, "rev-parse", "HEAD"))
+    trains = script in ("run.sh", "train.py")
+    assert ("x = 2" in found.diff) == (trains or not script)  # without a script, all of the study's folder
+    names = {str(Path(path).relative_to(home)) for path in task.training_code}
+    assert script in names | {""} and "log.txt" not in names
+    assert ("beside.py" in names) == (trains or script == "bare")
+
+
+def test_a_script_in_no_repository_has_no_commit_though_its_interpreter_and_its_study_have(tmp_path, repository):
+    (tmp_path / "train.py").write_text("")
+    task = load_task("command", str(repository)).with_settings({"command": "python ../train.py beside.py"})
+    assert provenance.revision_of(task.training_code, task.script, task.folder).commit is None
+
+
+def test_files_of_several_repositories_and_large_ones(repository, monkeypatch):
+    """A change of a submodule is one of the trainer; gigabytes of data are not stored with every run."""
+    (repository / "lib").mkdir()
+    (repository / "lib" / "inner.py").write_text("")
+    git(repository / "lib", "init", "-q")
+    git(repository / "lib", "add", ".")
+    git(repository / "lib", "commit", "-q", "-m", "inner")
+    assert facts(repository, "trainer.py", "lib/inner.py").facts()["dirty"] is False
+    (repository / "lib" / "inner.py").write_text("y = 1\n")
+    found = facts(repository, "trainer.py", "lib/inner.py")
+    assert found.commit == git(repository, "rev-parse", "HEAD") and "y = 1" in found.diff
+    (repository / "data.csv").write_bytes(b"0\n" * (1 << 20))
+    monkeypatch.setenv("GIT_DIR", str(repository / "lib" / ".git"))  # this program is run by a hook of git
+    large = facts(repository, "trainer.py", "data.csv")
+    assert large.facts()["dirty"] and "data.csv" in large.diff and len(large.diff) < 1000
