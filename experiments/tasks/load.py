@@ -8,6 +8,7 @@ is the last in the path, so that no module of it is imported in place of another
 import copy
 import importlib
 import importlib.util
+import os
 import sys
 import traceback
 from importlib.machinery import ModuleSpec, PathFinder
@@ -20,7 +21,7 @@ from experiments.store.code import OURS
 from experiments.tasks.base import Task
 from experiments.tasks.own.function import FunctionTask
 from experiments.tasks.own.process import TrainerProcess
-from experiments.tasks.own.sources import imports_contract, sources
+from experiments.tasks.own.sources import imports_contract, is_file, sources
 
 BUILTIN = {
     "translation": "experiments.tasks.translation:TASK",
@@ -98,12 +99,13 @@ def _is_class(module_name: str, folder: str) -> bool:
     """Whether a task is a class of the contract, by what its file imports; no code of it runs for that."""
     parts = module_name.split(".")
     roots = [Path(folder)] if folder else []
-    top = None if any(Path(folder, f"{parts[0]}{end}").exists() for end in ("", ".py") if folder) else _spec(parts[0])
+    beside = folder and any(os.path.exists(Path(folder, f"{parts[0]}{end}")) for end in ("", ".py"))  # noqa: PTH110
+    top = None if beside else _spec(parts[0])
     if top is not None and top.origin:
         roots.append(Path(top.origin).parents[1 if top.submodule_search_locations else 0])
     files = [root.joinpath(*parts).with_suffix(".py") for root in roots]
     files += [root.joinpath(*parts, "__init__.py") for root in roots]
-    return any(imports_contract(file) for file in files if file.is_file())
+    return any(imports_contract(file) for file in files if is_file(file))
 
 
 def trains_apart(name: str, folder: str) -> bool:

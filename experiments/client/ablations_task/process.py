@@ -86,6 +86,9 @@ def _load(module: str, attribute: str, folder: str) -> Trainer:
 
 def _declared(trainer: Trainer) -> dict[str, Any]:
     run = trainer.run
+    for one in trainer.columns:
+        if one.counts is not None:
+            _refuse_without_numpy(one.key)
     module = sys.modules.get(run.__module__)
     columns = [dict(vars(one), counts=_without_value(one.counts)) for one in trainer.columns]
     return {
@@ -99,6 +102,17 @@ def _declared(trainer: Trainer) -> dict[str, Any]:
         "has": [name for name in ("reads", "num_params", "cost") if getattr(trainer, name) is not None],
         "prefixes": [sys.prefix, sys.base_prefix],
     }
+
+
+def _refuse_without_numpy(key: str) -> None:
+    """The table's statistics call the function of counts with arrays: better known before anything is trained."""
+    try:
+        importlib.import_module("numpy")
+    except Exception as error:
+        raise UserError(
+            f"The column {key} has counts, whose function gets arrays of numpy, and {sys.executable} cannot import it "
+            f"({type(error).__name__}: {error}). Install numpy there, or leave out counts=."
+        ) from None
 
 
 def _without_value(counts: Counts | None) -> dict[str, Any] | None:

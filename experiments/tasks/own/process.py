@@ -18,7 +18,7 @@ from typing import Any
 from experiments.errors import DiskFull, Diverged, OutOfMemory, Preempted, TrainerFailed, UserError
 from experiments.processes.keeper import Kept
 from experiments.tasks.own.context import RunContext
-from experiments.tasks.own.interpreter import CLIENT, environment, interpreter, refuse_silent
+from experiments.tasks.own.interpreter import CLIENT, environment, first_lines, interpreter, refuse_silent
 
 STOP_EVERY_S = 0.2
 _FRAMES = 12  # lines of a traceback in a message
@@ -104,7 +104,7 @@ class TrainerProcess:
         )  # fmt: skip
         self._buffer = b""
         try:
-            if not self._greets():
+            if not self._greets(path):
                 refuse_silent(self._python, path, self._kept.process.poll())
             self.declared = self._answer(
                 {"do": "load", "module": module, "attribute": attribute, "folder": self._folder}
@@ -123,13 +123,12 @@ class TrainerProcess:
             self.close()
             raise
 
-    def _greets(self) -> bool:
+    def _greets(self, path: Path) -> bool:
         """Whether the interpreter has begun our program."""
-        try:
-            greeting = self._read()
-        except ValueError:  # it printed something else
-            return False
-        return isinstance(greeting, dict) and bool(greeting.get("new_enough"))
+        assert self._kept is not None and self._kept.process.stdout is not None
+        lines = first_lines(self._kept.process.stdout.fileno(), self._python, path)
+        greeting = next((line for line in lines if line.startswith(b'{"python": ')), b"{}")
+        return bool(json.loads(greeting).get("new_enough"))
 
     def _answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
         self._say(request)

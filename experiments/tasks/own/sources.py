@@ -84,12 +84,12 @@ class Scripts:
             named = os.path.expandvars(os.path.expanduser(word))  # noqa: PTH111 - takes any text
             paths = [place / named for place in places]
             if before == "cd":
-                places = [path for path in paths if os.path.isdir(path)] or places  # noqa: PTH112 - as _is_file
+                places = [path for path in paths if os.path.isdir(path)] or places  # noqa: PTH112 - as is_file
             elif before in ("-m", "--module", "-c") and (modules := _modules(before, word, places)):
                 self._ran(modules, program)
             elif _PROGRAM.fullmatch(paths[0].name) or _is_installed(paths[0]):
                 program = word
-            elif before != ">" and (file := next(filter(_is_file, paths), None)):
+            elif before != ">" and (file := next(filter(is_file, paths), None)):
                 self._name(file.resolve(), places, program, depth, ran=before == program != "")
             elif depth < _DEEPEST and any(character.isspace() for character in word):  # bash -c "python train.py"
                 self._read(word, places, program, depth + 1)
@@ -138,10 +138,10 @@ def _unquoted(part: re.Match[str]) -> str:
 def _is_installed(path: Path) -> bool:
     """Whether it is a program of a virtual environment: torchrun, or any other interpreter."""
     home = path.parent.parent
-    return path.parent.name == "bin" and (_is_file(home / "pyvenv.cfg") or _is_file(home / "conda-meta" / "history"))
+    return path.parent.name == "bin" and (is_file(home / "pyvenv.cfg") or is_file(home / "conda-meta" / "history"))
 
 
-def _is_file(path: Path) -> bool:
+def is_file(path: Path) -> bool:
     """Path.is_file, for any text: no file has a name of more than 255 characters, and that raises an error there."""
     return os.path.isfile(path)  # noqa: PTH113
 
@@ -176,7 +176,7 @@ def _beside(root: Path, imported: str) -> bool:
     if (root / "experiments" / "tasks" / "base.py").is_file():  # a checkout of this program
         return False
     top = root / imported.partition(".")[0]
-    return _is_file(top.with_name(f"{top.name}.py")) or _is_file(top / "__init__.py")
+    return is_file(top.with_name(f"{top.name}.py")) or is_file(top / "__init__.py")
 
 
 def _imports(path: Path, known_as: str, root: Path | None = None, source: str | None = None) -> Iterator[str]:
@@ -204,4 +204,4 @@ def _files(root: Path, name: str) -> Iterator[tuple[Path, str]]:
     for length in range(1, len(parts) + 1):
         base, known_as = root.joinpath(*parts[:length]), ".".join(parts[:length])
         candidates = (base / "__init__.py", base.with_name(f"{base.name}.py"))
-        yield from ((path.resolve(), known_as) for path in candidates if _is_file(path))
+        yield from ((path.resolve(), known_as) for path in candidates if is_file(path))

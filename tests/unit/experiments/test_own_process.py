@@ -109,7 +109,7 @@ def test_old_imports_go_on_beside_a_folder_called_experiments(tmp_path: Path) ->
     assert loaded(tmp_path, old + BODY).columns[0].key == "a_test"
 
 
-def test_another_interpreter(tmp_path: Path) -> None:
+def test_another_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Relative to the study's folder; its versions are recorded; what cannot run a trainer is refused."""
     (tmp_path / "env").mkdir()
     (tmp_path / "study").mkdir()
@@ -126,14 +126,37 @@ def test_another_interpreter(tmp_path: Path) -> None:
             load_task("trainer:TASK", str(tmp_path / "study"), wrong)
     for program, why in {
         "exit 3": "no Python interpreter",
-        "echo 2.7": "is Python 2.7",
-        "echo 3.9": "ended with",
+        "echo version=2.7": "is Python 2.7",
+        "echo version=3.9": "ended with",
+        "yes": "no Python interpreter",
+        "cat /dev/zero": "no Python interpreter",
+        "sleep 300 & wait": "not answered within 0.2 s",
     }.items():
         link.write_text(f"#!/bin/sh\n{program}\n")
+        if program.startswith("sleep"):
+            monkeypatch.setattr("experiments.tasks.own.interpreter.ANSWER_S", 0.2)
         with pytest.raises(UserError, match=why):
             load_task("trainer:TASK", str(tmp_path / "study"), "../env/./python")
+    monkeypatch.undo()
+    for wrong in ("x" * 300, "~nobody at all/python", "a\0b"):
+        with pytest.raises(UserError, match="does not exist"):
+            load_task("trainer:TASK", str(tmp_path / "study"), wrong)
+    with pytest.raises(UserError, match="could not be imported"):
+        load_task(f"{'x' * 300}:TASK", str(tmp_path / "study"))
     with pytest.raises(UserError, match="Leave `python` out"):
         load_task("translation", "", "../env/python")
+
+
+def test_counts_need_numpy_in_the_trainers_interpreter(tmp_path: Path) -> None:
+    """Known before anything is trained; a banner that the interpreter's start prints is no matter."""
+    link = tmp_path / "python"
+    link.write_text(f'#!/bin/sh\necho welcome\nexec "{sys.executable}" -S "$@"\n')  # -S: without packages
+    link.chmod(0o755)
+    text = HEAD.replace("import column", "import Counts, column") + "DOES = {}\n"
+    assert loaded(tmp_path, text + BODY, python="python").columns[0].counts is None
+    counted = BODY.replace('column("a")', 'column("a", counts=Counts(("n",), lambda sums: sums[..., 0]))')
+    with pytest.raises(UserError, match=r"a_test has counts.*No module named 'numpy'.*Install numpy there"):
+        loaded(tmp_path, text + counted, "other", python="python")
 
 
 def test_the_client_is_of_python_3_8_and_of_its_library_alone() -> None:
