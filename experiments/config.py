@@ -4,6 +4,7 @@ The defaults are the paper's base and are frozen: changing one would rename ever
 More than 200 lines: every setting is described in one place.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -26,6 +27,8 @@ def _words(value: Any) -> Any:
 
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_words), Field(strict=False)]
+LARGEST_INTEGER = (1 << 63) - 1  # TOML's own limit, and SQLite's
+MOST_GENERATED = 10_000_000  # pairs of a built-in corpus; more are a slip, which would fill the disk
 
 
 class DataConfig(Section):
@@ -43,7 +46,9 @@ class DataConfig(Section):
     max_pieces: int = Field(
         256, ge=2, description="training pairs with a longer side (EOS counted) are dropped and counted"
     )
-    builtin_pairs: int = Field(20000, ge=1, description="training pairs that the built-in corpus generates")
+    builtin_pairs: int = Field(
+        20000, ge=1, le=MOST_GENERATED, description="training pairs that the built-in corpus generates"
+    )
     units: Literal["bpe", "unigram", "word", "char", "byte"] = Field(
         "bpe", description="pieces: learnt by BPE or as a unigram model, whole words, characters, bytes of UTF-8"
     )
@@ -129,9 +134,11 @@ class EvaluationConfig(Section):
 
     sets: Names = Field(("dev",), description='"dev" and names of test sets; "test": all of them')
     checkpoint: str = Field("last", pattern=f"^({CHECKPOINTS})$", description="last, best (on dev) or average:K")
-    beam_size: int = Field(4, ge=1, description="hypotheses kept at each step of the search (section 6.1)")
+    beam_size: int = Field(4, ge=1, le=10_000, description="hypotheses kept at each step of the search (section 6.1)")
     length_penalty: float = Field(0.6, ge=0, description="alpha of ((5 + |Y|) / 6)^alpha")
-    max_extra_length: int = Field(50, ge=0, description="output is at most this many pieces longer than the input")
+    max_extra_length: int = Field(
+        50, ge=0, le=1_000_000, description="output is at most this many pieces longer than the input"
+    )
     precision: InferencePrecision = Field(
         "fp32",
         description="arithmetic of scoring and decoding; fp32 compares rows independently of their training precision; "
@@ -324,6 +331,19 @@ class DeviceSpec:
     memory_gb: float | None = None  # limit of all `count` devices together; None: no limit
     count: int = 1  # devices that train the run together
     share: float = 1.0  # fraction of each device; less than 1 if runs share it
+
+
+def unstorable(value: Any) -> str:
+    """Why no run can have this value among its settings, in words; "" if it can."""
+    if isinstance(value, list | tuple | set | frozenset):
+        return next(filter(None, map(unstorable, value)), "")
+    if isinstance(value, float) and not math.isfinite(value):
+        return "expected a finite number"  # identities are hashes of canonical JSON, which has no others
+    if isinstance(value, int) and not -LARGEST_INTEGER <= value <= LARGEST_INTEGER:
+        return f"an integer may be at most {LARGEST_INTEGER:,}"
+    if isinstance(value, str) and ("\0" in value or value != value.encode(errors="replace").decode()):
+        return "it has a NUL, or a character that is not Unicode"
+    return ""
 
 
 _PLAIN = {str, int, float, bool, list, type(None)}

@@ -29,7 +29,9 @@ class ModelConfig(Section):
     positions: Literal["sinusoidal", "learned", "none", "relative", "bias", "alibi", "rotary"] = Field(
         "sinusoidal", description="how positions are told apart (section 3.5; parts/positions.py has the sources)"
     )
-    max_length: int = Field(1024, ge=1, description="rows of the learned position table; longer input is refused")
+    max_length: int = Field(
+        1024, ge=1, le=10_000_000, description="rows of the learned position table; longer input is refused"
+    )
     norm: Literal["post", "pre", "sandwich", "none"] = Field(
         "post",
         description="place of the norms: after the residual sum, before the sub-layer, both sides of it, nowhere",

@@ -33,11 +33,20 @@ def adopt(
     chosen = choose(study, selectors, there=True, used=True)
     plan = chosen.plan
     found = orphans(chosen, plan, plan.runs)
-    if not found:
+    before = [run for run in plan.runs if run.adopted]
+    if not found and not before:
         raise UserError(
             f"Nothing to take over in {chosen.store.root}: no finished run of {plan.study.name} differs from a missing "
             "one in a default or the command alone."
         )
+    if not found:
+        if as_json:
+            print_json([{"run": run.name, "run_id": run.run_id, "taken_over": True} for run in before])
+        else:
+            typer.echo(
+                f"nothing is left to take over: {number(len(before), 'run')} of the table were taken over before"
+            )
+        return
     if as_json and not yes:
         print_json(_records(found, taken_over=False))
         return

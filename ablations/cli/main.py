@@ -140,6 +140,7 @@ DISK = {  # errors of the disk, never of the program
     errno.EDQUOT: SPACE,
     errno.EIO: "Check the disk.",
     errno.ESTALE: "Check the network disk.",
+    errno.ENAMETOOLONG: "Take a shorter name.",
 }
 
 

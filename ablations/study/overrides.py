@@ -1,7 +1,6 @@
 """Settings by dotted name, {"model.d_k": 16}: from TOML tables and `--set` to a validated configuration."""
 
 import json
-import math
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,7 +10,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from ablations.study.messages import plain, show, suggestion
-from experiments.config import GIVEN_ELSEWHERE, TaskConfig, flatten
+from experiments.config import GIVEN_ELSEWHERE, TaskConfig, flatten, unstorable
 from experiments.errors import UserError
 
 Overrides = dict[str, Any]
@@ -29,8 +28,8 @@ class Setting:
 def dotted(table: Any) -> Overrides:
     """Flatten nested or already dotted settings to one level, in the order written. Raises ValueError.
 
-    `{model.d_k = 16}` and `{"model.d_k" = 16}` are the same; giving both is an error. So is nan or inf: no setting
-    uses them, and identities are hashes of canonical JSON.
+    `{model.d_k = 16}` and `{"model.d_k" = 16}` are the same; giving both is an error. So is what no run can have as a
+    setting: nan, inf, an integer of more than 64 bits, text with a NUL.
     """
     if not isinstance(table, Mapping):
         raise ValueError("expected a table of settings, such as {model.d_k = 16}")
@@ -38,18 +37,10 @@ def dotted(table: Any) -> Overrides:
     for name, value in flatten(table):
         if name in settings:
             raise ValueError(f"{name} is given twice")
-        if any(isinstance(v, float) and not math.isfinite(v) for v in _leaves(value)):
-            raise ValueError(f"{name} = {show(value)}: expected a finite number")
+        if why := unstorable(value):
+            raise ValueError(f"{name} = {show(value)}: {why}")
         settings[name] = value
     return settings
-
-
-def _leaves(value: Any) -> Iterator[Any]:
-    if isinstance(value, list | tuple):
-        for item in value:
-            yield from _leaves(item)
-    else:
-        yield value
 
 
 def parse_set(items: Iterable[str]) -> Overrides:
@@ -74,6 +65,8 @@ def _parse_value(text: str) -> Any:
         return text
     except RecursionError:
         raise ValueError("its value is nested too deeply") from None
+    except ValueError:  # Python reads no integer of more than 4,300 digits
+        raise ValueError("its value has too many digits") from None
     return parsed["v"] if len(parsed) == 1 else text  # a line break in the text starts another key
 
 

@@ -14,6 +14,7 @@ from pydantic import (
 )
 
 from ablations.study.overrides import Overrides, dotted
+from experiments.client.ablations_task.declared import LONGEST_NAME
 from experiments.tasks.columns import Column
 from experiments.tasks.own.function import column
 from model.section import Section
@@ -88,13 +89,15 @@ Seeds = Annotated[Annotated[SeedCount, Tag("number")] | Annotated[SeedRule, Tag(
 class Metric(Section):
     """A column of the table, declared by the study in place of the task's own columns."""
 
-    name: Annotated[str, Field(min_length=1)] = Field(description="the metric, as the trainer returns it")
+    name: Annotated[str, Field(min_length=1, max_length=LONGEST_NAME), AfterValidator(_printable)] = Field(
+        description="the metric, as the trainer returns it"
+    )
     set: Key = Field("test", description="the data set that it is measured on")
     head: Text = Field("", description="the column's head; name and set if unset")
     better: Literal["higher", "lower"] = "higher"
     digits: int = Field(2, ge=0, le=12, description="after the decimal point")
     logarithmic: bool = Field(False, description="changes are differences of natural logarithms, as for perplexity")
-    key: Annotated[str, Field(pattern=r"^(\w[\w.-]*)?$")] = Field(
+    key: Annotated[str, Field(pattern=r"^(\w[\w.-]*)?$", max_length=LONGEST_NAME)] = Field(
         "", description="in JSON, CSV and `paper`: name_set, if unset"
     )
 

@@ -119,6 +119,8 @@ def _parse(text: str, origin: str) -> dict[str, Any]:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UserError(_syntax(str(error), text, origin)) from None
+    except ValueError:  # Python reads no integer of more than 4,300 digits
+        raise UserError(f"{origin}: a number has too many digits. Write one of at most 19 digits.") from None
     except RecursionError:
         raise UserError(_too_deep(origin)) from None
     if _depth(table) > _DEEPEST:

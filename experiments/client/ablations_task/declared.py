@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from .context import RunContext
 
 
+LONGEST_NAME = 250  # characters of a metric's name, and its bytes in a record
+
+
 @dataclasses.dataclass(frozen=True)
 class Counts:
     """Fields of `context.examples`, and a metric as a function of their sums (… × len(names)) → (…)."""
@@ -54,8 +57,12 @@ def column(
 
     about: a sentence for the table's notes. logarithmic: changes are differences of natural logarithms, as for
     perplexity. counts: fields of `context.examples` whose sums give the metric; differences between rows are then
-    tested between examples. Raises UserError for a `better` other than "higher" and "lower".
+    tested between examples. Raises UserError for a `better` other than "higher" and "lower", and for a name or a head
+    that is no line of printable text.
     """
+    for text in (metric, header, set, key):
+        if not text.isprintable() or len(text) > LONGEST_NAME or not metric:
+            raise UserError(f"column: {text[:60]!r} is not a line of 1 to {LONGEST_NAME} printable characters.")
     if better not in ("higher", "lower"):
         raise UserError(f'The column {metric}: better is "higher" or "lower", not {better!r}.')
     key = key or f"{metric}_{set}"

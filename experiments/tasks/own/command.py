@@ -22,20 +22,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import create_model
+from pydantic import ValidationError, create_model, model_validator
 
 from experiments.client.ablations_task.plain import by_set
-from experiments.config import GIVEN_ELSEWHERE, SettingRoles, TaskConfig, flatten
+from experiments.config import GIVEN_ELSEWHERE, SettingRoles, TaskConfig, flatten, unstorable
 from experiments.errors import UserError, explain_os_errors
 from experiments.store.sealed import write_json
 from experiments.tasks.base import Context
 from experiments.tasks.own.context import close_context, keep_metrics, open_context
 from experiments.tasks.own.function import OwnTask
-from experiments.tasks.own.placeholders import expanded, flags, names, refuse_quoted
+from experiments.tasks.own.placeholders import expanded, flags, names, refuse_quoted, word
 from experiments.tasks.own.shell import read_metrics, run_command
 from experiments.tasks.own.sources import Scripts
 from model.section import Section
 
+LONGEST_WORD = 131_000  # bytes: Linux starts no program with a longer argument (32 pages)
 GIVEN = ("seed", "folder", "metrics", "settings", "device", "threads")
 ROLES = SettingRoles(given_elsewhere={**GIVEN_ELSEWHERE, "command": "the study's own `command` gives it"})
 
@@ -46,6 +47,17 @@ class CommandConfig(TaskConfig):
     setting_roles = ROLES
     task: str = "command"
     command: str = ""
+
+    @model_validator(mode="after")
+    def _fits_into_a_command(self) -> Self:
+        used = names(self.command)
+        for name, value in flatten(self):
+            if name in used and (size := len(word(value).encode(errors="replace"))) > LONGEST_WORD:
+                raise ValueError(
+                    f"{name} has {size:,} bytes, and a word of a command may have {LONGEST_WORD:,}: let the trainer "
+                    "read {settings}, a JSON file with all settings"
+                )
+        return self
 
 
 class CommandTask(OwnTask):
@@ -105,8 +117,19 @@ def fields_of(declared: Mapping[str, Any]) -> dict[str, Any]:
 def _check(command: str, config_type: type[TaskConfig]) -> None:
     if not command.strip():
         raise UserError('The study has no command: write command = "python train.py --lr {lr}" at its head.')
-    settings = [name for name, _ in flatten(config_type()) if name not in ("task", "seed", "command")]
-    used, defaults = names(command), dict(flatten(config_type()))
+    if why := unstorable(command):
+        raise UserError(f"The command cannot be given to a shell: {why}.")
+    if len(command.encode()) > LONGEST_WORD:
+        raise UserError(
+            f"The command has {len(command.encode()):,} bytes, and the system starts none of more than "
+            f"{LONGEST_WORD:,}: put its text into a script."
+        )
+    try:
+        defaults = dict(flatten(config_type()))
+    except ValidationError as error:
+        raise UserError(f"[base]: {error.errors()[0]['ctx']['error']}.") from None
+    settings = [name for name in defaults if name not in ("task", "seed", "command")]
+    used = names(command)
     for name in used:
         if name not in settings and name not in GIVEN:
             raise UserError(

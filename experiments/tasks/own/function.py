@@ -13,14 +13,15 @@ again. It runs in a process of its own (process.py). See docs/own-task.md.
 """
 
 import base64
+import contextlib
 import hashlib
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from experiments.client import ablations_task
-from experiments.config import SettingRoles, TaskConfig, total_steps
+from experiments.config import SettingRoles, TaskConfig, total_steps, unstorable
 from experiments.errors import TrainerFailed, UserError, explain_os_errors
 from experiments.store.results import FILE, TrainingResult
 from experiments.store.sealed import check_file, read_json
@@ -31,6 +32,8 @@ from experiments.tasks.own.process import TrainerProcess
 from experiments.tasks.own.returned import of_set
 from experiments.tasks.own.settings import config_type_of, settings_of
 from experiments.tasks.own.sources import sources_of
+
+N = TypeVar("N", int, float)
 
 
 class OwnTask(Task):
@@ -129,11 +132,20 @@ class FunctionTask(OwnTask):
         return self._process.versions(self.packages() or ())
 
     def num_params(self, config: Any) -> int | None:
-        found = self._process.answer("num_params", settings_of(config))
-        return None if found is None else int(found)
+        return self._number("num_params", config, int)
 
     def cost(self, config: Any) -> float:
-        return float(self._process.answer("cost", settings_of(config)) or 0.0)
+        return self._number("cost", config, float) or 0.0
+
+    def _number(self, what: str, config: Any, kind: type[N]) -> N | None:
+        found = self._process.answer(what, settings_of(config))
+        with contextlib.suppress(TypeError, ValueError, OverflowError):
+            if found is None or (not unstorable(number := kind(found)) and number >= 0):
+                return None if found is None else number
+        raise UserError(
+            f"The function {what}= of the task {self.name} returned {str(found)[:80]!r}: expected a number from 0 on, "
+            "of at most 64 bits, or None."
+        )
 
     def train(self, config: Any, context: Context) -> dict[str, Any]:
         self._refuse_changed(config, context, "after the run was planned")

@@ -50,7 +50,7 @@ def expanded(command: str, values: Mapping[str, Any]) -> str:
         if found[1] not in values:
             return found[0]
         value = values[found[1]]
-        return flag(found[1], found[2], value) if found[2] is not None else shlex.quote(_word(value))
+        return flag(found[1], found[2], value) if found[2] is not None else shlex.quote(word(value))
 
     return PLACEHOLDER.sub(text, command)
 
@@ -65,13 +65,14 @@ def filled(command: str, values: Mapping[str, Any]) -> tuple[str, dict[str, str]
         if found[2] is not None:
             return flag(found[1], found[2], values[found[1]])
         name = f"ABLATIONS_VALUE_{len(variables)}"
-        variables[name] = _word(values[found[1]])
+        variables[name] = word(values[found[1]])
         return f'"${{{name}}}"'
 
     return PLACEHOLDER.sub(variable, command), variables
 
 
-def _word(value: Any) -> str:
+def word(value: Any) -> str:
+    """A setting as a word of the command."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return json.dumps(value) if isinstance(value, list | tuple) else str(value)

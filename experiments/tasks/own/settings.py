@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, Union
 
 from pydantic import Field, create_model, model_validator
 
-from experiments.config import GIVEN_ELSEWHERE, SettingRoles, TaskConfig
+from experiments.config import GIVEN_ELSEWHERE, SettingRoles, TaskConfig, unstorable
 from experiments.errors import UserError
 from model.section import Section
 
@@ -64,6 +64,11 @@ def _fields(described: Any) -> dict[str, Any]:
     """(type, default) of every setting, by name."""
     found: dict[str, Any] = {}
     for one in described:
+        if why := unstorable(one["default"]):
+            raise UserError(
+                f"The setting {one['name']} has the default {str(one['default'])[:80]}: {why}. Every run of the study "
+                "would be recorded with it: take another default, such as None."
+            )
         kind = _type(one["kind"])
         default = kind() if "group" in one["kind"] else _restored(one["kind"], one["default"])
         found[one["name"]] = (Annotated[kind, Field(**one["limits"])], Field(default, description=one["about"]))

@@ -58,8 +58,8 @@ _OF_PYTHON, _OF_A_SHELL = re.compile(rb"#!.*\bpython[\d.]*\b"), re.compile(rb"#!
 _HEAD, _LONGEST_SHELL = 256, 1 << 20  # bytes read of any file; of a shell script, whose own commands count too
 _DEEPEST = 3  # scripts and quoted commands within another
 _PART = r"\\[\s\S]|'[^']*'|\"(?:\\[\s\S]|[^\"\\])*\""  # escaped or quoted
-# A word; else a comment, a blank, an operator, or a quote that does not end.
-_TOKEN = re.compile(rf"((?:{_PART}|[^\s\\'\"`;|&()<>])+)|(?<![^\s;|&()])#.*|[\s\S]")
+# A comment, a word, or else a blank, an operator, or a quote that does not end.
+_TOKEN = re.compile(rf"(?<![^\s;|&()])#.*|((?:{_PART}|[^\s\\'\"`;|&()<>])+)|[\s\S]")
 
 
 class Scripts:

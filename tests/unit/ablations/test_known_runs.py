@@ -193,13 +193,16 @@ class TestTheCommand:
         assert "taken over by \\`ablations adopt\\` on 20" in note and "only what it prints has changed." in note
         explained = json.loads(call(store, "explain", study, "base", "--json").stdout)["runs"][0]["taken_over"]
         assert explained["why"] == words[-1] and explained["who"] and self.OLD in explained["trained_with"]["command"]
-        with pytest.raises(UserError, match="Nothing to take over"):
-            call(store, *words, "--yes")
+        assert "nothing is left to take over: 2 runs" in call(store, *words, "--yes").stdout
+        again = json.loads(call(store, *words, "--json").stdout)
+        assert [(one["run"], one["taken_over"]) for one in again] == [("base (seed 1)", True), ("fast (seed 1)", True)]
         packed = mine / "said.tar.gz"
         call(store, "bundle", study, "--out", packed)
         assert call(mine / "none", "report", packed).stdout == note
         edit(study, self.NEW, "somewhere in $PWD on")
         assert states(study, store) == ["missing"] * 2, "the word was for one command"
+        with pytest.raises(UserError, match="Nothing to take over"):
+            call(store, "adopt", mine / "walk.toml", "--why", "x", "--yes")
 
     def test_json_says_that_runs_are_taken_over_only_when_they_are(
         self, mine: Path, monkeypatch: pytest.MonkeyPatch

@@ -3,7 +3,7 @@
 import pytest
 
 from ablations.study.messages import nearest
-from ablations.study.overrides import dotted, parse_set, setting_names
+from ablations.study.overrides import Setting, build, dotted, parse_set, setting_names
 from experiments.config import RunConfig, flatten
 
 
@@ -38,9 +38,28 @@ def test_set_without_key_or_value(item, mistake):
     assert f"--set {item.strip()}: write key=value" in mistake(parse_set, [item])
 
 
-@pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
-def test_numbers_must_be_finite(number, mistake):
-    assert "expected a finite number" in mistake(parse_set, [f"model.dropout={number}"])
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ("nan", "expected a finite number"),
+        ("-inf", "expected a finite number"),
+        ("[1, [1e999]]", "expected a finite number"),
+        ("1" + "0" * 30, "an integer may be at most 9,223,372,036,854,775,807"),
+        ("1" + "0" * 5000, "too many digits"),
+        ('"a\\u0000b"', "it has a NUL"),
+        ("\udcff", "not Unicode"),
+    ],
+)
+def test_values_that_no_run_can_have(value, why, mistake):
+    assert why in mistake(parse_set, [f"model.dropout={value}"])
+
+
+@pytest.mark.parametrize(
+    "name", ["data.builtin_pairs", "model.max_length", "evaluation.beam_size", "evaluation.max_extra_length"]
+)
+def test_sizes_that_no_machine_has(name, mistake):
+    settings = {name: Setting(10**12, "--set")}
+    assert "(set by --set): it must be at most 1" in mistake(build, RunConfig, "translation", settings, "base")
 
 
 def test_names_are_those_of_the_configuration_without_seed_and_task():

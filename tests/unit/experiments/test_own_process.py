@@ -181,6 +181,12 @@ def test_a_refused_setting_and_a_failing_function_name_the_users_line(tmp_path: 
     assert "trainer.py" in str(refused.value)
     with pytest.raises(UserError, match=r"num_params= of the task.*ZeroDivisionError"):
         task.num_params(task.config_type())
+    odd = BODY.replace("columns=", "num_params=lambda settings: 10**30, cost=lambda settings: float('nan'), columns=")
+    task = loaded(tmp_path, task_text + odd, "odd")
+    with pytest.raises(UserError, match=r"num_params= of the task .* returned '1000"):
+        task.num_params(task.config_type())
+    with pytest.raises(UserError, match=r"cost= of the task .* returned 'nan'"):
+        task.cost(task.config_type())
 
 
 NAMED = """

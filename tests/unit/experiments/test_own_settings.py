@@ -67,6 +67,16 @@ def restore(config, settings):
     return made(settings, own_settings.settings_of(config))
 
 
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), 10**30, "a\ud800", (1, 10**30)])
+def test_a_default_that_no_run_can_have_is_refused(value):
+    @dataclass
+    class Odd:
+        x: object = value
+
+    with pytest.raises(UserError, match="The setting x has the default"):
+        config_type_of(Odd)
+
+
 @pytest.mark.parametrize("settings", [Plain, Model])
 def test_there_and_back(settings):
     kind = config_type_of(settings)
@@ -205,6 +215,9 @@ def test_columns():
     assert column("accuracy").key == "accuracy_test" == column("accuracy").paper
     with pytest.raises(UserError, match="higher"):
         column("accuracy", better="more")
+    for name in ("", "a" * 251, "a\nb", "a\0", "a\ud800"):
+        with pytest.raises(UserError, match="printable"):
+            column(name)
 
 
 @pytest.mark.parametrize(
@@ -349,6 +362,9 @@ def said_by_a_shell(command, values, cwd=None):
         ({"command": "train {rl}", "lr": 0.1}, "{rl}"),
         ({"command": "train", "lr": 0.1}, "changing it would change nothing"),
         ({"command": "train 'x {lr}", "lr": 0.1}, "not one that a shell reads"),
+        ({"command": "train {lr} \0", "lr": 0.1}, "has a NUL"),
+        ({"command": "train {lr} " + "x" * 131_000, "lr": 0.1}, "put its text into a script"),
+        ({"command": "train {lr}", "lr": "x" * 131_001}, r"lr has 131,001 bytes.*\{settings\}, a JSON file"),
     ],
 )
 def test_commands_that_cannot_be_meant(settings, words, tmp_path):

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from experiments.config import DataConfig, Names
+from experiments.config import MOST_GENERATED, DataConfig, Names
 
 ALGORITHMS = ("copy", "reverse", "sort", "recall", "dyck")
 LONGEST = 10_000  # symbols of a line
@@ -32,7 +32,7 @@ class AlgorithmicData(DataConfig):
 
     corpus: Literal["builtin"] = Field("builtin", description="these pairs are generated")
     units: Literal["word"] = Field("word", description="every symbol is a piece")
-    builtin_pairs: int = Field(20000, ge=1, description="training pairs that are generated")
+    builtin_pairs: int = Field(20000, ge=1, le=MOST_GENERATED, description="training pairs that are generated")
     algorithm: Literal["copy", "reverse", "sort", "recall", "dyck"] = Field(
         "copy", description="what is to be learnt (docs/algorithmic.md defines each)"
     )

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from experiments.config import DataConfig, Names
+from experiments.config import MOST_GENERATED, DataConfig, Names
 
 
 class TreeData(DataConfig):
@@ -15,4 +15,6 @@ class TreeData(DataConfig):
     max_pieces: int = Field(
         512, ge=2, description="training trees with a longer side (EOS counted) are dropped and counted"
     )
-    builtin_extra: int = Field(20000, ge=1, description='trees that the built-in corpus knows as "extra"')
+    builtin_extra: int = Field(
+        20000, ge=1, le=MOST_GENERATED, description='trees that the built-in corpus knows as "extra"'
+    )
