@@ -9,11 +9,11 @@ from experiments.errors import UserError, explain_os_errors
 from experiments.exchange.redaction import ANYONE
 from experiments.store.adopted import FILE as ADOPTED
 from experiments.store.durable import fsync_tree, whole_folder
-from experiments.store.layout import Store
+from experiments.store.layout import LOG, Store
 from experiments.store.results import FILE, TrainingResult
 
 # Files of an attempt that are exchanged; weights only on request; never checkpoints, optimizer state and specs.
-KEPT = ("events.jsonl", "log.txt", FILE, "uncommitted.diff")
+KEPT = ("events.jsonl", LOG, FILE, "uncommitted.diff")
 WEIGHTS = "final"
 
 

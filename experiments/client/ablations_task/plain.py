@@ -9,20 +9,29 @@ from typing import Any, Mapping
 
 from .errors import UserError
 
+SHOWN = 100  # characters of a value in a message
+
 
 def plain(value: Any) -> Any:
     """Values as JSON types: scalars of numpy and torch, tuples, paths, members of an enumeration."""
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {text(str(key)): plain(item) for key, item in value.items()}
     if isinstance(value, enum.Enum):
         return plain(value.value)
     if isinstance(value, (list, tuple, set, frozenset)):
         return [plain(item) for item in value]
-    if value is None or isinstance(value, (str, bool, int, float)):
+    if isinstance(value, str):
+        return text(value)
+    if value is None or isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, (datetime.date, datetime.time)):
         return value.isoformat()
-    return plain(value.item()) if hasattr(value, "item") else str(value)
+    return plain(value.item()) if hasattr(value, "item") else text(str(value))
+
+
+def text(value: str) -> str:
+    """A text that every file can hold: a lone surrogate (half a character, from a file's name) by its code point."""
+    return value.encode(errors="backslashreplace").decode()
 
 
 def by_set(returned: Any) -> dict[str, dict[str, float]]:
@@ -35,17 +44,21 @@ def by_set(returned: Any) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = {}
     for name, value in returned.items():
         if isinstance(value, Mapping):
-            found.setdefault(str(name), {}).update({str(k): _returned(f"{name}.{k}", v) for k, v in value.items()})
+            numbers = {text(str(k)): _returned(f"{name}.{k}", v) for k, v in value.items()}
+            found.setdefault(text(str(name)), {}).update(numbers)
         else:
-            found.setdefault("", {})[str(name)] = _returned(str(name), value)
+            found.setdefault("", {})[text(str(name))] = _returned(str(name), value)
     return found
 
 
 def _returned(name: str, value: Any) -> float:
-    with contextlib.suppress(TypeError, ValueError):
+    shown = ""
+    with contextlib.suppress(Exception):  # an integer may be too large for a float, or even to be written
         if not isinstance(value, (str, bytes, bool)):
             return float(value)
-    raise UserError(f"The trainer returned {name} = {value!r}, {_kind(value)}: expected a number.")
+    with contextlib.suppress(Exception):
+        shown = f" = {repr(value)[:SHOWN]}"
+    raise UserError(f"The trainer returned {name[:SHOWN]}{shown}, {_kind(value)}: expected a number.")
 
 
 def _kind(value: Any) -> str:

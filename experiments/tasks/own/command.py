@@ -29,9 +29,10 @@ from experiments.config import GIVEN_ELSEWHERE, SettingRoles, TaskConfig, flatte
 from experiments.errors import UserError, explain_os_errors
 from experiments.store.sealed import write_json
 from experiments.tasks.base import Context
-from experiments.tasks.own.context import close_context, keep_metrics, open_context
+from experiments.tasks.own.context import close_context, open_context
 from experiments.tasks.own.function import OwnTask
 from experiments.tasks.own.placeholders import expanded, flags, names, refuse_quoted, word
+from experiments.tasks.own.returned import keep_metrics
 from experiments.tasks.own.shell import read_metrics, run_command
 from experiments.tasks.own.sources import Scripts
 from model.section import Section
@@ -92,7 +93,7 @@ class CommandTask(OwnTask):
         ended = run_command(config.command, given, self.folder or Path.cwd(), context)
         wrote = files["metrics"] if "metrics" in names(config.command) else None
         found = read_metrics(ended, wrote, expanded(config.command, given))
-        keep_metrics(own.folder, by_set(found))
+        keep_metrics(own.folder, by_set(found), {column.metric for column in self.columns})
         return close_context(own, context, {"interpreter": self.interpreter} if self.interpreter else {})
 
 

@@ -11,6 +11,7 @@ from experiments.errors import Damaged
 from experiments.store.durable import discard, fsync_tree, regular_files, remove_folder, whole_folder
 from experiments.store.sealed import check_file, describe_file, read_json, write_json
 from experiments.tasks.base import Context
+from experiments.tasks.own.returned import of_point
 
 FINAL, EXAMPLES, CHECKPOINTS = "final", "examples", "checkpoints"
 KEPT = 2  # checkpoints
@@ -30,6 +31,8 @@ class RunContext:
     def emit(self, message: Mapping[str, Any]) -> None:
         """Append what the trainer reported to the attempt's events."""
         fields = {name: value for name, value in message.items() if name != "event"}
+        if "metrics" in fields:
+            fields["metrics"] = of_point(fields["metrics"])
         self._context.emit(str(message["event"]), **fields)
 
     @contextlib.contextmanager
@@ -98,7 +101,3 @@ def _described(folder: Path) -> dict[str, Any]:
 def checkpoints(folder: Path) -> list[Path]:
     """The complete checkpoints of an attempt, oldest first."""
     return sorted((folder / CHECKPOINTS).glob("step-*"))
-
-
-def keep_metrics(folder: Path, metrics: Mapping[str, Mapping[str, float]]) -> None:
-    write_json(folder / "metrics.json", metrics)

@@ -27,9 +27,9 @@ from experiments.store.results import FILE, TrainingResult
 from experiments.store.sealed import check_file, read_json
 from experiments.tasks.base import Context, EvaluationSpec, Progress, Task
 from experiments.tasks.columns import EXAMPLE_FILE, Column, Counts
-from experiments.tasks.own.context import EXAMPLES, FINAL, close_context, keep_metrics, open_context
+from experiments.tasks.own.context import EXAMPLES, FINAL, close_context, open_context
 from experiments.tasks.own.process import TrainerProcess
-from experiments.tasks.own.returned import of_set
+from experiments.tasks.own.returned import keep_metrics, of_set
 from experiments.tasks.own.settings import config_type_of, settings_of
 from experiments.tasks.own.sources import sources_of
 
@@ -157,7 +157,7 @@ class FunctionTask(OwnTask):
         }  # fmt: skip
         ended = self._process.train(request, own, context.should_stop)
         self._refuse_changed(config, context, "while the run trained")
-        keep_metrics(own.folder, ended["returned"])
+        keep_metrics(own.folder, ended["returned"], {column.metric for column in self.columns})
         theirs = {**({"device": name} if (name := ended["device_name"]) else {}), **ended["facts"]}
         named = {"interpreter": self.interpreter} if self.interpreter else {}
         return {"step": total_steps(config), **named, **close_context(own, context, theirs)}
