@@ -15,6 +15,7 @@ from rich.text import Text
 from ablations.cli import options
 from ablations.cli.tables import note
 from ablations.cli.terminal import print_json, say, unguarded, visible
+from ablations.plan.planned import Plan
 from ablations.service.collect_detached import collect_detached
 from ablations.service.queued_runs import label
 from ablations.service.selected import Selected, Selectors, choose
@@ -31,7 +32,6 @@ from experiments.store.layout import Store
 
 SHOWN = 20  # waiting and cancelled runs listed; the rest is only counted
 WATCH_S = 2.0
-Head = tuple[Selected, list[str]]  # a table, and what is said of its other runs
 
 
 def status(
@@ -49,53 +49,49 @@ def status(
     opened = selectors.open()
     collect_detached(opened)
     table = _table(study, selectors) if study or not as_json else None
-    only = {run.run_id for run in table.plan.trainings} if table and study else None
+    plan = table[1] if table else None  # once: a plan of 10,000 runs takes seconds
+    only = {run.run_id for run in plan.trainings} if plan and study else None
     if as_json:
         print_json(_as_json(opened, only))
         return
-    head = (table, _no_longer(table)) if table else None
-    if watch:
-        _watch(opened, head, only)
-    else:
+    head = [_of_plan(table[1]), *_no_longer(*table)] if table else []
+    if not watch:
         typer.echo("\n".join(_lines(opened, head, only)))
-
-
-def _table(study: str | None, selectors: Selectors) -> Selected | None:
-    """The named table, else the last one used; None if there is none, or if it can no longer be planned."""
-    if study is not None:
-        return choose(study, selectors, there=True, used=True)
-    try:
-        table = choose(*selectors.with_last(None, say), there=True)
-        table.replan()
-    except UserError:  # the queue is shown without it
-        return None
-    return table
-
-
-def _watch(store: Store, head: Head | None, only: set[str] | None) -> None:
+        return
     with Live(console=Console(file=unguarded(sys.stdout)), auto_refresh=False) as live:
         while True:
-            live.update(Text(visible("\n".join(_lines(store, head, only)))), refresh=True)
+            live.update(Text(visible("\n".join(_lines(opened, head, only)))), refresh=True)
             time.sleep(WATCH_S)
+            if table:
+                head[0] = _of_plan(table[0].plan)
 
 
-def _lines(store: Store, head: Head | None = None, only: set[str] | None = None) -> list[str]:
-    of_table = [_of_table(head[0]), *head[1]] if head else []
+def _table(study: str | None, selectors: Selectors) -> tuple[Selected, Plan] | None:
+    """The named table, else the last one used; None if there is none, or if it can no longer be planned."""
+    if study is not None:
+        named = choose(study, selectors, there=True, used=True)
+        return named, named.plan
+    try:
+        last = choose(*selectors.with_last(None, say), there=True)
+        return last, last.plan
+    except UserError:  # the queue is shown without it
+        return None
+
+
+def _lines(store: Store, head: list[str], only: set[str] | None) -> list[str]:
     with Queue(store.queue_db, create=False) as queue:
-        return of_table + (_of_queue(store, queue) if only is None else _of_runs(store, queue, only))
+        return head + (_of_queue(store, queue) if only is None else _of_runs(store, queue, only))
 
 
-def _of_table(table: Selected) -> str:
+def _of_plan(plan: Plan) -> str:
     """ "table3, profile demo: 20 runs: 12 finished, 1 running, 7 waiting"."""
-    plan = table.plan
     counts = Counter(run.state for run in plan.trainings)
     words = ", ".join(f"{count} {word}" for word, count in counts.items())
     return f"{plan.study.name}, profile {plan.profile}: {number(len(plan.trainings), 'run')}: {words}"
 
 
-def _no_longer(table: Selected) -> list[str]:
+def _no_longer(table: Selected, plan: Plan) -> list[str]:
     """Runs of the table that its study does not have any more."""
-    plan = table.plan
     held = [one for one in store_tables(table.place, plan.study.name) if one.name.profile == plan.profile]
     return [f"  {note(one)}: {number(len(one.runs), 'run')} of {', '.join(one.rows)}" for one in held if note(one)]
 

@@ -69,9 +69,14 @@ def enqueue(chosen: Selected, plan: Plan, runs: Iterable[PlannedRun], stale: str
     store, code = chosen.store, code_digests(chosen.task.evaluation_code)
     jobs = []
     own = _with_own_decoding(chosen)
+    seeds: dict[str, set[int]] = {}  # of the plan's rows
+    for run in plan.trainings:
+        seeds.setdefault(run.row, set()).add(run.seed)
     for run in runs:
         _keep_config(store, run, own.get(run.run_id, run))
-        jobs.append(replace(_job(chosen, plan, run, stale, code), limit=limit))
+        # its seed's place among those of its row; a trial of tuning is no run of the plan
+        turn = sum(seed < run.seed for seed in seeds.get(run.row, ()))
+        jobs.append(replace(_job(chosen, plan, run, stale, code), turn=turn, limit=limit))
     with Queue(store.queue_db) as queue:
         return queue.enqueue(jobs)
 
@@ -129,7 +134,6 @@ def _job(chosen: Selected, plan: Plan, run: PlannedRun, stale: str, code: Mappin
         gpu_memory_gb=_memory_gb(chosen.task, run, "cuda"),
         devices=1 if run.members else chosen.devices_per_run,
         priority=chosen.priority,
-        turn=_turn(plan, run),
         user=chosen.user,
         members=(member(plan, run),),
         rerun_after=result.attempt if result and retrain else 0,
@@ -139,11 +143,6 @@ def _job(chosen: Selected, plan: Plan, run: PlannedRun, stale: str, code: Mappin
         read_by=tuple({"set": s.set, "settings": dict(s.settings), "inputs": dict(s.inputs)} for s in run.read_by),
         read_at=run.read_at,
     )
-
-
-def _turn(plan: Plan, run: PlannedRun) -> int:
-    """The place of a run's seed among those of its row. A trial of tuning is no run of the plan."""
-    return len({other.seed for other in plan.trainings if other.row == run.row and other.seed < run.seed})
 
 
 def _memory_gb(task: Task, run: PlannedRun, kind: str) -> float:

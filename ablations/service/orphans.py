@@ -11,7 +11,7 @@ from ablations.service.selected import Selected
 from ablations.study.messages import number, show
 from experiments.config import defaults
 from experiments.identity import identity_settings
-from experiments.store.known_runs import KnownRuns, differing
+from experiments.store.known_runs import Known, KnownRuns, differing, kind_of
 
 
 @dataclass(frozen=True)
@@ -29,28 +29,27 @@ def orphans(chosen: Selected, plan: Plan, runs: Iterable[PlannedRun]) -> list[Or
     if chosen.task.config_type.setting_roles.frozen_defaults:
         return []
     known, members, meant = KnownRuns(chosen.store), Members(chosen.store), {run.run_id for run in plan.trainings}
+    of_rows: dict[str, list[Known]] = {}
+    for other in known.finished():
+        for row in {m.row for m in members.of(other.run_id) if m[:2] == (plan.study.name, plan.profile)}:
+            of_rows.setdefault(row, []).append(other)
     found = []
     for run in runs:
         if run.state not in DONE:
-            near = [o for o in _near(known, run) if o.run_id not in meant and _of_row(members, o.run_id, plan, run)]
+            near = (orphan for orphan in _near(of_rows.get(run.row, ()), run) if orphan.run_id not in meant)
             found += sorted(near, key=lambda orphan: len({*orphan.was, *orphan.now}))[:1]
     return found
 
 
-def _near(known: KnownRuns, run: PlannedRun) -> Iterator[Orphan]:
-    """Finished runs of other settings; not those that differ in what their row changes: these were meant otherwise."""
+def _near(others: Iterable[Known], run: PlannedRun) -> Iterator[Orphan]:
+    """Runs of other settings; not those that differ in what their row changes: these were meant otherwise."""
     planned, usual = identity_settings(run.config), defaults(type(run.config))
-    for other in known.alike(run.config, run.inputs):
-        names = differing(other.settings, planned, usual)
-        if other.finished and names and not run.overrides.keys() & names.keys():
+    kind = kind_of(run.config.task, run.config.seed, run.inputs)
+    for other in others:
+        names = differing(other.settings, planned, usual) if other.kind == kind else {}
+        if names and not run.overrides.keys() & names.keys():
             was = {name: other.settings[name] for name in names if name in other.settings}
             yield Orphan(other.run_id, run, was, {name: planned[name] for name in names if name in planned})
-
-
-def _of_row(members: Members, run_id: str, plan: Plan, run: PlannedRun) -> bool:
-    return any(
-        m.study == plan.study.name and m.profile == plan.profile and m.row == run.row for m in members.of(run_id)
-    )
 
 
 def say_orphans(found: Iterable[Orphan], where: str) -> list[str]:

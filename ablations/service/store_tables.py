@@ -106,12 +106,13 @@ def _tables(
     words = _words(store, name, runs, paths)
     plan = _plan(place, words, Counter(runs.values()).most_common(1)[0][1]) if words else None
     planned = {run.run_id: run for run in plan.trainings} if plan else {}
+    of_rows = {run.row: run for run in reversed(planned.values())}  # the first of each
     groups: dict[tuple[bool, tuple[tuple[str, str], ...]], list[str]] = {}
     differences: dict[str, Mapping[str, Any]] = {}
     for run_id, row in runs.items():
         gone = False
         if plan is not None and run_id not in planned:
-            differences[run_id] = of_row = _differences(store, run_id, row, plan)
+            differences[run_id] = of_row = _differences(store, run_id, of_rows.get(row))
             gone = not of_row
         key = tuple(sorted((name, repr(value)) for name, value in differences.get(run_id, {}).items()))
         groups.setdefault((gone, key), []).append(run_id)
@@ -124,9 +125,8 @@ def _tables(
         yield StoreTable(name, tuple(held), settings, gone, plan is not None, changed, of_plan)
 
 
-def _differences(store: Store, run_id: str, row: str, plan: Plan) -> Mapping[str, Any]:
+def _differences(store: Store, run_id: str, present: PlannedRun | None) -> Mapping[str, Any]:
     """The settings in which a run differs from its row as it is planned now; {} where the row is gone, or its data."""
-    present = next((run for run in plan.trainings if run.row == row), None)
     config = config_of(store, run_id, forgiving=True)
     if present is None or not config:
         return {}

@@ -27,9 +27,13 @@ class Adopted:
     who: str = ""
     when: str = ""  # a date
 
+    def speaks_of(self, recorded: Mapping[str, Any]) -> bool:
+        """Whether a run of these settings is one of those that are spoken of."""
+        return all(recorded.get(name) == value for name, value in self.was.items())
+
     def applied(self, recorded: Mapping[str, Any], planned: Mapping[str, Any]) -> dict[str, Any]:
         """The settings that a run stands for; as recorded, if it is not one of those that are spoken of."""
-        if any(recorded.get(name) != value for name, value in self.was.items()):
+        if not self.speaks_of(recorded):
             return dict(recorded)
         now = {name: planned[name] for name in self.was if name in planned} if self.now is None else self.now
         gone = {name for name in self.was if name not in now}

@@ -8,7 +8,7 @@ A changed default is then another run. A user may also say that a run is as good
 Built-in tasks need none of this: their defaults are frozen, and their runs are named by what differs from them.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ class Known(NamedTuple):
     """A run of the store, by what it recorded when it was named."""
 
     run_id: str
+    kind: str  # equal for runs of the same task, seed and data, whatever their settings
     settings: Mapping[str, Any]  # by dotted name, without task and seed
     finished: bool
 
@@ -45,51 +46,65 @@ class KnownRuns:
         self, store: Store, same_as: Iterable[Adopted] = (), belongs: Callable[[str], bool] = lambda run_id: True
     ) -> None:
         self._store, self._same_as, self._belongs = store, tuple(same_as), belongs
+        self._by_settings: dict[type, dict[tuple[str, Hashable], list[Known]]] = {}
 
     def find(self, config: TaskConfig, inputs: Mapping[str, str]) -> Found:
         """The planned run: under its own name, unless only another one of the same settings is finished or begun."""
         own = run_identity(config, inputs)
         if config.roles().frozen_defaults or self._finished(own):
             return Found(own)
-        every = [(known, self._fits(known, config)) for known in self.alike(config, inputs)]
-        fitting = [(found, known.finished) for known, found in every if found and self._belongs(known.run_id)]
+        others = ((known, found) for known, found in self._fitting(config, inputs) if known.run_id != own)
+        fitting = [(found, known.finished) for known, found in others if self._belongs(known.run_id)]
         finished = [found for found, done in fitting if done]
         begun = [found for found, done in fitting if not done and found.adopted is None]
         if finished:
             return min(finished, key=lambda found: found.adopted is not None)  # first without anybody's word
         return Found(own) if self._store.run_folder(own).exists() or not begun else begun[0]
 
-    def alike(self, config: TaskConfig, inputs: Mapping[str, str]) -> list[Known]:
-        """The runs of the same task, seed and data, whatever their settings."""
-        return self._by_kind.get(_kind(config.task, config.seed, inputs), [])
+    def finished(self) -> list[Known]:
+        """The finished runs."""
+        return [known for known in self._every if known.finished]
 
-    def _fits(self, known: Known, config: TaskConfig) -> Found | None:
+    def _fitting(self, config: TaskConfig, inputs: Mapping[str, str]) -> Iterator[tuple[Known, Found]]:
+        """The runs whose records are of these settings, then those that are on somebody's word."""
         planned, usual = identity_settings(config), defaults(type(config))
-        if agrees(known.settings, planned, usual):
-            return Found(known.run_id)
-        for word in (*adoptions(self._store, known.run_id), *self._same_as):
-            if known.finished and agrees(word.applied(known.settings, planned), planned, usual):
-                return Found(known.run_id, word)
-        return None
+        if type(config) not in self._by_settings:
+            found: dict[tuple[str, Hashable], list[Known]] = {}
+            self._by_settings[type(config)] = found
+            for known in self._every:
+                found.setdefault((known.kind, _set(known.settings, usual)), []).append(known)
+        kind = kind_of(config.task, config.seed, inputs)
+        for known in self._by_settings[type(config)].get((kind, _set(planned, usual)), []):
+            if agrees(known.settings, planned, usual):
+                yield known, Found(known.run_id)
+        for known, word in self._words.get(kind, []):
+            if agrees(word.applied(known.settings, planned), planned, usual):
+                yield known, Found(known.run_id, word)
 
     def _finished(self, run_id: str) -> bool:
         return (self._store.run_folder(run_id) / FILE).exists()
 
     @cached_property
-    def _by_kind(self) -> dict[str, list[Known]]:
-        found: dict[str, list[Known]] = {}
-        for run_id in self._store.run_ids():
-            for kind, known in self._read(run_id):
-                found.setdefault(kind, []).append(known)
+    def _words(self) -> dict[str, list[tuple[Known, Adopted]]]:
+        """What is said of finished runs, by kind."""
+        found: dict[str, list[tuple[Known, Adopted]]] = {}
+        for known in self.finished():
+            words = (*adoptions(self._store, known.run_id), *self._same_as)
+            found.setdefault(known.kind, []).extend((known, w) for w in words if w.speaks_of(known.settings))
         return found
 
-    def _read(self, run_id: str) -> Iterator[tuple[str, Known]]:
-        record = description_of(self._store, run_id, forgiving=True)  # `report` names damaged ones that are planned
-        config, inputs = record.get("config"), record.get("inputs")
-        if isinstance(config, dict) and isinstance(inputs, dict):
-            settings = dict(flatten(config))
-            task, seed = settings.pop("task", ""), settings.pop("seed", None)
-            yield _kind(task, seed, inputs), Known(run_id, settings, self._finished(run_id))
+    @cached_property
+    def _every(self) -> list[Known]:
+        found = []
+        for run_id in self._store.run_ids():
+            # `report` names damaged records that are planned
+            record = description_of(self._store, run_id, forgiving=True)
+            config, inputs = record.get("config"), record.get("inputs")
+            if isinstance(config, dict) and isinstance(inputs, dict):
+                settings = dict(flatten(config))
+                kind = kind_of(settings.pop("task", ""), settings.pop("seed", None), inputs)
+                found.append(Known(run_id, kind, settings, self._finished(run_id)))
+        return found
 
 
 def name_of(store: Store, run_id: str, config: TaskConfig, inputs: Mapping[str, str], *, train: bool) -> str:
@@ -118,5 +133,21 @@ def differing(recorded: Mapping[str, Any], planned: Mapping[str, Any], usual: Ma
     return {**found, **dict.fromkeys(sorted(added))}
 
 
-def _kind(task: object, seed: object, inputs: Mapping[str, str]) -> str:
+def _set(settings: Mapping[str, Any], usual: Mapping[str, Any]) -> Hashable:
+    """The settings that are not their defaults: equal for a record and the planned settings that it agrees with.
+
+    So that of a thousand runs only those few are compared that may be the planned one.
+    """
+    return frozenset((name, _frozen(value)) for name, value in settings.items() if usual.get(name) != value)
+
+
+def _frozen(value: Any) -> Hashable:
+    """A value of JSON that can be looked up; equal where the values are."""
+    if isinstance(value, list | tuple):
+        return tuple(map(_frozen, value))
+    return frozenset((k, _frozen(v)) for k, v in value.items()) if isinstance(value, Mapping) else value
+
+
+def kind_of(task: object, seed: object, inputs: Mapping[str, str]) -> str:
+    """What runs of the same task, seed and data have in common."""
     return digest([task, seed, dict(inputs)])

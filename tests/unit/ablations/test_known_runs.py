@@ -15,8 +15,11 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from ablations.cli.main import app
+from ablations.plan.planned import Plan
 from ablations.service.selected import Selectors, choose
 from experiments.errors import UserError
+from experiments.store import known_runs
+from experiments.store.known_runs import differing
 from tests.small_tables import finish, write_study
 
 KEPT = Path(__file__).parent / "stores" / "own-0.1.0.tar.gz"
@@ -229,3 +232,18 @@ class TestTheCommand:
         edit(study, "[base]", '[[same_as]]\nwas = {training.train_steps = 5}\nwhy = "x"\n[base]')
         with pytest.raises(UserError, match="it is for own tasks"):
             states(study, tmp_path / "store")
+
+
+def test_no_run_is_compared_with_all_others(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 10,000 runs `queue` took minutes, and `status` a quarter of an hour."""
+    study, store, compared, listed = mine / "walk.toml", mine / "store", list[object](), list[object]()
+    sizes = [size / 4 for size in range(16, 76)]
+    edit(study, "set = {size = 4.0}", f"vary = {{size = {sizes}}}")
+    trainings = Plan.trainings.fget
+    monkeypatch.setattr(Plan, "trainings", property(lambda plan: listed.append(plan) or trainings(plan)))
+    monkeypatch.setattr(known_runs, "differing", lambda *given: compared.append(given) or differing(*given))
+    call(store, "queue", study)
+    call(store, "status", study)
+    edit(study, str(sizes), str([size + 100 for size in sizes]))
+    assert "no longer in the study" in call(store, "tables").stdout
+    assert 0 < len(compared) <= 8 * 61 and 0 < len(listed) <= 40, "each run a few times, not as often as there are runs"
