@@ -122,7 +122,10 @@ def _print_views(store: Store, server: str) -> None:
     """Print the links of the store's saved comparisons."""
     from experiments.tracking.mlflow import Tracker
 
-    for name, views in saved_views(Tracker(store)).items():
+    tracker = Tracker(store)
+    with tracker.explained():
+        found = saved_views(tracker)
+    for name, views in found.items():
         for view in views:
             typer.echo(f"{name} as a comparison: {view.view(server)}")
             typer.echo(f"the same rows and their runs as a list: {view.listing(server)}")
@@ -142,7 +145,9 @@ def _publish(chosen: Selected, uri: str) -> Published:
         tracker = Tracker(chosen.store, uri)
         for run in {run.run_id: run for run in done}.values():
             tracker.sync(finished_run(chosen.store, run.run_id, [member(plan, run)]))
-        return publish(tracker, _table(chosen, plan, table_of(chosen)))
+        table = _table(chosen, plan, table_of(chosen))
+        with tracker.explained():
+            return publish(tracker, table)
     except Exception as error:
         if not uri or type(error).__name__ not in ("MlflowException", "RestException", "ConnectionError"):
             raise

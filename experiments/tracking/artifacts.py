@@ -7,7 +7,7 @@ from typing import Any
 
 from experiments.store.durable import link
 from experiments.store.layout import Store
-from experiments.tracking.database import SCHEME, database_uri
+from experiments.tracking.database import SCHEME, database_uri, explained
 from experiments.tracking.record import evaluations
 
 ARTIFACT_BYTES = 64 << 20  # larger files stay in the run's folder only
@@ -42,13 +42,14 @@ class Artifacts:
 
 
 def attach(store: Store, run_id: str, files: Mapping[Path, str]) -> bool:
-    """Add files (path → name) to a run's artifacts; False if the run is not in MLflow."""
+    """Add files (path → name) to a run's artifacts; False if the run is not in MLflow. Raises UserError."""
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
     from mlflow import MlflowClient
 
-    client = MlflowClient(tracking_uri=database_uri(store))
-    experiments = [e.experiment_id for e in client.search_experiments()]
-    found = client.search_runs(experiments, f"tags.run_id = '{run_id}'", max_results=1) if experiments else []
+    with explained(store.mlflow_db):
+        client = MlflowClient(tracking_uri=database_uri(store))
+        experiments = [e.experiment_id for e in client.search_experiments()]
+        found = client.search_runs(experiments, f"tags.run_id = '{run_id}'", max_results=1) if experiments else []
     for known in found:
         location = known.info.artifact_uri.removeprefix(SCHEME)
         for source, name in files.items():

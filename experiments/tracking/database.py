@@ -6,16 +6,23 @@ import sqlite3
 import sys
 from pathlib import Path
 
+from experiments.jobs.queue.sqlite_errors import explain
 from experiments.store.durable import folder_beside
 from experiments.store.layout import Store
 from experiments.store.sqlite_mode import journal_mode
 
 HOST = "127.0.0.1"  # the pages are for this machine only
+ANEW = "Nothing is lost: `ablations rebuild` writes it anew from the runs."
 SCHEME = "mlflow-artifacts:/"  # relative to the folder that the server is started with
 
 
 def database_uri(store: Store) -> str:
     return f"sqlite:///{store.mlflow_db}"
+
+
+def explained(path: Path) -> contextlib.AbstractContextManager[None]:
+    """Errors of MLflow's database as UserError: locked, full, read-only, damaged, of another version of MLflow."""
+    return explain(path, "MLflow's database", ANEW)
 
 
 def set_journal(path: Path) -> None:
@@ -54,6 +61,7 @@ def make_database(path: Path) -> None:
 
 def ui_command(store: Store, port: int) -> list[str]:
     """The command of a local MLflow server on a store."""
-    set_journal(store.mlflow_db)
+    with explained(store.mlflow_db):
+        set_journal(store.mlflow_db)
     server = [sys.executable, "-P", "-m", "mlflow", "server", "--host", HOST, "--port", str(port), "--workers", "1"]
     return [*server, "--backend-store-uri", database_uri(store), "--artifacts-destination", str(store.artifacts)]

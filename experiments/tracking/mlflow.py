@@ -13,6 +13,7 @@ can be moved.
 More than 200 lines: one class writes all of a run.
 """
 
+import contextlib
 import json
 import logging
 import os
@@ -22,12 +23,13 @@ from pathlib import Path
 from typing import Any
 
 from experiments.config import flatten
+from experiments.errors import UserError
 from experiments.events.history import History, Point
 from experiments.identity import seed_in_words, without_runs
 from experiments.records import RUNNING, TrackedRun
 from experiments.store.layout import Store
 from experiments.tracking.artifacts import Artifacts, artifacts
-from experiments.tracking.database import make_database
+from experiments.tracking.database import ANEW, explained, make_database
 from experiments.tracking.headings import Headings
 from experiments.tracking.names import to_key, whole_names
 from experiments.tracking.record import config, curve_name, evaluations, final_points, first_member, tags
@@ -65,12 +67,14 @@ class Tracker:
 
         for name in ("mlflow", "alembic"):  # migrations are of no interest to the user
             logging.getLogger(name).setLevel(logging.WARNING)
-        database = database or store.mlflow_db
-        if not uri:
-            make_database(database)
+        logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # it logs errors that it also raises
+        self._database = database = database or store.mlflow_db
         self._store, self._entities = store, entities
         self._elsewhere = bool(uri)
-        self._client = self._mlflow = MlflowClient(tracking_uri=uri or f"sqlite:///{database}")
+        with self.explained():
+            if not uri:
+                make_database(database)
+            self._client = self._mlflow = MlflowClient(tracking_uri=uri or f"sqlite:///{database}")
         self._fresh = database != store.mlflow_db
         if self._fresh and knows(database):
             self._client = Tables(database, self._client)
@@ -85,13 +89,23 @@ class Tracker:
         if not self._elsewhere:
             self._mlflow._tracking_client.store.engine.dispose()
 
+    def explained(self) -> contextlib.AbstractContextManager[None]:
+        """Errors of the database as UserError (see `database.explained`)."""
+        return explained(self._database)
+
     @property
     def client(self) -> Any:
         """MLflow's own client, for page.py."""
         return self._client
 
     def sync(self, run: TrackedRun) -> None:
-        """Bring MLflow up to date with a run. Raises MLflow's errors; the next call then continues."""
+        """Bring MLflow up to date with a run. Raises UserError, or MLflow's errors; the next call then continues."""
+        if not (self._elsewhere or self._database.is_file()):  # SQLite would go on writing what nobody sees
+            raise UserError(f"MLflow's database {self._database} was removed. {ANEW}")
+        with self.explained():
+            self._sync(run)
+
+    def _sync(self, run: TrackedRun) -> None:
         entry = self._open.pop(run.run_id, None) or (None if self._fresh else self._find(run))
         # restarted: the curve belongs to another training
         if entry is not None and entry.begin != entry.history.look():
@@ -111,7 +125,7 @@ class Tracker:
             before = _parse_scored(entry.tags.get(SCORED, ""))
             if any(scored.get(name, t) != t for name, t in before.items()):
                 self._client.delete_run(entry.mlflow_id)  # scored again: MLflow would show both values as one curve
-                self.sync(run)
+                self._sync(run)
                 return
             self._set_tags(entry, {SCORED: " ".join(f"{name}:{t}" for name, t in scored.items())} if scored else {})
             self._log(entry, final_points(self._store, run, entry.history))
@@ -124,9 +138,10 @@ class Tracker:
 
     def hide(self, run_id: str) -> None:
         """Delete a run's entries as MLflow does: they are hidden, and MLflow can restore them."""
-        experiments = [e.experiment_id for e in self._client.search_experiments()]
-        for found in self._client.search_runs(experiments, f"tags.run_id = '{run_id}'"):
-            self._client.delete_run(found.info.run_id)
+        with self.explained():
+            experiments = [e.experiment_id for e in self._client.search_experiments()]
+            for found in self._client.search_runs(experiments, f"tags.run_id = '{run_id}'"):
+                self._client.delete_run(found.info.run_id)
 
     def _find(self, run: TrackedRun) -> _Entry | None:
         """The run's entry of an earlier sync; None if there is none."""

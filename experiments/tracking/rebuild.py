@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from experiments.errors import Damaged, DiskFull, UserError
+from experiments.errors import Damaged, DiskFull, UserError, explain_os_errors
 from experiments.events.event_log import Tail
 from experiments.jobs.coordinator.reporter import tracked_run
 from experiments.jobs.queue.job import Job, Member
@@ -26,7 +26,11 @@ def rebuild(store: Store, runs: Iterable[TrackedRun]) -> list[str]:
     others are written.
     """
     problems = []
-    with folder_beside(store.state_dir, ".mlflow-") as state, folder_beside(store.root, ".mlflow-") as files:
+    with (
+        explain_os_errors(f"write {store.mlflow_db} anew"),
+        folder_beside(store.state_dir, ".mlflow-") as state,
+        folder_beside(store.root, ".mlflow-") as files,
+    ):
         tracker = Tracker(store, database=state / store.mlflow_db.name, artifacts=files)
         for run in runs:
             try:

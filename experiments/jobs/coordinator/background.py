@@ -13,13 +13,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
+from experiments.errors import UserError
 from experiments.records import RUNNING, TrackedRun
 
 INTERVAL_S = 10.0
 PATIENCE_S = 120.0  # at the end, if another process has locked the database
 AGAIN_S = 1.0
-# In errors of SQLite whose cause is outside this program: they need no traceback
-MACHINES = ("locked", "disk is full", "readonly database", "disk I/O error", "unable to open database")
 log = logging.getLogger(__name__)
 
 
@@ -96,7 +95,7 @@ class Background:
             left = {run_id: run for run_id, run in left.items() if run_id not in self._written}
         if left:
             log.warning(
-                "Runs not up to date in %s: %d. The next `ablations work`, or `%s`, writes them.",
+                "Runs not up to date in %s: %d. `%s` writes them, and so may the next `ablations work`.",
                 self._name,
                 len(left),
                 self._rebuild,
@@ -141,11 +140,10 @@ class Background:
             self._locked = self._locked or "locked" in str(error)
             if not self._complained:
                 self._complained = True
-                machines = isinstance(error, OSError) or any(words in str(error) for words in MACHINES)
                 log.warning(
                     "%s could not be written; the runs continue, `%s` adds them: %s",
                     self._name,
                     self._rebuild,
-                    str(error).partition("\n")[0] if machines else error,
-                    exc_info=not machines,
+                    error,
+                    exc_info=not isinstance(error, OSError | UserError),  # whose cause is outside this program
                 )

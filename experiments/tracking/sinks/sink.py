@@ -44,7 +44,7 @@ def check_sink(name: str, place: str = "--sink") -> None:
         )
 
 
-class SinkError(Exception):
+class SinkError(UserError):
     """A sink did not write a run."""
 
 

@@ -10,6 +10,7 @@ import sqlalchemy
 
 from experiments.jobs.coordinator.background import Background
 from experiments.records import TrackedRun
+from experiments.tracking.database import explained
 
 
 def run(name, status="RUNNING"):
@@ -139,7 +140,7 @@ def test_a_full_disk_is_told_in_a_line_and_a_bug_with_its_traceback(tmp_path, ca
 
     class Database(Writer):
         def sync(self, run):
-            with engine.begin() as connection:
+            with explained(tmp_path / "full.db"), engine.begin() as connection:  # as the tracker does
                 connection.exec_driver_sql("PRAGMA max_page_count = 1" if full else "PRAGMA max_page_count")
                 connection.exec_driver_sql("CREATE TABLE runs (name TEXT)" if full else "no statement")
 
@@ -147,5 +148,5 @@ def test_a_full_disk_is_told_in_a_line_and_a_bug_with_its_traceback(tmp_path, ca
     background.track(run("a", "FINISHED"))
     background.close()
     told, *_ = caplog.records
-    assert ("database or disk is full" in caplog.text) is full
+    assert ("There is no space left" in caplog.text) is full
     assert (not told.exc_info) is full and ("\n" in told.getMessage()) is not full

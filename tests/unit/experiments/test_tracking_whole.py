@@ -1,17 +1,22 @@
 """Nothing is lost on the way to MLflow, and an incrementally written database equals a rebuilt one."""
 
+import contextlib
+import os
 import random
 import sqlite3
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
+from experiments.errors import UserError
 from experiments.events.event_log import FILE, EventWriter
 from experiments.jobs.coordinator.background import Background
 from experiments.records import TrackedRun
 from experiments.store.layout import Store
 from experiments.store.sealed import write_json
+from experiments.tracking.database import make_database
 from experiments.tracking.mlflow import POSITION, Tracker
 from experiments.tracking.rebuild import rebuild
 
@@ -234,3 +239,41 @@ def test_a_run_that_cannot_be_written_does_not_keep_the_others_out(tmp_path):
     problems = rebuild(store, [run(1), run(2), bad])
     assert len(problems) == 1 and problems[0].startswith(f"{3:016x}: ")
     assert {row[0] for row in dump(store)["runs"]} >= {f"{1:016x}", f"{2:016x}"}
+
+
+def _other_version(path):
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.execute("UPDATE alembic_version SET version_num='0123456789ab'")
+        database.commit()
+
+
+HARMS = {
+    "not an SQLite file": lambda path: path.write_bytes(random.Random(1).randbytes(5000)),
+    "is damaged": lambda path: os.truncate(path, path.stat().st_size // 2),
+    "of another version": _other_version,
+    "cannot be opened": lambda path: (path.unlink(), path.mkdir()),
+    "was removed": None,  # while a coordinator has it open
+}
+
+
+@pytest.mark.parametrize("said", HARMS)
+def test_a_damaged_database_is_one_line_keeps_no_run_from_ending_and_is_rebuilt(tmp_path, said, caplog):
+    store = Store.open(tmp_path / "store")
+    points(begin(store, 1), range(5))
+    make_database(store.mlflow_db)
+    tracker = None if HARMS[said] else Tracker(store)
+    (HARMS[said] or Path.unlink)(store.mlflow_db)
+    finish(store, 1, begin(store, 1), (E1, "dev", {"bleu": 30.0}))
+    background = Background(lambda: tracker or Tracker(store), 0.1, patience_s=0)
+    background.track(run(1))
+    background.close()
+    assert background.synced() == [], "the next coordinator tries again"
+    told, left = caplog.records
+    assert said in told.getMessage() and "`ablations rebuild` " in told.getMessage()
+    assert not told.exc_info and "\n" not in told.getMessage() and "Runs not up to date" in left.getMessage()
+    if store.mlflow_db.is_dir():
+        with pytest.raises(UserError, match="a folder is where a file should be"):
+            rebuild(store, [run(1)])
+        store.mlflow_db.rmdir()
+    assert rebuild(store, [run(1)]) == []
+    assert {row[1:3] for row in dump(store)["metrics"]} >= {("bleu", 30.0), ("train_loss", 0.2)}
