@@ -108,5 +108,8 @@ def _track(store: Store, run_id: str, files: list[Path]) -> bool:
     if not store.mlflow_db.exists():
         return False
     from experiments.tracking.artifacts import attach
+    from experiments.tracking.mlflow import forgiving
 
-    return attach(store, run_id, {path: f"attention/{path.name}" for path in files})
+    with forgiving():
+        return attach(store, run_id, {path: f"attention/{path.name}" for path in files})
+    return False

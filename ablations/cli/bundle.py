@@ -123,11 +123,12 @@ def _track(store: Store, run_ids: Iterable[str], members: Members) -> None:
     run_ids = list(run_ids)
     if not run_ids:
         return
-    from experiments.tracking.mlflow import Tracker
+    from experiments.tracking.mlflow import Tracker, forgiving
 
-    tracker = Tracker(store)
-    for run_id in run_ids:
-        tracker.sync(finished_run(store, run_id, members.get(run_id, ())))
+    with forgiving():
+        tracker = Tracker(store)
+        for run_id in run_ids:
+            tracker.sync(finished_run(store, run_id, members.get(run_id, ())))
 
 
 def _say(taken: list[Taken], target: Store) -> None:

@@ -135,12 +135,13 @@ def track_imported(store: Store, plan: Plan, runs: Sequence[PlannedRun]) -> None
     """Show the runs in MLflow; replaced numbers take the place of earlier ones."""
     if not runs:
         return
-    from experiments.tracking.mlflow import Tracker
+    from experiments.tracking.mlflow import Tracker, forgiving
 
-    tracker = Tracker(store)
-    for run in runs:
-        tracker.hide(run.run_id)
-        tracker.sync(finished_run(store, run.run_id, (member(plan, run),)))
+    with forgiving():
+        tracker = Tracker(store)
+        for run in runs:
+            tracker.hide(run.run_id)
+            tracker.sync(finished_run(store, run.run_id, (member(plan, run),)))
 
 
 def unknown_settings(arrived: Iterable[Arrived], plan: Plan) -> list[str]:

@@ -92,12 +92,13 @@ def forget(store: Store, runs: Mapping[str, tuple[Member, ...]]) -> None:
     for run_id, members in runs.items():
         put_aside(store, run_id, members)
     if store.mlflow_db.is_file():
-        from experiments.tracking.mlflow import Tracker  # takes seconds
+        from experiments.tracking.mlflow import Tracker, forgiving  # takes seconds
 
-        tracker = Tracker(store)
-        for run_id in runs:
-            tracker.hide(run_id)
-        tracker.close()
+        with forgiving():
+            tracker = Tracker(store)
+            for run_id in runs:
+                tracker.hide(run_id)
+            tracker.close()
 
 
 def remembered(store: Store, study: str | None, names: Iterable[str]) -> list[str]:
@@ -119,10 +120,11 @@ def bring(store: Store, names: Iterable[str]) -> tuple[list[str], list[str]]:
         (back if bring_back(store, name) else kept).append(name)
     finished = set(runs_in(store)) & set(back)
     if finished and store.mlflow_db.is_file():
-        from experiments.tracking.mlflow import Tracker
+        from experiments.tracking.mlflow import Tracker, forgiving
 
-        tracker = Tracker(store)
-        for run_id in sorted(finished):
-            tracker.sync(finished_run(store, run_id, [Member(*member) for member in tables[run_id]]))
-        tracker.close()
+        with forgiving():
+            tracker = Tracker(store)
+            for run_id in sorted(finished):
+                tracker.sync(finished_run(store, run_id, [Member(*member) for member in tables[run_id]]))
+            tracker.close()
     return back, kept

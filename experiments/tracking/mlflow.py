@@ -39,6 +39,7 @@ PARAM_LENGTH = 500  # MLflow's limit on a parameter's text
 METRICS_AT_ONCE, ITEMS_AT_ONCE = 900, 100  # limits of a call: MLflow allows 1,000 items in all
 MOST_ATTEMPTS = 200  # in the tag POSITION; points of older attempts would be written again
 SCORED = "scored"  # tag: when each evaluation was made whose scores are in MLflow
+log = logging.getLogger(__name__)
 POSITION = "events_written"  # tag: bytes of each attempt's events that are in MLflow
 
 
@@ -53,6 +54,15 @@ class _Entry:
     tags: dict[str, str] = field(default_factory=dict)
     params: Mapping[str, str] = field(default_factory=dict)
     end_ms: int | None = None
+
+
+@contextlib.contextmanager
+def forgiving() -> Iterator[None]:
+    """MLflow is a view: a command that cannot write it goes on, and says so."""
+    try:
+        yield
+    except UserError as error:
+        log.warning("MLflow could not be written; `ablations rebuild` adds what it lacks: %s", error)
 
 
 class Tracker:
