@@ -56,12 +56,18 @@ def _no_process_unmarked(request: pytest.FixtureRequest, monkeypatch: pytest.Mon
 
 @pytest.fixture(autouse=True, scope="session")
 def _state_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Tests sign jobs with their own key, and have their own cache and folder of temporary files, as their children."""
+    """Tests have their own state, cache and folder of temporary files, as their children.
+
+    The key that signs jobs is one for all workers: a store that one of them made is read by another.
+    """
     with (
         pytest.MonkeyPatch.context() as patched,
         tempfile.TemporaryDirectory(prefix="t-", ignore_cleanup_errors=True) as short,
     ):
-        patched.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        state = tmp_path_factory.mktemp("state")
+        (state / "ablations").mkdir()
+        (state / "ablations" / "queue.key").write_bytes(bytes(32))
+        patched.setenv("XDG_STATE_HOME", str(state))
         patched.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         # removed here: a worker of xdist ends without atexit. Not in pytest's folder: its path is long, and the path of
         # a socket (Ray's below TMPDIR too) may have 107 characters
