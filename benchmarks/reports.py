@@ -25,7 +25,7 @@ from ablations.plan.planned import RunState
 from ablations.study.selectors import selection
 from ablations.study.study import load_study
 from benchmarks.machine import machine
-from experiments.store.code import code_digest, code_digests
+from experiments.store.code import code_digests
 from experiments.store.layout import Store
 from experiments.tasks.load import load_task
 
@@ -77,7 +77,8 @@ def _write_store(study_file: Path, root: Path, sentences: int) -> int:
     store = Store.open(root)
     rng = np.random.default_rng(1)
     reference = rng.integers(1, 40, sentences)
-    training, parts = code_digest(task.training_code), code_digests(task.evaluation_code)
+    parts = code_digests(task.code)
+    training = parts.pop("training")
     for run in plan.runs:
         if store.result(run.run_id) is not None:
             continue

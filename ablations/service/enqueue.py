@@ -66,7 +66,8 @@ def prepare(chosen: Selected, runs: Iterable[PlannedRun], progress: Progress) ->
 
 def enqueue(chosen: Selected, plan: Plan, runs: Iterable[PlannedRun], stale: str, limit: int | None = None) -> int:
     """Put runs into the queue; returns how many were not in it. `limit`: see Job."""
-    store, code = chosen.store, code_digests(chosen.task.evaluation_code)
+    store = chosen.store
+    code = {part: digest for part, digest in code_digests(chosen.task.code).items() if part != TRAINING}
     jobs = []
     own = _with_own_decoding(chosen)
     seeds: dict[str, set[int]] = {}  # of the plan's rows

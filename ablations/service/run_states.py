@@ -15,7 +15,7 @@ from experiments.identity import Trunk
 from experiments.jobs.queue.queue import Queue
 from experiments.records import TRAINING
 from experiments.store.adopted import Adopted
-from experiments.store.code import code_digests
+from experiments.store.code import code_digest, code_digests
 from experiments.store.ensembles import changed
 from experiments.store.known_runs import KnownRuns
 from experiments.store.layout import Store
@@ -78,14 +78,14 @@ def lacks_checkpoints(run: PlannedRun, store: Store, task: Task) -> bool:
 
 def lost_steps(run: PlannedRun, store: Store, task: Task) -> list[int]:
     """The steps after which branches are to begin and whose checkpoints the run has not, by the present code."""
-    code = code_digests({TRAINING: task.training_code})[TRAINING] if run.read_at else ""
+    code = code_digest(task.code[TRAINING]) if run.read_at else ""
     return [step for step in run.read_at if checkpoint_of(store, Trunk(run.run_id, step), code) is None]
 
 
 def run_states(store: Store, task: Task) -> StateOf:
     """A look-up of states for `plan_study`."""
     queued, asked_of_failed = _queue_states(store)
-    parts = code_digests({TRAINING: task.training_code, **task.evaluation_code})
+    parts = code_digests(task.code)
     training = parts.pop(TRAINING)
 
     def state_of(run_id: str, eval_ids: list[str]) -> RunState:

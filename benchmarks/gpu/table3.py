@@ -123,7 +123,7 @@ def _child(row: PlannedRow, options: argparse.Namespace) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     spec = DeviceSpec(options.device, options.threads)
     inputs = TASK.inputs(config, store.root)
-    code = code_digest(TASK.training_code)
+    code = code_digest(TASK.code["training"])
     final = folder / "final" / model_names(config.model.shared_vocabulary)[1]  # copied last
     context = Context(store.root, row.variation.key, folder, inputs, spec, plateau.hear, plateau.stop, code_digest=code)
     plateau.restore(folder / "plateau.json")

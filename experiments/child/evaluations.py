@@ -92,7 +92,7 @@ def _evaluate(
     versions = task.versions()
     parts: dict[str, Part] = {}
     again: set[str] = set()
-    for part in task.evaluation_code:
+    for part in task.evaluation_parts:
         identity = part_identity(task, part, context.run_id, spec)
         found = made.get((identity, code[part])) if again.isdisjoint(task.part_reads.get(part, ())) else None
         if found is not None and _take(found, target):
@@ -100,7 +100,7 @@ def _evaluate(
             continue
         again.add(part)
         before, began = _names(target), time.monotonic()
-        facts = task.evaluate_part(part, config, spec, weights, target, context)
+        facts = getattr(task, part)(config, spec, weights, target, context)
         parts[part] = Part(
             id=identity,
             code_digest=code[part],

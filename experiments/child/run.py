@@ -83,7 +83,7 @@ def main(spec_path: Path, rank: int = 0, port: int = 0, *, alone: bool = False) 
             _other_rank(spec, task, folder, rank, port)
         else:
             # once, before anything is made: a training may outlive an edit of its own modules
-            code = code_digests({TRAINING: task.training_code, **task.evaluation_code})
+            code = code_digests(task.code)
             _announce(events, spec, task, code[TRAINING])
             _attempt(spec, task, folder, events, stop, code)
         events.emit("finished")
@@ -148,7 +148,7 @@ def _announce(events: EventWriter, spec: AttemptSpec, task: Task, code: str) -> 
         members=spec.members,
         device=spec.device,
         code_digest=code,
-        revision=provenance.revision_of(task.training_code, task.script, task.folder).facts(),
+        revision=provenance.revision_of(task.code[TRAINING], task.script, task.folder).facts(),
         tool=provenance.tool(),
         versions=task.versions(),
         **provenance.host(),
@@ -159,7 +159,7 @@ def _other_rank(spec: AttemptSpec, task: Task, folder: Path, rank: int, port: in
     """Take part in a training. Rank 0 emits events and decides when to stop; this process ends with it."""
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     store = Store.open(spec.store, create=False)
-    code = code_digest(task.training_code)
+    code = code_digest(task.code[TRAINING])
     context = _context(spec, store, folder, code, lambda kind, **fields: None, lambda: False)
     task.train(_config(spec, task), replace(context, rank=rank, port=port))
 
@@ -252,7 +252,7 @@ def _check_identities(spec: AttemptSpec, config: TaskConfig) -> None:
 
 
 def _write_result(spec: AttemptSpec, task: Task, context: Context, facts: dict[str, Any], seconds: float) -> None:
-    revision = provenance.revision_of(task.training_code, task.script, task.folder)
+    revision = provenance.revision_of(task.code[TRAINING], task.script, task.folder)
     if revision.diff:
         (context.folder / "uncommitted.diff").write_text(revision.diff, encoding="utf-8")
     store = Store.open(context.store, create=False)

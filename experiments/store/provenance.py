@@ -13,6 +13,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from experiments.store.code import Root, files_of
+
 PACKAGES = ("torch", "numpy", "sentencepiece", "sacrebleu")  # the numbers of built-in tasks depend on these
 DISTRIBUTION = "transformer-ablations"
 LARGEST_IN_DIFF = 1 << 20  # bytes of a file, such as data that a command names
@@ -34,16 +36,16 @@ class Revision:
         return {"repository": self.repository, "commit": self.commit, "dirty": dirty, "diff_digest": digest}
 
 
-def revision_of(code: tuple[str, ...], script: str, folder: Path | None) -> Revision:
+def revision_of(roots: tuple[Root, ...], script: str, folder: Path | None) -> Revision:
     """The repository of a task's code: that of the user's `script`, if it has one, else this program's.
 
-    The diff has the uncommitted changes of all of the user's files among `code` (paths). For a task without its own
+    The diff has the uncommitted changes of all of the user's files that the `roots` import. For a task without its own
     code (a command that names no file) it is the repository of the study's `folder`. Read once per process: later edits
     did not take part in the training.
     """
     if script:
-        return _revision(Path(script).parent, tuple(name for name in code if name.startswith("/")))
-    return _tool() if code else _revision(folder, (str(folder),)) if folder else Revision(None, None, "")
+        return _revision(Path(script).parent, tuple(map(str, files_of(roots))))
+    return _tool() if roots else _revision(folder, (str(folder),)) if folder else Revision(None, None, "")
 
 
 def tool() -> dict[str, Any]:

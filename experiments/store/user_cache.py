@@ -17,9 +17,10 @@ LARGEST = 5_000  # entries; a larger cache is started again
 class UserCache:
     """A dictionary of JSON values in ~/.cache/ablations/NAME.json; what is new is written at the end of the block."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, largest: int = LARGEST) -> None:
         home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111 - "~" if there is none
         self._file = Path(home) / "ablations" / f"{name}.json"
+        self._largest = largest
         self._known: dict[str, Any] = {}
         self._new = False
 
@@ -41,6 +42,6 @@ class UserCache:
 
     def put(self, key: str, value: Any) -> None:
         """Remember a value that JSON can hold."""
-        self._known = self._known if len(self._known) < LARGEST else {}
+        self._known = self._known if len(self._known) < self._largest else {}
         self._known[key] = value
         self._new = True

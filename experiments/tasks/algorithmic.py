@@ -1,6 +1,6 @@
 """Algorithms as sequence to sequence: generated inputs, one right output each; exact sequences and exact pieces."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ from experiments.evaluation.score.counts import EXACT_COUNTS, exact, pieces
 from experiments.tasks.algorithmic_config import AlgorithmicConfig
 from experiments.tasks.base import EvaluationSpec
 from experiments.tasks.columns import Column, Counts
-from experiments.tasks.sequence.task import SCORE, SequenceTask
+from experiments.tasks.sequence.task import SequenceTask
 
 if TYPE_CHECKING:
     from experiments.evaluation.score.result import SetScores
@@ -36,11 +36,6 @@ class Algorithmic(SequenceTask):
         PIECES,
         replace(PIECES, key="pieces_*", set="*", header="pieces % (*)"),
     )
-    training_code = (*SequenceTask.training_code, "experiments.data.corpora.algorithmic.corpus")
-    evaluation_code: Mapping[str, tuple[str, ...]] = {
-        **SequenceTask.evaluation_code,
-        SCORE: ("experiments.evaluation.score.exact",),
-    }
     outputs_file = "outputs.txt"
 
     def corpus(self, config: AlgorithmicConfig) -> AlgorithmicCorpus:
@@ -49,7 +44,7 @@ class Algorithmic(SequenceTask):
     def typical_length(self, config: AlgorithmicConfig) -> int:
         return sum(bounds(config.data.train_lengths)) // 2 + 1
 
-    def score(
+    def score_outputs(
         self, config: AlgorithmicConfig, evaluation: EvaluationSpec, sources: Sequence[str], outputs: Sequence[str],
         references: Sequence[str], labels: Sequence[str], folder: Path,
     ) -> "SetScores":  # fmt: skip

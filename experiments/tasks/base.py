@@ -1,6 +1,7 @@
 """The Task contract: what the harness needs of anything that can be trained. Imports no torch."""
 
 import copy
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,10 +11,11 @@ from typing import Any, Self
 from experiments.config import DeviceSpec, RunConfig, TaskConfig, flatten
 from experiments.errors import UserError
 from experiments.identity import Trunk
+from experiments.records import TRAINING
+from experiments.store.code import OURS, Root, files_of, imports_of, root_of
 from experiments.store.keeps import Keep
-from experiments.store.provenance import PACKAGES, versions
+from experiments.store.provenance import versions
 from experiments.tasks.columns import Column, known_to
-from experiments.tasks.own.sources import packages
 
 Progress = Callable[[str, int, int], None]  # what is being done, done, total
 
@@ -59,9 +61,12 @@ class Task(ABC):
 
      - `train` must be resumable: called again with the same config it continues from the last complete checkpoint
        (`context.earlier`), and must reach the numbers of an uninterrupted run.
-     - `train` writes only in `context.folder`, `evaluate` only in its `folder`; both report through `context.emit`.
-     - An evaluation may have parts (`evaluation_code`, `evaluate_part`): likelihood, decode, score. A part reads what
-       the parts before it have written, so that each can be made again alone.
+     - `train` writes only in `context.folder`, `evaluate` only in its `folder` (and what can be shared, once, where
+       `prepare` writes); both report through `context.emit`.
+     - An evaluation may have parts, each a method with the arguments of `evaluate`: likelihood, decode, score. A part
+       reads what the parts before it have written, so that each can be made again alone.
+     - An edit of what `prepare` and `train` reach makes finished runs stale, an edit of what a part's method reaches
+       makes that part stale (experiments/store/code.py).
      - A user's mistake raises UserError; any other error is a bug and keeps its traceback.
 
     A task names its own `config_type`; its methods get a configuration of that type.
@@ -70,11 +75,7 @@ class Task(ABC):
     name: str
     config_type: type[TaskConfig] = RunConfig
     columns: tuple[Column, ...]
-    # Modules by dotted name, or files by path, where training begins: a change in them, or in their imports, makes
-    # finished runs stale (experiments/store/code.py).
-    training_code: tuple[str, ...] = ()
-    # The same for each part of an evaluation, in the order of the parts; a stale part is renewed alone.
-    evaluation_code: Mapping[str, tuple[str, ...]] = {"evaluate": ()}
+    evaluation_parts: tuple[str, ...] = ("evaluate",)  # methods, in the order of the parts
     part_reads: Mapping[str, tuple[str, ...]] = {}  # part → the parts whose output it reads
     part_settings: Mapping[str, tuple[str, ...]] = {}  # part → the evaluation settings that it reads, if not all
     # Settings by dotted name (a group ends in a dot) that `inputs` and `prepare` read: both are called once for all
@@ -82,9 +83,9 @@ class Task(ABC):
     inputs_read: tuple[str, ...] | None = None
     prepare_reads: tuple[str, ...] | None = None
     at_start: tuple[str, ...] = ()  # what a training measures before its first update, in "start" of its facts
-    ensembles: bool = False  # whether `evaluate_part` reads `context.members`
+    ensembles: bool = False  # whether the parts of an evaluation read `context.members`
     folder: Path | None = None  # the study's folder; None for a built-in one
-    script: str = ""  # the user's file, among `training_code`, whose repository is recorded with a run
+    script: str = ""  # the user's file whose repository is recorded with a run
 
     def with_columns(self, columns: Sequence[Column]) -> Self:
         """This task with the columns of a study; how its own metrics are compared is known from its own columns."""
@@ -100,9 +101,21 @@ class Task(ABC):
         return self
 
     def packages(self) -> Sequence[str] | None:
-        """Import names of the packages that the numbers depend on; None if another program computes them."""
-        uses_ours = any(not name.startswith("/") for name in self.training_code)
-        return (*(PACKAGES if uses_ours else ()), *packages(self.training_code))
+        """Import names of the packages that the numbers depend on; None if another program computes them.
+
+        Those that the user's files import: neither Python's own nor ours, nor files beside them.
+        """
+        files = files_of(self.code[TRAINING])
+        imported = {name.partition(".")[0] for file in files for name in imports_of(file)}
+        beside = {part for file in files for part in (file.stem, file.parent.name)}
+        return tuple(sorted(imported - beside - {*OURS, "ablations_task"} - sys.stdlib_module_names))
+
+    @property
+    def code(self) -> Mapping[str, tuple[Root, ...]]:
+        """Where the training and each part of an evaluation begin (experiments/store/code.py)."""
+        given = (root_of(Context), root_of(EvaluationSpec))
+        methods = {TRAINING: ("prepare", "train"), **{part: (part,) for part in self.evaluation_parts}}
+        return {part: (root_of(type(self), *names, "config_type"), *given) for part, names in methods.items()}
 
     def versions(self) -> dict[str, str]:
         """Versions of Python and of these packages, as the numbers were computed with."""
@@ -196,21 +209,13 @@ class Task(ABC):
     ) -> dict[str, Any]:
         """Score the weights in `weights` (the folder of the attempt that trained); outputs go to `folder`.
 
-        Returns {"metrics": {name: float}, …facts}.
+        Returns {"metrics": {name: float}, …facts}. A task with several `evaluation_parts` defines those instead: each
+        returns such facts, and `folder` has the files of the parts before it.
         """
-        parts = self.evaluation_code
-        return join_facts(self.evaluate_part(part, config, evaluation, weights, folder, context) for part in parts)
-
-    def evaluate_part(
-        self, part: str, config: Any, evaluation: EvaluationSpec, weights: Path, folder: Path, context: Context
-    ) -> dict[str, Any]:
-        """Make one part of `evaluation_code`; `folder` has the files of earlier parts. Returns facts like `evaluate`.
-
-        A task with several parts defines this in place of `evaluate`.
-        """
-        if type(self).evaluate is Task.evaluate:
-            raise NotImplementedError(f"{type(self).__name__} defines neither evaluate nor evaluate_part")
-        return self.evaluate(config, evaluation, weights, folder, context)
+        if self.evaluation_parts == ("evaluate",):
+            raise NotImplementedError(f"{type(self).__name__} defines no evaluate")
+        parts = [getattr(self, part) for part in self.evaluation_parts]
+        return join_facts(part(config, evaluation, weights, folder, context) for part in parts)
 
 
 def join_facts(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """Language models: running text, scored by bits per byte, which does not depend on the pieces."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,8 +44,7 @@ class LanguageModelling(NetworkTask):
         PER_PIECE,
         PER_WORD,
     )
-    training_code: tuple[str, ...] = ("experiments.tasks.language.training", "experiments.data.encoding.text")
-    evaluation_code: Mapping[str, tuple[str, ...]] = {"likelihood": ("experiments.tasks.language.likelihood",)}
+    evaluation_parts = ("likelihood",)
     inputs_read: tuple[str, ...] | None = ("data.",)
     prepare_reads: tuple[str, ...] | None = ("data.", "training.tokens_per_batch")
     at_start: tuple[str, ...] = ("entropy_decoder", "gradient_norm")
@@ -119,10 +117,10 @@ class LanguageModelling(NetworkTask):
         keeps = (*self.keeps(config), *context.keeps)
         return train_text(config, context, self._encoded(config, context), keeps)
 
-    def evaluate_part(
-        self, part: str, config: LanguageConfig, evaluation: EvaluationSpec, weights: Path, folder: Path,
-        context: Context,
-    ) -> dict[str, Any]:  # fmt: skip
+    def likelihood(
+        self, config: LanguageConfig, evaluation: EvaluationSpec, weights: Path, folder: Path, context: Context
+    ) -> dict[str, Any]:
+        """The bits per byte of a set, of the weights or of an ensemble's members."""
         from experiments.tasks.language.likelihood import measure
 
         trainings = context.members or [weights]

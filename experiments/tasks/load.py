@@ -17,11 +17,11 @@ from types import ModuleType
 from typing import Any
 
 from experiments.errors import UserError
-from experiments.store.code import OURS
+from experiments.store.code import OURS, imports_of
 from experiments.tasks.base import Task
 from experiments.tasks.own.function import FunctionTask
 from experiments.tasks.own.process import TrainerProcess
-from experiments.tasks.own.sources import imports_contract, is_file, sources
+from experiments.tasks.own.sources import is_file
 
 BUILTIN = {
     "translation": "experiments.tasks.translation:TASK",
@@ -31,6 +31,7 @@ BUILTIN = {
     "command": "experiments.tasks.own.command:TASK",
     "imported": "experiments.tasks.own.imported:TASK",
 }
+_CONTRACT = "experiments.tasks.base."
 OF_STUDIES = ("command", "imported")  # those whose settings each study declares
 
 
@@ -70,10 +71,7 @@ def load_task(name: str, folder: str = "", python: str = "") -> Task:
     task = copy.copy(task)
     task.folder = Path(folder) if folder else None
     if own and not isinstance(task, FunctionTask):
-        code = sources(module)
         task.script = str(Path(str(module.__file__)).resolve())
-        task.training_code = (*task.training_code, *code)
-        task.evaluation_code = {part: (*roots, *code) for part, roots in task.evaluation_code.items()}
     return task
 
 
@@ -94,10 +92,10 @@ def _function(name: str, folder: str, python: str) -> FunctionTask:
     return task
 
 
-def _state(task: FunctionTask) -> Any:
+def _state(task: FunctionTask) -> list[Any]:
     """What an edit of the task's code changes."""
-    found = [Path(path).stat() if Path(path).exists() else None for path in task.training_code if path.startswith("/")]
-    return [(one.st_mtime_ns, one.st_size, one.st_ino) if one else None for one in found], task.training_code
+    found = [file.stat() if file.exists() else None for file in task.files]
+    return [(one.st_mtime_ns, one.st_size, one.st_ino) if one else None for one in found]
 
 
 def _is_class(module_name: str, folder: str) -> bool:
@@ -110,7 +108,7 @@ def _is_class(module_name: str, folder: str) -> bool:
         roots.append(Path(top.origin).parents[1 if top.submodule_search_locations else 0])
     files = [root.joinpath(*parts).with_suffix(".py") for root in roots]
     files += [root.joinpath(*parts, "__init__.py") for root in roots]
-    return any(imports_contract(file) for file in files if is_file(file))
+    return any(f"{name}.".startswith(_CONTRACT) for file in files if is_file(file) for name in imports_of(file))
 
 
 def trains_apart(name: str, folder: str) -> bool:

@@ -8,6 +8,7 @@ from experiments.config import RunConfig
 from experiments.errors import UserError
 from experiments.processes.processor import has_bf16, precision_here
 from experiments.store.keeps import Keep, keeps_of
+from experiments.store.provenance import PACKAGES
 from experiments.tasks import footprint
 from experiments.tasks.base import EvaluationSpec, Task
 from experiments.tasks.precisions import Ability, ability
@@ -37,6 +38,9 @@ def _abilities(config: RunConfig, kind: str, trained: bool) -> list[Ability]:
 
 class NetworkTask(Task):
     """The planning half of translation, parsing, language models: whatever model/ computes."""
+
+    def packages(self) -> tuple[str, ...]:
+        return (*PACKAGES, *(super().packages() or ()))
 
     @abstractmethod
     def vocab_sizes(self, config: Any) -> tuple[int, int]:

@@ -4,7 +4,7 @@ An evaluation keeps outputs.txt, what was decoded before any repair, and what ex
 writes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from experiments.evaluation.score.evalb.rules import COLLINS, read_rules, rules_
 from experiments.tasks.base import EvaluationSpec
 from experiments.tasks.columns import Column, Counts
 from experiments.tasks.parsing_config import ParsingConfig
-from experiments.tasks.sequence.task import SCORE, SequenceTask
+from experiments.tasks.sequence.task import SequenceTask
 
 if TYPE_CHECKING:
     from experiments.evaluation.score.result import SetScores
@@ -34,11 +34,6 @@ class Parsing(SequenceTask):
         Column("complete", "dev", "complete_match", "complete match % (dev)", "higher", 1),
         Column("malformed", "dev", "malformed", "malformed % (dev)", "lower", 1),
     )
-    training_code = (*SequenceTask.training_code, "experiments.data.corpora.trees.corpus")
-    evaluation_code: Mapping[str, tuple[str, ...]] = {
-        **SequenceTask.evaluation_code,
-        SCORE: ("experiments.evaluation.score.parses",),
-    }
     outputs_file = "outputs.txt"
 
     def corpus(self, config: ParsingConfig) -> TreeCorpus:
@@ -52,7 +47,7 @@ class Parsing(SequenceTask):
         named = config.evaluation.rules
         return {"rules": (COLLINS if named == "collins" else read_rules(Path(named))).text()}
 
-    def score(
+    def score_outputs(
         self, config: ParsingConfig, evaluation: EvaluationSpec, sources: Sequence[str], outputs: Sequence[str],
         references: Sequence[str], labels: Sequence[str], folder: Path,
     ) -> "SetScores":  # fmt: skip

@@ -30,12 +30,11 @@ BLEU = Column(
 class Translation(SequenceTask):
     name = "translation"
     columns = (PERPLEXITY, BLEU, replace(BLEU, key="bleu_*", set="*", header="BLEU (*)", paper="bleu_test"))
-    training_code = (*SequenceTask.training_code, "experiments.data.corpora.parallel")
 
     def corpus(self, config: RunConfig) -> Corpus:
         return resolve(config.data)
 
-    def score(
+    def score_outputs(
         self, config: RunConfig, evaluation: EvaluationSpec, sources: Sequence[str], outputs: Sequence[str],
         references: Sequence[str], labels: Sequence[str], folder: Path,
     ) -> "SetScores":  # fmt: skip

@@ -170,7 +170,7 @@ class Bench:
         return Context(
             store=self.store.root, run_id=run_identity(config, inputs), folder=folder, inputs=inputs,
             device=DeviceSpec("cpu", 1), emit=self.emit, should_stop=should_stop, earlier=earlier,
-            code_digest=code_digest(self.task.training_code),
+            code_digest=code_digest(self.task.code["training"]),
         )  # fmt: skip
 
     def emit(self, kind: str, **fields: Any) -> None:
@@ -240,9 +240,8 @@ class TestTask:
         assert bench.prepare() == bench.prepare()
 
     def test_the_code_is_known(self, bench: Bench) -> None:
-        assert bench.task.training_code
-        assert code_digest(bench.task.training_code) == code_digest(bench.task.training_code)
-        assert code_digests(bench.task.evaluation_code).keys() == bench.task.evaluation_code.keys() != set()
+        assert all(bench.task.code.values()) and code_digests(bench.task.code) == code_digests(bench.task.code)
+        assert tuple(bench.task.code) == ("training", *bench.task.evaluation_parts)
 
     def test_training_reports_and_keeps_to_its_folder(self, bench: Bench, whole: tuple[Path, dict[str, Any]]) -> None:
         folder, facts = whole

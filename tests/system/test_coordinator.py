@@ -181,7 +181,7 @@ def test_damaged_lines_are_counted_while_they_are_read_and_found_later(store):
 class StubTask:
     """The planning half that the coordinator uses."""
 
-    training_code = ()
+    code = {"training": ()}  # noqa: RUF012 - read only
 
     class config_type:  # noqa: N801
         @staticmethod

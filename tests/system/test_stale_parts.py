@@ -1,6 +1,7 @@
 """Code that is edited between two runs of the program: only stale parts are made again."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -15,8 +16,31 @@ ROOT = Path(__file__).parents[2]
 EDITS = {  # file, old, new
     "scoring": ("experiments/evaluation/score/translations.py", 'BLEU(tokenize="13a")', 'BLEU(tokenize="char")'),
     "search": ("experiments/evaluation/decode/finished.py", "(5 +", "(6 +"),
-    "loss": ("experiments/training/loss.py", "1 - ", "1.01 - "),
+    "loss": ("experiments/training/entropy.py", "1 - ", "1.01 - "),
 }
+
+SYNTAX = """
+import hashlib, json, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from experiments.store.syntax import read
+folders = [Path(sys.argv[1], package) for package in ("model", "experiments", "reports", "ablations")]
+texts = [json.dumps(read(file.read_bytes())) for folder in folders for file in folder.rglob("*.py")]
+print(len(texts), hashlib.sha256("".join(sorted(texts)).encode()).hexdigest())
+"""
+
+
+@pytest.mark.parametrize("version", ["3.12", "3.13"])
+def test_another_python_reads_the_same_code(version: str) -> None:
+    """All files of this program, with what Python's own library has there."""
+    found = shutil.which(f"python{version}")
+    if found is None or subprocess.run([found, "-c", ""], capture_output=True).returncode:
+        pytest.skip(f"no Python {version} here")
+    here, there = (
+        subprocess.run([python, "-c", SYNTAX, str(ROOT)], capture_output=True, text=True, check=True).stdout
+        for python in (sys.executable, found)
+    )
+    assert int(here.split()[0]) > 400 and here == there
 
 
 class Copy:
@@ -32,6 +56,13 @@ class Copy:
         file = self.folder / "code" / name
         assert old in file.read_text("utf-8")
         file.write_text(file.read_text("utf-8").replace(old, new), "utf-8")
+
+    def move(self, old: str, new: str) -> None:
+        """Rename a file, and what imports it."""
+        (self.folder / "code" / old).rename(self.folder / "code" / new)
+        before, after = (name.removesuffix(".py").replace("/", ".") for name in (old, new))
+        for file in (self.folder / "code").rglob("*.py"):
+            file.write_text(re.sub(rf"\b{before}\b", after, file.read_text("utf-8")), "utf-8")
 
     def command(self, verb: str, *words: str) -> "subprocess.CompletedProcess[str]":
         argv = [sys.executable, "-m", "ablations.cli.main", verb, str(self.study), "--store", str(self.store), *words]
@@ -65,6 +96,10 @@ def copy(tmp_path: Path) -> Copy:
 def test_each_edit_renews_its_part_alone(copy: Copy) -> None:
     copy.command("run", "--devices", "cpu:1")
     first = copy.record()
+    assert [run["state"] for run in copy.plan()] == ["finished"]
+
+    copy.move("experiments/training/loss.py", "experiments/training/entropy.py")
+    copy.move("model/sublayers/attention.py", "model/multi_head.py")
     assert [run["state"] for run in copy.plan()] == ["finished"]
 
     copy.edit(*EDITS["scoring"])

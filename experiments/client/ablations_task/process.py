@@ -56,7 +56,7 @@ def _answer(request: Mapping[str, Any], loaded: list[Trainer], channel: Channel)
     what = request["do"]
     if what == "load":
         loaded[:] = [_load(request["module"], request["attribute"], request["folder"])]
-        return _declared(loaded[0])
+        return _declared(loaded[0], request["module"])
     if what == "versions":
         return {"versions": versions(request["names"])}
     trainer = loaded[0]
@@ -84,7 +84,7 @@ def _load(module: str, attribute: str, folder: str) -> Trainer:
     return found
 
 
-def _declared(trainer: Trainer) -> dict[str, Any]:
+def _declared(trainer: Trainer, loaded_from: str) -> dict[str, Any]:
     run = trainer.run
     for one in trainer.columns:
         if one.counts is not None:
@@ -94,6 +94,7 @@ def _declared(trainer: Trainer) -> dict[str, Any]:
     return {
         "name": f"{run.__module__}:{getattr(run, '__qualname__', 'run')}",
         "file": str(Path(getattr(module, "__file__", None) or ".").absolute()),
+        "loaded_from": str(Path(str(sys.modules[loaded_from].__file__)).absolute()),
         "module": run.__module__,
         "settings": described(trainer.settings_type),
         "columns": columns,

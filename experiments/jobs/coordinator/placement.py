@@ -198,7 +198,7 @@ class Placement:
         """Digest of the code on disk now, uncached: it may change while this process runs, and a child imports it."""
         if self._load_task is None:
             return ""
-        return code_digest(task_of(job, self._load_task).training_code)
+        return code_digest(task_of(job, self._load_task).code[TRAINING])
 
     def _end_waiting(self, run_id: str, state: State, error: str = "", error_class: str = "") -> None:
         claimed = self._job(run_id)

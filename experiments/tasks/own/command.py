@@ -72,9 +72,7 @@ class CommandTask(OwnTask):
         command = str(declared.get("command", ""))
         _check(command, changed.config_type)
         named = Scripts(command, self.folder)
-        changed.training_code, changed.script = tuple(named.files), named.script
-        changed.interpreter = named.interpreter
-        changed.evaluation_code = dict.fromkeys(self.evaluation_code, changed.training_code)
+        changed.roots, changed.script, changed.interpreter = tuple(named.roots), named.script, named.interpreter
         refuse_quoted(command)
         return changed
 

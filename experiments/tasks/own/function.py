@@ -24,6 +24,8 @@ from typing import Any, TypeVar
 from experiments.client import ablations_task
 from experiments.config import SettingRoles, TaskConfig, total_steps, unstorable
 from experiments.errors import TrainerFailed, UserError, explain_os_errors
+from experiments.records import TRAINING
+from experiments.store.code import Root, files_of, root_at
 from experiments.store.results import FILE, TrainingResult
 from experiments.store.sealed import check_file, read_json
 from experiments.tasks.base import Context, EvaluationSpec, Progress, Task
@@ -32,20 +34,24 @@ from experiments.tasks.own.context import EXAMPLES, FINAL, close_context, keep_m
 from experiments.tasks.own.process import TrainerProcess
 from experiments.tasks.own.returned import of_set
 from experiments.tasks.own.settings import config_type_of, settings_of
-from experiments.tasks.own.sources import sources_of
 
 log = logging.getLogger("experiments.child.run")
 N = TypeVar("N", int, float)
 
 
 class OwnTask(Task):
-    """A trainer of the user's, which trains and scores at once."""
+    """A trainer of the user's, which trains and scores at once. Its code is the user's alone: `roots`."""
 
     prepare_reads = ()
     interpreter = ""  # the program that runs the user's code, as the study names it; "": this program's, or none
+    roots: tuple[Root, ...] = ()
 
     def __init__(self, name: str, config_type: type[TaskConfig], columns: Sequence[Column] = ()) -> None:
         self.name, self.config_type, self.columns = name, config_type, tuple(columns)
+
+    @property
+    def code(self) -> Mapping[str, tuple[Root, ...]]:
+        return dict.fromkeys((TRAINING, *self.evaluation_parts), self.roots)
 
     def inputs(self, config: Any, store: Path) -> dict[str, str]:
         return {}
@@ -103,11 +109,13 @@ class FunctionTask(OwnTask):
         kind = config_type_of(told["settings"], process.check, roles)
         super().__init__(told["name"], kind, [_column(one, process) for one in told["columns"]])
         self._process, self.interpreter = process, python
-        file = Path(told["file"]).resolve()
-        package = file.parents[told["module"].count(".") + (file.name == "__init__.py")]
-        self.training_code = sources_of(file, package, told["module"], told["prefixes"])
-        self.evaluation_code = {"evaluate": self.training_code}
-        self.script = str(file)
+        module, _, name = process.task.partition(":")
+        defined = str(told["name"]).partition(":")[2].partition(".")[0]  # the function may be in another module
+        self.roots = (
+            root_at(Path(told["loaded_from"]), name, module=module, prefixes=told["prefixes"]),
+            root_at(Path(told["file"]), defined, module=told["module"], prefixes=told["prefixes"]),
+        )
+        self.files, self.script = files_of(self.roots), str(Path(told["file"]).resolve())
 
     def inputs(self, config: Any, store: Path) -> dict[str, str]:
         """Digests of the files of `reads`, by file name; relative paths start at the module's folder."""

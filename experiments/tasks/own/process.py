@@ -28,7 +28,7 @@ class TrainerProcess:
     """A module of the user's in a process of the study's interpreter; started when first asked."""
 
     def __init__(self, task: str, folder: str, python: str) -> None:
-        self._task, self._folder, self._python = task, folder, python
+        self.task, self._folder, self._python = task, folder, python
         self._kept: Kept | None = None
         self._turn = threading.RLock()
         self._checked: set[str] = set()
@@ -56,7 +56,7 @@ class TrainerProcess:
         except TrainerFailed as failed:
             if failed.is_value:
                 raise ValueError(failed.reason) from None
-            raise UserError(f"The task {self._task} refuses its settings: {failed}\n{failed.frames(_FRAMES)}") from None
+            raise UserError(f"The task {self.task} refuses its settings: {failed}\n{failed.frames(_FRAMES)}") from None
         self._checked.add(key)
 
     def answer(self, what: str, settings: Mapping[str, Any]) -> Any:
@@ -67,7 +67,7 @@ class TrainerProcess:
             return self.ask({"do": what, "settings": settings})["answer"]
         except TrainerFailed as failed:
             raise UserError(
-                f"The function {what}= of the task {self._task} failed: {failed}\n{failed.frames(_FRAMES)}"
+                f"The function {what}= of the task {self.task} failed: {failed}\n{failed.frames(_FRAMES)}"
             ) from None
 
     def versions(self, packages: Sequence[str]) -> dict[str, str]:
@@ -96,7 +96,7 @@ class TrainerProcess:
                 self.close()
 
     def _load(self) -> None:
-        module, _, attribute = self._task.partition(":")
+        module, _, attribute = self.task.partition(":")
         folder = Path(self._folder) if self._folder else None
         path = interpreter(self._python, folder)
         self._kept = Kept(
@@ -113,12 +113,12 @@ class TrainerProcess:
             self.close()
             where = f"the study's folder {self._folder}, then along " if self._folder else ""
             raise UserError(
-                f"The task {self._task!r} could not be imported: {failed} It was looked for in {where}the path of "
+                f"The task {self.task!r} could not be imported: {failed} It was looked for in {where}the path of "
                 f"{path}.\n{failed.frames(_FRAMES)}".rstrip()
             ) from None
         except UserError as error:
             self.close()
-            raise UserError(f"The task {self._task!r}: {error}") from None
+            raise UserError(f"The task {self.task!r}: {error}") from None
         except BaseException:
             self.close()
             raise

@@ -1,10 +1,7 @@
 """Tasks whose examples are pairs of lines, a source and a target: the common part of translation and parsing.
 
 The planning half imports no torch; training and evaluation do. A task defines the origin of its pairs (`corpus`), how
-its targets become pieces (`target_symbols`) and how outputs are scored (`score`).
-
-No digest of code covers this file: its decisions for a training or a score are part of run_id or eval_id, or are passed
-to the modules beside it, which are covered.
+its targets become pieces (`target_symbols`) and how outputs are scored (`score_outputs`).
 """
 
 from abc import abstractmethod
@@ -22,7 +19,7 @@ from experiments.tasks.sequence.lines import read_lines
 from experiments.tasks.vocabulary import sizes_by_text
 
 if TYPE_CHECKING:
-    from experiments.data.encoding.encoded import EncodedCorpus
+    from experiments.data.encoding.encoded import EncodedCorpus, EncodedSet
     from experiments.evaluation.score.result import SetScores
 
 # The parts of an evaluation, in the order in which they are made.
@@ -33,12 +30,7 @@ _OF_SEARCH = ("beam_size", "length_penalty", "max_extra_length")
 class SequenceTask(NetworkTask):
     """A task on pairs of lines. Subclasses define the corpus, the target's symbols and the scores."""
 
-    training_code: tuple[str, ...] = ("experiments.tasks.sequence.training", "experiments.data.encoding.prepare")
-    evaluation_code: Mapping[str, tuple[str, ...]] = {
-        LIKELIHOOD: ("experiments.tasks.sequence.likelihood",),
-        DECODE: ("experiments.tasks.sequence.decoding",),
-        SCORE: ("experiments.evaluation.score.translations",),
-    }
+    evaluation_parts = (LIKELIHOOD, DECODE, SCORE)
     part_reads: Mapping[str, tuple[str, ...]] = {SCORE: (DECODE,)}
     part_settings: Mapping[str, tuple[str, ...]] = {LIKELIHOOD: OF_WEIGHTS, DECODE: (*OF_WEIGHTS, *_OF_SEARCH)}
     outputs_file = "translations.txt"  # in an evaluation's folder: what was decoded, a line each
@@ -52,7 +44,7 @@ class SequenceTask(NetworkTask):
         """The corpus of a configuration, found by file names. Raises UserError."""
 
     @abstractmethod
-    def score(
+    def score_outputs(
         self, config: Any, evaluation: EvaluationSpec, sources: Sequence[str], outputs: Sequence[str],
         references: Sequence[str], labels: Sequence[str], folder: Path,
     ) -> "SetScores":  # fmt: skip
@@ -63,7 +55,7 @@ class SequenceTask(NetworkTask):
         return 0
 
     def scoring(self, config: Any) -> dict[str, Any]:
-        """Settings of `score` that are part of eval_id, besides (or in place of) those of `config.evaluation`."""
+        """Settings of `score_outputs` in eval_id, besides (or in place of) those of `config.evaluation`."""
         return {}
 
     def inputs(self, config: RunConfig, store: Path) -> dict[str, str]:
@@ -117,36 +109,50 @@ class SequenceTask(NetworkTask):
         sizes = self._sizes_in(encoded, config)
         return train_pairs(config, context, encoded, sizes, (*self.keeps(config), *context.keeps))
 
-    def evaluate_part(
-        self, part: str, config: RunConfig, evaluation: EvaluationSpec, weights: Path, folder: Path, context: Context
+    def likelihood(
+        self, config: RunConfig, evaluation: EvaluationSpec, weights: Path, folder: Path, context: Context
     ) -> dict[str, Any]:
-        """Likelihood reads the weights; decoding writes `outputs_file`; scoring reads that file, and no weights.
+        """The perplexity of the references: of the weights, or of an ensemble's members."""
+        from experiments.tasks.sequence.likelihood import measure
+        from experiments.tasks.sequence.trained import open_trained
 
-        The weights are those of the members where an ensemble is evaluated.
-        """
+        encoded, text = self._set_of(config, evaluation, context)
+        trainings = tuple(context.members) or (weights,)
+        trained = open_trained(config, evaluation, trainings, context.device, self._sizes_in(encoded, config))
+        return measure(trained, text, context)
+
+    def decode(
+        self, config: RunConfig, evaluation: EvaluationSpec, weights: Path, folder: Path, context: Context
+    ) -> dict[str, Any]:
+        """Write `outputs_file`."""
+        from experiments.tasks.sequence.decoding import decode
+        from experiments.tasks.sequence.trained import open_trained
+
+        encoded, text = self._set_of(config, evaluation, context)
+        trainings = tuple(context.members) or (weights,)
+        trained = open_trained(config, evaluation, trainings, context.device, self._sizes_in(encoded, config))
+        return decode(trained, text, evaluation.settings, folder / self.outputs_file, evaluation.set, context)
+
+    def score(
+        self, config: RunConfig, evaluation: EvaluationSpec, weights: Path, folder: Path, context: Context
+    ) -> dict[str, Any]:
+        """Score `outputs_file`; reads no weights."""
+        from experiments.evaluation.trained.trained import load_tokenizers
+
+        _, text = self._set_of(config, evaluation, context)
+        outputs = read_lines(folder / self.outputs_file)
+        labels = load_tokenizers(config, (*context.members, weights)[0])[1].vocabulary
+        scores = self.score_outputs(config, evaluation, text.source, outputs, text.target, labels, folder)
+        return {"metrics": scores.metrics, "signature": scores.signatures}
+
+    def _set_of(
+        self, config: RunConfig, evaluation: EvaluationSpec, context: Context
+    ) -> "tuple[EncodedCorpus, EncodedSet]":
+        """The encoded corpus of a run, and of it the evaluated set."""
         from experiments.tasks.sequence.encoded import encoded_of
 
         encoded = encoded_of(config, context, self.target_symbols(config))
-        text = encoded.set(evaluation.set, evaluation.inputs["set"]).first(context.limit)
-        trainings = tuple(context.members) or (weights,)
-        outputs = folder / self.outputs_file
-        if part == SCORE:
-            from experiments.evaluation.trained.trained import load_tokenizers
-
-            labels = load_tokenizers(config, trainings[0])[1].vocabulary
-            scores = self.score(config, evaluation, text.source, read_lines(outputs), text.target, labels, folder)
-            return {"metrics": scores.metrics, "signature": scores.signatures}
-
-        from experiments.tasks.sequence.trained import open_trained
-
-        trained = open_trained(config, evaluation, trainings, context.device, self._sizes_in(encoded, config))
-        if part == DECODE:
-            from experiments.tasks.sequence.decoding import decode
-
-            return decode(trained, text, evaluation.settings, outputs, evaluation.set, context)
-        from experiments.tasks.sequence.likelihood import measure
-
-        return measure(trained, text, context)
+        return encoded, encoded.set(evaluation.set, evaluation.inputs["set"]).first(context.limit)
 
 
 def _check_batches(config: RunConfig, encoded: "EncodedCorpus") -> None:

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -16,7 +15,7 @@ from experiments.client.ablations_task.settings import described, made
 from experiments.config import DeviceSpec, RunConfig, SettingRoles, flatten, total_steps
 from experiments.errors import Diverged, UserError
 from experiments.identity import lineage, run_identity
-from experiments.store.code import code_digest
+from experiments.store.code import files_of
 from experiments.tasks.base import Context
 from experiments.tasks.load import load_task
 from experiments.tasks.own import settings as own_settings
@@ -25,7 +24,6 @@ from experiments.tasks.own.function import column
 from experiments.tasks.own.placeholders import expanded, filled, refuse_quoted
 from experiments.tasks.own.returned import of_set
 from experiments.tasks.own.shell import Ended, read_metrics
-from experiments.tasks.own.sources import sources_of
 
 
 @dataclass
@@ -149,38 +147,6 @@ def test_names_of_settings_are_not_taken_for_prefixes():
 # --- files
 
 
-@pytest.fixture
-def project(tmp_path):
-    files = {
-        "train.py": "import helper\nfrom lib.data import read\nimport numpy\n\ndef f():\n    import late\n",
-        "helper.py": "from experiments.training import loss\nfrom experiments.tasks.own.function import task\n",
-        "lib/__init__.py": "", "lib/data.py": "from . import words\n", "lib/words.py": "", "lib/other.py": "",
-        "late.py": "", "unrelated.py": "", "experiments/readme.md": "",
-    }  # fmt: skip
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    return tmp_path
-
-
-def test_a_trainer_is_its_file_and_what_it_imports_from_beside_it(project):
-    found = sources_of(project / "train.py", project, "train")
-    names = {str(Path(path).relative_to(project)) for path in found if path.startswith("/")}
-    assert names == {"train.py", "helper.py", "lib/__init__.py", "lib/data.py", "lib/words.py", "late.py"}
-    assert [name for name in found if not name.startswith("/")] == ["experiments.training"]
-
-
-def test_the_digest_is_of_contents_not_of_places(project, tmp_path_factory):
-    import shutil
-
-    other = tmp_path_factory.mktemp("other") / "moved"
-    shutil.copytree(project, other)
-    one, two = (code_digest(sources_of(home / "train.py", home, "train")) for home in (project, other))
-    assert one == two
-    (other / "lib" / "words.py").write_text("x = 1\n")
-    assert code_digest(sources_of(other / "train.py", other, "train")) != one
-
-
 @pytest.mark.process
 def test_two_studies_may_call_their_modules_alike(tmp_path):
     text = (
@@ -192,7 +158,7 @@ def test_two_studies_may_call_their_modules_alike(tmp_path):
         (tmp_path / name / "trainer_of_the_same_name.py").write_text(text.format(name))
     found = [load_task("trainer_of_the_same_name:TASK", str(tmp_path / name)) for name in ("one", "two", "one")]
     assert [next(iter(set(t.config_type.model_fields) - {"task", "seed"})) for t in found] == ["one", "two", "one"]
-    assert found[0].training_code != found[1].training_code
+    assert found[0].roots != found[1].roots
 
 
 # --- metrics
@@ -384,7 +350,7 @@ def test_a_command_knows_types_and_its_script(tmp_path):
     task = load_task("command", str(tmp_path)).with_settings(
         {"command": "python train.py {settings}", "n": 1, "x": {"lr": 0.1}}
     )
-    assert [Path(path).name for path in task.training_code] == ["helper.py", "train.py"]
+    assert [path.name for path in files_of(task.code["training"])] == ["helper.py", "train.py"]
     for values in ({"n": "1"}, {"x": {"lr": "fast"}}, {"m": 1}):
         with pytest.raises(ValidationError):
             task.config_type.model_validate_json(json.dumps(values))

@@ -71,7 +71,7 @@ def test_evaluations_name_the_rules_by_what_they_say(tmp_path: Path) -> None:
 
 
 def test_gold_as_output_scores_100_and_keeps_what_evalb_reads(tmp_path: Path) -> None:
-    scores = TASK.score(ParsingConfig(), SPEC, SOURCES, GOLD, GOLD, LABELS, tmp_path)
+    scores = TASK.score_outputs(ParsingConfig(), SPEC, SOURCES, GOLD, GOLD, LABELS, tmp_path)
     assert scores.metrics["f1"] == scores.metrics["tagging_accuracy"] == scores.metrics["complete_match"] == 100
     assert scores.metrics["malformed"] == 0
     assert scores.metrics["evalb_skipped"] == 1  # the sentence without words
@@ -94,7 +94,7 @@ def test_a_label_may_hold_a_space_that_is_not_ascii(tmp_path: Path) -> None:
 
 def test_malformed_outputs_are_repaired_counted_and_scored(tmp_path: Path) -> None:
     outputs = ["S NP NN VP VB . /S", "", "NN NN"]
-    metrics = TASK.score(ParsingConfig(), SPEC, SOURCES, outputs, GOLD, LABELS, tmp_path).metrics
+    metrics = TASK.score_outputs(ParsingConfig(), SPEC, SOURCES, outputs, GOLD, LABELS, tmp_path).metrics
     # S right, NP too long, VP too long (nothing closes them before the end); the second has no bracket at all
     assert (metrics["malformed_sentences"], metrics["malformed"]) == (3, 100)
     assert (metrics["repaired_unclosed"], metrics["repaired_missing_tags"], metrics["repaired_extra_tags"]) == (2, 1, 2)

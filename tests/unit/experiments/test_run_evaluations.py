@@ -48,7 +48,7 @@ class Settings:
 @task(Settings, columns=[column("accuracy", "accuracy")])
 def TASK(settings, context):
     with Path(__file__).open("a") as text:
-        text.write("STEPS = 2")
+        text.write("Settings.steps = 2")
     return {"accuracy": 1.0}
 """
 
@@ -96,9 +96,10 @@ def test_one_that_fails_is_the_attempts_failure_and_the_others_are_made(
 @pytest.mark.process
 def test_code_that_is_edited_while_it_trains_is_recorded_as_it_was_at_the_start(tmp_path: Path) -> None:
     folder, [item] = _attempt(tmp_path, "edits_itself", EDITS_ITSELF)
-    before = code_digest([str(tmp_path / "edits_itself.py")])
+    root = load_task("edits_itself:TASK", str(tmp_path)).code["training"]
+    before = code_digest(root)
     assert run.main(folder / "spec.json") == ChildExit.FINISHED
-    assert code_digest([str(tmp_path / "edits_itself.py")]) != before
+    assert code_digest(root) != before
     [started] = [event for event in read_events(folder) if event["kind"] == "started"]
     result, made = (read_json(path / "result.json") for path in (folder, folder / "evaluations" / item["eval_id"]))
     assert result and made
