@@ -11,7 +11,7 @@ from tests.stores import made_once
 
 OWN = """
 from dataclasses import dataclass
-from experiments.tasks.own.function import column, task
+from ablations_task import column, task
 
 @dataclass
 class Settings:

@@ -13,12 +13,12 @@ from ablations.study.messages import suggestion
 from ablations.study.study import builtin_studies, load_study
 from experiments.errors import UserError
 from experiments.tasks.base import Task
-from experiments.tasks.load import BUILTIN, OF_STUDIES, load_task
+from experiments.tasks.load import OF_STUDIES, load_task, named_tasks
 
 
 def settings(
     task: Annotated[
-        str, typer.Argument(metavar="[TASK|STUDY]", help=f"One of {', '.join(BUILTIN)}; module:OBJECT; or a study's.")
+        str, typer.Argument(metavar="[TASK|STUDY]", help=f"{', '.join(named_tasks())}; module:OBJECT; or a study's.")
     ] = "translation",
     prefix: Annotated[str, typer.Argument(metavar="[PREFIX]", help="Only these, such as model. or training.")] = "",
     as_json: options.Json = False,
@@ -38,7 +38,7 @@ def settings(
 
 
 def _task(name: str) -> Task:
-    if name in BUILTIN and name not in OF_STUDIES:
+    if name in named_tasks() and name not in OF_STUDIES:
         return load_task(name)
     if name in builtin_studies() or name.endswith(".toml"):
         return task_of(load_study(name))
@@ -46,5 +46,5 @@ def _task(name: str) -> Task:
         return load_task(name)
     if name in OF_STUDIES:
         raise UserError(f"The settings of the task {name} are those in [base] of its study: name the study.")
-    nearest = suggestion(name, [*BUILTIN, *builtin_studies()], "names")
+    nearest = suggestion(name, [*named_tasks(), *builtin_studies()], "names")
     raise UserError(f"There is no task and no study {name!r}. {nearest}")

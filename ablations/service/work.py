@@ -119,7 +119,7 @@ def _all_train_apart(store: Store) -> bool:
     """Whether there are runs, and none needs torch, whose import takes seconds before the first run starts."""
     with Queue(store.queue_db) as queue:
         tasks = queue.tasks_wanted()
-    return bool(tasks) and all(trains_apart(*task) for task in tasks)
+    return bool(tasks) and all(map(trains_apart, tasks))
 
 
 def track_ended(store: Store) -> None:

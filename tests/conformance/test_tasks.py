@@ -82,7 +82,7 @@ def algorithmic(tmp_path: Path) -> Case:
 OWN = """
 import random
 from dataclasses import dataclass
-from experiments.tasks.own.function import column, task
+from ablations_task import column, task
 
 @dataclass
 class Settings:

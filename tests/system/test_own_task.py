@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 TASK = """
 import time
 from dataclasses import dataclass
-from experiments.tasks.own.function import column, task
+from ablations_task import column, task
 from drifting import drift
 
 @dataclass

@@ -22,7 +22,7 @@ TASK = """
 import time
 from dataclasses import dataclass
 import numpy as np
-from experiments.tasks.own.function import column, task
+from ablations_task import column, task
 
 @dataclass
 class Settings:

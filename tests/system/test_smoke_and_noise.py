@@ -13,7 +13,7 @@ from .conftest import Cli, as_json
 pytestmark = pytest.mark.slow
 BROKEN = """
 from dataclasses import dataclass
-from experiments.tasks.own.function import column, task
+from ablations_task import column, task
 
 @dataclass
 class Settings:

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 TASK = """
 import math, time
 from dataclasses import dataclass
-from experiments.tasks.own.function import column, task
+from ablations_task import column, task
 
 @dataclass
 class Settings:

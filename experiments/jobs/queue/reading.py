@@ -140,14 +140,14 @@ class Reading:
         )
         return int(count)
 
-    def tasks_wanted(self) -> list[tuple[str, str]]:
-        """The tasks of all waiting and running jobs with their studies' folders; "" of entries that are damaged."""
+    def tasks_wanted(self) -> list[str]:
+        """The tasks of all waiting and running jobs; "" of entries that are damaged."""
         whole = "CASE WHEN json_valid(spec) THEN spec ELSE '{}' END AS spec"
         rows = self._read(
-            "SELECT DISTINCT json_extract(spec, '$.task'), json_extract(spec, '$.folder') FROM "
+            "SELECT DISTINCT json_extract(spec, '$.task') FROM "
             f"(SELECT {whole} FROM jobs WHERE state IN ('waiting', 'running'))"
         )
-        return [(str(task or ""), str(folder or "")) for task, folder in rows]
+        return [str(row[0] or "") for row in rows]
 
     def held(self) -> list[str]:
         """The reasons why jobs are held, each once."""

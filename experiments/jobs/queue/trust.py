@@ -3,7 +3,7 @@
 A user who queues a job signs it with a personal key, kept outside of every store (`key_file`). A coordinator runs a job
 that executes a user's code only if its own user's key signed it; others are held until `ablations work --trust STUDY`
 signs them. So a signature moves with the queue, is valid on every machine with the same home folder, and is worthless
-to another user. Built-in tasks execute no text of a queue, so their jobs need no signature.
+to another user. Tasks of this program and of installed packages execute no text of a queue: their jobs need none.
 """
 
 import functools
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from experiments.jobs.queue.job import Job
 from experiments.store.durable import whole_file
-from experiments.tasks.load import BUILTIN
+from experiments.tasks.load import named_tasks
 
 _KEY_BYTES = 32
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ def executes(job: Job) -> str:
     """The user's code that a job executes, as text; "" for a built-in task."""
     if job.task == "command":
         return f"the command {str(job.config.get('command', ''))!r} in {job.folder or 'this folder'}"
-    if job.task in BUILTIN:
+    if job.task in named_tasks():
         return ""
     by = f" with {job.python}" if job.python else ""
     return f"the task {job.task} from {job.folder or 'the installed packages'}{by}"

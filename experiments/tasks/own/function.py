@@ -179,15 +179,12 @@ class FunctionTask(OwnTask):
 
 
 def column(*arguments: Any, **options: Any) -> Column:
-    """A column of the table, for a task that is a class (experiments/client/ablations_task describes it)."""
+    """A column that a study declares (experiments/client/ablations_task describes it)."""
     try:
         made = ablations_task.column(*arguments, **{name: value for name, value in options.items() if name != "counts"})
     except ablations_task.UserError as error:
         raise UserError(str(error)) from None
     return Column(**{**vars(made), "counts": options.get("counts")})
-
-
-task = ablations_task.task  # a module written before `ablations_task` existed can still be imported here
 
 
 def _column(declared: Mapping[str, Any], process: TrainerProcess) -> Column:

@@ -17,7 +17,6 @@ from experiments.store.layout import Store
         (["command"], False),
         (["command", "a_function:TASK"], False),
         (["command", "translation"], True),
-        (["a_class:TASK"], True),
         (["no_such_module:TASK"], False),
         ([], True),  # a tuner queues later
     ],
@@ -37,8 +36,6 @@ def test_a_damaged_entry_of_the_queue_may_need_it(tmp_path, monkeypatch):
 
 
 def preloaded(folder, monkeypatch, tasks, then=lambda path: None):
-    (folder / "a_function.py").write_text("from ablations_task import task\n")
-    (folder / "a_class.py").write_text("from experiments.tasks.base import Task\n")
     store = Store.open(folder / "store")
     with Queue(store.queue_db) as queue:
         queue.enqueue(Job(f"{number:016x}", task, {}, folder=str(folder)) for number, task in enumerate(tasks))

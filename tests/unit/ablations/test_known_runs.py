@@ -26,7 +26,7 @@ from tests.small_tables import finish, write_study
 KEPT = Path(__file__).parent / "stores" / "own-0.1.0.tar.gz"
 TRAINER = """
 from dataclasses import dataclass
-from experiments.tasks.own.function import column, task
+from ablations_task import column, task
 
 @dataclass
 class Settings:

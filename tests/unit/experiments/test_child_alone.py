@@ -18,7 +18,7 @@ from experiments.tasks.load import load_task
 TRAINER = """
 import os, time
 from dataclasses import dataclass
-from experiments.tasks.own.function import column, task
+from ablations_task import column, task
 
 @dataclass
 class Settings:

@@ -122,15 +122,6 @@ def test_no_package_of_this_program_is_there(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.process
-def test_old_imports_go_on_beside_a_folder_called_experiments(tmp_path: Path) -> None:
-    (tmp_path / "experiments").mkdir()
-    (tmp_path / "experiments" / "mine.py").write_text("x = 1\n")
-    old = HEAD.replace("ablations_task", "experiments.tasks.own.function")
-    old += "from experiments.tasks.columns import Counts\nfrom experiments.mine import x\nDOES = {}\n"
-    assert loaded(tmp_path, old + BODY).columns[0].key == "a_test"
-
-
-@pytest.mark.process
 def test_another_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Relative to the study's folder; its versions are recorded; what cannot run a trainer is refused."""
     (tmp_path / "env").mkdir()
@@ -217,7 +208,7 @@ NAMED = """
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Optional
-from experiments.tasks.own.function import column, task
+from ablations_task import column, task
 @dataclass
 class Opt:
     rate: float = 1

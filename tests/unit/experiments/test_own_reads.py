@@ -17,7 +17,7 @@ from experiments.tasks.load import load_task
 TRAINER = """
 from dataclasses import dataclass
 from pathlib import Path
-from experiments.tasks.own.function import column, task
+from ablations_task import column, task
 
 HERE = Path(__file__).parent
 

@@ -150,7 +150,7 @@ def test_names_of_settings_are_not_taken_for_prefixes():
 @pytest.mark.process
 def test_two_studies_may_call_their_modules_alike(tmp_path):
     text = (
-        "from dataclasses import dataclass\nfrom experiments.tasks.own.function import column, task\n@dataclass\n"
+        "from dataclasses import dataclass\nfrom ablations_task import column, task\n@dataclass\n"
         "class S:\n    {0}: int = 1\n@task(S, columns=[column('m')])\ndef TASK(settings, context): ...\n"
     )
     for name in ("one", "two"):

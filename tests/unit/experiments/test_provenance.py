@@ -95,7 +95,7 @@ def test_versions_are_those_of_what_the_code_imports(repository):
 def _with_task(folder):
     with (folder / "trainer.py").open("a") as text:
         text.write(
-            "from dataclasses import dataclass\nfrom experiments.tasks.own.function import column, task\n"
+            "from dataclasses import dataclass\nfrom ablations_task import column, task\n"
             "@dataclass\nclass S:\n    lr: float = 0.1\n"
             "@task(S, columns=[column('a')])\ndef TASK(settings, context):\n    return {'a': 1.0}\n"
         )

@@ -22,7 +22,7 @@ from experiments.tasks.own.function import OwnTask
 
 TRAINER = """
 from dataclasses import dataclass
-from experiments.tasks.own.function import column, task
+from ablations_task import column, task
 
 @dataclass
 class Settings:
@@ -39,7 +39,7 @@ def TASK(settings, context):
 EDITS_ITSELF = """
 from pathlib import Path
 from dataclasses import dataclass
-from experiments.tasks.own.function import column, task
+from ablations_task import column, task
 
 @dataclass
 class Settings:

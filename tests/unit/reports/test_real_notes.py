@@ -247,7 +247,7 @@ def test_versions_of_what_a_trainer_imports_are_named_and_compared(small, tmp_pa
 KILLED = """
 import os, signal, time
 from dataclasses import dataclass
-from experiments.tasks.own.function import column, task
+from ablations_task import column, task
 
 @dataclass
 class Settings:

@@ -26,7 +26,7 @@ SPEECH = '''
 import math, random
 from dataclasses import dataclass
 from experiments.tasks.columns import Counts
-from experiments.tasks.own.function import column, task
+from ablations_task import column, task
 
 WORDS = Counts(("errors", "words"), lambda sums: 100 * sums[..., 0] / sums[..., 1], length="words")
 WER = column("wer", "WER", better="lower", digits=1, counts=WORDS, about="WER: word errors in 100 words.")

@@ -175,7 +175,7 @@ def test_energy_is_printed_of_what_was_measured(small):
 TROUBLED = """
 import os, signal, time
 from dataclasses import dataclass
-from experiments.tasks.own.function import column, task
+from ablations_task import column, task
 
 @dataclass
 class Settings:
