@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
+import hypothesis
 import pytest
 
 from .clusters import ray_cluster, slurm
@@ -15,6 +16,11 @@ from .clusters import ray_cluster, slurm
 __all__ = ["ray_cluster", "slurm"]
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # two workers share the processors; networks are of width 8
 UNIT = Path(__file__).parent / "unit"
+# hypothesis by itself looks at the clock, and a loaded machine is slow
+PATIENT = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
+hypothesis.settings.register_profile("everyday", max_examples=25, **PATIENT)
+hypothesis.settings.register_profile("large", max_examples=100, derandomize=True, **PATIENT)
+hypothesis.settings.load_profile("large" if os.environ.get("CI") else "everyday")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -25,8 +25,7 @@ SPEECH = '''
 """Pretends to recognise speech: errors and words of 60 sentences, from which the word error rate follows."""
 import math, random
 from dataclasses import dataclass
-from experiments.tasks.columns import Counts
-from ablations_task import column, task
+from ablations_task import Counts, column, task
 
 WORDS = Counts(("errors", "words"), lambda sums: 100 * sums[..., 0] / sums[..., 1], length="words")
 WER = column("wer", "WER", better="lower", digits=1, counts=WORDS, about="WER: word errors in 100 words.")
