@@ -2,7 +2,6 @@
 
 import tempfile
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -10,16 +9,15 @@ import typer
 
 from ablations.cli import options
 from ablations.cli.terminal import print_json, say
-from ablations.service.enqueue import member
-from ablations.service.queued_runs import all_rows
+from ablations.service.enqueue import row_of
 from ablations.service.selected import Place, Selectors, choose
 from ablations.study.messages import number
 from experiments.errors import UserError
 from experiments.exchange.import_runs import Taken, import_runs, runs_in
 from experiments.exchange.redaction import NOTHING, identity, places
-from experiments.jobs.queue.job import Member
+from experiments.store.description import TableRow, keep_row
 from experiments.store.layout import Store
-from experiments.tracking.record import finished_run
+from experiments.tracking.rebuild import write_lacking
 from reports.trust.bundles.archive import CRATE_SUFFIX, SUFFIX, is_bundle
 from reports.trust.bundles.in_crate import check_library
 from reports.trust.bundles.read import read_bundle
@@ -89,12 +87,14 @@ def bundle(
 def import_stored(source: Path, place: Place, as_json: bool = False) -> None:
     """Import finished runs of a bundle or another store; runs that this store already has stay unchanged."""
     with tempfile.TemporaryDirectory(prefix="ablations-import-") as folder:
-        origin, members = _origin(source, Path(folder))
+        origin, found = _origin(source, Path(folder))
         target = place.open(create=True)
         with target.coordinator_lock():
             taken = list(import_runs(origin, target, runs_in(origin)))
-            new = [item.run_id for item in taken if item.how == "taken" or item.evaluations]
-            _track(target, new, members)
+            for run_id, rows in found.items():
+                for row in rows if target.result(run_id) else ():
+                    keep_row(target, run_id, row)
+            write_lacking(target)
     if as_json:
         runs = [{"run_id": item.run_id, "how": item.how, "evaluations": item.evaluations} for item in taken]
         print_json({"store": str(target.root), "runs": runs})
@@ -102,35 +102,18 @@ def import_stored(source: Path, place: Place, as_json: bool = False) -> None:
     _say(taken, target)
 
 
-Members = dict[str, tuple[Member, ...]]
-
-
-def _origin(source: Path, folder: Path) -> tuple[Store, Members]:
-    """The store to import from, and the tables that its runs belong to."""
+def _origin(source: Path, folder: Path) -> tuple[Store, dict[str, list[TableRow]]]:
+    """The store to import from; the rows of a bundle's runs, which are in its plan (in a store they are in folders)."""
     if is_bundle(source.name):
         found = read_bundle(source, folder)
         typer.echo(f"{source}: {found.checked.runs}. {found.checked.word}", err=True)
-        plan = found.plan
-        members: Members = {}
-        for run in plan.trainings:
-            members[run.run_id] = (*members.get(run.run_id, ()), member(plan, run))
-        return found.store, members
+        rows: dict[str, list[TableRow]] = {}
+        for run in found.plan.trainings:
+            rows.setdefault(run.run_id, []).append(row_of(found.plan, run, found.store))
+        return found.store, rows
     if not (source / "store.json").is_file():
         raise UserError(f"{source} is neither a bundle ({SUFFIX}, {CRATE_SUFFIX}) nor a store (it has no store.json).")
-    store = Store.open(source, create=False)
-    return store, {row.run_id: row.members for row in all_rows(store)}
-
-
-def _track(store: Store, run_ids: Iterable[str], members: Members) -> None:
-    """Record the imported runs in MLflow."""
-    run_ids = list(run_ids)
-    if not run_ids:
-        return
-    from experiments.tracking.mlflow import Tracker
-
-    tracker = Tracker(store)
-    for run_id in run_ids:
-        tracker.sync(finished_run(store, run_id, members.get(run_id, ())))
+    return Store.open(source, create=False), {}
 
 
 def _say(taken: list[Taken], target: Store) -> None:

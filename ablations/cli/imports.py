@@ -10,7 +10,7 @@ from ablations.cli import options
 from ablations.cli.bundle import import_stored
 from ablations.cli.terminal import print_json
 from ablations.service.foreign import arrive, places
-from ablations.service.foreign_store import refuse_other_settings, track_imported, unknown_settings, write_runs
+from ablations.service.foreign_store import refuse_other_settings, unknown_settings, write_runs
 from ablations.service.foreign_study import study_text
 from ablations.service.selected import Selectors, choose
 from ablations.study.messages import number
@@ -21,6 +21,7 @@ from experiments.exchange.foreign.runs import Foreign
 from experiments.exchange.foreign.wandb_export import read_wandb
 from experiments.store.durable import folder_beside, remove_folder, write_bytes
 from experiments.tasks.columns import Column
+from experiments.tracking.rebuild import write_lacking
 
 
 def import_(
@@ -147,7 +148,7 @@ def _into(
     store = selectors.open(create=True)
     with store.coordinator_lock():
         written = write_runs(plan, store, foreign, arrived, replace=again)
-        track_imported(store, plan, written.changed)
+        write_lacking(store)
     rows = list(dict.fromkeys(one.row for one in arrived))
     return _Done(
         {

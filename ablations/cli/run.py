@@ -20,7 +20,7 @@ from ablations.service.smoke import smoke as tried
 from ablations.service.table_options import TableOptions
 from ablations.service.tables import BY_STUDY
 from ablations.service.train import Training, options_for, queue_runs
-from ablations.service.work import WorkOptions, engine_settings
+from ablations.service.work import WorkOptions, complete_mlflow, engine_settings
 from ablations.study.messages import duration, number
 from experiments.errors import UserError
 from experiments.jobs.coordinator.reporter import Summary
@@ -80,7 +80,10 @@ def work_command(
     opened = place.open(create=True)
     for study in trust or ():
         _trust(opened, study)
-    _exit_if_bad(work_on(opened, working, "submitted" if detach else "empty"))
+    summary = work_on(opened, working, "submitted" if detach else "empty")
+    if not summary.interrupted:
+        complete_mlflow(opened, say)
+    _exit_if_bad(summary)
     if detach:
         typer.echo(f"submitted; `ablations status {place.where}` shows their progress", err=True)
 

@@ -20,6 +20,7 @@ from ablations.service.collect_detached import collect_detached
 from ablations.service.queued_runs import label
 from ablations.service.selected import Selected, Selectors, choose
 from ablations.service.store_tables import store_tables
+from ablations.service.work import not_in_mlflow
 from ablations.study.messages import duration, number
 from experiments.errors import UserError
 from experiments.events.damage import damaged_events
@@ -29,6 +30,7 @@ from experiments.jobs.queue.queue import Queue
 from experiments.jobs.queue.shares import load_shares
 from experiments.jobs.queue.states import State
 from experiments.store.layout import Store
+from experiments.tracking.rebuild import lacking
 
 SHOWN = 20  # waiting and cancelled runs listed; the rest is only counted
 WATCH_S = 2.0
@@ -57,6 +59,8 @@ def status(
     head = [_of_plan(table[1]), *_no_longer(*table)] if table else []
     if not watch:
         typer.echo("\n".join(_lines(opened, head, only)))
+        if not opened.coordinator() and (count := len(lacking(opened))):
+            typer.echo(not_in_mlflow(count, selectors.where))
         return
     with Live(console=Console(file=unguarded(sys.stdout)), auto_refresh=False) as live:
         while True:

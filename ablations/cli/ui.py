@@ -14,7 +14,7 @@ from ablations.cli import options
 from ablations.cli.report import page
 from ablations.cli.terminal import say
 from ablations.plan.planned import Plan
-from ablations.service.enqueue import member
+from ablations.service.enqueue import keep_rows, member
 from ablations.service.nearest import nearest_with_results
 from ablations.service.selected import Selected, Selectors, choose
 from ablations.service.tables import table_of
@@ -142,6 +142,7 @@ def _publish(chosen: Selected, uri: str) -> Published:
     if not done:
         raise UserError(f"{chosen.store.root} holds no finished run of this table: train it with `ablations run`.")
     try:
+        keep_rows(chosen, plan, done)
         tracker = Tracker(chosen.store, uri)
         for run in {run.run_id: run for run in done}.values():
             tracker.sync(finished_run(chosen.store, run.run_id, [member(plan, run)]))
@@ -202,13 +203,13 @@ def _table(chosen: Selected, plan: Plan, table: Printed) -> Table:
     of_curves, curves = _curves(table, chosen.store)
     names = [_metric(column) for column in table.columns]
     charts = [Chart(f"{_metric(column)}.mean", column.header) for column in table.columns]
-    places = [(place, outcome.run.run_id) for place, row in enumerate(table.rows) for outcome in row.outcomes]
+    places = [(place, row.key, outcome.run.run_id) for place, row in enumerate(table.rows) for outcome in row.outcomes]
     return Table(
         study=plan.study.name,
         profile=plan.profile,
         corpus=member(plan, plan.runs[0]).corpus,
         title=table.title,
-        runs=list({run_id: (place, run_id) for place, run_id in reversed(places)}.values())[::-1],
+        runs=places,
         lines=list(_lines(table, curves)),
         note=render(table, "markdown"),
         files=files,

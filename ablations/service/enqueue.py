@@ -1,7 +1,8 @@
 """Turn planned runs into jobs of the queue: the desired state minus what is valid already."""
 
+import contextlib
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from experiments.jobs.queue.job import Job, Member
 from experiments.jobs.queue.queue import Queue
 from experiments.records import TRAINING
 from experiments.store.code import code_digests
-from experiments.store.description import CONFIG, description_of
+from experiments.store.description import CONFIG, TableRow, config_of, description_of, keep_row
 from experiments.store.durable import remove_folder
 from experiments.store.keeps import at_steps, union
 from experiments.store.layout import Store
@@ -66,15 +67,14 @@ def prepare(chosen: Selected, runs: Iterable[PlannedRun], progress: Progress) ->
 
 def enqueue(chosen: Selected, plan: Plan, runs: Iterable[PlannedRun], stale: str, limit: int | None = None) -> int:
     """Put runs into the queue; returns how many were not in it. `limit`: see Job."""
-    store = chosen.store
+    store, runs = chosen.store, list(runs)
     code = {part: digest for part, digest in code_digests(chosen.task.code).items() if part != TRAINING}
-    jobs = []
-    own = _with_own_decoding(chosen)
+    keep_rows(chosen, plan, runs)
     seeds: dict[str, set[int]] = {}  # of the plan's rows
     for run in plan.trainings:
         seeds.setdefault(run.row, set()).add(run.seed)
+    jobs = []
     for run in runs:
-        _keep_config(store, run, own.get(run.run_id, run))
         # its seed's place among those of its row; a trial of tuning is no run of the plan
         turn = sum(seed < run.seed for seed in seeds.get(run.row, ()))
         jobs.append(replace(_job(chosen, plan, run, stale, code), turn=turn, limit=limit))
@@ -89,16 +89,29 @@ def join(chosen: Selected, plan: Plan) -> None:
         done = [run for run in plan.trainings if run.state in ("finished", "stale")]
         with Queue(store.queue_db) as queue:
             queue.join((run.run_id, member(plan, run)) for run in done)
+        keep_rows(chosen, plan, done)
 
 
-def _with_own_decoding(chosen: Selected) -> Mapping[str, PlannedRun]:
-    """Runs by run_id with the study's own decoding; none where the command has no other."""
-    if chosen.own_plan is None:
-        return {}
-    try:
-        return {run.run_id: run for run in reversed(chosen.own_plan().trainings)}
-    except UserError:  # the study needs what the command sets
-        return {}
+def keep_rows(chosen: Selected, plan: Plan, runs: Iterable[PlannedRun]) -> None:
+    """Describe runs in their folders, and record their rows with the study's own decoding, whatever the command has."""
+    own: dict[tuple[str, str], PlannedRun] = {}
+    if chosen.own_plan is not None:
+        with contextlib.suppress(UserError):  # the study needs what the command sets
+            own = {(run.run_id, run.row): run for run in chosen.own_plan().trainings}
+    with explain_os_errors(f"write to the store {chosen.store.root}"):
+        for run in runs:
+            row = row_of(plan, own.get((run.run_id, run.row), run), chosen.store)
+            if (chosen.store.run_folder(run.run_id) / CONFIG).exists():
+                keep_row(chosen.store, run.run_id, row)
+            else:
+                _describe(chosen.store, run, row)
+
+
+def row_of(plan: Plan, run: PlannedRun, store: Store) -> TableRow:
+    """The row of a run with its decoding; its settings where they are not those in the run's folder."""
+    usual = dict(flatten(config_of(store, run.run_id, forgiving=True)))
+    settings = {name: value for name, value in flatten(run.config) if usual.get(name, value) != value}
+    return TableRow(member(plan, run), {e.spec.set: e.eval_id for e in run.evaluations}, settings)
 
 
 def _prepared_key(task: Task, run: PlannedRun) -> str:
@@ -180,23 +193,16 @@ def _shorter(store: Store, run: PlannedRun) -> list[str]:
     return [run_id for _, run_id in sorted(found, reverse=True)]
 
 
-def _keep_config(store: Store, run: PlannedRun, own: PlannedRun) -> None:
-    """Write runs/<run_id>/config.json, which describes the run to a reader of the folder.
-
-    own: the same run with the study's own decoding, whose scores have the plain names in MLflow.
-    """
-    path = store.run_folder(run.run_id) / CONFIG
-    if path.exists():
-        return
+def _describe(store: Store, run: PlannedRun, row: TableRow) -> None:
+    """Write runs/<run_id>/config.json, which describes the run to a reader of the folder. row: its first."""
     record = {
         "run_id": run.run_id,
         "config": run.config.model_dump(mode="json"),
         "inputs": dict(run.inputs),
         "lineage": lineage(run.config, run.inputs),
         "steps": total_steps(run.config),
-        # the study's own evaluation of each set; of several, the first
-        "evaluations": {e.spec.set: e.eval_id for e in reversed(own.evaluations)},
+        "row": asdict(row),
     }
-    with explain_os_errors(f"write {path}"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, record)
+    path = store.run_folder(run.run_id) / CONFIG
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, record)

@@ -1,6 +1,7 @@
 """Write runs that were trained elsewhere into a store, as records marked `imported`. Called when all is checked."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from ablations.plan.planned import Plan, PlannedRun
@@ -11,11 +12,11 @@ from experiments.config import flatten
 from experiments.errors import Damaged, UserError, explain_os_errors
 from experiments.exchange.foreign.runs import Foreign
 from experiments.jobs.queue.job import Member
+from experiments.store.description import CONFIG, TableRow
 from experiments.store.durable import whole_folder
 from experiments.store.layout import Store
 from experiments.store.results import FILE, EvaluationResult, TrainingResult
 from experiments.store.sealed import write_json
-from experiments.tracking.record import finished_run
 
 
 class Written(NamedTuple):
@@ -24,7 +25,6 @@ class Written(NamedTuple):
     new: int
     had: int
     replaced: int
-    changed: tuple[PlannedRun, ...]  # those that were written or replaced
 
 
 class _Record(NamedTuple):
@@ -51,8 +51,7 @@ def write_runs(plan: Plan, store: Store, foreign: Foreign, arrived: Sequence[Arr
     for record in changed:
         with explain_os_errors(f"write to the store {store.root}"):
             _write(store, record, member(plan, record.run))
-    numbers = before.count(""), before.count("same"), before.count("other")
-    return Written(*numbers, tuple(record.run for record in changed))
+    return Written(before.count(""), before.count("same"), before.count("other"))
 
 
 def _record(run: PlannedRun, one: Arrived, foreign: Foreign) -> _Record:
@@ -114,12 +113,11 @@ def _write(store: Store, record: _Record, of: Member) -> None:
         "run_id": record.run.run_id,
         "config": record.run.config.model_dump(mode="json"),
         "inputs": dict(record.run.inputs),
-        "members": [list(of)],  # no event tells them
-        "evaluations": {made.set: eval_id for eval_id, made in record.evaluations.items()},
+        "row": asdict(TableRow(of, {str(made.set): eval_id for eval_id, made in record.evaluations.items()})),
     }
     place.parent.mkdir(parents=True, exist_ok=True)
     with whole_folder(place, replace=True) as beside:
-        write_json(beside / "config.json", described)
+        write_json(beside / CONFIG, described)
         _in(beside, "attempts/0001", record.training.write)
         for eval_id, made in record.evaluations.items():
             _in(beside, f"evaluations/{eval_id}", made.write)
@@ -129,18 +127,6 @@ def _write(store: Store, record: _Record, of: Member) -> None:
 def _in(folder: Any, inner: str, write: Any) -> None:
     (folder / inner).mkdir(parents=True)
     write(folder / inner / FILE)
-
-
-def track_imported(store: Store, plan: Plan, runs: Sequence[PlannedRun]) -> None:
-    """Show the runs in MLflow; replaced numbers take the place of earlier ones."""
-    if not runs:
-        return
-    from experiments.tracking.mlflow import Tracker
-
-    tracker = Tracker(store)
-    for run in runs:
-        tracker.hide(run.run_id)
-        tracker.sync(finished_run(store, run.run_id, (member(plan, run),)))
 
 
 def unknown_settings(arrived: Iterable[Arrived], plan: Plan) -> list[str]:

@@ -7,7 +7,6 @@ from ablations.service.members import Members
 from ablations.service.selected import Selected
 from ablations.service.store_tables import store_tables
 from experiments.errors import UserError
-from experiments.exchange.import_runs import runs_in
 from experiments.identity import members_in, trunk_in
 from experiments.jobs.queue.job import Member
 from experiments.jobs.queue.queue import Queue
@@ -15,7 +14,7 @@ from experiments.jobs.queue.states import State
 from experiments.store.description import description_of
 from experiments.store.forgotten import bring_back, forgotten, put_aside, was_brought_back
 from experiments.store.layout import Store
-from experiments.tracking.record import finished_run
+from experiments.tracking.rebuild import write_lacking
 
 
 @dataclass(frozen=True)
@@ -112,19 +111,11 @@ def remembered(store: Store, study: str | None, names: Iterable[str]) -> list[st
 
 def bring(store: Store, names: Iterable[str]) -> tuple[list[str], list[str]]:
     """Bring runs back; returns those that are back, and those in whose place another one was begun since."""
-    tables = forgotten(store)
     back: list[str] = []
     kept: list[str] = []
     for name in names:
         (back if bring_back(store, name) else kept).append(name)
-    finished = set(runs_in(store)) & set(back)
-    if finished and store.mlflow_db.is_file():
-        from experiments.tracking.mlflow import Tracker
-
-        tracker = Tracker(store)
-        for run_id in sorted(finished):
-            tracker.sync(finished_run(store, run_id, [Member(*member) for member in tables[run_id]]))
-        tracker.close()
+    write_lacking(store)
     for name in back:  # last: until then the same command again completes what was killed
         was_brought_back(store, name)
     return back, kept

@@ -1,7 +1,4 @@
-"""The tables that a run belongs to: from the queue, and from the events of its attempts where the queue is gone.
-
-Of an imported run, which has neither, from its description.
-"""
+"""The tables that a run belongs to: from the queue, the events of its attempts, and the rows in its folder."""
 
 import itertools
 
@@ -9,9 +6,8 @@ from experiments.events.event_log import Tail
 from experiments.events.history import HEAD
 from experiments.jobs.queue.job import JobStatus, Member
 from experiments.jobs.queue.queue import Queue
-from experiments.store.description import description_of
+from experiments.store.description import rows_of
 from experiments.store.layout import Store
-from experiments.tracking.record import recorded_members
 
 
 class Members:
@@ -36,5 +32,4 @@ class Members:
             events = itertools.islice(Tail(self._store.attempt_folder(run_id, number)).read(), HEAD)
             started = next((event for event in events if event["kind"] == "started"), {})
             found += [Member(*words) for words in started.get("members", ()) if 4 <= len(words) <= 5]
-        recorded = recorded_members(description_of(self._store, run_id, forgiving=True))
-        return found + [Member(*member) for member in recorded]
+        return found + [Member(*row.member) for row in rows_of(self._store, run_id)]

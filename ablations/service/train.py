@@ -12,7 +12,7 @@ from ablations.service.orphans import orphans, say_orphans
 from ablations.service.selected import Say, Selected
 from ablations.service.shares import over_quota
 from ablations.service.sharing import as_one, resolve_auto
-from ablations.service.work import WorkOptions, track_ended
+from ablations.service.work import WorkOptions, complete_mlflow, track_ended
 from ablations.study.messages import number
 from experiments.errors import UserError
 from experiments.jobs.coordinator.reporter import Summary
@@ -50,6 +50,8 @@ class Training:
                 break
             plan = self.chosen.plan  # the rule may ask for more seeds
             runs = wanted(plan, "keep")
+        if not summary.interrupted:
+            complete_mlflow(self.chosen.store, self.say)
         return summary
 
     def _own(self, summary: Summary, runs: Iterable[PlannedRun]) -> Summary:

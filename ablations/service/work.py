@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from ablations.study.messages import suggestion
+from ablations.study.messages import number, suggestion
 from experiments.errors import UserError
 from experiments.jobs.coordinator.background import Background
 from experiments.jobs.coordinator.loop import Until
@@ -26,7 +26,10 @@ from experiments.jobs.queue.states import State
 from experiments.store.layout import Store
 from experiments.tasks.load import load_task, trains_apart
 from experiments.tracking.mlflow import Tracker
+from experiments.tracking.rebuild import lacking, write_lacking
 from experiments.tracking.sinks.sink import SinkProcess, check_sink
+
+MOST_AT_ONCE = 100  # runs that are added to MLflow one by one: some 0.1 s each
 
 
 @dataclass(frozen=True)
@@ -113,6 +116,27 @@ class WorkOptions:
         if self.crew:
             return self.crew.node.slots(math.ceil(count / self.crew.node.devices))
         return [replace(self.slots[0], name=f"{self.slots[0].kind}.{i}") for i in range(count)]
+
+
+def complete_mlflow(store: Store, say: Callable[[str], None]) -> None:
+    """Write the finished runs that MLflow lacks; of many, name the command that is quicker. Not beside a coordinator,
+    which writes them itself.
+    """
+    if store.coordinator() or not (runs := lacking(store)):
+        return
+    if len(runs) > MOST_AT_ONCE:
+        say(not_in_mlflow(len(runs)))
+        return
+    with contextlib.suppress(UserError), store.coordinator_lock():  # somebody else began to work meanwhile
+        if written := write_lacking(store):
+            say(f"{number(written, 'run')} added to MLflow, which lacked {'it' if written == 1 else 'them'}")
+
+
+def not_in_mlflow(count: int, where: str = "") -> str:
+    """A sentence for the user, with the command that writes them. where: the options that name the store."""
+    command = f"ablations {'rebuild' if count > MOST_AT_ONCE else 'work'} {where}".strip()
+    verb, them = ("is", "it") if count == 1 else ("are", "them")
+    return f"{number(count, 'finished run')} {verb} not in MLflow: `{command}` adds {them}"
 
 
 def _all_train_apart(store: Store) -> bool:

@@ -4,7 +4,8 @@
     queue.db  mlflow.db              (in --state-dir if one is given)
     artifacts/                       MLflow's
     corpora/<digest>/                tokenizer and encoded arrays, made once
-    runs/<run_id>/config.json        the resolved configuration and the inputs' digests
+    runs/<run_id>/config.json        the resolved configuration, the inputs' digests, and the row it was queued for
+                 /rows.json          all rows, where several share the run (description.py)
                  /attempts/0001/     events.jsonl, log.txt, checkpoints/, final/: an attempt writes only here
                  /result.json        written when an attempt has finished training; names that attempt
                  /evaluations/<eval_id>/result.json, translations

@@ -1,5 +1,8 @@
 """Runs in MLflow: one experiment per study, a parent run per study × profile × corpus, one run per row × seed below it.
 
+A training has one run, named for the first row that it was queued for. Every other row that shares it, also of another
+study, has a run of its own name and scores, without a curve (rows.py), which the tag `training` leads back from.
+
 mlflow is imported when a Tracker is created, because it takes two seconds. MLflow is a view: `sync`
 writes everything that is missing of a run, from its events and results, whether the run has just begun, has ended, or
 is rebuilt years later. Only one process writes at a time: the coordinator.
@@ -27,18 +30,31 @@ from experiments.errors import UserError
 from experiments.events.history import History, Point
 from experiments.identity import seed_in_words, without_runs
 from experiments.records import RUNNING, TrackedRun
+from experiments.store.description import rows_of
 from experiments.store.layout import Store
 from experiments.tracking.artifacts import Artifacts, artifacts
 from experiments.tracking.database import ANEW, explained, make_database
 from experiments.tracking.headings import Headings
 from experiments.tracking.names import to_key, whole_names
-from experiments.tracking.record import config, curve_name, evaluations, final_points, first_member, tags
+from experiments.tracking.record import (
+    PLACE,
+    RECORD,
+    config,
+    content,
+    curve_name,
+    evaluations,
+    final_points,
+    members,
+    own_evaluations,
+    tags,
+)
+from experiments.tracking.rows import PARAM_LENGTH, SHARED, View, write_views
 from experiments.tracking.tables import Tables, knows
 
-PARAM_LENGTH = 500  # MLflow's limit on a parameter's text
 METRICS_AT_ONCE, ITEMS_AT_ONCE = 900, 100  # limits of a call: MLflow allows 1,000 items in all
 MOST_ATTEMPTS = 200  # in the tag POSITION; points of older attempts would be written again
-SCORED = "scored"  # tag: when each evaluation was made whose scores are in MLflow
+OF_CODE = ("task", "seed", "commit", "dirty", "code_digest", "host", "imported", "ensemble")  # tags of shared rows too
+SCORED = "scored"  # tag: when each evaluation was made whose scores are in MLflow; *: under the plain names
 POSITION = "events_written"  # tag: bytes of each attempt's events that are in MLflow
 
 
@@ -47,6 +63,7 @@ class _Entry:
     """A run in MLflow."""
 
     mlflow_id: str
+    name: str
     history: History
     begin: int  # the first attempt of its curve
     status: str = ""
@@ -109,22 +126,30 @@ class Tracker:
         entry = self._open.pop(run.run_id, None) or (None if self._fresh else self._find(run))
         # restarted: the curve belongs to another training
         if entry is not None and entry.begin != entry.history.look():
-            self._client.delete_run(entry.mlflow_id)
+            self.hide(run.run_id)
+            entry = None
+        # imported again with other numbers: MLflow would show both as one curve
+        record = content(self._store, run.run_id) if run.status != RUNNING else ""
+        if entry is not None and run.imported and entry.tags.get(RECORD) != record:
+            self.hide(run.run_id)
             entry = None
         entry = entry or self._create(run)
         if entry is None:
             return
+        if entry.name != (name := self._name(run, entry.history)):  # queued for another row before rows were recorded
+            self._client.update_run(entry.mlflow_id, name=name)
+            entry.name = name
         self._describe(entry, run)
         self._log_curve(entry)
-        self._set_tags(entry, tags(run, entry.history))
+        self._set_tags(entry, tags(self._store, run, entry.history))
         if "error" in entry.tags and not run.error:
             self._client.delete_tag(entry.mlflow_id, "error")
             del entry.tags["error"]
         if run.status != RUNNING:
-            scored = _scored(self._store, run.run_id, entry.history)
-            before = _parse_scored(entry.tags.get(SCORED, ""))
+            scored = _scored(self._store, run, entry.history)
+            before = dict(word.split(":", 1) for word in entry.tags.get(SCORED, "").split() if ":" in word)
             if any(scored.get(name, t) != t for name, t in before.items()):
-                self._client.delete_run(entry.mlflow_id)  # scored again: MLflow would show both values as one curve
+                self.hide(run.run_id)  # scored again: as above
                 self._sync(run)
                 return
             self._set_tags(entry, {SCORED: " ".join(f"{name}:{t}" for name, t in scored.items())} if scored else {})
@@ -135,18 +160,29 @@ class Tracker:
             self._set_status(entry, run)
         if run.status == RUNNING:
             self._open[run.run_id] = entry
+            return
+        if shared := list(self._sharing(entry, run)):
+            write_views(self._client, shared, () if self._fresh else self._search(f"tags.{SHARED} = '{run.run_id}'"))
+        self._set_tags(entry, {RECORD: record})  # last
 
     def hide(self, run_id: str) -> None:
         """Delete a run's entries as MLflow does: they are hidden, and MLflow can restore them."""
         with self.explained():
-            experiments = [e.experiment_id for e in self._client.search_experiments()]
-            for found in self._client.search_runs(experiments, f"tags.run_id = '{run_id}'"):
-                self._client.delete_run(found.info.run_id)
+            for tag in ("run_id", SHARED):
+                for found in self._search(f"tags.{tag} = '{run_id}'"):
+                    if RECORD in found.data.tags:  # else it would count as one that the user deleted
+                        self._client.delete_tag(found.info.run_id, RECORD)
+                    self._client.delete_run(found.info.run_id)
+
+    def _search(self, search: str) -> Sequence[Any]:
+        found: Sequence[Any] = self._client.search_runs(
+            [e.experiment_id for e in self._client.search_experiments()], search, max_results=10_000
+        )
+        return found
 
     def _find(self, run: TrackedRun) -> _Entry | None:
         """The run's entry of an earlier sync; None if there is none."""
-        experiments = [e.experiment_id for e in self._client.search_experiments()]
-        found = self._client.search_runs(experiments, f"tags.run_id = '{run.run_id}'", max_results=1)
+        found = self._search(f"tags.run_id = '{run.run_id}'")
         if not found:
             return None
         known, history = found[0], History(self._store, run.run_id)
@@ -154,7 +190,34 @@ class Tracker:
         history.skip(_position(about.get(POSITION, "")))
         begin, params = int(about.get("first_attempt", 0)), known.data.params
         self.artifacts.locate(known)
-        return _Entry(known.info.run_id, history, begin, known.info.status, about, params, known.info.end_time)
+        name, status, end = known.info.run_name, known.info.status, known.info.end_time
+        return _Entry(known.info.run_id, name, history, begin, status, about, params, end)
+
+    def _name(self, run: TrackedRun, history: History, row: str = "") -> str:
+        """ "base · seed 1", by the first row of the run if none is given."""
+        row = row or next((member[3] for member in members(self._store, run, history)), run.run_id)
+        return f"{row} · {seed_in_words(run.seed)}{', imported' if run.imported else ''}"
+
+    def _sharing(self, entry: _Entry, run: TrackedRun) -> Iterator[View]:
+        """The other rows that share a training, each with its own decoding of every set."""
+        start, end = entry.history.first_t or run.imported_t, entry.history.last_t or run.imported_t
+        times = _ms(start) or None, _ms(end) or None
+        about = {n: v for n, v in entry.tags.items() if n in OF_CODE or n.startswith("input.")}
+        for row in rows_of(self._store, run.run_id)[1:]:
+            study, profile, corpus, key, _ = row.member
+            heading = self.headings.heading(study, profile, corpus, times[0])
+            tags = {**about, **dict(zip(PLACE, row.member, strict=True)), SHARED: run.run_id}
+            values = {**dict(flatten(config(self._store, run))), **row.settings}
+            yield View(
+                self.headings.experiment(study),
+                heading,
+                self._name(run, entry.history, key),
+                tags,
+                {name: str(value) for name, value in values.items()},
+                [(p.name, p.value, _ms(p.t), p.step) for p in final_points(self._store, run, entry.history, row)],
+                times,
+                run.status,
+            )
 
     def _create(self, run: TrackedRun) -> _Entry | None:
         """Create the run's entry; None for a run that has not begun."""
@@ -162,14 +225,15 @@ class Tracker:
         begin = history.look()
         if history.first_t is None and run.status == RUNNING:
             return None
-        study, profile, corpus, row, _ = first_member(run, history) or ("runs", "", "", run.run_id, "")
+        of = members(self._store, run, history)
+        study, profile, corpus, *_ = of[0] if of else ("runs", "", "")
         start = _ms(history.first_t or run.imported_t) or None
         experiment, parent = self.headings.experiment(study), self.headings.heading(study, profile, corpus, start)
         about = {"run_id": run.run_id, "mlflow.parentRunId": parent, "first_attempt": str(begin)}
-        name = f"{row} · {seed_in_words(run.seed)}{', imported' if run.imported else ''}"
+        name = self._name(run, history)
         made = self._client.create_run(experiment, start_time=start, tags=about, run_name=name)
         self.artifacts.locate(made)
-        return _Entry(made.info.run_id, history, begin, RUNNING, about)
+        return _Entry(made.info.run_id, name, history, begin, RUNNING, about)
 
     def _set_status(self, entry: _Entry, run: TrackedRun) -> None:
         if run.status == RUNNING:
@@ -188,8 +252,8 @@ class Tracker:
         params = [self._entities.Param(*item) for item in wanted.items() if item[0] not in entry.params]
         for some in _chunks(params, ITEMS_AT_ONCE):
             self._client.log_batch(entry.mlflow_id, params=some)
-        member = first_member(run, entry.history)
-        source = json.dumps({"corpus": member[2] if member else ""})
+        corpus = next((member[2] for member in members(self._store, run, entry.history)), "")
+        source = json.dumps({"corpus": corpus})
         use = self._entities.InputTag("mlflow.data.context", "training")
         datasets = [
             self._entities.DatasetInput(self._entities.Dataset(name, value[:36], "local", source), [use])
@@ -237,13 +301,11 @@ def _position(text: str) -> dict[int, int]:
         return {}
 
 
-def _scored(store: Store, run_id: str, history: History) -> dict[str, int]:
-    """When each evaluation was made, by the beginning of its eval_id."""
-    return {name[:8]: _ms(history.evaluated_t.get(name, 0.0)) for name, _ in sorted(evaluations(store, run_id))}
-
-
-def _parse_scored(text: str) -> dict[str, int]:
-    return {name: int(t) for name, _, t in (word.partition(":") for word in text.split()) if t.isdecimal()}
+def _scored(store: Store, run: TrackedRun, history: History) -> dict[str, str]:
+    """When each evaluation was made, by the beginning of its eval_id; * behind it: its scores have the plain names."""
+    own = own_evaluations(store, run.run_id, history.evaluated_t).values()
+    made = {name: _ms(history.evaluated_t.get(name, run.imported_t)) for name, _ in evaluations(store, run.run_id)}
+    return {name[:8]: f"{t}{'*' * (name in own)}" for name, t in sorted(made.items())}
 
 
 def _ms(t: float) -> int:

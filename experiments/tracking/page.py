@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from experiments.identity import digest
 from experiments.tracking.names import to_key
 from experiments.tracking.record import COST, NUM_PARAMS
-from experiments.tracking.rows import RowLine, write_rows
+from experiments.tracking.rows import SHARED, RowLine, write_rows
 
 if TYPE_CHECKING:
     from experiments.tracking.mlflow import Tracker
@@ -49,7 +49,7 @@ class Table:
     profile: str
     corpus: str
     title: str
-    runs: Sequence[tuple[int, str]]  # place of the row, identity
+    runs: Sequence[tuple[int, str, str]]  # place of the row, its key, identity: by row, then by seed
     lines: Sequence[RowLine]
     note: str  # Markdown
     files: Mapping[str, bytes]
@@ -111,12 +111,19 @@ def publish(tracker: "Tracker", table: Table) -> Published:
 
 
 def _numbered(client: Any, experiment: str, table: Table) -> list[str]:
-    """MLflow's ids of the table's runs; each gets its place, after its row's."""
+    """MLflow's ids of the table's runs; each gets its place, after its row's.
+
+    A row that shares a training has a run of its own for it (mlflow.py).
+    """
     order, ids = f"order.{table.study}", []
-    known = {run.data.tags.get("run_id"): run for run in _runs_of(client, experiment)}
-    for number, (row, run_id) in enumerate(table.runs):
-        if run_id in known:
-            place, run = f"{row:05d}.{number:05d}", known[run_id]
+    known: dict[tuple[str, str], Any] = {}
+    for run in _runs_of(client, experiment):
+        tags = run.data.tags
+        if (tags.get("profile"), tags.get("corpus")) == (table.profile, table.corpus):
+            known[tags.get("row", ""), tags.get("run_id") or tags.get(SHARED, "")] = run
+    for number, (row, key, run_id) in enumerate(table.runs):
+        if (key, run_id) in known:
+            place, run = f"{row:05d}.{number:05d}", known[key, run_id]
             ids.append(run.info.run_id)
             if run.data.tags.get(order) != place:
                 client.set_tag(run.info.run_id, order, place)

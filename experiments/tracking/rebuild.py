@@ -1,11 +1,14 @@
-"""All runs of a store, as MLflow should show them: from the queue, or else from their folders."""
+"""All runs of a store, as MLflow should show them: from the queue, or else from their folders; those that it lacks."""
 
+import sqlite3
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
 from experiments.errors import Damaged, DiskFull, UserError, explain_os_errors
 from experiments.events.event_log import Tail
+from experiments.jobs.coordinator.background import Background
 from experiments.jobs.coordinator.reporter import tracked_run
 from experiments.jobs.queue.job import Job, Member
 from experiments.jobs.queue.queue import Queue
@@ -14,9 +17,9 @@ from experiments.records import TrackedRun
 from experiments.store.description import description_of
 from experiments.store.durable import folder_beside, remove_folder
 from experiments.store.layout import Store
-from experiments.store.results import TrainingResult
+from experiments.store.results import FILE, TrainingResult
 from experiments.tracking.mlflow import Tracker
-from experiments.tracking.record import imported, recorded_members
+from experiments.tracking.record import RECORD, content, finished_run, imported
 
 
 def rebuild(store: Store, runs: Iterable[TrackedRun]) -> list[str]:
@@ -46,6 +49,40 @@ def rebuild(store: Store, runs: Iterable[TrackedRun]) -> list[str]:
         remove_folder(store.artifacts)
         files.rename(store.artifacts)
     return problems
+
+
+def lacking(store: Store) -> list[str]:
+    """The finished runs that MLflow does not show as they are: an import or a coordinator was killed before it wrote.
+
+    Reads the database itself, so that `status` need not wait for MLflow's import. What the user deleted on MLflow's
+    pages is not lacking.
+    """
+    with Queue(store.queue_db, create=False) as queue:
+        busy = {row.run_id for row in queue.status() if not row.state.ended}
+    finished = [r for r in store.run_ids() if r not in busy and (store.run_folder(r) / FILE).is_file()]
+    shown: set[tuple[str, str]] = set()
+    try:
+        if store.mlflow_db.is_file():
+            of = f"{store.mlflow_db.absolute().as_uri()}?mode=ro"
+            with closing(sqlite3.connect(of, uri=True, timeout=5)) as database:
+                query = "SELECT run.value, record.value FROM tags run JOIN tags record USING (run_uuid) "
+                shown = set(database.execute(query + "WHERE run.key = 'run_id' AND record.key = ?", [RECORD]))
+    except sqlite3.Error:  # locked or damaged: it says nothing
+        return []
+    missing = [run_id for run_id in finished if (run_id, content(store, run_id)) not in shown]
+    return [run_id for run_id in missing if _state(store, run_id, failed=False) is State.FINISHED]  # not damaged
+
+
+def write_lacking(store: Store) -> int:
+    """Write the finished runs that MLflow lacks; returns how many. The caller holds the coordinator's lock.
+
+    An error is logged, as while runs train: MLflow is a view, which the next call completes.
+    """
+    background = Background(lambda: Tracker(store))
+    for run_id in lacking(store):
+        background.track(finished_run(store, run_id))
+    background.close()
+    return len(background.synced())
 
 
 def tracked_runs(store: Store) -> Iterator[TrackedRun]:
@@ -81,7 +118,7 @@ def _begun(store: Store) -> Iterator[tuple[str, float]]:
 def _from_folder(store: Store, run_id: str) -> TrackedRun:
     """A run that is not in the queue, described by its folder; damaged parts are left out."""
     described = description_of(store, run_id, forgiving=True)
-    members = dict.fromkeys(Member(*member) for member in recorded_members(described))
+    members: dict[Member, None] = {}
     last: dict[str, Any] = {"kind": ""}
     for number in store.attempts(run_id):
         for event in Tail(store.attempt_folder(run_id, number)).read():
@@ -99,7 +136,7 @@ def _from_folder(store: Store, run_id: str) -> TrackedRun:
         members=tuple(members),
     )
     failed = last["kind"] == "failed"
-    found = tracked_run(job, _state(store, run_id, failed), last["message"] if failed else "")
+    found = tracked_run(job, _state(store, run_id, failed=failed), last["message"] if failed else "")
     return replace(found, **imported(_result(store, run_id)))
 
 
@@ -110,7 +147,7 @@ def _result(store: Store, run_id: str) -> TrainingResult:
         return TrainingResult()
 
 
-def _state(store: Store, run_id: str, failed: bool) -> State:
+def _state(store: Store, run_id: str, *, failed: bool) -> State:
     try:
         finished = store.result(run_id) is not None
     except UserError:

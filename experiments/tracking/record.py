@@ -5,20 +5,22 @@ Everything follows from the run's files, so a database filled while runs train e
 
 import math
 import re
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from hashlib import sha256
 from typing import Any
 
 from experiments.errors import UserError
 from experiments.events.history import History, Point
 from experiments.events.spent import Spent, spent
-from experiments.identity import members_in, trunk_in, without_runs
+from experiments.identity import digest, members_in, trunk_in, without_runs
 from experiments.records import Member, TrackedRun
-from experiments.store.description import config_of, description_of
+from experiments.store.description import CONFIG, ROWS, TableRow, config_of, description_of, rows_of
 from experiments.store.layout import Store
-from experiments.store.results import EvaluationResult, TrainingResult
+from experiments.store.results import FILE, EvaluationResult, TrainingResult
 
 TAG_LENGTH = 4000  # below MLflow's limit
+RECORD = "record"  # tag: digest of the records that MLflow shows whole
+PLACE = ("study", "profile", "corpus", "row", "group")  # tags: the parts of a Member
 NUM_PARAMS, TRAIN_WALL_S = "num_params", "train_wall_s"
 COST = "cost_"  # prefix of metrics on what a run or a table cost
 _COSTS: tuple[tuple[str, Callable[[Spent], float | None]], ...] = (
@@ -45,14 +47,9 @@ def finished_run(store: Store, run_id: str, members: Sequence[Member] = ()) -> T
         seed=int(config.get("seed", 1)),
         inputs=about.get("inputs") or {},
         num_params=result.num_params,
-        members=tuple(members) or recorded_members(about),
+        members=tuple(members),
         **imported(result),
     )
-
-
-def recorded_members(described: Mapping[str, Any]) -> tuple[Member, ...]:
-    """The tables for which a run was imported, from its config.json; others have them in their events."""
-    return tuple((*map(str, member),) for member in described.get("members", ()) if len(member) == 5)  # type: ignore[misc]
 
 
 def imported(result: TrainingResult) -> dict[str, Any]:
@@ -61,35 +58,41 @@ def imported(result: TrainingResult) -> dict[str, Any]:
     return {} if told is None else {"imported": f"{told.kind}: {told.source}", "imported_t": told.t or 0.0}
 
 
+def content(store: Store, run_id: str) -> str:
+    """A digest of a run's rows, result and scores, which say what MLflow shows once it has ended."""
+    home = store.run_folder(run_id)
+    records = [home / CONFIG, home / ROWS, home / FILE, *sorted(home.glob(f"evaluations/*/{FILE}"))]
+    return digest([sha256(path.read_bytes()).hexdigest() for path in records if path.is_file()])
+
+
 def config(store: Store, run: TrackedRun) -> Mapping[str, Any]:
     """The run's configuration as first queued; a later decoding with other settings does not change it."""
     return config_of(store, run.run_id, forgiving=True) or run.config
 
 
-def first_member(run: TrackedRun, history: History) -> Member | None:
-    """The table for which the run was started."""
+def members(store: Store, run: TrackedRun, history: History) -> list[Member]:
+    """The rows that show the run. It is named for the first: that for which it was queued."""
     begun = [tuple(member) for member in history.begun.get("members", ()) if len(member) == 5]
-    return next(iter([*begun, *run.members]), None)
+    return list(dict.fromkeys([*(row.member for row in rows_of(store, run.run_id)), *begun, *run.members]))
 
 
-def tags(run: TrackedRun, history: History) -> dict[str, str]:
-    """Tags: the tables that the run belongs to, and its code and host. `row.<study>`: its row in each study."""
+def tags(store: Store, run: TrackedRun, history: History) -> dict[str, str]:
+    """Tags: the tables that the run belongs to, and its code and host. `row.<study>`: its (first) row in each study."""
     revision = history.started.get("revision") or {}
-    first = first_member(run, history)
-    members = dict.fromkeys([first, *run.members] if first else run.members)
+    of = members(store, run, history)
     found = {
         "run_id": run.run_id,
         "task": run.task,
         "seed": str(run.seed),
-        "studies": ", ".join(dict.fromkeys(member[0] for member in members)),
+        "studies": ", ".join(dict.fromkeys(member[0] for member in of)),
         "commit": str(revision.get("commit") or "unknown"),
         "dirty": str(bool(revision.get("dirty"))).lower(),
         "code_digest": str(history.started.get("code_digest", "")),
         "host": str(history.started.get("host", "")),
     }
-    if first:
-        found |= dict(zip(("study", "profile", "corpus", "row", "group"), first, strict=True))
-    found |= {f"row.{member[0]}": member[3] for member in reversed(members)}
+    if of:
+        found |= dict(zip(PLACE, of[0], strict=True))
+    found |= {f"row.{member[0]}": member[3] for member in reversed(of)}
     found |= {f"input.{name}": digest for name, digest in without_runs(run.inputs).items()}
     if trunk := trunk_in(run.inputs):
         found |= {"trunk": trunk.run_id, "trunk_steps": str(trunk.step)}
@@ -102,12 +105,12 @@ def tags(run: TrackedRun, history: History) -> dict[str, str]:
     return {name: value[:TAG_LENGTH] for name, value in found.items()}
 
 
-def final_points(store: Store, run: TrackedRun, history: History) -> list[Point]:
+def final_points(store: Store, run: TrackedRun, history: History, row: TableRow | None = None) -> list[Point]:
     """num_params, the training time, the costs, and every score: `bleu` on dev, `bleu.test_2016` on another set.
 
-    The plain names always belong to the own decoding of the study that the run was first queued for. Another decoding
+    The plain names always belong to the own decoding of the row for which the run was first queued. Another decoding
     of a set (`--set evaluation.beam_size=10`) gets the beginning of its eval_id: `bleu.dev.1f2e3d4c`. Each point has
-    the time of its evaluation.
+    the time of its evaluation. row: only the scores of this row, without what the run has cost.
     """
     try:
         result = store.result(run.run_id) or TrainingResult()
@@ -120,9 +123,11 @@ def final_points(store: Store, run: TrackedRun, history: History) -> list[Point]
         (NUM_PARAMS, (run.num_params or result.num_params) if begun else None, begun, 0),
         (TRAIN_WALL_S, train_s, trained, step),
     ]
-    own = own_evaluations(store, run.run_id, history.evaluated_t)
+    own = row.evaluations if row else own_evaluations(store, run.run_id, history.evaluated_t)
     for eval_id, made in evaluations(store, run.run_id):
         name = made.set or ""
+        if row and own.get(name) != eval_id:
+            continue
         suffix = "" if name == "dev" else f".{name}"
         suffix = suffix if own.get(name) == eval_id else f".{name}.{eval_id[:8]}"
         for metric, value in made.metrics.items():
@@ -131,7 +136,7 @@ def final_points(store: Store, run: TrackedRun, history: History) -> list[Point]
             found.append((kept, value, history.evaluated_t.get(eval_id, trained), step))
     numbers = (point for point in found if isinstance(point[1], int | float) and not isinstance(point[1], bool))
     scores = [Point(name, float(value), t, step) for name, value, t, step in numbers]
-    return [*scores, *cost_points(store, run.run_id)]
+    return scores if row else [*scores, *cost_points(store, run.run_id)]
 
 
 def cost_points(store: Store, run_id: str) -> Iterator[Point]:
@@ -162,21 +167,14 @@ def _hours(one: Spent, *, gpu: bool) -> float | None:
     return one.device_s / 3600 if (one.kind == "cuda") is gpu else 0.0
 
 
-def own_evaluations(store: Store, run_id: str, evaluated_t: Mapping[str, float] | None = None) -> dict[str, str]:
-    """Set → eval_id of the evaluation with the plain names: the study's own, else the first one made.
+def own_evaluations(store: Store, run_id: str, evaluated_t: Mapping[str, float]) -> dict[str, str]:
+    """Set → eval_id of the evaluation with the plain names: the first row's own, else the first one made.
 
-    evaluated_t: as in History, which is read if None.
+    evaluated_t: as in History.
     """
-    found: dict[str, str] = {}
-    queued = description_of(store, run_id, forgiving=True).get("evaluations")
-    if isinstance(queued, dict):
-        found |= {str(name): str(eval_id) for name, eval_id in queued.items()}
+    found = {name: eval_id for row in rows_of(store, run_id)[:1] for name, eval_id in row.evaluations.items()}
     made = dict(evaluations(store, run_id))
-    if evaluated_t is None and any(one.set not in found for one in made.values()):
-        history = History(store, run_id)
-        deque(history.read(), maxlen=0)
-        evaluated_t = history.evaluated_t
-    for eval_id in sorted(made, key=lambda one: ((evaluated_t or {}).get(one, math.inf), one)):
+    for eval_id in sorted(made, key=lambda one: (evaluated_t.get(one, math.inf), one)):
         found.setdefault(made[eval_id].set or "", eval_id)
     return found
 

@@ -5,6 +5,8 @@ import io
 import json
 import sqlite3
 import statistics
+import subprocess
+import time
 import uuid
 from contextlib import closing
 from pathlib import Path
@@ -14,7 +16,7 @@ from mlflow import MlflowClient
 
 from experiments.store.layout import Store
 
-from .conftest import TINY, Cli
+from .conftest import TINY, Cli, command, environment
 
 OURS = """
 name = "mixed"
@@ -139,6 +141,47 @@ def test_mlflow_shows_them_marked_and_a_rebuilt_database_too(mixed: Path, cli: C
     cli("import", study, "--csv", mixed / "theirs.csv", "--store", store, "--replace")
     replaced = in_mlflow(store)
     assert len(replaced) == 3 and replaced["theirs · seed 3, imported"][2]["loss.test"] == 0.36
+
+
+def killed_before_mlflow(store: Path, *words: str | Path) -> None:
+    """An import that is killed when its runs are in place: MLflow's own import takes two more seconds."""
+    importing = subprocess.Popen(command("import", *words, "--store", store), env=environment())
+    while len(list(store.glob("runs/[0-9a-f]*/result.json"))) < 3:
+        assert importing.poll() is None
+        time.sleep(0.01)
+    importing.kill()
+    importing.wait()
+    assert not (store / "mlflow.db").exists()
+
+
+@pytest.mark.slow
+def test_an_import_that_is_killed_before_mlflow_is_completed(mixed: Path, cli: Cli) -> None:
+    """By the same command, or by `work`; `status` says that it is needed."""
+    words, store = (mixed / "mixed.toml", "--csv", mixed / "theirs.csv"), mixed / "runs"
+    killed_before_mlflow(store, *words)
+    said = f"3 finished runs are not in MLflow: `ablations work --store {store}` adds them"
+    assert said in cli("status", "--store", store).stdout
+    assert "0 runs of 1 row imported" in cli("import", *words, "--store", store).stdout
+    shown = in_mlflow(store)
+    assert sorted(shown) == [f"theirs · seed {seed}, imported" for seed in (1, 2, 3)]
+    assert "MLflow" not in cli("status", "--store", store).stdout
+
+    (mixed / "theirs.csv").write_text(LONG.replace("0.26", "0.36"), encoding="utf-8")
+    with closing(sqlite3.connect(store / "mlflow.db")) as db, closing(sqlite3.connect(mixed / "before.db")) as to:
+        db.backup(to)
+    cli("import", *words, "--store", store, "--replace")
+    with closing(sqlite3.connect(mixed / "before.db")) as db, closing(sqlite3.connect(store / "mlflow.db")) as to:
+        db.backup(to)  # as a kill leaves it
+    assert "finished run is not in MLflow" in cli("status", "--store", store).stdout
+    assert "0 runs of 1 row imported" in cli("import", *words, "--store", store).stdout
+    shown = in_mlflow(store)
+    assert len(shown) == 3 and shown["theirs · seed 3, imported"][2]["loss.test"] == 0.36
+
+    copy = mixed / "copy"
+    killed_before_mlflow(copy, store)
+    assert "3 runs added to MLflow, which lacked them" in cli("work", "--store", copy, "--devices", "cpu:1").stderr
+    assert in_mlflow(copy) == shown
+    assert "0 runs imported" in cli("import", store, "--store", copy).stdout
 
 
 def test_import_and_forget_speak_json(mixed: Path, cli: Cli) -> None:

@@ -1,5 +1,6 @@
-"""Which decoding has the plain names in MLflow, and that a rebuilt database equals the grown one."""
+"""Which scores have which names in MLflow, and that a rebuilt database equals the grown one."""
 
+import csv
 import shutil
 import sqlite3
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from experiments.store.layout import Store
 from tests.unit.experiments.test_tracking_whole import dump
 
-from .conftest import Cli
+from .conftest import TINY, Cli, as_json
 
 pytestmark = pytest.mark.slow
 OTHER = ("--set", "evaluation.beam_size=1", "--set", "evaluation.length_penalty=0.0")
@@ -41,8 +42,6 @@ def assert_rebuilt_equals_grown(cli: Cli, store: Path) -> None:
 
 
 def printed(cli: Cli, tiny: Path, store: Path, *options: str) -> Any:
-    from .conftest import as_json
-
     [row] = as_json(cli("report", tiny, "--rows", "untrained", "--store", store, "--json", *options))
     return row
 
@@ -73,3 +72,51 @@ def test_another_beam_goes_under_its_own_name(cli: Cli, tiny: Path, tmp_path: Pa
     assert {line for line in before if line[1] in plain} == {line for line in after if line[1] in plain}
     assert sum(line[1].startswith("bleu.dev.") for line in after) == 6
     assert_rebuilt_equals_grown(cli, store)
+
+
+KEYS = ("base", "avg", "greedy")
+ROWS = """
+[[variation]]
+key = "base"
+
+[[variation]]
+key = "avg"
+fixed = {training = {keep_checkpoints = 2}, evaluation = {checkpoint = "average:2"}}
+
+[[variation]]
+key = "greedy"
+set = {evaluation.beam_size = 1, evaluation.max_extra_length = 20}
+"""
+
+
+def named(store: Path) -> dict[str, float]:
+    """The scores on dev under the plain names, by study, row and metric."""
+    database = sqlite3.connect(store / "mlflow.db")
+    found = {}
+    for uuid, name in database.execute("SELECT run_uuid, name FROM runs WHERE lifecycle_stage = 'active'"):
+        metrics = dict(database.execute("SELECT key, value FROM latest_metrics WHERE run_uuid = ?", (uuid,)))
+        tags = dict(database.execute("SELECT key, value FROM tags WHERE run_uuid = ?", (uuid,)))
+        for metric in ("chrf", "perplexity") if metrics else ():
+            assert name == f"{tags['row']} · seed 1"
+            found[f"{tags['study']} {tags['row']} {metric}"] = metrics[metric]
+    return found
+
+
+def test_rows_that_share_a_training_are_found_by_name_with_their_own_scores(cli: Cli, tmp_path: Path) -> None:
+    """Also of a second study, all of whose runs are there; and where MLflow was lost."""
+    store, expected = tmp_path / "store", dict[str, float]()
+    for name in ("tiny", "second"):
+        study = tmp_path / f"{name}.toml"
+        text = TINY.partition("[[variation]]")[0].replace('"tiny"', f'"{name}"') + ROWS
+        study.write_text(text.replace("greedy", "quick") if name == "second" else text)
+        cli("run", study, "--store", store, "--devices", "cpu:1")
+        printed = cli("report", study, "--store", store, "--format", "tidy-csv").stdout
+        lines = [line for line in csv.DictReader(printed.splitlines()) if line["metric"] in ("chrf", "perplexity")]
+        expected |= {f"{name} {line['row']} {line['metric']}": float(line["value"]) for line in lines}
+        assert named(store) == pytest.approx(expected)
+    assert len({(expected[f"tiny {row} chrf"], expected[f"tiny {row} perplexity"]) for row in KEYS}) == 3
+    assert len(list(store.glob("runs/*"))) == 1
+    assert_rebuilt_equals_grown(cli, store)
+    (store / "mlflow.db").unlink()
+    assert "1 run added to MLflow" in cli("run", study, "--store", store).stderr
+    assert named(store) == pytest.approx(expected)

@@ -15,7 +15,7 @@ from typing import Any
 from experiments.events.history import History, Point
 from experiments.records import RUNNING, TrackedRun
 from experiments.store.layout import Store
-from experiments.tracking.record import curve_name, final_points, first_member
+from experiments.tracking.record import curve_name, final_points, members
 
 
 @dataclass
@@ -60,7 +60,7 @@ class TensorBoard:
         from tensorboard.summary import Writer
 
         begin = history.look()
-        study, _, _, row, _ = first_member(run, history) or ("", "", "", run.run_id, "")
+        study, _, _, row, _ = next(iter(members(self._store, run, history)), ("", "", "", run.run_id, ""))
         folder = self._folder / _name(study) / _name(row) / f"seed-{run.seed}-{run.run_id[:8]}"
         shutil.rmtree(folder, ignore_errors=True)
         return _Open(history, begin, Writer(str(folder)), folder)

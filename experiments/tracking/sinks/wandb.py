@@ -14,7 +14,7 @@ from experiments.config import flatten
 from experiments.events.history import History
 from experiments.records import RUNNING, TrackedRun
 from experiments.store.layout import Store
-from experiments.tracking.record import config, curve_name, final_points, first_member
+from experiments.tracking.record import config, curve_name, final_points, members
 
 STEP = "step"
 
@@ -32,7 +32,9 @@ class Wandb:
 
         history = History(self._store, run.run_id)
         points = list(history.read())
-        study, profile, corpus, row, group = first_member(run, history) or ("ablations", "", "", run.run_id, "")
+        study, profile, corpus, row, group = next(
+            iter(members(self._store, run, history)), ("ablations", "", "", run.run_id, "")
+        )
         for old in self._folder.glob(f"wandb/*-run-*-{run.run_id}"):
             shutil.rmtree(old)
         quiet = wandb.Settings(silent=True, console="off", disable_git=True, save_code=False, x_disable_stats=True)

@@ -3,6 +3,7 @@
 import os
 import stat
 import sys
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from experiments.jobs.engines.base import Launch
 from experiments.jobs.engines.cluster import ClusterEngine
 from experiments.jobs.engines.remote import LAUNCH, Keeper
 from experiments.jobs.queue.queue import Queue
+from experiments.store.description import TableRow, keep_row, rows_of
 from experiments.store.durable import whole_file, whole_folder
 from experiments.store.layout import Store
 from experiments.store.sealed import read_json, write_json
@@ -164,3 +166,19 @@ def test_a_child_of_a_name_that_is_an_option_is_nobodys(tmp_path, name, monkeypa
     monkeypatch.setattr(cluster, "_holds", lambda _: True)
     assert cluster.adopt({"engine": "none", "id": name, "folder": str(tmp_path)}) is None
     assert cluster.adopt({"engine": "none", "id": "4711_3", "folder": str(tmp_path)}) is not None
+
+
+def test_rows_of_a_run_are_kept_in_the_order_of_their_queueing(tmp_path):
+    store, run_id = Store.open(tmp_path / "store"), "a" * 16
+    first, second = (TableRow(("study", "demo", "builtin", key, "A"), {"dev": "1" * 16}) for key in ("base", "greedy"))
+    described = store.run_folder(run_id) / "config.json"
+    described.parent.mkdir(parents=True)
+    write_json(described, {"config": {}, "row": asdict(first)})
+    keep_row(store, run_id, first)
+    assert rows_of(store, run_id) == [first] and [path.name for path in described.parent.iterdir()] == ["config.json"]
+    keep_row(store, run_id, second)
+    moved = TableRow((*first.member[:4], "B"), {"test": "2" * 16}, {"evaluation.beam_size": 1})
+    keep_row(store, run_id, moved)
+    assert rows_of(store, run_id) == [replace(moved, evaluations={"dev": "1" * 16, "test": "2" * 16}), second]
+    (described.parent / "rows.json").write_text("{}")  # damaged
+    assert rows_of(store, run_id) == [first]

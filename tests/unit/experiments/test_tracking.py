@@ -18,6 +18,7 @@ import pytest
 from experiments.events.event_log import EventWriter
 from experiments.events.history import History
 from experiments.records import TrackedRun
+from experiments.store.description import TableRow, keep_row
 from experiments.store.layout import Store
 from experiments.store.sealed import write_json
 from experiments.tracking.database import ui_command
@@ -191,14 +192,14 @@ def test_not_a_number_and_many_metrics(home, tracker):
     assert set(found(tracker, 7).data.metrics) == {"train_loss"}
 
 
-@pytest.mark.parametrize("queued", [None, E1, E2], ids=["none", "first", "second"])
+@pytest.mark.parametrize("queued", [None, E1, E2], ids=["not recorded", "first", "second"])
 def test_the_plain_names_are_of_the_decoding_that_was_queued_first(tmp_path, queued):
     """Without a record of it, of the decoding that was made first."""
     store = Store.open(tmp_path / "store")
     attempt(store, 8, ())
     result(store, 8, (E2, "dev", {"bleu": 31.0}), (E1, "dev", {"bleu": 30.0}), (E3, "mscoco", {"bleu": 25.0}))
     if queued:
-        write_json(store.run_folder(f"{8:016x}") / "config.json", {"config": CONFIG, "evaluations": {"dev": queued}})
+        keep_row(store, f"{8:016x}", TableRow(("table3", "demo", "builtin", "A-h16", "A"), {"dev": queued}))
     history = History(store, f"{8:016x}")
     list(history.read())
     plain, other = (30.0, 31.0) if queued == E1 else (31.0, 30.0)

@@ -14,6 +14,7 @@ from experiments.errors import UserError
 from experiments.events.event_log import FILE, EventWriter
 from experiments.jobs.coordinator.background import Background
 from experiments.records import TrackedRun
+from experiments.store.description import TableRow, keep_row
 from experiments.store.layout import Store
 from experiments.store.sealed import write_json
 from experiments.tracking.database import make_database
@@ -71,6 +72,9 @@ def dump(store):
     """The content of MLflow by our run_id, without random values and times."""
     database = sqlite3.connect(store.mlflow_db)
     ids = dict(database.execute("SELECT run_uuid, value FROM tags WHERE key IN ('run_id', 'heading')"))
+    row = "SELECT value FROM tags r WHERE r.run_uuid = t.run_uuid AND r.key ="
+    shared = f"SELECT run_uuid, value || ({row} 'study') || ({row} 'row') FROM tags t WHERE key = 'training'"
+    ids |= dict(database.execute(shared))
     live = {uuid for (uuid,) in database.execute("SELECT run_uuid FROM runs WHERE lifecycle_stage='active'")}
     found = {}
     columns = "run_uuid, name, source_type, source_name, entry_point_name, user_id, status, start_time, end_time, "
@@ -113,6 +117,9 @@ def test_a_database_that_grew_equals_one_that_is_rebuilt(tmp_path):
         for steps in (range(1, 3), range(3, 6)):
             points(events, steps, lr=float("nan") if number == 2 else 0.5)
             sync(run(number, "RUNNING"))
+        keep_row(store, f"{number:016x}", TableRow(MEMBERS[0], {"dev": E1}))
+        if number == 4:  # a row of another study decodes the same weights otherwise
+            keep_row(store, f"{number:016x}", TableRow(MEMBERS[1], {"dev": E2}, {"evaluation.beam_size": 1}))
         sync(run(number, "KILLED" if number < 4 else "FAILED", error="" if number < 4 else "out of memory " * 999))
         events = begin(store, number, restarted=number == 3)
         points(events, range(4, 10), value=2.0, **(ODD if number == 1 else {}))
@@ -129,6 +136,7 @@ def test_a_database_that_grew_equals_one_that_is_rebuilt(tmp_path):
             record = store.evaluation_folder(f"{number:016x}", E1) / "result.json"
             write_json(record, {"set": "dev", "metrics": metrics})
             events.emit("evaluated", eval_id=E1, set="dev", metrics=metrics, renews=2)
+        keep_row(store, f"{number:016x}", TableRow((*MEMBERS[0][:3], "greedy", "A"), {"dev": E2}))
         sync(run(number, members=MEMBERS))
     trackers[0].sync(run(6))
     trackers[0].close()
@@ -142,7 +150,8 @@ def test_a_database_that_grew_equals_one_that_is_rebuilt(tmp_path):
     for table in grown:
         assert grown[table] - rebuilt[table] == set() == rebuilt[table] - grown[table], table
     assert {row[-2] for row in grown["metrics"] if row[1] == "train_loss" and row[0].endswith("2")} == set(range(1, 10))
-    assert sum(row[1] == "num_params" for row in grown["metrics"]) == 5
+    assert sum(row[1] == "num_params" for row in grown["metrics"]) == 5 + 5 + 1  # with the rows that share a training
+    assert {row[2] for row in grown["metrics"] if row[1] == "bleu" and row[0].endswith("greedy")} == {28.0}
     artifacts = {path.relative_to(store.artifacts).parts[2:] for path in store.artifacts.rglob("*.txt")}
     assert ("artifacts", "attempts", "0003", "log.txt") in artifacts
     assert not list(store.root.glob(".mlflow-*"))
