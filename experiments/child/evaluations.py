@@ -51,7 +51,10 @@ def evaluate_all(
     store = Store.open(context.store, create=False)
     stored = [] if weights == context.folder else [store.run_folder(context.run_id) / "evaluations"]
     failed: Exception | None = None
+    named: dict[str, EvaluationRequest] = {}
     for item in items:
+        named.setdefault(item.eval_id, item)  # sets of one content once, by the first name
+    for item in named.values():
         if context.should_stop():
             raise Preempted(None)
         made = _made_parts([context.folder / "evaluations", *stored])

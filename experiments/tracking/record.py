@@ -124,10 +124,12 @@ def final_points(store: Store, run: TrackedRun, history: History, row: TableRow 
         (TRAIN_WALL_S, train_s, trained, step),
     ]
     own = row.evaluations if row else own_evaluations(store, run.run_id, history.evaluated_t)
-    for eval_id, made in evaluations(store, run.run_id):
-        name = made.set or ""
-        if row and own.get(name) != eval_id:
-            continue
+    named = [
+        (name, eval_id, made)
+        for eval_id, made in evaluations(store, run.run_id)
+        for name in [name for name, one in own.items() if one == eval_id] or ([] if row else [made.set or ""])
+    ]
+    for name, eval_id, made in named:
         suffix = "" if name == "dev" else f".{name}"
         suffix = suffix if own.get(name) == eval_id else f".{name}.{eval_id[:8]}"
         for metric, value in made.metrics.items():

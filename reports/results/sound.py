@@ -63,7 +63,9 @@ def sound_evaluation(
         record = store.evaluation(run.run_id, planned.eval_id)
         if record is None:
             return None, ""
-        asked = {"set": planned.spec.set, "settings": dict(planned.spec.settings), "inputs": dict(planned.spec.inputs)}
+        asked: dict[str, object] = {"settings": dict(planned.spec.settings), "inputs": dict(planned.spec.inputs)}
+        if "set" not in planned.spec.inputs:  # else a set is its content, whatever its name is here and was there
+            asked = {"set": planned.spec.set, **asked}
         other = [name for name, value in asked.items() if getattr(record, name) not in (None, value)]
         if other:
             return None, f"{place}/result.json has other {' and '.join(other)} than the plan. {REDO}."

@@ -169,7 +169,8 @@ def _check_evaluation(
     if record is None or "metrics" not in record.model_fields_set:
         raise UserError(f"{where}: it has no scores of the evaluation {evaluation.eval_id}.")
     spec = evaluation.spec
-    for name, value in (("set", spec.set), ("settings", dict(spec.settings)), ("inputs", dict(spec.inputs))):
+    asked: dict[str, Any] = {"settings": dict(spec.settings), "inputs": dict(spec.inputs)}
+    for name, value in (asked if "set" in spec.inputs else {"set": spec.set, **asked}).items():  # as in sound.py
         _equal(where, name, value, record.content.get(name, value), "the evaluation recorded")
     settings = dict(flatten(run.config))
     for name in _OF_EVALUATIONS:

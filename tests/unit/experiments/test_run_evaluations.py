@@ -122,6 +122,20 @@ class Failing(OwnTask):
         raise self.error
 
 
+def test_sets_of_one_content_are_evaluated_once(tmp_path: Path) -> None:
+    class Scoring(Failing):
+        def evaluate(self, *_: Any) -> dict[str, Any]:
+            self.tried += 1
+            return {"metrics": {"loss": 1.0}}
+
+    store, task, events = Store.open(tmp_path / "store"), Scoring(ValueError()), EventWriter(tmp_path)
+    context = Context(store.root, "a" * 16, tmp_path, {}, DeviceSpec(), lambda *_, **__: None, lambda: False)
+    items = [EvaluationRequest("e" * 16, name, {}, {"set": "c" * 16}) for name in ("dev", "test")]
+    evaluate_all(items, None, task, tmp_path, context, events, {"evaluate": "2-0"})
+    assert task.tried == 1
+    assert [event["set"] for event in read_events(tmp_path) if event["kind"] == "evaluated"] == ["dev"]
+
+
 @pytest.mark.parametrize("error", [MemoryError("all taken"), OSError(28, "No space left on device")])
 def test_no_other_is_tried_where_it_could_only_fail_too(error: Exception, tmp_path: Path) -> None:
     store, task = Store.open(tmp_path / "store"), Failing(error)

@@ -209,6 +209,17 @@ def test_the_plain_names_are_of_the_decoding_that_was_queued_first(tmp_path, que
     }  # fmt: skip
 
 
+def test_sets_of_one_content_have_the_scores_under_both_names(tmp_path):
+    store = Store.open(tmp_path / "store")
+    attempt(store, 8, ())
+    result(store, 8, (E1, "dev", {"bleu": 30.0}))
+    keep_row(store, f"{8:016x}", TableRow(("table3", "demo", "builtin", "A-h16", "A"), {"dev": E1, "test": E1}))
+    history = History(store, f"{8:016x}")
+    list(history.read())
+    points = {point.name: point.value for point in final_points(store, run(8), history)}
+    assert (points["bleu"], points["bleu.test"]) == (30.0, 30.0)
+
+
 def test_the_story_of_a_run_needs_no_mlflow(home):
     attempt(home, 9, range(1, 4))
     attempt(home, 9, range(2, 6))

@@ -29,6 +29,16 @@ def test_frames_have_a_line_per_run_and_one_per_metric(bench):
     assert set(found.evaluations["run_id"]) == {"base#1"}
 
 
+def test_a_set_of_known_content_has_the_scores_that_were_made_under_another_name(bench):
+    """Its name is no part of its identity: dev copied as test, or a renamed file."""
+    inputs = {"set": "c" * 16}
+    bench.row("base", sets=("dev", "test"), inputs=inputs, scored={"set": "test_2016", "inputs": inputs})
+    bench.row("own", {"model.d_k": 8}, sets=("dev",), inputs={"other": "1"}, scored={"set": "test"})
+    base, own = collect(bench.plan(), bench.store)
+    assert base.measured("dev", "bleu") == base.measured("test", "bleu") == 25.0 and not any(base.harm.values())
+    assert own.measured("dev", "bleu") is None and "has other set than the plan" in own.harm["dev"]
+
+
 def test_frames_of_nothing_keep_their_columns(bench):
     bench.row("base", results=[None])
     found = frames(bench.plan(), bench.store)
