@@ -27,6 +27,7 @@ from experiments.tracking.page import Chart, Published, Table, publish, saved_vi
 from experiments.tracking.record import NUM_PARAMS, curve_name, finished_run
 from experiments.tracking.rows import RowLine
 from reports.render.formats import render
+from reports.render.markdown import escape
 from reports.results.table import Table as Printed
 from reports.table.settings import at, show
 
@@ -204,11 +205,13 @@ def _table(chosen: Selected, plan: Plan, table: Printed) -> Table:
     names = [_metric(column) for column in table.columns]
     charts = [Chart(f"{_metric(column)}.mean", column.header) for column in table.columns]
     places = [(place, row.key, outcome.run.run_id) for place, row in enumerate(table.rows) for outcome in row.outcomes]
+    where = {"profile": plan.profile, "corpus": member(plan, plan.runs[0]).corpus}
     return Table(
         study=plan.study.name,
         profile=plan.profile,
-        corpus=member(plan, plan.runs[0]).corpus,
-        title=table.title,
+        corpus=where["corpus"],
+        title=escape(table.title),
+        latest=", ".join(f"{what} {escape(name)}" for what, name in where.items() if name),
         runs=places,
         lines=list(_lines(table, curves)),
         note=render(table, "markdown"),

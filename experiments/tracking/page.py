@@ -48,7 +48,8 @@ class Table:
     study: str
     profile: str
     corpus: str
-    title: str
+    title: str  # Markdown
+    latest: str  # Markdown: its profile and corpus
     runs: Sequence[tuple[int, str, str]]  # place of the row, its key, identity: by row, then by seed
     lines: Sequence[RowLine]
     note: str  # Markdown
@@ -156,7 +157,7 @@ def _described(table: Table) -> str:
         "A run named like a row has its means over seeds (`….mean`), their standard deviation (`….sd`) and the change "
         "from base (`….change`; of the natural logarithm for perplexity). Runs named `row · seed` were trained. "
         "The parent run has the whole table as its description, and files for papers among its artifacts.",
-        f"Latest table: profile {table.profile}" + (f", corpus {table.corpus}." if table.corpus else "."),
+        f"Latest table: {table.latest}.",
     ]
     return "\n\n".join(parts)[:VIEW_LENGTH]
 

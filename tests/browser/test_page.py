@@ -12,7 +12,10 @@ from tests.system.conftest import TINY, Cli, as_json
 from .conftest import PHONE, SHOTS
 
 pytestmark = pytest.mark.browser
-HOSTILE = "</script></style></title><img src=http://127.0.0.1:9/x onerror=alert(1)><script>alert(2)</script>"
+HOSTILE = (
+    "</script></style></title><img src=http://127.0.0.1:9/x onerror=alert(1)><script>alert(2)</script>"
+    "![p](http://127.0.0.1:9/p)**"
+)
 
 
 @pytest.fixture(scope="module")

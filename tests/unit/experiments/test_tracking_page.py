@@ -16,7 +16,7 @@ CHARTS = [Chart("perplexity.mean", "PPL"), Chart("bleu.mean", "BLEU"), Chart("nu
 
 
 def state(lines=LINES, charts=CHARTS):
-    table = Table("s", "demo", "builtin", "T", [], lines, "", {}, charts, ["bleu.mean", "acc%"], {})
+    table = Table("s", "demo", "builtin", "T", "profile demo", [], lines, "", {}, charts, ["bleu.mean", "acc%"], {})
     text = _state(table, "tags.x = 'y'", "tags.`order.s`")
     assert text.startswith("deflate;")
     return json.loads(zlib.decompress(base64.b64decode(text.removeprefix("deflate;"))))
