@@ -59,8 +59,11 @@ def status(
     head = [_of_plan(table[1]), *_no_longer(*table)] if table else []
     if not watch:
         typer.echo("\n".join(_lines(opened, head, only)))
-        if not opened.coordinator() and (count := len(lacking(opened))):
-            typer.echo(not_in_mlflow(count, selectors.where))
+        try:
+            if not opened.coordinator() and (count := len(lacking(opened))):
+                typer.echo(not_in_mlflow(count, selectors.where))
+        except UserError as error:  # of MLflow's database
+            say(str(error))
         return
     with Live(console=Console(file=unguarded(sys.stdout)), auto_refresh=False) as live:
         while True:

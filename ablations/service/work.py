@@ -119,10 +119,15 @@ class WorkOptions:
 
 
 def complete_mlflow(store: Store, say: Callable[[str], None]) -> None:
-    """Write the finished runs that MLflow lacks; of many, name the command that is quicker. Not beside a coordinator,
-    which writes them itself.
+    """Write the finished runs that MLflow lacks; of many, name the command that is quicker.
+
+    Not beside a coordinator, which writes them itself; nor where one has just said why it could not.
     """
-    if store.coordinator() or not (runs := lacking(store)):
+    try:
+        if store.coordinator() or _untracked(store) or not (runs := lacking(store)):
+            return
+    except UserError as error:
+        say(str(error))
         return
     if len(runs) > MOST_AT_ONCE:
         say(not_in_mlflow(len(runs)))
@@ -148,15 +153,20 @@ def _all_train_apart(store: Store) -> bool:
 
 def track_ended(store: Store) -> None:
     """Write to MLflow the ends of runs that a killed coordinator left out, unless another one works on the store."""
-    with Queue(store.queue_db, create=False) as queue:
-        if not any(queue.untracked(state) for state in State if state.ended):
-            return
+    if not _untracked(store):
+        return
     tracker = Background(lambda: Tracker(store))
     with contextlib.suppress(UserError), store.coordinator_lock(), Ledger(store.queue_db) as ledger:
         reporter = Reporter(ledger, tracker, None)
         reporter.catch_up()
         tracker.close()
         reporter.note_tracked()
+
+
+def _untracked(store: Store) -> bool:
+    """Whether runs of the queue have ended without MLflow."""
+    with Queue(store.queue_db, create=False) as queue:
+        return any(queue.untracked(state) for state in State if state.ended)
 
 
 def sink_of(store: Store, name: str) -> Background:

@@ -1,5 +1,6 @@
 """All runs of a store, as MLflow should show them: from the queue, or else from their folders; those that it lacks."""
 
+import logging
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import closing
@@ -18,8 +19,11 @@ from experiments.store.description import description_of
 from experiments.store.durable import folder_beside, remove_folder
 from experiments.store.layout import Store
 from experiments.store.results import FILE, TrainingResult
+from experiments.tracking.database import explained
 from experiments.tracking.mlflow import Tracker
 from experiments.tracking.record import RECORD, content, finished_run, imported
+
+log = logging.getLogger(__name__)
 
 
 def rebuild(store: Store, runs: Iterable[TrackedRun]) -> list[str]:
@@ -55,20 +59,17 @@ def lacking(store: Store) -> list[str]:
     """The finished runs that MLflow does not show as they are: an import or a coordinator was killed before it wrote.
 
     Reads the database itself, so that `status` need not wait for MLflow's import. What the user deleted on MLflow's
-    pages is not lacking.
+    pages is not lacking. Raises UserError for a damaged or locked database.
     """
     with Queue(store.queue_db, create=False) as queue:
         busy = {row.run_id for row in queue.status() if not row.state.ended}
     finished = [r for r in store.run_ids() if r not in busy and (store.run_folder(r) / FILE).is_file()]
     shown: set[tuple[str, str]] = set()
-    try:
-        if store.mlflow_db.is_file():
-            of = f"{store.mlflow_db.absolute().as_uri()}?mode=ro"
-            with closing(sqlite3.connect(of, uri=True, timeout=5)) as database:
-                query = "SELECT run.value, record.value FROM tags run JOIN tags record USING (run_uuid) "
-                shown = set(database.execute(query + "WHERE run.key = 'run_id' AND record.key = ?", [RECORD]))
-    except sqlite3.Error:  # locked or damaged: it says nothing
-        return []
+    if store.mlflow_db.is_file():
+        of = f"{store.mlflow_db.absolute().as_uri()}?mode=ro"
+        with explained(store.mlflow_db), closing(sqlite3.connect(of, uri=True, timeout=5)) as database:
+            query = "SELECT run.value, record.value FROM tags run JOIN tags record USING (run_uuid) "
+            shown = set(database.execute(query + "WHERE run.key = 'run_id' AND record.key = ?", [RECORD]))
     missing = [run_id for run_id in finished if (run_id, content(store, run_id)) not in shown]
     return [run_id for run_id in missing if _state(store, run_id, failed=False) is State.FINISHED]  # not damaged
 
@@ -79,8 +80,11 @@ def write_lacking(store: Store) -> int:
     An error is logged, as while runs train: MLflow is a view, which the next call completes.
     """
     background = Background(lambda: Tracker(store))
-    for run_id in lacking(store):
-        background.track(finished_run(store, run_id))
+    try:
+        for run_id in lacking(store):
+            background.track(finished_run(store, run_id))
+    except UserError as error:
+        log.warning("%s", error)
     background.close()
     return len(background.synced())
 

@@ -77,9 +77,14 @@ def test_nothing_moves_while_somebody_works(folder: Path) -> None:
 
 
 @pytest.mark.process
-def test_run_writes_to_mlflow_what_a_killed_coordinator_could_not(folder: Path) -> None:
-    words = ("run", folder / "command.toml", "--seeds", "2")
-    assert not (folder / "untracked" / "mlflow.db").exists()
+def test_run_writes_to_mlflow_what_a_killed_coordinator_could_not(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    words, database = ("run", folder / "command.toml", "--seeds", "2"), folder / "untracked" / "mlflow.db"
+    database.mkdir()  # it cannot be opened, which is said once
+    call(folder / "untracked", *words)
+    assert [line[:27] for line in caplog.messages] == ["MLflow could not be written", "Runs not up to date in MLfl"]
+    database.rmdir()
     assert "all done, nothing to train" in call(folder / "untracked", *words).stderr
     assert tracked(folder / "untracked") == tracked(folder / "store")
 

@@ -19,7 +19,7 @@ from experiments.store.layout import Store
 from experiments.store.sealed import write_json
 from experiments.tracking.database import make_database
 from experiments.tracking.mlflow import POSITION, Tracker
-from experiments.tracking.rebuild import rebuild
+from experiments.tracking.rebuild import lacking, rebuild
 
 pytestmark = pytest.mark.slow  # importing MLflow and making its tables takes seconds
 
@@ -285,6 +285,9 @@ def test_a_damaged_database_is_one_line_keeps_no_run_from_ending_and_is_rebuilt(
     told, left = caplog.records
     assert said in told.getMessage() and "`ablations rebuild` " in told.getMessage()
     assert not told.exc_info and "\n" not in told.getMessage() and "Runs not up to date" in left.getMessage()
+    unreadable = said in ("not an SQLite file", "is damaged")
+    with pytest.raises(UserError, match=said) if unreadable else contextlib.nullcontext():
+        assert lacking(store) == [f"{1:016x}"]
     if store.mlflow_db.is_dir():
         with pytest.raises(UserError, match="a folder is where a file should be"):
             rebuild(store, [run(1)])
