@@ -1,9 +1,11 @@
 """`ablations log RUN`: a run's attempts, and the log of the last one."""
 
+import codecs
+import os
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import IO, Annotated, Any
 
 import typer
 
@@ -13,11 +15,10 @@ from ablations.service.queued_runs import chosen, label, labels
 from ablations.service.selected import Place
 from experiments.errors import UserError
 from experiments.events.event_log import Tail
-from experiments.jobs.attempts.attempt import LOG
 from experiments.jobs.queue.job import JobStatus
 from experiments.jobs.queue.queue import Queue
 from experiments.jobs.queue.states import State
-from experiments.store.layout import Store
+from experiments.store.layout import LOG, Store
 
 FOLLOW_S = 0.5
 RECENT = 10  # points of the curve that --follow begins with
@@ -108,14 +109,17 @@ def _print(store: Store, run_id: str, folder: Path, follow: bool) -> None:
     tail = Tail(folder)
     points = list(_points(tail))[-RECENT:] if follow else []
     try:
-        with (folder / LOG).open(encoding="utf-8", errors="replace") as file:
-            typer.echo(file.read(), nl=False)
+        with (folder / LOG).open("rb") as file:
+            _echo(file)
             while follow:
                 running = _runs(store, run_id)  # before reading: what it wrote last is read too
                 for line in [*points, *_points(tail)]:
                     typer.echo(line)
                 points = []
-                typer.echo(file.read(), nl=False)
+                if file.tell() > os.fstat(file.fileno()).st_size:  # its middle was left out
+                    typer.echo("… the log was shortened …")
+                    file.seek(0, os.SEEK_END)
+                _echo(file)
                 if not running:
                     return
                 time.sleep(FOLLOW_S)
@@ -123,6 +127,14 @@ def _print(store: Store, run_id: str, folder: Path, follow: bool) -> None:
         typer.echo("the log is empty so far")
     except OSError as error:
         typer.echo(f"it cannot be read: {error.strerror}")
+
+
+def _echo(file: IO[bytes]) -> None:
+    """Print what is left of a file, which may have gigabytes in one line."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    while data := file.read(1 << 16):
+        typer.echo(decoder.decode(data), nl=False)
+    typer.echo(decoder.decode(b"", final=True), nl=False)
 
 
 def _points(tail: Tail) -> Iterator[str]:

@@ -12,11 +12,11 @@ from experiments.store.adopted import FILE as ADOPTED
 from experiments.store.description import CONFIG, ROWS, keep_row, rows_of
 from experiments.store.durable import whole_folder, write_bytes
 from experiments.store.known_runs import COUNTED
-from experiments.store.layout import Store
+from experiments.store.layout import LOG, Store
 from experiments.store.results import FILE, TrainingResult
 
 # Files of an attempt that are exchanged; weights only on request; never checkpoints, optimizer state and specs.
-KEPT = ("events.jsonl", "log.txt", FILE, "uncommitted.diff")
+KEPT = ("events.jsonl", LOG, FILE, "uncommitted.diff")
 WEIGHTS = "final"
 
 

@@ -27,6 +27,7 @@ from experiments.store.sealed import write_json
 
 VERSION = 1
 MARKER = "store.json"
+LOG = "log.txt"  # in an attempt's folder
 _IDENTITY = re.compile(r"[0-9a-f]{16}")
 _ATTEMPT = re.compile(r"[0-9]{4,9}")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.store.durable import link
-from experiments.store.layout import Store
+from experiments.store.layout import LOG, Store
 from experiments.tracking.database import SCHEME, database_uri, explained
 from experiments.tracking.record import evaluations
 
@@ -65,7 +65,7 @@ def artifacts(store: Store, run_id: str) -> Iterator[tuple[Path, str]]:
     for path in sorted((store.run_folder(run_id) / "attention").glob("*")):
         yield path, f"attention/{path.name}"
     for number in store.attempts(run_id):
-        for name in ("log.txt", "uncommitted.diff"):
+        for name in (LOG, "uncommitted.diff"):
             yield store.attempt_folder(run_id, number) / name, f"attempts/{number:04d}/{name}"
 
 

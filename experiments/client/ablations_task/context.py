@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Iterable, Iterator, Mapping
 
 from .errors import Preempted, UserError
-from .plain import plain
+from .plain import SHOWN, plain, shown, text
 
 if TYPE_CHECKING:
     from .channel import Channel
@@ -82,21 +82,21 @@ class RunContext:
         """
         home, name = self.folder / "examples", f"{_set_name(set_)}.jsonl"
         home.mkdir(exist_ok=True)
-        lines = [json.dumps(plain(row), ensure_ascii=False) for row in rows]
+        lines = [json.dumps(plain(row, text), ensure_ascii=False) for row in rows]
         aside = home / f".{name}"
         aside.write_bytes("".join(f"{line}\n" for line in lines).encode())
         aside.replace(home / name)
 
     def facts(self, /, **facts: Any) -> None:
         """Record facts with the run; the table prints `num_params`."""
-        self._facts.update(plain(facts))
+        self._facts.update(plain(facts, text))
 
 
 def _number(name: str, value: Any) -> float:
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError):
-        raise UserError(f"log: {name} = {str(value)[:100]!r} is not a number.") from None
+        raise UserError(f"log: {name[:SHOWN]} = {shown(value)} is not a number.") from None
 
 
 def _step(what: str, value: Any) -> int:
@@ -105,7 +105,7 @@ def _step(what: str, value: Any) -> int:
     except (TypeError, ValueError, OverflowError):
         step = -1
     if not 0 <= step <= LAST_STEP:
-        raise UserError(f"{what}: the step {str(value)[:100]!r} is no integer from 0 to {LAST_STEP:,}.")
+        raise UserError(f"{what}: the step {shown(value)} is no integer from 0 to {LAST_STEP:,}.")
     return step
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from .errors import Diverged, OutOfMemory, Preempted, UserError
 
 HERE = Path(__file__).resolve().parent
+LONGEST_MESSAGE, LONGEST_TRACEBACK = 10_000, 100_000  # characters
 
 
 def failure(error: BaseException) -> dict[str, Any]:
@@ -25,10 +26,16 @@ def failure(error: BaseException) -> dict[str, Any]:
         "class": _class(error, str(shown)),
         "type": type(error).__name__,
         "is_value": isinstance(error, (ValueError, AssertionError)),
-        "message": str(shown),  # not that of the error, whose own function may fail
+        "message": _cut(str(shown), LONGEST_MESSAGE),  # not that of the error, whose own function may fail
         "place": place[0] if place else None,
-        "traceback": "".join(shown.format()),
+        "traceback": _cut("".join(shown.format()), LONGEST_TRACEBACK),
     }
+
+
+def _cut(text: str, longest: int) -> str:
+    """The begin and the end of a text that is too long for a message."""
+    left, half = len(text) - longest, longest // 2
+    return text if left <= 0 else f"{text[:half]}\n… {left:,} characters left out …\n{text[-half:]}"
 
 
 def _without_ours(shown: traceback.TracebackException | None, depth: int = 0) -> None:

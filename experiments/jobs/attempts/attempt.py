@@ -3,7 +3,6 @@
 import contextlib
 import os
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,12 +16,11 @@ from experiments.jobs.engines.base import Engine, Handle, Launch, child_environm
 from experiments.jobs.queue.job import Claimed, Job
 from experiments.processes.identity import identify
 from experiments.records import TRAINING
-from experiments.store.layout import Store
+from experiments.store.layout import LOG, Store
 from experiments.store.results import TrainingResult
 from experiments.store.spec import FILE, AttemptSpec, EvaluationRequest
 
-LOG = "log.txt"
-TAIL_LINES = 15
+TAIL_LINES, TAIL_BYTES = 15, 1 << 16
 
 
 @dataclass
@@ -198,8 +196,9 @@ def say_ended(live: RunningAttempt) -> None:
 def log_tail(store: Store, folder: Path) -> str:
     """The last lines of an attempt's log, with the log's path."""
     try:
-        with (folder / LOG).open(encoding="utf-8", errors="replace") as file:
-            lines = deque(file, TAIL_LINES)
+        with (folder / LOG).open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))  # a line may have gigabytes
+            lines = file.read().decode(errors="replace").splitlines(keepends=True)[-TAIL_LINES:]
     except FileNotFoundError:
         return ""
     text = "".join(lines)[-3000:].strip()

@@ -11,6 +11,7 @@ from experiments.errors import Damaged
 from experiments.store.durable import discard, fsync_tree, regular_files, remove_folder, whole_folder
 from experiments.store.sealed import check_file, describe_file, read_json, write_json
 from experiments.tasks.base import Context
+from experiments.tasks.own.returned import of_point
 
 FINAL, EXAMPLES, CHECKPOINTS = "final", "examples", "checkpoints"
 KEPT = 2  # checkpoints
@@ -30,6 +31,8 @@ class RunContext:
     def emit(self, message: Mapping[str, Any]) -> None:
         """Append what the trainer reported to the attempt's events."""
         fields = {name: value for name, value in message.items() if name != "event"}
+        if "metrics" in fields:
+            fields["metrics"] = of_point(fields["metrics"])
         self._context.emit(str(message["event"]), **fields)
 
     @contextlib.contextmanager

@@ -1,8 +1,8 @@
 """The process of a user's trainer: described and checked while planning, trained in a child.
 
 It runs experiments/client/ablations_task, alone of this program, under a keeper: nothing of it outlives this
-process. Messages are lines of JSON on its standard input and output; what the trainer prints goes to our standard
-error, which is a child's log.
+process. Messages are lines of JSON on its standard input and output; what the trainer prints is copied to our
+standard error, which is a child's log.
 """
 
 import contextlib
@@ -17,10 +17,12 @@ from typing import Any
 
 from experiments.errors import DiskFull, Diverged, OutOfMemory, Preempted, TrainerFailed, UserError
 from experiments.processes.keeper import Kept
+from experiments.store.layout import LOG
 from experiments.tasks.own.context import RunContext
 from experiments.tasks.own.interpreter import CLIENT, environment, first_lines, interpreter, refuse_silent
+from experiments.tasks.own.output import Log, copy
 
-STOP_EVERY_S = 0.2
+STOP_EVERY_S, READ_S = 0.2, 10.0  # the rest of what it printed is read so long, once it has ended
 _FRAMES = 12  # lines of a traceback in a message
 
 
@@ -30,6 +32,7 @@ class TrainerProcess:
     def __init__(self, task: str, folder: str, python: str) -> None:
         self.task, self._folder, self._python = task, folder, python
         self._kept: Kept | None = None
+        self._log = Log()
         self._turn = threading.RLock()
         self._checked: set[str] = set()
         self._versions: dict[tuple[str, ...], dict[str, str]] = {}
@@ -41,6 +44,7 @@ class TrainerProcess:
         with self._turn:
             if self._kept is not None:
                 self._kept.close()
+                self._copying.join(READ_S)
                 for stream in (self._kept.process.stdin, self._kept.process.stdout):
                     with contextlib.suppress(OSError):
                         stream.close() if stream else None
@@ -89,6 +93,7 @@ class TrainerProcess:
         with self._turn:
             if self._kept is None:
                 self._load()
+            self._log.limit(own.folder.with_name(LOG))
             try:
                 self._say({"do": "train", **request})
                 return self._serve(own, should_stop)
@@ -100,9 +105,12 @@ class TrainerProcess:
         folder = Path(self._folder) if self._folder else None
         path = interpreter(self._python, folder)
         self._kept = Kept(
-            [str(path), str(CLIENT)], env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            [str(path), str(CLIENT)], env=environment(),
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
-        self._buffer = b""
+        self._buffer = bytearray()
+        self._copying = threading.Thread(target=copy, args=(self._kept.process.stderr, self._log), daemon=True)
+        self._copying.start()
         try:
             if not self._greets(path):
                 refuse_silent(self._python, path, self._kept.process.poll())
@@ -182,13 +190,15 @@ class TrainerProcess:
     def _read(self) -> dict[str, Any] | None:
         """The next message; None if the process has ended."""
         assert self._kept is not None and self._kept.process.stdout is not None
-        while b"\n" not in self._buffer:
+        looked = 0
+        while (end := self._buffer.find(b"\n", looked)) < 0:
+            looked = len(self._buffer)
             more = os.read(self._kept.process.stdout.fileno(), 1 << 16)
             if not more:
                 return None
             self._buffer += more
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        message: dict[str, Any] = json.loads(line)
+        message: dict[str, Any] = json.loads(self._buffer[:end])
+        del self._buffer[: end + 1]
         return message
 
     def _died(self, *, request_to_stop: bool = False) -> Exception:

@@ -2,8 +2,10 @@
 
 import contextlib
 import json
+import os
 import sqlite3
 import threading
+import time
 
 import pytest
 from typer.testing import CliRunner
@@ -159,19 +161,23 @@ def test_log_shows_attempts_what_explains_them_and_the_last_log(store):
         call(store, "log", "table3")
 
 
-def test_log_follow_ends_when_the_run_does(store):
+def test_log_follow_ends_when_the_run_does(store, monkeypatch):
+    """Also of a log whose middle is left out meanwhile."""
+    monkeypatch.setattr("ablations.cli.log.FOLLOW_S", 0.02)
     (store.attempt_folder(make(0xB2, "").run_id, 1)).mkdir(parents=True)
     log = store.attempt_folder(make(0xB2, "").run_id, 1) / "log.txt"
-    log.write_text("begun\n")
+    log.write_text("begun\n" * 9)
 
     def end():
+        os.truncate(log, 6)
+        time.sleep(0.2)
         log.open("a").write("done\n")
         ledger = Ledger(store.queue_db)
         ledger.end(make(0xB2, "").run_id, 1, Ending(State.FINISHED, Outcome.FINISHED))
         ledger.close()
 
-    threading.Timer(0.5, end).start()
-    assert call(store, "log", "B-dk16", "--follow").endswith("begun\ndone\n")
+    threading.Timer(0.2, end).start()
+    assert call(store, "log", "B-dk16", "--follow").endswith("begun\n… the log was shortened …\ndone\n")
 
 
 @pytest.fixture

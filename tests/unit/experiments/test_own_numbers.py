@@ -7,13 +7,16 @@ from types import SimpleNamespace
 
 import pytest
 
+from experiments import errors
 from experiments.client.ablations_task import RunContext, UserError
 from experiments.config import DeviceSpec
 from experiments.events.event_log import EventWriter, Tail
 from experiments.events.kinds import LAST_STEP
-from experiments.tasks.base import Context
+from experiments.store.sealed import read_json
+from experiments.tasks.base import Context, EvaluationSpec
+from experiments.tasks.load import load_task
 from experiments.tasks.own.context import open_context
-from experiments.tasks.own.shell import read_metrics, run_command
+from experiments.tasks.own.shell import Ended, read_metrics, run_command
 
 RESERVED = ["t", "kind", "self", "format", "crc", "metrics", "path", "pid"]
 
@@ -62,7 +65,50 @@ def test_a_command_may_call_its_numbers_as_it_likes(context, tmp_path):
     assert read_metrics(ended, None, "the command") == {"accuracy": 93.5}
 
 
-@pytest.mark.parametrize("step", [-1, LAST_STEP + 1, "three", None, math.nan, math.inf])
+MANY = {f"m{number}": 1.0 for number in range(12_000)} | {"x" * 251: 1.0, "half \udc80": 2.0, "a": 3.0}
+FUNCTION = """
+import json
+from dataclasses import dataclass
+from ablations_task import column, task
+@dataclass
+class Settings:
+    n: int = 1
+@task(Settings, columns=[column("a")])
+def TASK(settings, context):
+    lines = [json.loads(line) for line in open(__file__.replace("many.py", "metrics"))]
+    for line in lines[:-1]:
+        context.log(**line)
+    return lines[-1]
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("kind", ["function", "command"])
+def test_a_trainer_may_report_any_number_of_metrics_with_any_name(context, tmp_path, kind):
+    """All are kept; a record has few enough, those of the table among them. Half a character is written in ASCII."""
+    lines = [{"step": 1, **MANY}, {"step": 2, "half \ud800": 2.0}, MANY]
+    (tmp_path / "metrics").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    (tmp_path / "many.py").write_text(FUNCTION)
+    task = load_task("many:TASK" if kind == "function" else "command", str(tmp_path))
+    settings = {"command": "cat metrics"} if kind == "command" else {"task": "many:TASK"}
+    task = task.with_settings(settings)
+    config = task.config_type.from_mapping(settings)
+    task.train(config, context)
+    [(_, first), second] = points(tmp_path)
+    assert len(first) == 1000 and second == (2, {"half \\ud800": 2.0})
+    assert read_json(tmp_path / "final" / "metrics.json")[""].keys() > {"x" * 251, "m11999", "half \\udc80"}
+    record = task.evaluate(config, EvaluationSpec("test", {"metrics": "a"}, {}), tmp_path, tmp_path, context)
+    assert len(record["metrics"]) == 10_000 and record["metrics"]["a"] == 3.0
+
+
+def test_a_file_of_metrics_that_no_trainer_means_is_refused(tmp_path):
+    with (tmp_path / "metrics.out").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(errors.UserError, match=r"1,099,511,627,776 bytes: at most 67,108,864"):
+        read_metrics(Ended(None, False), tmp_path / "metrics.out", "the command")
+
+
+@pytest.mark.parametrize("step", [-1, LAST_STEP + 1, pytest.param(10**5000, id="5,000 digits"), "three", math.nan])
 def test_a_step_that_is_none_is_refused_in_words(context, step):
     own = trainers(context)
     with pytest.raises(UserError, match="step"):
@@ -71,7 +117,7 @@ def test_a_step_that_is_none_is_refused_in_words(context, step):
         pass
 
 
-@pytest.mark.parametrize("value", ["no number", None, 10**400, [1.0]])
+@pytest.mark.parametrize("value", ["no number", None, 10**400, pytest.param(10**5000, id="5,000 digits"), [1.0]])
 def test_a_number_that_is_none_is_refused_in_words(context, value):
     with pytest.raises(UserError, match="loss"):
         trainers(context).log(1, loss=value)

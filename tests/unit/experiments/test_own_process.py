@@ -1,8 +1,12 @@
 """The process of a user's trainer: what it can import, which interpreter runs it, how it fails and ends."""
 
 import ast
+import contextlib
 import json
+import os
+import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +16,7 @@ from experiments.client.ablations_task.process import device_name
 from experiments.config import DeviceSpec
 from experiments.errors import OutOfMemory, Preempted, TrainerFailed, UserError
 from experiments.identity import run_identity
+from experiments.store.layout import LOG
 from experiments.store.sealed import read_json
 from experiments.tasks.base import Context
 from experiments.tasks.load import load_task
@@ -58,13 +63,20 @@ def fails_without_words(settings, context):
     raise type("Mute", (Exception,), {"__str__": lambda self: 1 / 0})
 
 def tidies(settings, context):
-    context.facts(mine=3, num_params=7, step="last", run_id=2, imported="from there")
+    context.facts(mine=3, file="half \\udc80", num_params=7, step="last", run_id=2, imported="from there")
+    context.examples("test", [{"file": "half \\udc80"}])
     shutil.rmtree(context.folder)
     return 2.5
 
-DOES = (fails, takes_all_memory, waits, fails_in_a_checkpoint, dies, fails_without_words, tidies)
+def shouts(settings, context):
+    for data in (b"begin\\n", *[b"x" * (1 << 20)] * 26, b"\\nthe end\\n"):
+        os.write(1, data)
+    raise ValueError("long " * (1_000_000 if settings else 1))
+
+DOES = (shouts, fails, takes_all_memory, waits, fails_in_a_checkpoint, dies, fails_without_words, tidies)
 DOES = {f.__name__: f for f in DOES}
 """
+SHOUTED = len("begin\n\nthe end\n") + (26 << 20)
 
 
 def loaded(folder: Path, text: str, name: str = "trainer", python: str = ""):
@@ -72,8 +84,8 @@ def loaded(folder: Path, text: str, name: str = "trainer", python: str = ""):
     return load_task(f"{name}:TASK", str(folder), python)
 
 
-def attempt(task, folder: Path, does: str, should_stop=lambda: False):
-    config = task.config_type.from_mapping({"does": does, "task": "trainer:TASK"})
+def attempt(task, folder: Path, does: str | None, should_stop=lambda: False):
+    config = task.config_type.from_mapping({"does": does, "task": "trainer:TASK"} if does else {})
     events: list[str] = []
     context = Context(
         store=folder, run_id="0" * 16, folder=folder, inputs={}, device=DeviceSpec(),
@@ -105,11 +117,49 @@ def test_errors_and_ends(tmp_path: Path) -> None:
     assert int((kept / "state").read_text()) == int(kept.name[5:])
 
 
+@contextlib.contextmanager
+def logged(folder: Path) -> Iterator[None]:
+    """This process's output goes to the log of an attempt, as a child's does."""
+    was = os.dup(1), os.dup(2)
+    with (folder / LOG).open("ab") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+    try:
+        yield
+    finally:
+        for number, former in enumerate(was, 1):
+            os.dup2(former, number)
+            os.close(former)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("kind", ["function", "command"])
+def test_of_a_long_log_the_begin_and_the_end_are_kept(tmp_path: Path, kind: str) -> None:
+    """Printed as one line. Of a function's failure too."""
+    if kind == "function":
+        _, train = attempt(loaded(tmp_path, HEAD + DOES + BODY), tmp_path, "shouts")
+    else:
+        code = f"import os, sys\n{DOES}\nDOES['shouts'](None, None)"
+        (tmp_path / "shout.py").write_text(code)
+        task = load_task("command", str(tmp_path)).with_settings({"command": f"{sys.executable} shout.py"})
+        _, train = attempt(task, tmp_path, None)
+    with pytest.raises(TrainerFailed) as failed, logged(tmp_path):
+        train()
+    assert len(str(failed.value)) < 20_000 and 100 < len(failed.value.traceback) < 110_000
+    text = (tmp_path / LOG).read_text()
+    begin, left_out, end = re.split(r"\n… ([\d,]+) bytes left out …\n", text)
+    assert begin.startswith("begin\nxxx") and "ValueError: long " in end and len(begin) + len(end) < 7 << 20
+    if kind == "function":
+        printed = end[: end.rindex("the end\n") + len("the end\n")]
+        assert len(begin) + len(printed) + int(left_out.replace(",", "")) == SHOUTED
+
+
 @pytest.mark.process
 def test_a_trainer_that_tidies_its_folder_and_calls_facts_like_ours_has_finished(tmp_path: Path) -> None:
     facts = attempt(loaded(tmp_path, HEAD + DOES + BODY), tmp_path, "tidies")[1]()
     assert read_json(tmp_path / "final" / "metrics.json") == {"": {"tidies": 2.5}}
     assert (facts["mine"], facts["num_params"], facts["step"]) == (3, 7, None)
+    assert facts["file"] == "half \\udc80"
     assert "imported" not in facts and "run_id" not in facts, "these are the record's own"
 
 

@@ -21,6 +21,7 @@ from experiments.tasks.load import load_task
 from experiments.tasks.own import settings as own_settings
 from experiments.tasks.own.context import open_context
 from experiments.tasks.own.function import column
+from experiments.tasks.own.output import Printed
 from experiments.tasks.own.placeholders import expanded, filled, refuse_quoted
 from experiments.tasks.own.returned import of_set
 from experiments.tasks.own.shell import Ended, read_metrics
@@ -199,7 +200,16 @@ def test_columns():
     ],
 )
 def test_metrics_in_what_was_printed(lines, expected):
-    assert read_metrics(Ended(lines, False), None, "c") == expected
+    assert read_metrics(ended(lines), None, "c") == expected
+
+
+def ended(lines):
+    """A command that printed these lines, of which some bytes were read at a time."""
+    printed = Printed(lambda point: None)
+    for byte in "\n".join(lines).encode():
+        printed.take(bytes([byte]))
+    printed.take(b"", final=True)
+    return Ended(printed.metrics, False)
 
 
 @pytest.mark.parametrize(
@@ -211,15 +221,15 @@ def test_metrics_in_what_was_printed(lines, expected):
 )
 def test_metrics_in_a_file(tmp_path, text, expected):
     (tmp_path / "m").write_text(text)
-    assert read_metrics(Ended(["{}"], False), tmp_path / "m", "c") == expected
+    assert read_metrics(ended(["{}"]), tmp_path / "m", "c") == expected
 
 
 @pytest.mark.parametrize("lines", [[], ["done"], ["1,2", "3,4"], ["a,b", "1"], ['{"step": 1, "loss": 2}']])
 def test_no_metrics_are_said(lines, tmp_path):
     with pytest.raises(UserError, match="no metrics"):
-        read_metrics(Ended(lines, False), None, "python train.py")
+        read_metrics(ended(lines), None, "python train.py")
     with pytest.raises(UserError, match="no metrics in the file"):
-        read_metrics(Ended(lines, False), tmp_path / "none", "python train.py")
+        read_metrics(ended(lines), tmp_path / "none", "python train.py")
 
 
 @pytest.mark.process
