@@ -168,12 +168,20 @@ def _same_settings(row: str, runs: Sequence[ForeignRun]) -> None:
             )
 
 
+def _seed(text: str) -> int | str:
+    """A number, so that 1, 01 and 1.0 are the same seed; else the text."""
+    if text.isdecimal() and len(text) < 100:
+        return int(text)
+    found = as_number(text)
+    return int(found) if found is not None and abs(found) < 1 << 53 and found.is_integer() else text
+
+
 def _seeds(row: str, runs: Sequence[ForeignRun], planned: Mapping[str, Sequence[int]] | None) -> list[int]:
     """The study's seeds of a row's runs: theirs where the study has these, else numbered in their order."""
-    theirs = [run.seed for run in runs]
+    theirs = [_seed(run.seed) for run in runs]
     if len(runs) > 1 and (len(set(theirs)) < len(runs) or "" in theirs):
-        same = next((s for s in theirs if theirs.count(s) > 1), "")
-        what = f"{theirs.count(same)} runs have the seed {same}" if same else "not every run has a seed"
+        same = next((s for s in theirs if s != "" and theirs.count(s) > 1), "")
+        what = f"{theirs.count(same)} runs have the seed {same}" if same != "" else "not every run has a seed"
         raise UserError(
             f"The row {row} has {number(len(runs), 'run')}, and {what} ({', '.join(run.where for run in runs[:4])}). "
             f"Name the column of the seed with --seed-by, or give other rows with --row-by. {NOTHING}"
@@ -189,9 +197,7 @@ def _seeds(row: str, runs: Sequence[ForeignRun], planned: Mapping[str, Sequence[
             f"The row {row} has {number(len(runs), 'run')} there and {number(len(ours), 'seed')} in the study: write "
             f"seeds = {len(runs)} in the row. {NOTHING}"
         )
-    if all(text.isdecimal() and int(text) in ours for text in theirs):
-        return [int(text) for text in theirs]
-    order = sorted(
-        range(len(runs)), key=lambda i: (not theirs[i].isdecimal(), int(theirs[i]) if theirs[i].isdecimal() else i)
-    )
+    if all(seed in ours for seed in theirs):
+        return [int(seed) for seed in theirs]
+    order = sorted(range(len(runs)), key=lambda i: (True, i) if isinstance(one := theirs[i], str) else (False, one))
     return [ours[order.index(i)] for i in range(len(runs))]

@@ -70,7 +70,7 @@ def _setting(name: str) -> str:
 def _value(given: Any) -> str:
     if isinstance(given, float) and not math.isfinite(given):
         raise UserError(f"A setting is {given}: choose others with --settings A,B. {NOTHING}")
-    return json.dumps(given, ensure_ascii=False)
+    return json.dumps(given, ensure_ascii=False).replace("\x7f", "\\u007f")  # TOML refuses this one, JSON does not
 
 
 def _text(words: str) -> str:

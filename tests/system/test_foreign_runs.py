@@ -197,6 +197,16 @@ def test_import_and_forget_speak_json(mixed: Path, cli: Cli) -> None:
     assert [run["how"] for run in other["runs"]] == ["taken"] * 3
 
 
+def test_numbers_are_those_that_stand_there(mixed: Path, cli: Cli) -> None:
+    """Seeds without end are numbered in their order; 2024_01 and what is too large for a number are text."""
+    rest = f"2024_01,{'9' * 400},\x7f\x07"
+    text = f"row,seed,metric,value,day,id,bell\ntheirs,{'7' * 5000},loss,0.3,{rest}\ntheirs,-2,loss,0.1,{rest}\n"
+    (mixed / "theirs.csv").write_text(text, encoding="utf-8")
+    cli("import", mixed / "new.toml", "--csv", mixed / "theirs.csv", "--store", mixed / "runs")
+    assert 'day = "2024_01"' in (mixed / "new.toml").read_text()
+    assert rows(cli, mixed / "new.toml", mixed / "runs")["theirs"]["n"] == 2
+
+
 def test_fewer_seeds_are_a_gap(mixed: Path, cli: Cli) -> None:
     (mixed / "theirs.csv").write_text("row,seed,metric,value\ntheirs,2,loss,0.2\n", encoding="utf-8")
     cli("import", mixed / "mixed.toml", "--csv", mixed / "theirs.csv", "--store", mixed / "runs")
@@ -210,6 +220,11 @@ def test_fewer_seeds_are_a_gap(mixed: Path, cli: Cli) -> None:
     ("text", "said"),
     [
         ("", "line 1"),
+        ("row,seed,metric,value\ntheirs,1,loss,1\ntheirs,01,loss,2\n", "2 runs have the seed 1"),
+        ("row,seed,metric,value\ntheirs,1,loss,1\ntheirs,1.0,loss,2\n", "2 runs have the seed 1"),
+        ("row,seed,metric,value\ntheirs,1,loss,1_5\n", "value = '1_5' is not a number"),
+        ("row,seed,metric,value\ntheirs,1,lo\0ss,1\n", "has a NUL"),
+        pytest.param(f"row,seed,loss,{','.join(map(str, range(10**5)))}\n", "has 100,003 columns", id="wide"),
         ("row,seed,metric,value\n", "no line below"),
         ("name,seed,metric,value\na,1,loss,2\n", "--row-by"),
         ("row,seed,metric,value\ntheirs,1,loss,2\ntheirs,2,loss,much\n", "line 3: value = 'much' is not a number"),

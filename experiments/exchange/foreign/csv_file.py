@@ -9,6 +9,7 @@ metric.
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from experiments.errors import UserError
 from experiments.exchange.foreign.runs import Foreign, ForeignRun, as_text, number, read_bytes, value
 
 LONG = ("metric", "value")
+MOST_COLUMNS = 5_000
 OWN = ("row", "seed", "set", "group", *LONG)
 
 
@@ -46,7 +48,11 @@ def table(text: str, where: str) -> tuple[list[str], list[tuple[int, dict[str, s
         lines = [(reader.line_num, cells) for cells in reader if any(cell.strip() for cell in cells)]
     except csv.Error as error:
         raise UserError(f"{where}, line {reader.line_num}: this is not CSV: {error}. Nothing was imported.") from None
-    twice = sorted({name for name in head if head.count(name) > 1})
+    if "\0" in text:
+        raise UserError(f"{where} has a NUL, so it is no text. Nothing was imported.")
+    if len(head) > MOST_COLUMNS:
+        raise UserError(f"{where} has {len(head):,} columns: at most {MOST_COLUMNS:,} are read. Nothing was imported.")
+    twice = sorted(name for name, count in Counter(head).items() if count > 1)
     if len(head) < 2 or "" in head or twice:
         what = f"the column {twice[0]!r} is there twice" if twice else "expected names of columns, separated by commas"
         raise UserError(f"{where}, line 1: {what}. Nothing was imported.")

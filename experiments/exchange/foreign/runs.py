@@ -58,8 +58,8 @@ def as_text(data: bytes, path: Path, option: str) -> str:
 
 
 def number(text: Any) -> float | None:
-    """A finite or infinite number or NaN; None for anything else."""
-    if isinstance(text, bool):
+    """A finite or infinite number or NaN; None for anything else, also for Python's 1_000, a name elsewhere."""
+    if isinstance(text, bool) or (isinstance(text, str) and "_" in text):
         return None
     try:
         return float(text)
@@ -68,17 +68,19 @@ def number(text: Any) -> float | None:
 
 
 def value(text: Any) -> Any:
-    """A setting's value from text: a whole number, a finite number, true or false, else the text itself."""
+    """A setting's value from text: a whole number of 64 bits, a finite number, true or false, else the text itself."""
     if not isinstance(text, str):
         return text
     words = {"true": True, "false": False}
     if text.strip().lower() in words:
         return words[text.strip().lower()]
-    for kind in (int, float):
+    for kind in (int, float) if "_" not in text else ():
         try:
             found = kind(text)
         except ValueError:
             continue
+        if isinstance(found, int) and found.bit_length() > 63:
+            return text
         if math.isfinite(found):
             return found
     return text
