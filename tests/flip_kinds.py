@@ -20,9 +20,11 @@ from experiments.store.layout import Store
 from experiments.store.sealed import read_json
 from experiments.tasks.base import Context
 from experiments.tasks.own.context import open_context
+from experiments.tracking.mlflow import Tracker
+from experiments.tracking.rebuild import tracked_runs
 from experiments.training.checkpoints import checkpoint, retention
 from experiments.tuning import Range, Search, Space
-from tests.flips import Kind, Printing, Said, printed
+from tests.flips import Gap, Kind, Printing, Said
 
 
 def all_kinds(study: Path, root: Path, folder: Path) -> Iterator[Kind]:
@@ -30,8 +32,12 @@ def all_kinds(study: Path, root: Path, folder: Path) -> Iterator[Kind]:
     store, table = Store.open(root, create=False), Printing(study, root)
     yield Kind("store.json", root / "store.json", table)
     yield Kind("fingerprints", root / "corpora" / "fingerprints.json", lambda: _read_anew(table))
-    yield Kind("bundle", study.with_suffix(".tar.gz"), lambda: printed(study.with_suffix(".tar.gz"), root))
+    yield Kind("last selection", root / "last-selection.json", table)
+    for name, suffix in (("bundle", ".tar.gz"), ("crate", ".zip")):
+        yield Kind(name, study.with_suffix(suffix), Printing(study.with_suffix(suffix), root))
+    yield Kind("MLflow's database", store.mlflow_db, lambda: _tracked(store))
     yield from results(root, table)
+    yield Kind("events, the table", min(root.glob("runs/*/attempts/*/events.jsonl")), table)
     yield from checkpoints(root)
     yield from corpus(root)
     yield from queue(store, table)
@@ -48,7 +54,8 @@ def results(root: Path, table: Callable[[], Any]) -> Iterator[Kind]:
         yield Kind(f"evaluation {path.name}", path, table)
     for path in (home / "config.json", attempt / "spec.json"):
         yield Kind(path.name, path, partial(read_json, path))
-    yield Kind("events", attempt / "events.jsonl", lambda: _events(attempt))
+        yield Kind(f"{path.name}, the table", path, table)
+    yield Kind("events", attempt / "events.jsonl", partial(_events, attempt, _lines(attempt)))
 
 
 def checkpoints(root: Path) -> Iterator[Kind]:
@@ -90,12 +97,35 @@ def others(store: Store, folder: Path) -> Iterator[Kind]:
         yield Kind(f"a trainer's checkpoint {path.name}", path, lambda: _own(folder))
 
 
-def _events(attempt: Path) -> list[dict[str, Any]]:
+def _lines(attempt: Path) -> list[dict[str, Any]]:
     tail = Tail(attempt)
     found = list(tail.read())
     if tail.damaged:
         raise Said
     return found
+
+
+def _events(attempt: Path, whole: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    found = _lines(attempt)
+    if found == whole[: len(found)] != whole:
+        raise Gap
+    return found
+
+
+def _tracked(store: Store) -> str:
+    """Every run is brought up to date. No number is read: MLflow is a view, which `rebuild` never reads."""
+    for suffix in ("-wal", "-shm", "-journal"):
+        store.mlflow_db.with_name(store.mlflow_db.name + suffix).unlink(missing_ok=True)
+    tracker = None
+    try:
+        tracker = Tracker(store)
+        for run in tracked_runs(store):
+            tracker.sync(run)
+            tracker.hide("f" * 16)
+        return "all runs"
+    finally:
+        if tracker is not None:  # MLflow keeps a connection for each address
+            tracker.close()
 
 
 def _weights(tensors: Any) -> str:
@@ -111,13 +141,15 @@ def _resumed(attempt: Path) -> Any:
     )
     if skipped:
         raise Said
-    assert found is not None
+    if found is None:
+        raise Gap
     return found.step, dict(found.meta), _weights(found.weights()), _weights(found.optimizer())
 
 
 def _best(attempt: Path) -> Any:
     found = retention.best(attempt)
-    assert found is not None
+    if found is None:
+        raise Gap
     return retention.step_of(found), _weights(checkpoint.load_weights(found))
 
 

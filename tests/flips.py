@@ -1,7 +1,8 @@
-"""Flip single bits of a store's files, one at a time: no reader may take a changed file for the written one.
+"""Harm a store's files, one at a time: no reader may take a changed file for the written one.
 
-A flip is *refused* (one paragraph), *harmless* (the same is read or printed) or *said* (a gap in the table with its
-reason, a checkpoint skipped by name). Anything else is silent, and fails: `python -m tests.chaos flips`.
+Every file has single bits flipped, is cut, emptied, overwritten, removed and replaced by a folder. What then is read is
+*refused* (one paragraph), *harmless* (the same is read or printed) or *said* (a gap in the table with its reason, a
+checkpoint skipped by name). Anything else is silent or a traceback, and fails: `python -m tests.chaos flips`.
 """
 
 import hashlib
@@ -11,11 +12,14 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from typer.testing import CliRunner
+
+from ablations.cli.main import app
 from ablations.service.selected import Selectors, choose_table
 from ablations.service.tables import table_of
 from experiments.data.builtin.generate import generate
@@ -23,9 +27,12 @@ from experiments.data.corpora import files
 from experiments.errors import UserError
 from reports.render.formats import RENDERERS, render
 from reports.results.results import collect
+from reports.trust.bundles.archive import is_bundle
+from reports.trust.verify import lasting
 
 ALL_BITS = 2_000  # of a file with no more bits every one is flipped, of a larger one so many at random
 Read = Callable[[], Any]  # what is read of a store, comparable
+FOLDER = object()  # in the place of a file
 STUDY = """
 name = "flips"
 title = "A table of width 8"
@@ -49,6 +56,10 @@ class Said(Exception):  # noqa: N818 - how a flip ends
     """The result lacks something, and says so."""
 
 
+class Gap(Exception):  # noqa: N818
+    """The result lacks something, without a reason: right for a file that is gone, or cut between two entries."""
+
+
 @dataclass
 class Kind:
     """Files of one kind, and what reads them."""
@@ -58,47 +69,82 @@ class Kind:
     read: Read
     whole: Any = None
     ends: Counter[str] = field(default_factory=Counter)
-    silent: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
 
-    def flip(self, chance: random.Random, most: int) -> None:
-        """Flip bits of the file, read each time, and put it back."""
+    def harm(self, chance: random.Random, most: int) -> None:
+        """Harm the file in all ways, read each time, and put it back. `most`: bits to flip."""
         data = self.path.read_bytes()
-        bits = len(data) * 8
-        chosen = range(bits) if bits <= min(most, ALL_BITS) else [chance.randrange(bits) for _ in range(most)]
+        self._put(None)  # under its other names (hard links) the file stays as it is
+        self._put(data)
         self.whole = self.read()
         try:
-            for bit in chosen:
-                harmed = bytearray(data)
-                harmed[bit // 8] ^= 1 << bit % 8
-                self.path.write_bytes(harmed)
-                self.ends[self._end(bit)] += 1
+            for how, harmed in _harms(data, chance, most):
+                self._put(harmed)
+                self.ends[self._end(how)] += 1
         finally:
-            self.path.write_bytes(data)
+            self._put(data)
         assert self.read() == self.whole, f"{self.name}: reading it has changed something"
 
-    def _end(self, bit: int) -> str:
+    def _put(self, content: Any) -> None:
+        if self.path.is_dir():
+            self.path.rmdir()
+        if content is None or content is FOLDER:
+            self.path.unlink(missing_ok=True)
+            if content is FOLDER:
+                self.path.mkdir()
+        else:
+            self.path.write_bytes(content)
+
+    def _end(self, how: str) -> str:
+        found: Any = None
         try:
             found = self.read()
+            end = "harmless" if found == self.whole else "silent"
         except UserError as error:
-            assert "\n\n" not in str(error) and len(str(error)) > 20, f"{self.name}, bit {bit}: {error}"
+            assert "\n\n" not in str(error) and len(str(error)) > 20, f"{self.name}, {how}: {error}"
             return "refused"
         except Said:
             return "said"
-        if found == self.whole:
-            return "harmless"
-        self.silent.append(f"{self.name}, bit {bit} of {self.path}")
-        return "silent"
+        except Gap:
+            end = "silent" if how.startswith("bit ") else "said"
+        except Exception as error:
+            end = f"traceback: {error!r}"
+        if end == "silent" and how == "gone" and not found:
+            return "said"
+        if end not in ("harmless", "said"):
+            self.wrong.append(f"{self.name}, {how} of {self.path}: {end}")
+        return end.partition(":")[0]
+
+
+def _harms(data: bytes, chance: random.Random, most: int) -> Iterator[tuple[str, Any]]:
+    bits = len(data) * 8
+    for bit in range(bits) if bits <= min(most, ALL_BITS) else [chance.randrange(bits) for _ in range(most)]:
+        harmed = bytearray(data)
+        harmed[bit // 8] ^= 1 << bit % 8
+        yield f"bit {bit}", harmed
+    cut = chance.randrange(len(data))
+    yield from {
+        "all but the last byte": data[:-1],
+        f"{cut} bytes": data[:cut],
+        "the first half": data[: len(data) // 2],
+        "nothing": b"",
+        "zeros in place": bytes(len(data)),
+        "other bytes in place": chance.randbytes(len(data)),
+        "a folder in place": FOLDER,
+        "gone": None,
+    }.items()
 
 
 def flip_all(kinds: Iterable[Kind], seed: int, most: int = ALL_BITS) -> dict[str, Any]:
-    """Flip `most` bits of a file of each kind. Raises AssertionError if one is silent."""
-    chance, ends, silent = random.Random(seed), dict[str, dict[str, int]](), list[str]()
+    """Harm a file of each kind, flipping `most` bits. Raises AssertionError if a harm is silent or a traceback."""
+    chance, ends, wrong = random.Random(seed), dict[str, dict[str, int]](), list[str]()
     for kind in kinds:
-        kind.flip(chance, most)
+        kind.harm(chance, most)
         ends[kind.name] = dict(kind.ends)
-        silent += kind.silent
-    assert not silent, "\n".join(silent)
-    return {"kinds": ends, "flips": sum(sum(counts.values()) for counts in ends.values())}
+        wrong += kind.wrong
+    assert not wrong, "\n".join(wrong)
+    totals: Counter[str] = sum((Counter(counts) for counts in ends.values()), Counter())
+    return {"kinds": ends, "harms": totals.total(), **totals}
 
 
 def printed(study: Path | str, store: Path, seeds: int | None = None) -> dict[str, str]:
@@ -110,33 +156,112 @@ def printed(study: Path | str, store: Path, seeds: int | None = None) -> dict[st
 
 
 class Printing:
-    """Reads a printed table, once for each state of its records."""
+    """Reads a printed table, once for each state of its records.
 
-    def __init__(self, study: Path, store: Path, seeds: int | None = None) -> None:
-        self._study, self._store, self._seeds = study, store, seeds
+    verbs: also what `verify`, `explain` and `compare` say, of the table as it was before any harm.
+    """
+
+    def __init__(self, study: Path, store: Path, seeds: int | None = None, *, verbs: bool = True) -> None:
+        self._study, self._store, self._seeds, self._verbs = study, store, seeds, verbs
         self._known: dict[str, dict[str, str]] = {}
+        self._before = {name: store.parent / f"{study.name}-before.{name}" for name in ("csv", "json")}
+        for name, text in printed(study, store, seeds).items():
+            if name in self._before:
+                self._before[name].write_text(text.partition("warning: ")[0], encoding="utf-8")
         self._whole = self._found()
 
     def __call__(self) -> dict[str, str]:
-        """Raises Said if cells are missing with reasons and all other cells are unchanged."""
+        """Raises Said if cells are missing with reasons, Gap without, and all other cells are unchanged."""
         found = self._found()
         if found == self._whole:
             return found
         before, after = (_numbers(texts) for texts in (self._whole, found))
-        kept = before.keys() == after.keys() and all(new in (before[place], None) for place, new in after.items())
-        if kept and all("is left out: " in text for text in found.values()):
-            raise Said
+        kept = before.keys() == after.keys() and all(_is_kept(before[place], new) for place, new in after.items())
+        if kept and self._agree(found):
+            less = any(value is None is not before[place] for place, value in after.items())
+            why, where = ("is left out: ", RENDERERS) if less else (" known events)", ("markdown", "latex", "html"))
+            if all(why in found[name] for name in where):
+                raise Said
+            raise Gap
         return found
 
     def _found(self) -> dict[str, str]:
+        if is_bundle(self._study.name):
+            return self._print()
         chosen = choose_table(str(self._study), Selectors(seeds=self._seeds, store=self._store), print, used=False)
         plan = chosen.plan
         outcomes = collect(plan, chosen.store, chosen.columns)
         parts = [(o.run.run_id, o.run.state, o.record, o.harm, [s.record for s in o.scored.values()]) for o in outcomes]
-        key = hashlib.sha256(repr((parts, plan.notes)).encode()).hexdigest()
+        events = [
+            path.read_bytes() for path in sorted(self._store.glob("runs/*/attempts/*/events.jsonl")) if path.is_file()
+        ]
+        key = hashlib.sha256(repr((parts, events, plan.notes)).encode()).hexdigest()
         if key not in self._known:
-            self._known[key] = printed(self._study, self._store, self._seeds)
+            self._known[key] = self._print()
         return self._known[key]
+
+    def _print(self) -> dict[str, str]:
+        if not self._verbs:
+            return printed(self._study, self._store, self._seeds)
+        seeds = () if self._seeds is None else ("--seeds", str(self._seeds))
+        words: dict[str, tuple[str | Path, ...]] = {
+            "verify": ("verify", self._before["csv"], self._study, *seeds, "--json"),
+            **{f"explain {row}": ("explain", self._study, row, *seeds, "--json") for row in self._rows()},
+            "compare": ("compare", self._study, self._before["json"], *seeds, "--json"),
+        }
+        if is_bundle(self._study.name):
+            words["verify alone"] = ("verify", self._study, "--json")
+        return printed(self._study, self._store, self._seeds) | {
+            name: self._said(*given) for name, given in words.items()
+        }
+
+    def _rows(self) -> list[str]:
+        return [row["row"] for row in json.loads(self._before["json"].read_text(encoding="utf-8"))]
+
+    def _said(self, *words: str | Path) -> str:
+        """What a command prints and its exit code. Raises its error."""
+        done = CliRunner().invoke(app, [*map(str, words), "--store", str(self._store)])
+        if done.exception is not None and not isinstance(done.exception, SystemExit):
+            raise done.exception
+        return f"{done.exit_code} {done.stdout}"
+
+    def _agree(self, found: dict[str, str]) -> bool:
+        """Whether the other verbs tell of the gaps, and of nothing else."""
+        if not self._verbs:
+            return True
+        same = lasting(found["csv"], "csv") == lasting(self._whole["csv"], "csv")
+        verified = found["verify"].startswith("0 ") is same
+        compared = "0 []" if '"there"' not in found["compare"] else found["compare"].partition(" ")[2]
+        moved = any(cell["moved"] or cell["difference"] for cell in json.loads(compared))
+        told = [name for name in found if name.startswith("explain ")]
+        explained = all(_only_less(*(json.loads(texts[name][2:]) for texts in (self._whole, found))) for name in told)
+        return verified and explained and not moved
+
+
+def _only_less(before: Any, after: Any) -> bool:
+    """Whether an explanation is another one with facts left out; why they are, and how many are left, may be added."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        free = {
+            "lacking",
+            "n",
+            "median_of_those_there",
+            "state",
+            *(name for name, value in after.items() if value is None),
+        }
+        return all(name in free or (name in before and _only_less(before[name], after[name])) for name in after)
+    if isinstance(before, list) and isinstance(after, list) and len(before) > len(after):
+        return all(any(_only_less(one, other) for one in before) for other in after)
+    return after in (before, None, "", {}, []) or (
+        isinstance(before, list) and len(before) == len(after) and all(map(_only_less, before, after))
+    )
+
+
+def _is_kept(before: Any, after: Any) -> bool:
+    """Whether a value of a row is what it was, or None; a cost may be less if it says so."""
+    if isinstance(before, dict) and isinstance(after, dict) and "end_unknown" in before:
+        counted = all(before[name] == after[name] for name in ("runs", "attempts", "counted_in"))
+        return before == after or (counted and after["end_unknown"] > before["end_unknown"])
+    return after in (before, None)
 
 
 def _numbers(texts: dict[str, str]) -> dict[tuple[str, str], Any]:
@@ -156,6 +281,7 @@ def make_store(folder: Path) -> tuple[Path, Path]:
     time.sleep(files.RECENT_S)  # younger files are not remembered
     _command("run", study, "--store", store, "--devices", "cpu:2")
     _command("bundle", study, "--store", store, "--out", study.with_suffix(".tar.gz"))
+    _command("bundle", study, "--store", store, "--crate", "--out", study.with_suffix(".zip"))
     return study, store
 
 

@@ -25,7 +25,7 @@ class Spent(Facts):
 
     attempt: Attempt = 0
     wall_s: Amount = 0.0  # from the start of its process to its end
-    seen: bool = False  # whether its end is known, by itself or by the coordinator; if not, it is its last event
+    seen: bool = False  # whether its start and end are known; if not, wall_s is from its first to its last known event
     ended: Word = ""  # "finished", the class of its failure, "stopped", "killed"; "": running, or its end is not known
     t: Amount | None = None  # Unix time of its end
     kind: Word | None = None  # of its devices: "cpu", "cuda"
@@ -39,7 +39,12 @@ class Spent(Facts):
 def spent(store: Store, run_id: str) -> list[Spent]:
     """The attempts at a run that have begun, oldest first."""
     folders = {number: store.attempt_folder(run_id, number) for number in store.attempts(run_id)}
-    found = [one for number, folder in folders.items() if (one := _spent(number, folder)) is not None]
+    every = {number: _spent(number, folder) for number, folder in folders.items()}
+    silent = [number for number, one in every.items() if one is None and (folders[number] / SPEC).exists()]
+    record = _record(store, run_id) if silent else TrainingResult()
+    if record.attempt in silent:  # its events are lost
+        every[record.attempt] = Spent(attempt=record.attempt, wall_s=record.wall_s or 0.0, ended="finished")
+    found = [one for one in every.values() if one is not None]
     # after one whose end nobody saw, the next one shows that it had ended
     lost = {"ended": "killed"}
     found = [one if one.ended or one is found[-1] else one.model_copy(update=lost) for one in found]
@@ -49,16 +54,17 @@ def spent(store: Store, run_id: str) -> list[Spent]:
 
 
 def _spent(number: int, folder: Path) -> Spent | None:
-    first = next((event for event in islice(Tail(folder).read(), HEAD) if event["kind"] == "started"), None)
+    head = list(islice(Tail(folder).read(), HEAD))
+    first = next((event for event in head if event["kind"] == "started"), head[0] if head else None)
     last = last_event(folder)
     if first is None or last is None:
         return None
     used = last_event(folder, "cpu_s") or {} if last["kind"] == "ended" else last
-    wall_s = round(max(0.0, last["t"] - first["t"]) + first["after_s"], 3)
+    wall_s = round(max(0.0, last["t"] - first["t"]) + first.get("after_s", 0.0), 3)
     return Spent(
         attempt=number,
         wall_s=wall_s,
-        seen=last["kind"] in ENDS,
+        seen=first["kind"] == "started" and last["kind"] in ENDS,
         ended=_ended(last),
         t=last["t"],
         **_leased(first.get("device"), wall_s),
@@ -87,12 +93,17 @@ def _leased(device: Any, wall_s: float) -> dict[str, Any]:
 
 def _elsewhere(store: Store, run_id: str, numbers: Collection[int]) -> list[Spent]:
     """Attempts that only the record names, since they were made in the store that the run was imported from."""
-    try:
-        record = store.result(run_id) or TrainingResult()
-    except Damaged:
-        return []
+    record = _record(store, run_id)
     return [
         Spent(attempt=earlier.attempt, wall_s=earlier.seconds, seen=True, ended=earlier.ended or "killed")
         for earlier in record.earlier_attempts
         if earlier.attempt >= record.attempt or earlier.attempt not in numbers
     ]
+
+
+def _record(store: Store, run_id: str) -> TrainingResult:
+    """An empty one in place of a damaged one, which the table names."""
+    try:
+        return store.result(run_id) or TrainingResult()
+    except Damaged:
+        return TrainingResult()

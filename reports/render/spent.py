@@ -48,7 +48,7 @@ def _how(spent: TableSpent) -> Iterator[str]:
     every = spent.total
     until = "its end"
     if every.unseen:
-        until = f"its end, or to its last event for {number(every.unseen, 'attempt')} whose end nobody saw"
+        until = f"its end, or between the known events of {number(every.unseen, 'attempt')}"
     yield (
         "all attempts at these runs, those that failed, were stopped, killed or repeated too; wall time is from the "
         f"start of an attempt's process to {until}; device time is wall time × threads of processors, or × GPUs and "

@@ -19,7 +19,7 @@ class Amounts:
     runs: int = 0
     attempts: int = 0
     early: int = 0  # that failed, were stopped or killed
-    unseen: int = 0  # that run, or whose end nobody saw: counted until their last event
+    unseen: int = 0  # that run, or whose start or end is not known: counted between their known events
     wall_s: float = 0.0
     thread_s: float = 0.0  # leased: wall time × threads, of attempts on processors
     gpu_s: float = 0.0  # leased: wall time × GPUs × their share

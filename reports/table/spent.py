@@ -121,7 +121,11 @@ def _but(without: int, spent: Amounts, known: bool) -> str:
 def count(spent: Amounts) -> str:
     """ "12 runs in 14 attempts (2 ended early)"."""
     said = [f"{spent.early} ended early"] if spent.early else []
-    said += [f"{spent.unseen} counted until the last event"] if spent.unseen else []
+    said += (
+        [f"{spent.unseen} counted between {'its' if spent.unseen == 1 else 'their'} known events"]
+        if spent.unseen
+        else []
+    )
     of = f" ({', '.join(said)})" if said else ""
     return f"{number(spent.runs, 'run')} in {number(spent.attempts, 'attempt')}{of}"
 

@@ -112,7 +112,9 @@ class EncodedCorpus:
             )
         chosen = set_digest or there[0]
         folder = self.folder / "sets" / f"{name}-{chosen}"
-        facts = read_json(folder / "facts.json") or {"files": {}}
+        facts = read_json(folder / "facts.json")
+        if facts is None:
+            raise Damaged(f"{folder} is damaged: its facts.json is missing. {self._redo}")
         self._check(folder, facts.pop("files"))
         source, target = (_read_text(folder / f"{side}.txt") for side in SIDES)
         pairs = EncodedPairs(folder, self._dtypes)

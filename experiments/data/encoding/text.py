@@ -72,6 +72,8 @@ class EncodedText:
         """A prepared set and its facts. Raises UserError if it was not prepared, Damaged."""
         folder = self.folder / "sets" / f"{name}-{set_digest}"
         facts = read_json(folder / "facts.json")
+        if facts is None and folder.is_dir():
+            raise Damaged(f"{folder} is damaged: its facts.json is missing. {self._redo}")
         if facts is None:
             raise UserError(
                 f'The set "{name}" is not prepared in {self.folder}, or its files have changed since. '

@@ -74,7 +74,10 @@ def _newest(context: Context) -> Path | None:
     found = [path for folder in (context.folder, *context.earlier) for path in checkpoints(folder)]
     for path in sorted(found, key=lambda path: path.name, reverse=True):
         try:
-            for name, written in (read_json(_description(path)) or {})["files"].items():
+            described = read_json(_description(path))
+            if described is None:
+                raise Damaged(f"{_description(path).name}, which describes it, is missing")
+            for name, written in described["files"].items():
                 check_file(path / name, written)
         except Damaged as damage:
             context.emit("checkpoint_skipped", path="/".join(path.parts[-3:]), reason=str(damage))

@@ -267,6 +267,9 @@ def test_damage_is_noticed(folder: Path, tmp_path: Path) -> None:
     text.write_text(text.read_text().replace("e", "a", 1))
     with pytest.raises(Damaged, match=r"target\.txt is not what was written"):
         open_encoded(root, digest).set("dev")
+    (text.parent / "facts.json").unlink()
+    with pytest.raises(Damaged, match=r"facts\.json is missing"):
+        open_encoded(root, digest).set("dev")
     (root / digest / "tokenizer.model").write_bytes((root / digest / "tokenizer.model").read_bytes() + b"\x00")
     with pytest.raises(UserError, match="tokenizer"):
         _ = open_encoded(root, digest).tokenizers

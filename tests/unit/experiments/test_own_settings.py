@@ -374,13 +374,17 @@ def _context(folder, emitted, *earlier):
     )  # fmt: skip
 
 
-def test_a_damaged_checkpoint_of_a_users_trainer_is_skipped_and_named(tmp_path):
+@pytest.mark.parametrize("harmed", ["state.txt", ""], ids=["its state", "without its description"])
+def test_a_damaged_checkpoint_of_a_users_trainer_is_skipped_and_named(tmp_path, harmed):
     emitted = []
     own = open_context(_context(tmp_path, emitted), 1)
     for step in (1, 2):
         with own.checkpoint(step) as folder:
             (folder / "state.txt").write_text(f"state {step}")
-    (tmp_path / "checkpoints/step-00000002/state.txt").write_text("state 3")
+    if harmed:
+        (tmp_path / "checkpoints/step-00000002" / harmed).write_text("state 3")
+    else:
+        (tmp_path / "checkpoints/.step-00000002.json").unlink()
     (tmp_path / "next").mkdir()
     again = open_context(_context(tmp_path / "next", emitted, tmp_path), 1)
     assert (again.resume / "state.txt").read_text() == "state 1"

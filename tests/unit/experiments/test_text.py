@@ -129,6 +129,9 @@ def test_damage_is_noticed(tmp_path: Path) -> None:
         file.write(b"\x09")
     with pytest.raises(Damaged, match="pieces is not what was written"):
         _ = text.train
+    next(text.folder.glob("sets/dev-*/facts.json")).unlink()
+    with pytest.raises(Damaged, match=r"facts\.json is missing"):
+        text.only_set("dev")
 
 
 @pytest.mark.parametrize("mix", [True, False])

@@ -73,6 +73,23 @@ def test_a_table_costs_what_the_events_of_its_attempts_say(small, kind):
 
 
 @pytest.mark.process
+@pytest.mark.parametrize("left", [None, b"", 1], ids=["gone", "empty", "without its start"])
+def test_an_attempt_whose_events_are_damaged_is_counted_as_far_as_it_is_known(small, tmp_path, left):
+    made = small["command"].copied(tmp_path / "copy")
+    whole, run_id = made.table().spent, made.rows()["base"].outcomes[0].run.run_id
+    events = Store(made.store).attempt_folder(run_id, 1) / FILE
+    lines = events.read_bytes().splitlines(keepends=True)
+    events.write_bytes(b"".join([lines[0][::-1], *lines[1:]]) if left == 1 else left or b"")
+    if left is None:
+        events.unlink()
+    table = made.table()
+    assert table.spent.total.attempts == whole.total.attempts == 2
+    assert 0 < table.spent.total.wall_s <= whole.total.wall_s
+    assert said(table, "Cost: 2 runs in 2 attempts (1 counted between its known events)")
+    assert "or between the known events of 1 attempt" in as_markdown(table)
+
+
+@pytest.mark.process
 def test_chosen_rows_alone_are_counted(small):
     whole, one = (small["own"].table(rows=rows).spent for rows in (None, "without"))
     assert whole is not None and one is not None
@@ -248,7 +265,7 @@ def test_the_hours_of_killed_stopped_and_failed_attempts_are_there(tmp_path):
     assert unseen is not None and (unseen.total.early, unseen.total.unseen) == (3, 1)
     last = json.loads(lines[-1])["t"] - json.loads(lines[-2])["t"]
     assert spent.total.wall_s - unseen.total.wall_s == pytest.approx(last, abs=0.01) and last > 0
-    assert "or to its last event for 1 attempt whose end nobody saw" in as_markdown(made.table())
+    assert "or between the known events of 1 attempt" in as_markdown(made.table())
     events.write_bytes(b"".join(lines))
 
     chosen = made.chosen(rows="base,killed,stopped")
