@@ -20,7 +20,10 @@ _NAME = re.compile(
     rf"\.?(?:mlflow|taking|probe|smoke)-{_RANDOM}|\..+\.{_RANDOM}\.partial"
     rf"|\..+\.(?:json|jsonl|toml|db|npy|txt|diff)\.{_RANDOM}"
 )
-_INSIDE = ("", "evaluations", "evaluations/*", "attempts", "attempts/*")
+_INSIDE = (
+    *("", "evaluations", "evaluations/*", "attempts", "attempts/*", "attempts/*/evaluations/*"),
+    *("attempts/*/checkpoints", "attempts/*/final"),  # of trainers; the names are not ones that they choose
+)
 
 
 def sweep(store: Store, running: Collection[str]) -> int:

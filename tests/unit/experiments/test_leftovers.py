@@ -23,7 +23,10 @@ from experiments.store.durable import folder_beside, whole_file, whole_folder
 
 root, run = map(Path, sys.argv[1:])
 homes = [(root, ".mlflow-"), (root, ".queue.db."), (root, ".probe-"), (run / "evaluations", ".taking-")]
-places = [root, root / "tuning", root / "corpora", run, run / "attempts" / "0001", run / "evaluations" / ("e" * 16)]
+attempt = run / "attempts" / "0001"
+places = [root, root / "tuning", root / "corpora", run, attempt, run / "evaluations" / ("e" * 16)]
+places += [attempt / "evaluations" / ("e" * 16), attempt / "final"]
+homes.append((attempt / "checkpoints", ".step-00000001.", ".partial"))
 begun = [folder_beside(*home) for home in homes] + [whole_file(place / "result.json") for place in places]
 begun += [whole_folder(place) for place in (run / "evaluations" / ("f" * 16), run / "attempts" / "0002")]
 begun.append(whole_folder(root / "runs" / ("c" * 16)))
@@ -38,7 +41,9 @@ def store(tmp_path: Path) -> Store:
     store = Store.open(tmp_path / "store")
     (store.root / "tuning").mkdir()
     for run_id in (RUN, OTHER):
-        store.new_attempt(run_id)
+        _, attempt = store.new_attempt(run_id)
+        for inside in ("checkpoints", "final", f"evaluations/{'e' * 16}"):
+            (attempt / inside).mkdir(parents=True)
         store.evaluation_folder(run_id, "e" * 16).mkdir(parents=True)
         write_json(store.run_folder(run_id) / "result.json", {"attempt": 1})
     return store
@@ -59,7 +64,7 @@ def leave(store: Store, run_id: str) -> set[Path]:
 def test_what_a_killed_process_left_is_swept_by_the_next_coordinator(store: Store) -> None:
     files = set(store.root.rglob("*"))
     left = leave(store, RUN)
-    assert len(left) >= 9
+    assert len(left) >= 12
     with store.coordinator_lock():
         assert sweep(store, running=()) == len(left)
     assert set(store.root.rglob("*")) == files | {store.root / locks.FILE}
