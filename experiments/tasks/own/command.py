@@ -27,9 +27,10 @@ from pydantic import ValidationError, create_model, model_validator
 from experiments.client.ablations_task.plain import by_set
 from experiments.config import GIVEN_ELSEWHERE, SettingRoles, TaskConfig, flatten, unstorable
 from experiments.errors import UserError, explain_os_errors
+from experiments.store.durable import whole_folder
 from experiments.store.sealed import write_json
 from experiments.tasks.base import Context
-from experiments.tasks.own.context import close_context, keep_metrics, open_context
+from experiments.tasks.own.context import FINAL, close_context, keep_metrics, open_context
 from experiments.tasks.own.function import OwnTask
 from experiments.tasks.own.placeholders import expanded, flags, names, refuse_quoted, word
 from experiments.tasks.own.shell import read_metrics, run_command
@@ -80,8 +81,8 @@ class CommandTask(OwnTask):
         """None: the command may use another Python or another language."""
 
     def train(self, config: Any, context: Context) -> dict[str, Any]:
+        _copy_earlier(context)
         own = open_context(context, config.seed)
-        _copy_earlier(context, own.folder)
         settings = {name: value for name, value in flatten(config) if name not in ("task", "command")}
         files = {"settings": own.folder / "settings.json", "metrics": own.folder / "metrics.out"}
         write_json(files["settings"], settings, sealed=False)
@@ -150,18 +151,22 @@ def _check(command: str, config_type: type[TaskConfig]) -> None:
                 )
 
 
-def _copy_earlier(context: Context, folder: Path) -> None:
+def _copy_earlier(context: Context) -> None:
     """Copy the folder of the last attempt, so that the command finds its checkpoints in the same place.
 
-    Links stay links; those to a place inside lead to its copy. Pipes, sockets and devices are not opened.
+    It is there whole or not at all: the next attempt copies this one. Links stay links; those to a place inside lead to
+    its copy. Pipes, sockets and devices are not opened.
     """
-    source = next((left for one in context.earlier if (left := one / folder.name).is_dir()), None)
+    source = next((left for one in context.earlier if (left := one / FINAL).is_dir()), None)
     if source is None:
         return
     home = os.path.realpath(source)
-    with explain_os_errors(f"copy the folder of the attempt before, {source}"):
+    with (
+        explain_os_errors(f"copy the folder of the attempt before, {source}"),
+        whole_folder(context.folder / FINAL) as new,
+    ):
         for place, folders, names in os.walk(source, onerror=_refuse):
-            here = folder / Path(place).relative_to(source)
+            here = new / Path(place).relative_to(source)
             here.mkdir(exist_ok=True)
             for path in (Path(place, name) for name in (*folders, *names)):
                 if path.is_symlink():

@@ -367,6 +367,9 @@ def test_a_command_knows_types_and_its_script(tmp_path):
     assert task.config_type.model_validate_json('{"n": 1.5}').n == 1.5
 
 
+RUN_COMMAND = "experiments.tasks.own.command.run_command"
+
+
 def _context(folder, emitted, *earlier):
     return Context(
         store=folder, run_id="0" * 16, folder=folder, inputs={}, device=DeviceSpec(), earlier=earlier,
@@ -389,3 +392,18 @@ def test_a_damaged_checkpoint_of_a_users_trainer_is_skipped_and_named(tmp_path, 
     again = open_context(_context(tmp_path / "next", emitted, tmp_path), 1)
     assert (again.resume / "state.txt").read_text() == "state 1"
     assert [fields["path"][-8:] for kind, fields in emitted if kind == "checkpoint_skipped"] == ["00000002"]
+
+
+def test_a_command_killed_while_its_old_files_are_copied_finds_all_of_them_at_the_next_attempt(tmp_path, monkeypatch):
+    first, second, third = (tmp_path / str(number) for number in (1, 2, 3))
+    for path in (first / "final/a", first / "final/b", second / "spec.json", third / "spec.json"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("state")
+    said = {"command": "train {folder}"}
+    task = load_task("command", str(tmp_path)).with_settings(said)
+    config = task.config_type.from_mapping(said)
+    for killed_in, folder, *earlier in (("shutil.copyfile", second, first), (RUN_COMMAND, third, second, first)):
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(killed_in, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            task.train(config, _context(folder, [], *earlier))
+    assert (third / "final/b").read_text() == "state"
