@@ -90,7 +90,8 @@ def _evaluate(
     made: Mapping[tuple[str, str], _Made],
 ) -> None:
     target = context.folder / "evaluations" / item.eval_id
-    target.mkdir(parents=True, exist_ok=True)
+    target.parent.mkdir(exist_ok=True)  # not its parents: a store that was moved is not begun again here
+    target.mkdir(exist_ok=True)
     spec = EvaluationSpec(item.set, item.settings, item.inputs)
     versions = task.versions()
     parts: dict[str, Part] = {}

@@ -94,13 +94,13 @@ def main(spec_path: Path, rank: int = 0, port: int = 0, *, alone: bool = False) 
         log.error("failed: %s", error)
         if error.signal:
             _end_by(error.signal)
-        return _say_failed(error, events, limit_gb)
+        return _say_failed(error, events, folder, limit_gb)
     except Diverged as error:  # its message says all; a user reads the log's end
         log.error("failed: %s", error)
-        return _say_failed(error, events, limit_gb)
+        return _say_failed(error, events, folder, limit_gb)
     except Exception as error:
         log.exception("failed")
-        return _say_failed(error, events, limit_gb)
+        return _say_failed(error, events, folder, limit_gb)
     return ChildExit.FINISHED
 
 
@@ -125,7 +125,11 @@ def cap_memory(device: DeviceSpec) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (share, hard))
 
 
-def _say_failed(error: Exception, events: EventWriter, limit_gb: float | None) -> int:
+def _say_failed(error: Exception, events: EventWriter, folder: Path, limit_gb: float | None) -> int:
+    if not folder.is_dir():  # its coordinator was killed and the store moved: the run itself did nothing wrong
+        log.warning("%s is gone: the store was moved or removed", folder)
+        events.emit("preempted", step=None)
+        return ChildExit.PREEMPTED
     cls, message = failure_class(error), str(error)
     if cls is FailureClass.OUT_OF_MEMORY and limit_gb is not None:
         message = f"{message.rstrip('.')}. The run may use {limit_gb:g} GB (--devices)."

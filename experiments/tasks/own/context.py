@@ -40,6 +40,7 @@ class RunContext:
         """A new folder for the state. Complete once the block ends; a kill inside the block leaves the former one."""
         home = self._context.folder / CHECKPOINTS
         path = home / f"step-{step:08d}"
+        home.mkdir(exist_ok=True)  # not its parents: a store that was moved is not begun again here
         with whole_folder(path, replace=True) as aside:
             yield aside
             write_json(_description(path), {"step": step, "files": _described(aside)})

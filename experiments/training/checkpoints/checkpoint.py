@@ -142,7 +142,7 @@ def newest(
 
 def link_checkpoints(found: Checkpoint, attempts: Sequence[Path], folder: Path) -> None:
     """Link earlier attempts' checkpoints up to `found` into `folder`: averages and the best may need them."""
-    (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+    (folder / "checkpoints").mkdir(exist_ok=True)
     for path in [found.path, *(p for a in attempts for p in all_of(a) if step_of(p) < found.step)]:
         target = folder / "checkpoints" / path.name
         if target.exists() or not same_training(path, found.meta):
@@ -176,6 +176,8 @@ def restore_model(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
 
 
 def _write(path: Path, files: Mapping[str, Mapping[str, Tensor]], meta: Mapping[str, Any]) -> None:
+    with explain_os_errors(f"save {path}"):
+        path.parent.mkdir(exist_ok=True)  # not its parents: a store that was moved is not begun again here
     with explain_os_errors(f"save {path}"), whole_folder(path, replace=True) as folder:
         described = {name: write_tensors(folder / name, tensors) for name, tensors in files.items()}
         write_json(folder / "meta.json", {"format": FORMAT, **meta, "files": described})

@@ -53,6 +53,26 @@ def TASK(settings, context):
 """
 
 
+MOVES_THE_STORE = """
+from pathlib import Path
+from dataclasses import dataclass
+from experiments.tasks.own.function import column, task
+
+@dataclass
+class Settings:
+    steps: int = 1
+
+@task(Settings, columns=[column("accuracy", "accuracy")])
+def TASK(settings, context):
+    store = Path(__file__).with_name("store")
+    store.rename(store.with_name("moved"))
+    if settings.steps:
+        with context.checkpoint(1) as folder:
+            (folder / "state").write_text("1")
+    return {"accuracy": 1.0}
+"""
+
+
 def _attempt(folder: Path, module: str, trainer: str) -> tuple[Path, list[dict[str, Any]]]:
     """An attempt at a run of that trainer: its folder with the spec, and its evaluations."""
     (folder / f"{module}.py").write_text(trainer)
@@ -105,6 +125,18 @@ def test_code_that_is_edited_while_it_trains_is_recorded_as_it_was_at_the_start(
     assert result and made
     recorded = [started["code_digest"], result["code_digest"], made["parts"]["evaluate"]["code_digest"]]
     assert recorded == [before] * 3
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+@pytest.mark.process
+def test_a_store_that_is_moved_meanwhile_stops_its_attempt_and_is_not_begun_again_at_its_old_place(
+    steps: int, tmp_path: Path
+) -> None:
+    trainer = MOVES_THE_STORE.replace("steps: int = 1", f"steps: int = {steps}")
+    folder, _ = _attempt(tmp_path, f"moves_{steps}", trainer)
+    assert run.main(folder / "spec.json") == ChildExit.PREEMPTED
+    [last] = read_events(tmp_path / "moved" / folder.relative_to(tmp_path / "store"))[-1:]
+    assert last["kind"] == "preempted" and not (tmp_path / "store").exists()
 
 
 class Failing(OwnTask):
