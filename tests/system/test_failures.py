@@ -12,6 +12,7 @@ from experiments.jobs.coordinator.notify import Notifier
 from experiments.jobs.devices import hardware, neighbours
 from experiments.jobs.devices.slots import Slot
 from experiments.jobs.queue.job import Member
+from experiments.jobs.queue.ledger import Ledger
 from experiments.jobs.queue.queue import Queue
 from experiments.jobs.queue.states import State
 from experiments.store.layout import Store
@@ -108,6 +109,17 @@ def test_a_full_disk_stops_the_work_and_fails_no_run(store, what):
     go(store)
     for number, steps in ((1, 6), (2, 400), (3, 6)):
         assert_whole(store, number, steps)
+
+
+def test_a_disk_that_was_full_for_the_queue_too_is_not_still_full_for_the_next_coordinator(store, monkeypatch):
+    def full(*_):
+        raise DiskFull("no space for the queue")
+
+    with monkeypatch.context() as patched, pytest.raises(DiskFull, match="for the queue"):
+        patched.setattr(Ledger, "end", full)
+        go(store, make(1, attempts={"1": {"at": 3, "do": "disk_full"}}))
+    go(store)
+    assert_whole(store, 1)
 
 
 def test_drain_finishes_what_runs_and_leaves_the_rest(store):

@@ -40,7 +40,8 @@ def main() -> None:
         except BaseException as error:
             answer = {"failed": failure(error)}
             if request["do"] == "train" and not isinstance(error, Preempted):
-                print(answer["failed"].get("traceback", ""), file=sys.stderr, flush=True)
+                with contextlib.suppress(OSError):  # the log's disk is full
+                    print(answer["failed"].get("traceback", ""), file=sys.stderr, flush=True)
         channel.say(answer)
 
 

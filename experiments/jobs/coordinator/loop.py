@@ -85,7 +85,9 @@ class Coordinator:
             raise
         self._show(now=True)
         if self._disk_full:
-            raise DiskFull(f"{self._disk_full} No new run was started; the same command continues once there is space.")
+            raise DiskFull(
+                f"{self._disk_full.rstrip('.')}. No new run was started; the same command continues once there is space."
+            )
 
     def _ask_for_more(self) -> None:
         summary = self._reporter.summary
@@ -207,6 +209,7 @@ class Coordinator:
                 self._finish(live, Exit(None))
             elif not self._engine.outlives:
                 self._watch.ask([live], "stop")
+        self._disk_full = ""  # what an ended attempt said then; there may be space now
         self._reporter.catch_up()
 
     def _leave_at_once(self) -> None:

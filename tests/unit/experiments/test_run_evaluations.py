@@ -1,6 +1,8 @@
 """The child's evaluations: a failed one does not stop the others."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +139,16 @@ def test_a_store_that_is_moved_meanwhile_stops_its_attempt_and_is_not_begun_agai
     assert run.main(folder / "spec.json") == ChildExit.PREEMPTED
     [last] = read_events(tmp_path / "moved" / folder.relative_to(tmp_path / "store"))[-1:]
     assert last["kind"] == "preempted" and not (tmp_path / "store").exists()
+
+
+@pytest.mark.process
+def test_a_trainer_whose_log_is_on_a_full_disk_fails_for_its_own_reason(tmp_path: Path) -> None:
+    trainer = MOVES_THE_STORE.replace("store = Path", "raise OSError(28, 'No space left on device')\n    store = Path")
+    folder, _ = _attempt(tmp_path, "logs_to_a_full_disk", trainer)
+    with Path("/dev/full").open("wb") as full:
+        child = [sys.executable, "-m", "experiments.child.run", "--alone", str(folder / "spec.json")]
+        done = subprocess.run(child, stdout=full, stderr=full, check=False)
+    assert (done.returncode, read_events(folder)[-1]["cls"]) == (ChildExit.DISK_FULL, "disk_full")
 
 
 class Failing(OwnTask):
