@@ -14,6 +14,7 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -296,16 +297,17 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=default)
     given = parser.parse_args()
     print(f"seed {given.seed}", file=sys.stderr)
-    with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
-        if given.what == "stub":
-            found = stub(Path(folder), given.runs, given.slots, given.kills, given.seed)
-        elif given.what == "table":
-            found = table(Path(folder), given.kills, given.seed)
-        elif given.what == "verbs":
-            found = verbs(Path(folder), given.kills, given.seed, given.only)
-        else:
-            study, store = make_store(Path(folder, "made"))
-            found = flip_all(all_kinds(study, store, Path(folder)), given.seed)
+    folder = Path(tempfile.mkdtemp(prefix="chaos-"))  # it stays if something is wrong
+    if given.what == "stub":
+        found = stub(folder, given.runs, given.slots, given.kills, given.seed)
+    elif given.what == "table":
+        found = table(folder, given.kills, given.seed)
+    elif given.what == "verbs":
+        found = verbs(folder, given.kills, given.seed, given.only)
+    else:
+        study, store = make_store(folder / "made")
+        found = flip_all(all_kinds(study, store, folder), given.seed)
+    shutil.rmtree(folder)
     print(json.dumps({"what": given.what, "seed": given.seed, **found}))
 
 

@@ -3,6 +3,8 @@
 Half of the moments are points in time, spread over the seconds in which the undisturbed command changed files. The
 others are changes: the command is killed before its n-th write, rename, removal or change of a database. Half of the
 kills take its child processes too. At random a command is killed twice, the store is moved, or a lock names a stranger.
+
+All commands run a copy of this checkout's code: a commit or an edit in the meantime would change the tables' notes.
 """
 
 import contextlib
@@ -29,6 +31,7 @@ from tests.small_tables import write_study
 from tests.system.conftest import environment
 from tests.system.warm_command import WarmCommands
 
+ROOT, PACKAGES = Path(__file__).parents[1], ("ablations", "experiments", "model", "reports", "tests")
 PATIENCE_S = 240.0
 TOKEN = "CHAOS_COPY"  # in the environment of every process of a copy
 # Counts the changes below a folder, and kills its process before one of them, or some seconds after the first.
@@ -260,7 +263,7 @@ class Copy:
 
     @property
     def _environment(self) -> dict[str, str]:
-        return environment() | {TOKEN: str(self.folder)}
+        return environment() | {TOKEN: str(self.folder), "PYTHONPATH": str(self.folder.with_name("code"))}
 
 
 def make(name: str, home: Path, warm: WarmCommands) -> Copy:
@@ -355,11 +358,14 @@ def verbs(home: Path, kills: int, seed: int, only: str = "") -> dict[str, Any]:
 
     Copies with a defect stay in `home`.
     """
-    warm, found = WarmCommands(environment()), dict[str, Any]()
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, home / "code" / package, ignore=shutil.ignore_patterns("__pycache__"))
+    warm, found = WarmCommands(environment() | {"PYTHONPATH": str(home / "code")}), dict[str, Any]()
     try:
-        for name in [only] if only else VERBS:
-            found[name] = attack(name, kills, random.Random(f"{seed} {name}"), home, warm)
-            print(json.dumps({name: found[name]}), file=sys.stderr, flush=True)
+        with contextlib.chdir(home / "code"):  # the first place where Python looks for modules
+            for name in [only] if only else VERBS:
+                found[name] = attack(name, kills, random.Random(f"{seed} {name}"), home, warm)
+                print(json.dumps({name: found[name]}), file=sys.stderr, flush=True)
     finally:
         warm.close()
     defects = [line for counts in found.values() for line in counts["defects"]]

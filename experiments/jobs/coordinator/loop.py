@@ -85,9 +85,8 @@ class Coordinator:
             raise
         self._show(now=True)
         if self._disk_full:
-            raise DiskFull(
-                f"{self._disk_full.rstrip('.')}. No new run was started; the same command continues once there is space."
-            )
+            said = self._disk_full.rstrip(".")
+            raise DiskFull(f"{said}. No new run was started; the same command continues once there is space.")
 
     def _ask_for_more(self) -> None:
         summary = self._reporter.summary
