@@ -60,7 +60,7 @@ def attach(store: Store, run_id: str, files: Mapping[Path, str]) -> bool:
 def artifacts(store: Store, run_id: str) -> Iterator[tuple[Path, str]]:
     """(file, name) of artifacts: outputs, attention maps, logs, uncommitted changes."""
     for eval_id, made in evaluations(store, run_id):
-        for path in sorted(store.evaluation_folder(run_id, eval_id).iterdir()):
+        for path in sorted(store.evaluation_folder(run_id, eval_id).glob("[!.]*")):  # no hidden ones, which a kill left
             yield path, f"evaluations/{made.set or 'set'}-{eval_id[:8]}/{path.name}"
     for path in sorted((store.run_folder(run_id) / "attention").glob("*")):
         yield path, f"attention/{path.name}"

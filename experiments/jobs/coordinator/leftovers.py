@@ -17,7 +17,7 @@ from experiments.store.layout import Store
 
 _RANDOM = "[0-9a-f]{16}"
 _NAME = re.compile(
-    rf"\.?(?:mlflow|taking|probe|smoke)-{_RANDOM}|\..+\.{_RANDOM}\.partial"
+    rf"\.?(?:mlflow|taking|probe|smoke)-{_RANDOM}|\..+\.{_RANDOM}\.partial|\.step-[0-9]+\.partial"
     rf"|\..+\.(?:json|jsonl|toml|db|npy|txt|diff)\.{_RANDOM}"
 )
 _INSIDE = (

@@ -14,6 +14,7 @@ from experiments.store import locks
 from experiments.store.durable import folder_beside, whole_file
 from experiments.store.layout import Store
 from experiments.store.sealed import write_json
+from experiments.tracking.artifacts import artifacts
 
 RUN, OTHER = "a" * 16, "b" * 16
 KILLED = """
@@ -27,6 +28,7 @@ attempt = run / "attempts" / "0001"
 places = [root, root / "tuning", root / "corpora", run, attempt, run / "evaluations" / ("e" * 16)]
 places += [attempt / "evaluations" / ("e" * 16), attempt / "final"]
 homes.append((attempt / "checkpoints", ".step-00000001.", ".partial"))
+(attempt / "checkpoints" / ".step-00000001.partial").mkdir()  # it was being discarded
 begun = [folder_beside(*home) for home in homes] + [whole_file(place / "result.json") for place in places]
 begun += [whole_folder(place) for place in (run / "evaluations" / ("f" * 16), run / "attempts" / "0002")]
 begun.append(whole_folder(root / "runs" / ("c" * 16)))
@@ -64,7 +66,7 @@ def leave(store: Store, run_id: str) -> set[Path]:
 def test_what_a_killed_process_left_is_swept_by_the_next_coordinator(store: Store) -> None:
     files = set(store.root.rglob("*"))
     left = leave(store, RUN)
-    assert len(left) >= 12
+    assert len(left) >= 13
     with store.coordinator_lock():
         assert sweep(store, running=()) == len(left)
     assert set(store.root.rglob("*")) == files | {store.root / locks.FILE}
@@ -97,3 +99,10 @@ def test_other_hidden_files_stay(store: Store, name: str) -> None:
     with store.coordinator_lock():
         assert sweep(store, running=()) == 0
     assert path.exists()
+
+
+def test_what_a_killed_process_left_is_no_artifact_of_mlflow(store: Store) -> None:
+    place = store.evaluation_folder(RUN, "e" * 16)
+    write_json(place / "result.json", {"eval_id": "e" * 16, "run_id": RUN, "set": "dev", "metrics": {"bleu": 1.0}})
+    (place / f".result.json.{'0' * 16}").touch()
+    assert [path.name for path, _ in artifacts(store, RUN) if path.parent == place] == ["result.json"]
