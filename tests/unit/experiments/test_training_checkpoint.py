@@ -142,6 +142,8 @@ def test_pruning_keeps_the_newest_the_regular_ones_and_the_best(tmp_path):
 
 def test_without_its_optimizer_a_checkpoint_still_ends_a_training_and_begins_none(tmp_path):
     old, new = tmp_path / "1", tmp_path / "2"
+    old.mkdir()
+    new.mkdir()
     for step in (100, 200):
         _save(old, step)
     checkpoint.link_checkpoints(_newest(old)[0], [old], new)
@@ -160,6 +162,8 @@ def test_without_its_optimizer_a_checkpoint_still_ends_a_training_and_begins_non
 
 def test_a_new_attempt_takes_over_what_the_old_one_kept(tmp_path):
     old, new = tmp_path / "1", tmp_path / "2"
+    old.mkdir()
+    new.mkdir()
     for step in (100, 200, 300):
         _save(old, step, dev_perplexity=step / 10)
     found, _ = _newest(new, old, last_step=250)
