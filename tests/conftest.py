@@ -15,8 +15,6 @@ from .clusters import ray_cluster, slurm
 
 __all__ = ["ray_cluster", "slurm"]
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # two workers share the processors; networks are of width 8
-hypothesis.settings.register_profile("any machine", deadline=None)  # 200 ms are too few where others work too
-hypothesis.settings.load_profile("any machine")
 UNIT = Path(__file__).parent / "unit"
 # hypothesis by itself looks at the clock, and a loaded machine is slow
 PATIENT = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
