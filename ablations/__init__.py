@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ablations.api.calls import load as load
+    from ablations.api.calls import plan as plan
     from ablations.api.calls import run as run
     from experiments.errors import UserError as UserError
 
-# `plan` is also the name of a package, which can be called (ablations/plan/__init__.py).
-_FROM = {"load": "ablations.api.calls", "run": "ablations.api.calls", "UserError": "experiments.errors"}
+_FROM = {**dict.fromkeys(("load", "plan", "run"), "ablations.api.calls"), "UserError": "experiments.errors"}
 __all__ = ["UserError", "load", "plan", "run"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "plan":
-        return import_module("ablations.plan")
     if name in _FROM:
         return getattr(import_module(_FROM[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from benchmarks.machine import keep_report, machine
 from model.config import ModelConfig
-from model.factory import build_model
+from model.network import build_model
 
 VOCABULARY, SENTENCES, LENGTH, LAYERS, DROPOUT = 1000, 32, 25, 2, 0.1
 STEPS, BEAM = 30, 4

@@ -2,7 +2,7 @@
 
     python -m benchmarks.attention [--device cpu] [--threads N] [--lengths 16,32,…] [--json] [--out FILE]
 
-Decides BEST_KERNEL in model/sublayers/attention.py for a device. A batch has 4,096 positions, or one
+Decides BEST_KERNEL in model/layers/attention.py for a device. A batch has 4,096 positions, or one
 sentence, as the trainer's micro-batches do. Kernels are timed in turn; the result is the median in milliseconds of one
 call and its backward pass, without attention dropout. With `--dropout` torch's fused kernels may fall back to others.
 """
@@ -22,7 +22,7 @@ from torch import Tensor
 from benchmarks.machine import keep_report, machine
 from experiments.config import DeviceSpec
 from experiments.device import Device
-from model.sublayers.attention import attend
+from model.layers.attention import attend
 
 # tiny, base, big, two rows of Table 3 (B): heads, d_k, d_v
 HEADS = ((4, 32, 32), (8, 64, 64), (16, 64, 64), (8, 32, 64), (8, 16, 64))

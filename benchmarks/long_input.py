@@ -63,10 +63,10 @@ def _measure(count: int) -> dict[str, Any]:
     from experiments.data.builtin.generate import generate
     from experiments.data.encoding.tokenizer import Tokenizer, train_tokenizer
     from experiments.device import Device
-    from experiments.evaluation.decode.beam import SearchSettings
-    from experiments.evaluation.trained.translator import WINDOWS, Translator
+    from experiments.evaluation.beam import SearchSettings
+    from experiments.evaluation.translator import WINDOWS, Translator
     from model.config import ModelConfig
-    from model.factory import build_model
+    from model.network import build_model
 
     lines = [source for source, _ in islice(generate("train", SEEN), SEEN)]
     torch.manual_seed(1)

@@ -34,7 +34,7 @@ from experiments.data.corpora.parallel import resolve
 from experiments.data.encoding.encoded import EncodedCorpus
 from experiments.data.encoding.pairs import SIDES, EncodedPairs, SideWriter, piece_dtype
 from experiments.data.encoding.prepare import prepare
-from experiments.processes.allocator import allocator
+from experiments.processes.processor import allocator
 from experiments.tasks.base import Context
 from experiments.tasks.load import load_task
 from model.config import ModelConfig
@@ -106,11 +106,10 @@ def train_steps(
 ) -> dict[str, Any]:
     """Train many steps on encoded pairs, as a run does."""
     from experiments.device import Device, seed_everything
-    from experiments.tasks.sequence.batches import Batches
-    from experiments.training.parallel.group import Group
-    from experiments.training.parallel.lanes import lanes_for
+    from experiments.tasks.train_network import Batches
+    from experiments.training.parallel import Group, lanes_for
     from experiments.training.trainer import train
-    from model.factory import build_model
+    from model.network import build_model
 
     config, spec = case.config(steps), DeviceSpec("cpu", case.threads)
     device = Device.open(spec, case.precision)

@@ -1,6 +1,6 @@
 """The first steps of a training on a corpus, which meets a new shape at nearly every micro-batch.
 
-Ours takes its batches as a run does (experiments/tasks/sequence/batches.py). The peers get the same pairs, batched as
+Ours takes its batches as a run does (experiments/tasks/train_network.py). The peers get the same pairs, batched as
 toolkits do it: those of a round sorted by length, cut where a side would have more places than a batch has tokens,
 padding included, in random order. The work of a round is counted in real target tokens.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.engines.serve import Pair, target_tokens
 from experiments.config import RunConfig
-from experiments.data.batches.batching import BatchPlan
+from experiments.data.batching import BatchPlan
 from experiments.data.encoding.encoded import encoded_digest, open_encoded
 from experiments.tasks.translation import TASK
 

@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from ablations.plan.plan import plan_study
-from ablations.plan.planned import RunState
+from ablations.planning.plan import plan_study
+from ablations.planning.planned import RunState
 from ablations.study.selectors import selection
 from ablations.study.study import load_study
 from benchmarks.machine import machine

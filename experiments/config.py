@@ -10,15 +10,97 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, BeforeValidator, Field, field_validator, model_validator
 
-from experiments import optimization
-from experiments.optimization import OptimizerName, ScheduleName
 from model import architecture, cost
 from model.config import ModelConfig
-from model.section import Section
+from model.settings import Section
+
+# --- What the optimizers and the schedules of the learning rate read, keep and need. Imports no torch
+# Their formulas are in experiments/training/optimizers.py and schedules.py.
+
+
+OptimizerName = Literal["adam", "adamw", "sgd", "adafactor", "lion", "muon"]
+ScheduleName = Literal["inverse_sqrt", "constant", "cosine", "linear", "warmup_stable_decay", "plateau"]
+
+
+class OptimizerFacts(NamedTuple):
+    """An optimizer's settings and needs."""
+
+    reads: tuple[str, ...]  # names of its settings
+    momentum: float = 0.0  # where training.momentum is unset
+    nesterov: bool = False  # where training.nesterov is unset
+
+
+class ScheduleFacts(NamedTuple):
+    """A schedule's settings. Each of them reads warmup_steps and learning_rate."""
+
+    words: str  # its name in a sentence
+    reads: tuple[str, ...] = ()
+    continues: bool = True  # whether the rate of a step is the same in a longer training
+
+
+_ADAM = ("adam_beta1", "adam_beta2", "adam_epsilon")
+OPTIMIZERS: dict[OptimizerName, OptimizerFacts] = {
+    "adam": OptimizerFacts((*_ADAM, "weight_decay")),
+    "adamw": OptimizerFacts((*_ADAM, "weight_decay")),
+    "sgd": OptimizerFacts(("momentum", "nesterov", "weight_decay"), momentum=0.9),
+    "adafactor": OptimizerFacts(("weight_decay",)),
+    "lion": OptimizerFacts(("lion_beta1", "lion_beta2", "weight_decay")),
+    # its own, and Adam's for what is no matrix of a layer
+    "muon": OptimizerFacts(("momentum", "nesterov", *_ADAM, "weight_decay"), momentum=0.95, nesterov=True),
+}
+SCHEDULES: dict[ScheduleName, ScheduleFacts] = {
+    "inverse_sqrt": ScheduleFacts("the inverse-square-root schedule"),
+    "constant": ScheduleFacts("a constant learning rate"),
+    "cosine": ScheduleFacts("a cosine schedule", ("min_lr_ratio",), continues=False),
+    "linear": ScheduleFacts("a linear schedule", ("min_lr_ratio",), continues=False),
+    "warmup_stable_decay": ScheduleFacts(
+        "a warm-up–stable–decay schedule", ("min_lr_ratio", "stable_ratio"), continues=False
+    ),
+    "plateau": ScheduleFacts("halving on plateau of the perplexity on dev", ("plateau_patience",)),
+}
+
+
+def unread_in_training(training: "TrainingConfig") -> Iterator[tuple[str, str]]:
+    """Names of the settings that this optimizer and this schedule do not read, each with what would."""
+    if training.learning_rate is not None:
+        yield "learning_rate_scale", "training.learning_rate is set, which is read in its place"
+    for setting, choice, table in (
+        ("optimizer", training.optimizer, OPTIMIZERS),
+        ("schedule", training.schedule, SCHEDULES),
+    ):
+        for name in dict.fromkeys(name for facts in table.values() for name in facts.reads):
+            readers = [other for other, facts in table.items() if name in facts.reads]
+            if choice not in readers:
+                *first, last = readers
+                words = f"{', '.join(first)} and {last} read it" if first else f"{last} reads it"
+                yield name, f"training.{setting} = {choice} does not read it; {words}"
+
+
+def momentum(training: "TrainingConfig") -> float:
+    """The momentum of sgd or muon."""
+    usual = OPTIMIZERS[training.optimizer].momentum
+    return usual if training.momentum is None else training.momentum
+
+
+def nesterov(training: "TrainingConfig") -> bool:
+    """Whether sgd or muon look ahead by their momentum."""
+    return OPTIMIZERS[training.optimizer].nesterov if training.nesterov is None else training.nesterov
+
+
+def state_per_weight(training: "TrainingConfig", hidden: float = 0.0) -> float:
+    """Numbers that an optimizer keeps per weight. hidden: the share of weights in matrices of the layers, for muon."""
+    if training.optimizer == "adafactor":
+        return 0.0  # one per row and one per column: less than a hundredth
+    if training.optimizer == "sgd":
+        return 1.0 if momentum(training) else 0.0
+    return {"lion": 1.0, "muon": 2.0 - hidden}.get(training.optimizer, 2.0)
+
+
+# ---
 
 
 def _words(value: Any) -> Any:
@@ -191,7 +273,7 @@ class SettingRoles:
 
 
 class TaskConfig(Section):
-    """The part that every configuration has. A task adds its settings (a user's: experiments/tasks/own/settings.py)."""
+    """The part that every configuration has. A task adds its settings (a user's: experiments/tasks/own/function.py)."""
 
     setting_roles: ClassVar[SettingRoles] = SettingRoles()
 
@@ -239,7 +321,7 @@ class RunConfig(TaskConfig):
 
     def roles(self) -> SettingRoles:
         """A schedule may depend on the length of the training, or on the measurements on dev during it."""
-        roles, schedule = self.setting_roles, optimization.SCHEDULES[self.training.schedule]
+        roles, schedule = self.setting_roles, SCHEDULES[self.training.schedule]
         if not schedule.continues:
             roles = replace(roles, not_in_lineage=())
         if self.training.schedule == "plateau":
@@ -248,7 +330,7 @@ class RunConfig(TaskConfig):
 
     def unread(self, names: Iterable[str]) -> list[str]:
         """Settings on which neither the data nor the network nor the training depends."""
-        unread = {f"training.{name}" for name, _ in optimization.unread(self.training)}
+        unread = {f"training.{name}" for name, _ in unread_in_training(self.training)}
         unread |= {"data.vocab_size"} if self.data.sized_by_text else set()
         read = architecture.settings_read(self.model)
         return [n for n in names if n in unread or (n.startswith("model.") and n.removeprefix("model.") not in read)]
@@ -259,7 +341,7 @@ class RunConfig(TaskConfig):
             return f"every {every} is a piece here (data.units = {self.data.units})"
         section, _, rest = name.partition(".")
         if section == "training":
-            return dict(optimization.unread(self.training))[rest]
+            return dict(unread_in_training(self.training))[rest]
         return (
             f'model.encoder = "{self.model.encoder}" and model.decoder = "{self.model.decoder}" do not read it; '
             f"{architecture.readers(self.model, rest)}"
@@ -273,7 +355,7 @@ class RunConfig(TaskConfig):
                 "training.schedule = plateau follows the perplexity on dev, but training.eval_steps = 0 measures none: "
                 "set it to the steps between measurements"
             )
-        if training.optimizer == "sgd" and training.nesterov and not optimization.momentum(training):
+        if training.optimizer == "sgd" and training.nesterov and not momentum(training):
             raise ValueError("training.nesterov needs a momentum, but training.momentum = 0: set one of them otherwise")
         return self
 

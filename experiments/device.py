@@ -23,7 +23,7 @@ from torch import Tensor
 from experiments.config import DeviceSpec
 from experiments.errors import OutOfMemory, UserError
 from experiments.processes import processor
-from model.fast.int8 import int8_works
+from model.int8 import int8_works
 
 Precision = Literal["fp32", "bf16", "int8"]
 _MIB = 2**20

@@ -15,8 +15,8 @@ from typing import Any
 
 from experiments.errors import UserError
 from experiments.identity import digest
+from experiments.store.checksummed import read_json, write_json
 from experiments.store.layout import Store
-from experiments.store.sealed import read_json, write_json
 
 RUNNING, COMPLETE, PRUNED, FAILED = "running", "complete", "pruned", "failed"
 SAMPLERS = ("tpe", "random", "gp")

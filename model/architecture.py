@@ -4,37 +4,42 @@ import contextlib
 import difflib
 from collections.abc import Iterable, Iterator
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
 from pydantic import TypeAdapter, ValidationError
 
-from model.kinds.attention import CrossAttention, SelfAttention
-from model.kinds.attentional_lstm import AttentionalLSTM
-from model.kinds.average import Average
-from model.kinds.convolution import Convolution
-from model.kinds.experts import Experts
-from model.kinds.feed_forward import FeedForward
-from model.kinds.kind import Kind, Side
-from model.kinds.memory import LastState, SamePosition
-from model.kinds.recurrent import GRU, LSTM, RNN
-from model.line import LineError, Named, Repeated, Value, parse
+from model.grammar import LineError, Named, Repeated, Value, parse
+from model.settings import ModelSettings
+from model.specs import (
+    AttentionalLSTMSpec,
+    AverageSpec,
+    ConvolutionSpec,
+    CrossAttentionSpec,
+    ExpertsSpec,
+    FeedForwardSpec,
+    GRUSpec,
+    LastStateSpec,
+    LSTMSpec,
+    RNNSpec,
+    SamePositionSpec,
+    SelfAttentionSpec,
+    Side,
+    Spec,
+)
 
-if TYPE_CHECKING:
-    from model.config import ModelConfig
-
-KINDS: dict[str, type[Kind]] = {
-    "self_attention": SelfAttention,
-    "cross_attention": CrossAttention,
-    "feed_forward": FeedForward,
-    "rnn": RNN,
-    "gru": GRU,
-    "lstm": LSTM,
-    "convolution": Convolution,
-    "average": Average,
-    "experts": Experts,
-    "last_state": LastState,
-    "same_position": SamePosition,
-    "attentional_lstm": AttentionalLSTM,
+KINDS: dict[str, type[Spec]] = {
+    "self_attention": SelfAttentionSpec,
+    "cross_attention": CrossAttentionSpec,
+    "feed_forward": FeedForwardSpec,
+    "rnn": RNNSpec,
+    "gru": GRUSpec,
+    "lstm": LSTMSpec,
+    "convolution": ConvolutionSpec,
+    "average": AverageSpec,
+    "experts": ExpertsSpec,
+    "last_state": LastStateSpec,
+    "same_position": SamePositionSpec,
+    "attentional_lstm": AttentionalLSTMSpec,
 }
 AROUND = ("dropout", "norm", "norm_kind", "residual", "residual_scale")  # of any sub-layer: what surrounds it
 MOST = 10_000  # sub-layers of a line
@@ -42,30 +47,30 @@ IN_ATTENTION = ("relative", "bias", "alibi", "rotary")  # positions that add not
 SIDES: tuple[Side, ...] = ("encoder", "decoder")
 
 
-class Sublayer(NamedTuple):
+class SublayerSpec(NamedTuple):
     """One sub-layer of a layer, ready to be built."""
 
     kind: str  # its name in KINDS
-    options: Kind
-    config: "ModelConfig"  # the model's settings, with those that its brackets replace
+    options: Spec
+    config: ModelSettings  # the model's settings, with those that its brackets replace
     replaced: frozenset[str]  # names of those
 
 
-Layer = tuple[Sublayer, ...]
+LayerSpec = tuple[SublayerSpec, ...]
 
 
-def layers(config: "ModelConfig", side: Side) -> tuple[Layer, ...]:
+def layers(config: ModelSettings, side: Side) -> tuple[LayerSpec, ...]:
     """The layers of the encoder or the decoder. Raises ValueError for a line that describes none."""
     return _layers(config, side)
 
 
 @cache
-def _layers(config: "ModelConfig", side: Side) -> tuple[Layer, ...]:
+def _layers(config: ModelSettings, side: Side) -> tuple[LayerSpec, ...]:
     text = getattr(config, side)
     count = _count(config, side)
-    built: dict[int, Sublayer] = {}  # by column: repetitions share one
+    built: dict[int, SublayerSpec] = {}  # by column: repetitions share one
 
-    def sublayer(named: Named) -> Sublayer:
+    def sublayer(named: Named) -> SublayerSpec:
         if named.column not in built:
             built[named.column] = _sublayer(named, text, config, side)
         return built[named.column]
@@ -77,7 +82,7 @@ def _layers(config: "ModelConfig", side: Side) -> tuple[Layer, ...]:
     return tuple(tuple(sublayer(named) for named in _flat(group, count)) for group in groups)
 
 
-def _count(config: "ModelConfig", side: Side) -> int:
+def _count(config: ModelSettings, side: Side) -> int:
     """N of the side's line."""
     count: int = getattr(config, f"{side}_layers") or config.num_layers
     return count
@@ -104,7 +109,7 @@ def _flat(items: Iterable[Repeated], count: int) -> Iterator[Named]:
             yield from [content] if isinstance(content, Named) else _flat(content, count)
 
 
-def _sublayer(named: Named, text: str, config: "ModelConfig", side: Side) -> Sublayer:
+def _sublayer(named: Named, text: str, config: ModelSettings, side: Side) -> SublayerSpec:
     kind = KINDS.get(named.name)
     if kind is None:
         raise LineError(text, named.column, f"there is no sub-layer {named.name}; {_or(named.name, KINDS)}")
@@ -133,15 +138,15 @@ def _sublayer(named: Named, text: str, config: "ModelConfig", side: Side) -> Sub
         raise
     except ValueError as error:
         raise LineError(text, named.column, str(error)) from error
-    return Sublayer(named.name, options, effective, frozenset(replaced))
+    return SublayerSpec(named.name, options, effective, frozenset(replaced))
 
 
-def _checked(model: "type[ModelConfig]", name: str, value: Value) -> Any:
+def _checked(model: type[ModelSettings], name: str, value: Value) -> Any:
     return _adapter(model, name).validate_python(value, strict=True)
 
 
 @cache
-def _adapter(model: "type[ModelConfig]", name: str) -> TypeAdapter[Any]:
+def _adapter(model: type[ModelSettings], name: str) -> TypeAdapter[Any]:
     field = model.model_fields[name]
     checked: Any = Annotated[(field.annotation, *field.metadata, None)]
     return TypeAdapter(checked)
@@ -152,7 +157,7 @@ def _or(name: str, known: Iterable[str]) -> str:
     return f"nearest: {', '.join(near)}" if near else "it has none"
 
 
-def check(config: "ModelConfig") -> None:
+def check(config: ModelSettings) -> None:
     """Raises ValueError for lines that describe no network, and for settings that do not fit them."""
     try:
         encoder, decoder = (layers(config, side) for side in SIDES)
@@ -207,7 +212,7 @@ def _value(value: Value) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def expanded(config: "ModelConfig", side: Side) -> list[str]:
+def expanded(config: ModelSettings, side: Side) -> list[str]:
     """One text per run of equal layers: "6 × self_attention, feed_forward"."""
     count = _count(config, side)
     told: list[tuple[str, int]] = []
@@ -220,7 +225,7 @@ def expanded(config: "ModelConfig", side: Side) -> list[str]:
     return [f"{times} × {text}" for text, times in told]
 
 
-def deepnorm(config: "ModelConfig", side: Side) -> tuple[float, float]:
+def deepnorm(config: ModelSettings, side: Side) -> tuple[float, float]:
     """DeepNorm's α, the factor on x, and β, the factor on first weights (Wang 2022, arXiv 2203.00555, figure 2).
 
     For N layers of the encoder and M of the decoder. Its α and β of an encoder-decoder; of a decoder alone.
@@ -234,12 +239,12 @@ def deepnorm(config: "ModelConfig", side: Side) -> tuple[float, float]:
     return 0.81 * depth, 0.87 / depth
 
 
-def _depth(config: "ModelConfig", side: Side) -> int:
+def _depth(config: ModelSettings, side: Side) -> int:
     """The number of layers; the settings may be those of one sub-layer, with its brackets."""
     return sum(1 for _ in _groups(parse(getattr(config, side)), _count(config, side)))
 
 
-def groups(config: "ModelConfig", side: Side) -> tuple[int, ...]:
+def groups(config: ModelSettings, side: Side) -> tuple[int, ...]:
     """For each layer, in order, the index of the weights that it uses: 0, 0, 1, 1 for four layers in two groups."""
     count = len(layers(config, side))
     shares = config.layer_groups_in in ("both", side)
@@ -256,7 +261,7 @@ _ALWAYS = frozenset({
 _OF_TWO_SIDES = frozenset({"shared_vocabulary", "memory_embeddings"})  # not of a decoder alone
 
 
-def settings_read(config: "ModelConfig") -> frozenset[str]:
+def settings_read(config: ModelSettings) -> frozenset[str]:
     """Names of the settings on which this network depends."""
     found = set(_ALWAYS if config.encoder else _ALWAYS - _OF_TWO_SIDES)
     if config.encoder and config.layer_groups is not None:
@@ -274,13 +279,13 @@ def settings_read(config: "ModelConfig") -> frozenset[str]:
     return frozenset(found if norms == {"none"} else {*found, "norm_kind"})
 
 
-def not_compiled(config: "ModelConfig") -> list[str]:
+def not_compiled(config: ModelSettings) -> list[str]:
     """Kinds of this network that torch's compiler refuses."""
     parts = [part for side in SIDES for layer in layers(config, side) for part in layer]
     return sorted({part.kind for part in parts if not part.options.compiles})
 
 
-def readers(config: "ModelConfig", name: str) -> str:
+def readers(config: ModelSettings, name: str) -> str:
     """What would make this network read a setting: "a network with model.positions = relative reads it"."""
     for other, field in type(config).model_fields.items():
         choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()

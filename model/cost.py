@@ -5,16 +5,25 @@ softmax, dropout and embedding look-ups are left out, as is usual. Each kind of 
 """
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from model import architecture
 from model.config import ModelConfig
-from model.kinds.kind import Cost, Length, Side
+from model.settings import ModelSettings
+from model.specs import Cost, Length, Side
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
 
 TRAINING = 3  # cost of forward + backward, in forward passes: the backward pass costs two
 STREAM_BYTES = 4  # the residual stream stays in fp32, also under autocast
 
 
-def _costs(config: ModelConfig, source: Length, target: Length) -> Iterator[tuple[architecture.Sublayer, Length, Cost]]:
+def _costs(
+    config: ModelConfig, source: Length, target: Length
+) -> Iterator[tuple[architecture.SublayerSpec, Length, Cost]]:
     """Every sub-layer with the length of its sequence and its cost."""
     for side, length in zip(architecture.SIDES, (source, target), strict=True):
         for layer in architecture.layers(config, side):
@@ -45,7 +54,7 @@ def num_params(config: ModelConfig, vocab_size: int, source_vocab_size: int | No
     return total
 
 
-def _own(config: ModelConfig, side: Side) -> list[architecture.Sublayer]:
+def _own(config: ModelConfig, side: Side) -> list[architecture.SublayerSpec]:
     """The sub-layers with weights of their own: those of layers that share weights come once."""
     own = dict(zip(architecture.groups(config, side), architecture.layers(config, side), strict=True))
     return [part for layer in own.values() for part in layer]
@@ -55,14 +64,14 @@ _NORM = {"layer": 2, "rms": 1, "scale": 0}  # vectors of d_model; ScaleNorm has 
 _NORMS = {"post": 1, "pre": 1, "sandwich": 2, "none": 0}  # norms of a sub-layer
 
 
-def _around(config: ModelConfig) -> int:
+def _around(config: ModelSettings) -> int:
     """Trained weights around a sub-layer: its norms and its residual connection."""
     norm = _NORM[config.norm_kind] * config.d_model or 1
     gate = config.residual and config.residual_scale == "rezero"
     return _NORMS[config.norm] * norm + gate + _joining(config)
 
 
-def _joining(config: ModelConfig) -> int:
+def _joining(config: ModelSettings) -> int:
     """Products of a fast-forward connection for one position."""
     return 2 * config.d_model**2 if config.residual and config.residual_scale == "fast_forward" else 0
 
@@ -138,8 +147,63 @@ def activation_bytes(
     return int(sentences * (narrow * value_bytes + wide * STREAM_BYTES + below))
 
 
-def _attention_weights(part: architecture.Sublayer, length: float, memory: float) -> float:
+def _attention_weights(part: architecture.SublayerSpec, length: float, memory: float) -> float:
     """The values that fused kernels do not keep."""
     if not part.options.fused(part.config):
         return 0
     return part.config.num_heads * length * (memory if part.options.reads_memory else length)
+
+
+# --- Sequential operations and path lengths of a stack: two columns of Table 1. Imports no torch
+# The path between two positions is the number of operations through which a signal passes from one to the other. A
+# position-wise sub-layer and a residual connection add none. The longest of all shortest paths is found by propagation
+# through the stack's real sub-layers, so it is exact where Table 1 gives an order of growth.
+
+
+def sequential_operations(config: "ModelConfig", side: Side, length: int) -> int:
+    """Operations over positions that must follow one another: a recurrent sub-layer has one for each position."""
+    return sum(part.options.sequential(length) for layer in architecture.layers(config, side) for part in layer)
+
+
+def path_length(config: "ModelConfig", side: Side, length: int) -> int | None:
+    """Operations between the two positions that are farthest apart; None if an output sees not all of its inputs.
+
+    An encoder's position is to see every position, a decoder's every one up to itself. O(layers · length³) for
+    sub-layers that read all positions, less for the others.
+    """
+    import numpy as np
+
+    paths = shortest_paths(config, side, length)
+    longest = np.max(paths[np.tril_indices(length)] if side == "decoder" else paths)
+    return int(longest) if np.isfinite(longest) else None
+
+
+def shortest_paths(config: "ModelConfig", side: Side, length: int) -> "NDArray[np.float64]":
+    """(length, length): operations from input position j to output position i in [i, j]; inf where none leads there."""
+    import numpy as np
+
+    distances = np.arange(1 - length, length)  # i − j
+    paths = np.where(np.eye(length, dtype=bool), 0.0, np.inf)
+    for layer in architecture.layers(config, side):
+        for part in layer:
+            operations = part.options.operations(part.config, distances, side)
+            if side == "decoder":
+                operations = np.where(distances < 0, np.inf, operations)
+            paths = _through(paths, dict(zip(distances, operations, strict=True)), part.config.residual)
+    return paths
+
+
+def _through(paths: "NDArray[np.float64]", operations: dict[int, float], residual: bool) -> "NDArray[np.float64]":
+    """Shortest paths after one more sub-layer, which reads the position `distance` before its own."""
+    import numpy as np
+
+    length = len(paths)
+    after = paths.copy() if residual else np.full_like(paths, np.inf)
+    for distance, count in operations.items():
+        if count == np.inf or (distance == 0 and count == 0 and residual):
+            continue
+        reading, read = (slice(distance, length), slice(0, length - distance))
+        if distance < 0:
+            reading, read = slice(0, length + distance), slice(-distance, length)
+        np.minimum(after[reading], paths[read] + count, out=after[reading])
+    return after

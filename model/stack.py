@@ -5,29 +5,28 @@ Shapes: B sentences, T positions, R rows of a search (sentence by beam), D d_mod
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from model import architecture
 from model.config import ModelConfig
-from model.kinds.kind import Side
-from model.parts.distances import share
+from model.layers.attention import CrossAttention, SelfAttention
+from model.layers.average import Average
+from model.layers.contract import Given, Now, Room, State, Sublayer, blocking_bias
+from model.layers.convolution import Convolution
+from model.layers.experts import Experts
+from model.layers.feed_forward import FeedForward
+from model.layers.memory import LastState, SamePosition
+from model.layers.recurrent import AttentionalLSTM, Recurrent
 from model.parts.dropout import Dropout, drawn
-from model.parts.norms import make_norm
-from model.parts.positions import POSITIONAL
-from model.parts.residual import RESIDUAL
-from model.sublayers.attention import CrossAttention, SelfAttention
-from model.sublayers.attentional_lstm import AttentionalLSTM
-from model.sublayers.average import Average
-from model.sublayers.contract import Given, Now, Room, State, Sublayer
-from model.sublayers.convolution import Convolution
-from model.sublayers.experts import Experts
-from model.sublayers.feed_forward import FeedForward
-from model.sublayers.memory import LastState, SamePosition
-from model.sublayers.recurrent import Recurrent
+from model.parts.positions import POSITIONAL, share
+from model.parts.residual import RESIDUAL, make_norm
+from model.settings import ModelSettings
+from model.specs import Side
 
-SUBLAYERS: dict[str, Callable[[ModelConfig, Any], Sublayer]] = {  # built with the settings and the options of the kind
+SUBLAYERS: dict[str, Callable[[ModelSettings, Any], Sublayer]] = {  # built with settings and options of the kind
     "self_attention": SelfAttention,
     "cross_attention": CrossAttention,
     "feed_forward": FeedForward,
@@ -46,7 +45,7 @@ SUBLAYERS: dict[str, Callable[[ModelConfig, Any], Sublayer]] = {  # built with t
 class Layer(nn.Module):
     """Sub-layers in sequence, registered and saved by the names of their kinds; a second one of a kind is name_2."""
 
-    def __init__(self, sublayers: Sequence[architecture.Sublayer], side: Side) -> None:
+    def __init__(self, sublayers: Sequence[architecture.SublayerSpec], side: Side) -> None:
         super().__init__()
         seen: Counter[str] = Counter()
         self.names: list[str] = []
@@ -122,3 +121,73 @@ class Stack(nn.Module):
         for module in self.modules() if self.beta != 1 else ():
             if isinstance(module, Sublayer):
                 module.shrink(self.beta)
+
+
+# --- The state of a search, one position at a time, for any architecture. model/fast has quicker ones, equal by test
+# Shapes: B sentences, T time steps, K beams, R = B·K rows, D d_model, W vocabulary. Masks: True = may attend.
+
+
+class Ends(NamedTuple):
+    """What a network does before and after its decoder."""
+
+    embed: Callable[[Tensor], Tensor]  # pieces (R,) → (R, D)
+    finish: Callable[[Tensor], Tensor]  # the decoder's output (…, D) → hidden states
+    logits: Callable[[Tensor], Tensor]  # hidden states → (…, W)
+    like: Tensor  # (…, D), for the type and the device
+
+
+class Stepwise:
+    """What all sub-layers of a decoder keep between steps. `step` is the next position's index."""
+
+    def __init__(self, decoder: Stack, ends: Ends, given: Given, room: Room) -> None:
+        self.decoder, self.ends = decoder, ends
+        self.num_sentences, self.beam_size, self.max_steps = room
+        self.layers: list[list[State]] = [layer.start(given, room) for layer in decoder]
+        self.positions_TD = decoder.positions(ends.like.new_zeros(1, room.max_steps, ends.like.shape[-1]))[0]
+        self.given = given._replace(memory_BMD=None)  # states hold what they need of it
+        self.step = 0
+
+    def keep(self, sentences: Sequence[int]) -> None:
+        """Keep only the named sentences, in the order of the names."""
+        index = torch.tensor(sentences, device=self.positions_TD.device)
+        for state in (state for states in self.layers for state in states):
+            state.keep(index)
+        self.given = Given(self.given.causal, *(None if x is None else x[index] for x in self.given[1:]))
+        self.num_sentences = len(sentences)
+
+    def decode_step(self, tokens_BK: Tensor, visible_BKTK: Tensor | None) -> Tensor:
+        """Hidden states (B, K, D) after reading one more piece per beam (Network.decode_step)."""
+        bias, parents_R = self._past(visible_BKTK)
+        now = Now(self.step, self.beam_size, parents_R, bias, self.given)
+        x_RD = self.decoder.embedding_norm(self.ends.embed(tokens_BK.flatten()) + self.positions_TD[self.step])
+        for layer, states in zip(self.decoder, self.layers, strict=True):
+            x_RD = layer.step(x_RD, states, now)
+        self.step += 1
+        hidden_RD = self.ends.finish(self.decoder.final_norm(x_RD))
+        return hidden_RD.view(*tokens_BK.shape, -1)
+
+    def next_logits(self, hidden_BKD: Tensor) -> Tensor:
+        """(B, K, D) → (B, K, W), contiguous: without the columns of padding, which lie between the rows."""
+        return self.ends.logits(hidden_BKD).contiguous()
+
+    def _past(self, visible_BKTK: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+        """The bias over slots and the parents, from the mask of ancestors. Raises ValueError for another shape."""
+        check_ancestors(visible_BKTK, self.num_sentences, self.beam_size, self.step)
+        if visible_BKTK is None:
+            return None, None
+        bias = blocking_bias(visible_BKTK.flatten(2), self.positions_TD.dtype).unsqueeze(1)
+        if not self.step:
+            return bias, None
+        parents_BK = visible_BKTK[:, :, self.step - 1].to(torch.uint8).argmax(-1)
+        first_B1 = torch.arange(0, parents_BK.numel(), self.beam_size, device=parents_BK.device).unsqueeze(1)
+        return bias, (parents_BK + first_B1).flatten()
+
+
+def check_ancestors(visible_BKTK: Tensor | None, sentences: int, beam_size: int, step: int) -> None:
+    """Raises ValueError for a mask of ancestors of another shape, or a missing one with several beams."""
+    shape = (sentences, beam_size, step + 1, beam_size)
+    if visible_BKTK is None:
+        if beam_size > 1:
+            raise ValueError(f"{beam_size} beams need a mask of ancestors, bool of shape {shape}")
+    elif visible_BKTK.shape != shape:
+        raise ValueError(f"mask of ancestors has shape {tuple(visible_BKTK.shape)}, needs {shape}")

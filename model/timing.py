@@ -11,8 +11,8 @@ from collections.abc import Iterable
 import torch
 
 from model.config import ModelConfig
-from model.factory import build_model
-from model.sublayers.contract import Given
+from model.layers.contract import Given
+from model.network import build_model
 
 TOKENS = 1024  # of a batch: short sequences are computed together, as in training
 REPETITIONS = 3

@@ -26,9 +26,8 @@ from pathlib import Path
 import psutil
 
 from experiments.events.event_log import read_events
-from experiments.jobs.queue.job import Job, Member
+from experiments.jobs.queue.job import Job, Member, State
 from experiments.jobs.queue.queue import Queue
-from experiments.jobs.queue.states import State
 from experiments.processes.identity import is_alive
 from experiments.store.layout import Store
 from reports.trust.verify import lasting
@@ -201,7 +200,7 @@ def _check_mlflow(store: Store, jobs: Sequence[Job]) -> None:
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
     from mlflow import MlflowClient
 
-    from experiments.tracking.database import database_uri
+    from experiments.tracking.tables import database_uri
 
     client = MlflowClient(database_uri(store))
     experiment = client.get_experiment_by_name("chaos")

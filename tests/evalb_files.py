@@ -3,10 +3,8 @@
 import re
 
 from experiments.data.corpora.files import read_lines
-from experiments.data.corpora.trees.tree import Tree
-from experiments.data.corpora.trees.treebank import BadTree, parse_line
-from experiments.evaluation.score.evalb.rules import COLLINS
-from experiments.evaluation.score.evalb.score import score_sentence
+from experiments.data.corpora.tree import BadTree, Tree, parse_line
+from experiments.evaluation.evalb import COLLINS, score_sentence
 
 _TAGGED = re.compile(r"\(([^\s()]*)\s+([^\s()]*)\s*\)")  # (TAG word); EVALB takes the word of "(NP )" to be ""
 _LOOSE = re.compile(r"(?:^|[\s)])[^\s()]")  # text that follows no opening bracket

@@ -10,19 +10,19 @@ from typing import Any
 from experiments.config import DeviceSpec, RunConfig
 from experiments.data.corpora import files
 from experiments.data.encoding import encoded
-from experiments.evaluation.trained.averaging import kept_average
-from experiments.evaluation.trained.trained import load_tokenizers
+from experiments.evaluation.averaging import kept_average
+from experiments.evaluation.trained import load_tokenizers
 from experiments.events.event_log import Tail
 from experiments.identity import digest
-from experiments.jobs.attempts import calibration
+from experiments.jobs.attempts import probe as calibration
 from experiments.jobs.queue.ledger import Ledger
+from experiments.store.checksummed import read_json
 from experiments.store.layout import Store
-from experiments.store.sealed import read_json
 from experiments.tasks.base import Context
 from experiments.tasks.own.context import open_context
 from experiments.tracking.mlflow import Tracker
 from experiments.tracking.rebuild import tracked_runs
-from experiments.training.checkpoints import checkpoint, retention
+from experiments.training import checkpoint, retention
 from experiments.tuning import Range, Search, Space
 from tests.flips import Gap, Kind, Printing, Said
 
@@ -85,7 +85,7 @@ def others(store: Store, folder: Path) -> Iterator[Kind]:
     """Measurements, tuning's trials, checkpoints of a user's trainer."""
     steps = calibration.of_results(store, {path.name: 1e6 for path in store.runs.iterdir()})[0]
     calibration.keep(store, steps)
-    yield Kind("measurements", store.root / calibration.FILE, lambda: calibration.kept(store))
+    yield Kind("measurements", store.root / calibration.CALIBRATION_FILE, lambda: calibration.kept(store))
     space = Space({"x": Range(0.0, 1.0)}, "bleu", "dev", minimize=False, sampler="random")
     search = Search(store, space, "flips")
     search.tell(search.ask().number, "complete", 3.5)

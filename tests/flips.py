@@ -27,7 +27,7 @@ from experiments.data.corpora import files
 from experiments.errors import UserError
 from reports.render.formats import RENDERERS, render
 from reports.results.results import collect
-from reports.trust.bundles.archive import is_bundle
+from reports.trust.bundle_archive import is_bundle
 from reports.trust.verify import lasting
 
 ALL_BITS = 2_000  # of a file with no more bits every one is flipped, of a larger one so many at random

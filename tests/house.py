@@ -16,7 +16,7 @@ import networkx
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("ablations", "model", "experiments", "reports")
-MOST_LINES, MOST_FILES, MOST_CIRCLES = 37_900, 568, 3  # they only fall
+MOST_LINES, MOST_FILES, MOST_CIRCLES = 37_000, 330, 0  # they only fall
 LEAST_DOCUMENTED = 0.91
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 _NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}

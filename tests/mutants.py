@@ -31,7 +31,7 @@ CORE = {  # folders and files by what their faults would harm
         "model", "experiments/training", "experiments/evaluation", "experiments/data/batches",
         "experiments/data/encoding", "reports/results",
     ),
-    "identity": ("experiments/identity.py", "experiments/config.py", "experiments/optimization.py", "ablations/plan"),
+    "identity": ("experiments/identity.py", "experiments/config.py", "experiments/config.py", "ablations/plan"),
     "durability": ("experiments/store", "experiments/events", "experiments/jobs/attempts", "experiments/jobs/queue"),
     "statistics": ("reports/statistics",),
 }  # fmt: skip

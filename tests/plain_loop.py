@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from experiments.config import DeviceSpec, TrainingConfig
-from experiments.data.batches.batch import Batch
+from experiments.data.batching import Batch
 from experiments.device import Device, mix, seed_everything
 from experiments.training.trainer import train
 from model.config import ModelConfig
-from model.factory import build_model
+from model.network import build_model
 from model.protocol import Network
 
 WARMUP, PIECES, LONGEST, ROWS = 100, 64, 12, 16
@@ -70,7 +70,7 @@ def plain_losses(
 
 
 def our_losses(sizes: ModelConfig, steps: int, dtype: torch.dtype, folder: Path) -> list[float]:
-    """The loss of each step, where experiments.training.curve.EVERY_steps is 1."""
+    """The loss of each step, where experiments.training.state.EVERY_steps is 1."""
     losses: dict[int, float] = {}
 
     def emit(kind: str, **fields: Any) -> None:

@@ -3,12 +3,12 @@
 import torch
 
 from experiments.config import DeviceSpec, TrainingConfig
-from experiments.data.batches.batch import Batch
+from experiments.data.batching import Batch
 from experiments.device import Device, seed_everything
 from experiments.errors import Preempted
 from experiments.training.trainer import train
 from model.config import ModelConfig
-from model.factory import build_model
+from model.network import build_model
 
 PIECES = 13
 SIZES = ModelConfig(num_layers=1, d_model=8, d_ff=16, num_heads=2, d_k=4, d_v=4, dropout=0.1)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from experiments.child.stopping import StopRequest
 from experiments.events.event_log import EventWriter
-from experiments.store.sealed import read_json, write_json
+from experiments.store.checksummed import read_json, write_json
 
 
 def misbehave(what, events):

@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor, nn
 
-from model.parts.norms import NORM_EPSILON
+from model.layers.attention import CrossAttention, SelfAttention
+from model.parts.residual import NORM_EPSILON
 from model.stack import Layer
-from model.sublayers.attention import CrossAttention, SelfAttention
 
 
 @torch.no_grad()

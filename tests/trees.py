@@ -3,8 +3,7 @@
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from experiments.data.corpora.trees.tree import Tree
-from experiments.data.corpora.trees.treebank import parse_line
+from experiments.data.corpora.tree import Tree, parse_line
 
 LABELS = ("S", "NP", "VP", "PP", "ADVP", "PRT", "SBAR")
 TAGS = ("DT", "NN", "VBD", ",", ".", "``", "PRP$")

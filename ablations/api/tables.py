@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ablations.plan.planned import Plan, plan_as_json
+from ablations.planning.planned import Plan, plan_as_json
 from ablations.service.selected import SelectedTable
-from ablations.service.table_options import TableOptions
-from ablations.service.tables import table_of
+from ablations.service.tables import TableOptions, table_of
 from ablations.study.messages import number
+from experiments.errors import UserError
+from reports.figures import effects, style
 from reports.render.formats import render
-from reports.render.notebook import fragment
+from reports.render.html import fragment
 from reports.render.printed import printed
 from reports.results.frames import Frames, curves, frames
 from reports.results.table import Table
@@ -79,7 +80,6 @@ class LoadedTable:
 
     def plot_effects(self) -> "Figure":
         """Changes from base with their intervals, as a matplotlib figure. Raises UserError where none is known."""
-        from ablations.api.figures import effects_of  # with matplotlib: it takes a second
 
         return effects_of(self.as_built)
 
@@ -131,3 +131,16 @@ class PlannedTable:
     def __repr__(self) -> str:
         states = ", ".join(f"{count} {state}" for state, count in self.states.items())
         return f"<{self.as_planned.study.name}: {number(len(self.as_planned.trainings), 'run')}: {states}>"
+
+
+# --- Figures for notebooks
+
+
+def effects_of(table: Table) -> "Figure":
+    """The figure of `ablations figures`, drawn; a notebook shows it also where pyplot was never imported."""
+    with effects.draw_effects(table) as figure:
+        if figure is None:
+            raise UserError("There is nothing to draw yet: no row of this table has a change from base.")
+        picture = style.save(figure, "effects", "png")  # while the style holds
+        figure._repr_png_ = lambda: picture  # type: ignore[attr-defined]
+        return figure

@@ -1,25 +1,28 @@
 """`ablations verify` and `ablations explain`: check a printed table, and trace its cells to runs."""
 
 import argparse
+from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
-from ablations.cli import exits, options
-from ablations.cli.terminal import print_json, say
-from ablations.service.origins import study_queued, with_corpus
-from ablations.service.selected import Selectors, choose_table, open_bundle
-from ablations.service.table_options import TableOptions
-from ablations.service.tables import table_of
+from ablations.cli import options
+from ablations.cli.terminal import DONE, FAILED, print_json, say
+from ablations.service.selected import SelectedTable, Selectors, choose_table, open_bundle
+from ablations.service.tables import TableOptions, study_queued, table_of, with_corpus
 from ablations.study.messages import number
 from experiments.errors import UserError
-from reports.render.made_by import asked_for
+from reports.render.printed import asked_for
+from reports.results.results import CountsOf, counts_in
+from reports.results.table import Table
 from reports.table.build import build_table
 from reports.trust import explain as explaining
 from reports.trust import verify as verifying
-from reports.trust.bundles.archive import is_bundle
+from reports.trust.bundle_archive import is_bundle
+from reports.trust.compare import AtRevision, Look, as_records, as_text, side_of, side_of_file
+from reports.trust.compare import compare as compare_tables
 
 _PRINTING = [field.name for field in fields(TableOptions)]
 FORMATS = ", ".join(verifying.FORMATS)
@@ -68,22 +71,18 @@ def verify(
     if as_json:
         facts = {"file": str(file), "cells": verdict.cells, "changed": list(verdict.changed)}
         print_json(facts | {"unchecked": list(verifying.unchecked(table))})
-        raise typer.Exit(exits.DONE if verdict.same else exits.FAILED)
+        raise typer.Exit(DONE if verdict.same else FAILED)
     if verdict.same:
         typer.echo(f"{file}: {number(verdict.cells, 'cell')}, all equal to the store's")
         for line in verifying.unchecked(table):
             typer.echo(line)
         return
     typer.echo("\n".join([f"{file}: {number(len(verdict.changed), 'difference')}", *verdict.changed]))
-    raise typer.Exit(exits.FAILED)
+    raise typer.Exit(FAILED)
 
 
 def _verify_bundle(file: Path, as_json: bool) -> None:
-    from reports.trust.follow import (  # with the reader of bundles: it takes a fifth of a second
-        differences,
-        follow,
-        lines,
-    )
+    from reports.trust.explain import differences, follow, lines
 
     bundle = open_bundle(file, say)
     table = replace(build_table(bundle.plan, bundle.store, bundle.columns), bundle=bundle.checked.word)
@@ -91,12 +90,12 @@ def _verify_bundle(file: Path, as_json: bool) -> None:
     if as_json:
         how = [{"row": row, "column": column, "how": by} for (row, column), by in follow(bundle, table).items()]
         print_json({"file": str(file), "from_bundle": bundle.checked.word, "cells": how, "changed": found})
-        raise typer.Exit(exits.FAILED if found else exits.DONE)
+        raise typer.Exit(FAILED if found else DONE)
     for line in lines(bundle, table):
         typer.echo(line)
     if found:
         typer.echo("\n".join([f"{file}: {number(len(found), 'difference')}", *found]))
-        raise typer.Exit(exits.FAILED)
+        raise typer.Exit(FAILED)
 
 
 def _text(file: Path) -> str:
@@ -153,3 +152,66 @@ def explain(
         print_json(found)
     else:
         typer.echo(explaining.as_text(found).rstrip("\n"))
+
+
+# --- `ablations compare`: compare a table with another study, store, code revision or printed table
+
+
+def compare(
+    study: options.LastStudyOrBundle = None,
+    against: Annotated[
+        str | None,
+        typer.Argument(metavar="[OTHER]", help="A .json or .csv of `report`, another store, a bundle, another study."),
+    ] = None,
+    revision: Annotated[
+        str | None, typer.Option(metavar="COMMIT", help="Compare with this commit (or code digest) in the same store.")
+    ] = None,
+    *,
+    selectors: Selectors,
+    as_json: options.Json = False,
+) -> None:
+    """List the cells that differ, with intervals. Selectors apply to both sides; so does STUDY for another store."""
+    if against is None and revision is None:  # one argument is the other side
+        study, against = None, study
+    if (against is None) == (revision is None):
+        raise UserError(
+            "compare: name one other side: a .json or .csv table, a store, a bundle, a study, or --revision."
+        )
+
+    def choose(name: str, store: Path) -> SelectedTable:
+        chosen = replace(Selectors() if is_bundle(name) else selectors, store=store)
+        return choose_table(name, chosen, say, used=store == selectors.store)
+
+    study, selectors = selectors.with_last(study, say)
+    chosen = choose(study, selectors.store)
+    table = table_of(chosen, "none")
+    look, counts, name = _other(chosen, against, revision, choose, study, selectors.store)
+    cells = list(compare_tables(table, look, counts_in(chosen.store), counts))
+    if not any(cell.there is not None for cell in cells):
+        raise UserError(f"{name} has no number for any cell of {table.name}, so there is nothing to compare.")
+    if as_json:
+        print_json(as_records(cells))
+    else:
+        typer.echo(as_text(cells, f"{table.title or table.name}: here and there", {"there": name}), nl=False)
+
+
+def _other(
+    chosen: SelectedTable,
+    against: str | None,
+    revision: str | None,
+    choose: Callable[[str, Path], SelectedTable],
+    study: str,
+    store: Path,
+) -> tuple[Look, CountsOf | None, str]:
+    """The other side: a look-up of its cells, its counts per sentence, and its name."""
+    if revision is not None:
+        older = AtRevision(chosen.store, revision)
+        return side_of(table_of(chosen, "none", older)), counts_in(older), f"revision {revision}"
+    path = Path(str(against))
+    if path.suffix in (".json", ".csv"):
+        look, found = side_of_file(path)
+        return look, None, f"{path.name}, {number(len(found), 'row')}; tokens and sentences unknown"
+    is_store = path.is_dir()
+    other = choose(study, path) if is_store else choose(str(against), store)
+    table: Table = table_of(other, "none")
+    return side_of(table), counts_in(other.store), path.name or str(path)

@@ -19,7 +19,8 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from ablations.cli import exits, terminal
+from ablations.cli import terminal
+from ablations.cli.terminal import DONE, FAILED, INTERRUPTED, MISTAKE
 from ablations.service.opened_bundles import opened_bundles
 from experiments.errors import UserError
 
@@ -36,43 +37,43 @@ class Verb(NamedTuple):
 DESCRIBE, RUN, PRINT = "Describe a table", "Train its rows", "Print, check and share it"
 MODELS, STORE = "Use trained models", "Look into a store, and keep it in order"
 VERBS = {  # by name, in the order of --help
-    "demo": Verb("demo", "demo", DESCRIBE, "demo"),
-    "studies": Verb("studies", "studies", DESCRIBE, "studies"),
-    "new": Verb("new", "new", DESCRIBE, "new my_study"),
-    "settings": Verb("settings", "settings", DESCRIBE, "settings translation"),
-    "layers": Verb("layers", "layers", DESCRIBE, "layers --measure"),
+    "demo": Verb("describe", "demo", DESCRIBE, "demo"),
+    "studies": Verb("describe", "studies", DESCRIBE, "studies"),
+    "new": Verb("describe", "new", DESCRIBE, "new my_study"),
+    "settings": Verb("describe", "settings", DESCRIBE, "settings translation"),
+    "layers": Verb("describe", "layers", DESCRIBE, "layers --measure"),
     "plan": Verb("plan", "plan", DESCRIBE, "plan table3 --profile small --corpus my-corpus"),
-    "probe": Verb("probe", "probe", DESCRIBE, "probe table3 --rows base,big"),
-    "noise": Verb("noise", "noise", DESCRIBE, "noise table3 --seeds 5"),
+    "probe": Verb("plan", "probe", DESCRIBE, "probe table3 --rows base,big"),
+    "noise": Verb("plan", "noise", DESCRIBE, "noise table3 --seeds 5"),
     "run": Verb("run", "run", RUN, "run table3 --rows base,A --seeds 3 --devices cuda:0,1"),
     "queue": Verb("run", "queue", RUN, "queue table3 --seeds 3 --priority 5"),
     "work": Verb("run", "work_command", RUN, "work --devices cuda:*x3"),
-    "tune": Verb("tune", "tune", RUN, "tune my_study.toml --trials 20"),
-    "evaluate": Verb("evaluate", "evaluate", RUN, "evaluate table3 --set evaluation.beam_size=8"),
-    "cancel": Verb("requests", "cancel", RUN, "cancel big A-h16:2"),
-    "retry": Verb("requests", "retry", RUN, "retry all"),
-    "drain": Verb("requests", "drain", RUN, "drain"),
+    "tune": Verb("run", "tune", RUN, "tune my_study.toml --trials 20"),
+    "evaluate": Verb("run", "evaluate", RUN, "evaluate table3 --set evaluation.beam_size=8"),
+    "cancel": Verb("status", "cancel", RUN, "cancel big A-h16:2"),
+    "retry": Verb("status", "retry", RUN, "retry all"),
+    "drain": Verb("status", "drain", RUN, "drain"),
     "report": Verb("report", "report", PRINT, "report table3 --format latex --out table3.tex"),
-    "cases": Verb("cases", "cases", PRINT, "cases my_study.toml --differing --limit 20"),
-    "figures": Verb("figures", "figures", PRINT, "figures table3 --formats pdf,png --out figures"),
+    "cases": Verb("report", "cases", PRINT, "cases my_study.toml --differing --limit 20"),
+    "figures": Verb("report", "figures", PRINT, "figures table3 --formats pdf,png --out figures"),
     "verify": Verb("inspect", "verify", PRINT, "verify table3.csv table3"),
     "explain": Verb("inspect", "explain", PRINT, "explain table3 A-h16.bleu"),
-    "compare": Verb("compare", "compare", PRINT, "compare table3 old-table3.json"),
-    "bundle": Verb("bundle", "bundle", PRINT, "bundle table3 --crate --out table3.zip"),
-    "import": Verb("imports", "import_", PRINT, "import theirs.toml --csv scores.csv"),
-    "translate": Verb("translate", "translate", MODELS, "translate table3 input.txt --row base > output.txt"),
-    "sample": Verb("sample", "sample", MODELS, "sample nanogpt --row base --prompt 'The '"),
-    "export": Verb("export", "export", MODELS, "export table3 german-english --row base"),
-    "attention": Verb("attention", "attention", MODELS, "attention table3 'The law is good.' --row base"),
-    "tables": Verb("tables", "tables", STORE, "tables"),
+    "compare": Verb("inspect", "compare", PRINT, "compare table3 old-table3.json"),
+    "bundle": Verb("exchange", "bundle", PRINT, "bundle table3 --crate --out table3.zip"),
+    "import": Verb("exchange", "import_", PRINT, "import theirs.toml --csv scores.csv"),
+    "translate": Verb("models", "translate", MODELS, "translate table3 input.txt --row base > output.txt"),
+    "sample": Verb("models", "sample", MODELS, "sample nanogpt --row base --prompt 'The '"),
+    "export": Verb("exchange", "export", MODELS, "export table3 german-english --row base"),
+    "attention": Verb("models", "attention", MODELS, "attention table3 'The law is good.' --row base"),
+    "tables": Verb("store", "tables", STORE, "tables"),
     "status": Verb("status", "status", STORE, "status"),
-    "log": Verb("log", "log", STORE, "log A-h16:2 --follow"),
+    "log": Verb("status", "log", STORE, "log A-h16:2 --follow"),
     "ui": Verb("ui", "ui", STORE, "ui table3"),
-    "adopt": Verb("adopt", "adopt", STORE, "adopt my_study.toml --why 'the new option is off by default'"),
-    "shares": Verb("shares", "shares", STORE, "shares --quota ann=100"),
-    "forget": Verb("forget", "forget", STORE, "forget table3 --rows big"),
-    "prune": Verb("prune", "prune", STORE, "prune"),
-    "rebuild": Verb("prune", "rebuild", STORE, "rebuild"),
+    "adopt": Verb("store", "adopt", STORE, "adopt my_study.toml --why 'the new option is off by default'"),
+    "shares": Verb("store", "shares", STORE, "shares --quota ann=100"),
+    "forget": Verb("store", "forget", STORE, "forget table3 --rows big"),
+    "prune": Verb("store", "prune", STORE, "prune"),
+    "rebuild": Verb("store", "rebuild", STORE, "rebuild"),
 }
 
 
@@ -152,26 +153,26 @@ def main() -> None:
         app()
     except UserError as error:
         _say(str(error))
-        sys.exit(exits.MISTAKE)
+        sys.exit(MISTAKE)
     except KeyboardInterrupt:
-        sys.exit(exits.INTERRUPTED + signal.SIGINT)
+        sys.exit(INTERRUPTED + signal.SIGINT)
     except BrokenPipeError:  # `ablations plan … | head`: the reader has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(exits.DONE)
+        sys.exit(DONE)
     except Exception as error:
         if isinstance(error, OSError) and error.errno in DISK and error.filename is not None:
             _say(f"{error.filename}: {error.strerror}. {DISK[error.errno]} Nothing that was finished is lost.")
-            sys.exit(exits.MISTAKE)
+            sys.exit(MISTAKE)
         if opened_bundles:
             _say(
                 f"{' and '.join(opened_bundles)}: its records contain something that this program does not write "
                 f"({type(error).__name__}: {error}). Request the bundle again from its author, or install the version "
                 f"that wrote it. If you wrote it yourself, this is a bug: the traceback is in {_keep_traceback()}."
             )
-            sys.exit(exits.MISTAKE)
+            sys.exit(MISTAKE)
         traceback.print_exc()
         _say(f"This is a bug in ablations, not a mistake of yours. The traceback is in {_keep_traceback()}.")
-        sys.exit(exits.FAILED)
+        sys.exit(FAILED)
 
 
 def _say(text: str) -> None:

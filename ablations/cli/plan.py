@@ -1,28 +1,36 @@
 """`ablations plan`: show the runs of a table without running anything."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from ablations.cli import options
-from ablations.cli.noise import seeds_needed
+from ablations.cli.run import run_chosen
 from ablations.cli.terminal import plain_progress, print_json, say
-from ablations.plan.ensembles import in_words
-from ablations.plan.planned import Plan, PlannedRun, plan_as_json
-from ablations.service.enqueue import wanted
-from ablations.service.forecast import Forecast, forecast, lines, measure
-from ablations.service.made_again import say_trained_again, trained_again
-from ablations.service.noise import hours_of_rows, noise_of, wanted_difference
-from ablations.service.obstacles import Obstacle, obstacles, paragraphs, warnings
-from ablations.service.orphans import orphans, say_orphans
+from ablations.planning.planned import Plan, PlannedRun, plan_as_json
+from ablations.planning.runs import ensemble_in_words
+from ablations.service.enqueue import prepare, say_trained_again, trained_again, wanted
+from ablations.service.forecast import Forecast, forecast, lines, measure, short_spec, why_unknown
+from ablations.service.noise import Noise, base_of, hours_of_rows, noise_of, wanted_difference
+from ablations.service.preflight import Obstacle, obstacles, paragraphs, warnings
 from ablations.service.selected import Selected, Selectors, choose, device_count
+from ablations.service.store_tables import orphans, say_orphans
 from ablations.study.messages import duration, number
+from ablations.study.selectors import only_row
+from experiments.config import total_steps
 from experiments.errors import UserError
 from experiments.identity import seed_in_words
+from experiments.jobs.attempts.probe import PROBE_STEPS, PROBING, Measured, probe_together, steps_together
+from experiments.jobs.attempts.probe import probe as probe_measure
+from experiments.jobs.devices.sharing import WORTH, gain, shares, worth_sharing
 from experiments.jobs.devices.slots import Slot, parse_slots
+from reports.render.cells import fixed
+from reports.render.markdown import pipe
+from reports.results.comparable import change_digits
+from reports.results.dunnett import ALPHA, POWER
 
 
 def plan(
@@ -137,7 +145,9 @@ def _print(planned: Plan, store: Path, predicted: Forecast) -> None:
         )
         if run.members:
             members = planned.members_of(run)
-            typer.echo(f"  {'':<{width}}  of {members[0].row}, {in_words([member.seed for member in members])}")
+            typer.echo(
+                f"  {'':<{width}}  of {members[0].row}, {ensemble_in_words([member.seed for member in members])}"
+            )
         if run.trunk and (trunk := planned.trunk_of(run)):
             typer.echo(f"  {'':<{width}}  begins with {trunk.name} after step {run.trunk.step:,}")
         if run.row not in described:
@@ -167,3 +177,229 @@ def _size(run: PlannedRun, predicted: Forecast) -> str:
         + (f"  {duration(seconds):>7}" if seconds else "")
         + (f"  on {devices} devices" if devices else "")
     )
+
+
+# --- `ablations probe`: measure the training speed of each row on the given devices
+
+
+TRACED = 4  # steps in a trace; the first two are warm-up
+FORMULA = (
+    "MFU = operations of a training step per target piece × target tokens/s ÷ the matrix product's rate; operations "
+    "are 3 × forward, multiply and add counted, matrix products only (model/cost.py). tokens/s are real pieces."
+)
+
+
+def probe(
+    study: options.StudyName,
+    selectors: Annotated[Selectors, options.Without(("seeds", "state_dir"))],
+    devices: options.Devices = "auto",
+    steps: Annotated[
+        int, typer.Option(metavar="N", min=11, help="Steps of each row; the first ten are warm-up.")
+    ] = PROBE_STEPS,
+    together: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Also measure N runs at once on the first device.")
+    ] = 1,
+    trace: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write a torch profiler trace of each row there.")
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Train a few steps of each row on the first device and report the speed; nothing is stored."""
+    chosen = choose(study, replace(selectors, seeds=1))
+    slot = parse_slots(devices)[0]
+    runs = list({run.run_id: run for run in chosen.plan.runs if not run.members}.values())
+    if not runs:
+        raise UserError("The chosen rows are ensembles, which train nothing: probe the rows of their members.")
+    prepare(chosen, runs, plain_progress)
+    parts = shares(slot, together)
+    found = []
+    measured = probe_measure(chosen.store, (short_spec(chosen, run, steps) for run in runs), slot, child=PROBING)
+    for run, alone in zip(runs, measured, strict=True):
+        row = {"row": run.row, **asdict(alone), "mfu": alone.mfu, "hours": _hours(run, alone)}
+        if together > 1:
+            spec = short_spec(chosen, run, steps_together(alone.seconds_per_step))
+            [first] = probe_together(chosen.store, spec, [slot])  # same steps and start as the shared runs
+            row |= _sharing(first, probe_together(chosen.store, spec, parts))
+        if trace:
+            row["trace"] = str(_trace(chosen, run, slot, trace))
+        found.append(row)
+        if not as_json:
+            typer.echo(_line(row, first=len(found) == 1))
+    if as_json:
+        print_json(found)
+    else:
+        typer.echo(_notes(found, slot))
+
+
+def _sharing(alone: Measured, together: Sequence[Measured]) -> dict[str, Any]:
+    speeds = 1 / alone.seconds_per_step, [1 / shared.seconds_per_step for shared in together]
+    return {"together": len(together), "gain": gain(*speeds), "share": worth_sharing(*speeds)}
+
+
+def _trace(chosen: Selected, run: PlannedRun, slot: Slot, folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = (folder / f"{run.row}.json").absolute()
+    spec = {**short_spec(chosen, run, TRACED), "trace": str(path)}
+    try:
+        next(probe_measure(chosen.store, [spec], slot, child=PROBING))
+    except UserError:  # so few steps give fewer than two points of a curve
+        if not path.exists():
+            raise
+    return path
+
+
+def _hours(run: PlannedRun, measured: Measured) -> float | None:
+    steps = total_steps(run.config)
+    return None if steps is None else steps * measured.seconds_per_step / 3600
+
+
+def _line(row: dict[str, Any], first: bool) -> str:
+    head = f"{'row':14}{'source/s':>10}{'target/s':>10}{'step':>9}{'MFU':>7}{'padding':>9}{'memory':>9}{'to train':>11}"
+    memory = row["peak_memory_bytes"]
+    cells = [
+        f"{row['row']:14}",
+        f"{_number(row['source_tokens_per_s']):>10}",
+        f"{_number(row['target_tokens_per_s']):>10}",
+        f"{row['seconds_per_step'] * 1e3:6,.0f} ms",
+        f"{'–' if row['mfu'] is None else format(row['mfu'], '.1%'):>7}",
+        f"{'–' if row['padding'] is None else format(row['padding'], '.1%'):>9}",
+        f"{'–' if memory is None else format(memory / 1e9, '.2f') + ' GB':>9}",
+        f"{'–' if row['hours'] is None else duration(row['hours'] * 3600):>11}",
+    ]
+    shared = f"  {row['together']} at once: {row['gain']:.2f}×" if "gain" in row else ""
+    return (head + "\n" if first else "") + "".join(cells) + shared
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.0f}"
+
+
+def _notes(rows: Sequence[dict[str, Any]], slot: Slot) -> str:
+    lines = []
+    known = next((row for row in rows if row["matrix_flops"]), None)
+    if known:
+        rate = known["matrix_flops"] / 1e12
+        lines.append(f"{known['device']}, {known['precision']}; matrix product {rate:,.3f} TFLOP/s. {FORMULA}")
+    shared = [row for row in rows if "gain" in row]
+    if shared:
+        worth = [row["row"] for row in shared if row["share"]]
+        how = f"cuda:*x{shared[0]['together']}" if slot.kind == "cuda" else f"cpu:{shared[0]['together']}"
+        lines.append(
+            f"Sharing the device pays from a gain of {WORTH} ×: {', '.join(worth) if worth else 'no row'}"
+            + (f" (--devices {how})." if worth else ".")
+        )
+    lines += [f"trace: {row['trace']}" for row in rows if "trace" in row]
+    return "\n".join(lines)
+
+
+# --- `ablations noise`: how much base varies with its seed, and how many seeds a difference needs
+
+
+Seeds = tuple[int | None, int | None, int | None]  # at the spread, and at both ends of its interval
+SEEDS = (2, 3, 4, 5, 7, 10, 15, 20)
+
+
+def noise(
+    study: options.StudyName,
+    selectors: Annotated[Selectors, options.Without(("seeds",))],
+    seeds: Annotated[int, typer.Option(metavar="N", min=2, help="Seeds of base; missing ones are trained.")] = 5,
+    detect: Annotated[
+        list[str] | None,
+        typer.Option(metavar="[COLUMN=]D", help="Also the seeds a row that show a difference D from base; repeatable."),
+    ] = None,
+    devices: options.Devices = "auto",
+    as_json: options.Json = False,
+) -> None:
+    """Train seeds of base; print their spread, what so many seeds of every row can show, and the hours for it."""
+    asked = [wanted_difference(text) for text in detect or ()]
+    chosen = choose(study, selectors)
+    base = base_of(chosen)
+    alone = replace(selectors, rows=only_row(chosen.study, base.key), seeds=seeds)
+    run_chosen(choose(study, alone), devices, "keep", "markdown", show=False)
+    found = noise_of(study, selectors, chosen, seeds)
+    if not found:
+        raise UserError(
+            f"{base.key}: no metric of it varies between {number(seeds, 'seed')}, so there is no noise to print."
+        )
+    wanted = [(one, one.of(found)) for one in asked]
+    hours = hours_of_rows(study, selectors, parse_slots(devices))
+    known = [value for value in hours.values() if value is not None]
+    per_seed = sum(known) if known and len(known) == len(hours) else None
+    answers = [(of, one.difference, of.seeds_for(one.difference)) for one, of in wanted]
+    if as_json:
+        print_json(_noise_as_json(base.key, seeds, found, per_seed, answers))
+        return
+    typer.echo(f"{base.key} of {chosen.study.name}, profile {chosen.plan.profile}: {number(seeds, 'seed')}\n")
+    typer.echo(_spreads(found))
+    typer.echo(
+        f"The smallest true difference from {base.key} that is marked with {POWER:.0%} power at {ALPHA:.0%}, "
+        f"{number(found[0].rows, 'row')} compared at once (Dunnett), with so many seeds of every row:\n"
+    )
+    typer.echo(_shown(found, per_seed))
+    for answer in answers:
+        typer.echo(seeds_needed(*answer))
+    if per_seed is None:
+        typer.echo(f"Hours are unknown: {why_unknown(chosen.plan.runs)}.")
+
+
+def seeds_needed(of: Noise, difference: float, seeds: Seeds) -> str:
+    """How many seeds show a difference, with the uncertainty of the spread."""
+    first, low, high = ("more than 1,000" if n is None else str(n) for n in seeds)
+    unit = " in ln" if of.column.logarithmic else ""
+    return (
+        f"{of.column.header}: a difference of {difference:g}{unit} needs {first} seeds of every row "
+        f"({low} to {high}, as the spread is known from {number(len(of.values), 'seed')} only)."
+    )
+
+
+def _spreads(found: Sequence[Noise]) -> str:
+    lines = []
+    for one in found:
+        places = change_digits(one.column) + 1
+        lines.append([
+            one.column.header + (" (spread in ln)" if one.column.logarithmic else ""),
+            fixed(one.mean, one.column.digits),
+            fixed(one.sd, places),
+            f"{fixed(one.low, places)} … {fixed(one.high, places)}",
+        ])  # fmt: skip
+    return pipe(["metric", "mean", "sd of a seed", "95 % interval of the sd"], lines, [True, False, False, False])
+
+
+def _shown(found: Sequence[Noise], per_seed: float | None) -> str:
+    """A line for each number of seeds."""
+    heads = ["seeds a row", *(one.column.header + (" Δ ln" if one.column.logarithmic else " Δ") for one in found)]
+    lines = []
+    for seeds in SEEDS:
+        cells = [fixed(one.shown_by(seeds) or 0.0, change_digits(one.column)) for one in found]
+        lines.append([str(seeds), *cells, "" if per_seed is None else f"{seeds * per_seed:.3g}"])
+    return pipe([*heads, "hours of work"], lines, [False] * (len(heads) + 1))
+
+
+def _noise_as_json(
+    base: str, seeds: int, found: Sequence[Noise], per_seed: float | None, answers: Sequence[tuple[Noise, float, Seeds]]
+) -> dict[str, Any]:
+    return {
+        "base": base,
+        "seeds": seeds,
+        "rows_compared": found[0].rows,
+        "alpha": ALPHA,
+        "power": POWER,
+        "hours_per_seed": per_seed,
+        "columns": [
+            {
+                "key": one.column.key,
+                "header": one.column.header,
+                "logarithmic": one.column.logarithmic,
+                "values": list(one.values),
+                "mean": one.mean,
+                "sd": one.sd,
+                "sd_interval": [one.low, one.high],
+                "smallest_difference": {str(n): one.shown_by(n) for n in SEEDS},
+            }
+            for one in found
+        ],
+        "detect": [
+            {"column": of.column.key, "difference": size, "seeds": first, "seeds_interval": interval}
+            for of, size, (first, *interval) in answers
+        ],
+    }

@@ -15,15 +15,15 @@ from rich.table import Table
 from rich.text import Text
 
 from ablations.cli.terminal import unguarded, visible
-from ablations.service import progress_words as words
+from ablations.service import work as words
 from ablations.service.work import WorkOptions, held
 from ablations.study.messages import duration
 from experiments.jobs.coordinator.loop import Until
 from experiments.jobs.coordinator.reporter import Summary, View
 from experiments.jobs.coordinator.watch import GRACE_S
+from experiments.jobs.queue.job import State
 from experiments.jobs.queue.queue import Queue
-from experiments.jobs.queue.states import State
-from experiments.processes.load import GpuLoad, processors_percent
+from experiments.processes.meter import GpuLoad, processors_percent
 from experiments.store.layout import Store
 
 PLAIN_EVERY_S = 10.0

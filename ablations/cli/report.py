@@ -1,29 +1,34 @@
 """`ablations report`: print the table from the results in the store."""
 
+import csv
+import io
 import itertools
+import json
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from ablations.cli import exits, options
-from ablations.cli.terminal import say, unguarded
-from ablations.service.nearest import nearest_with_results
-from ablations.service.selected import SelectedTable, Selectors, choose_table
-from ablations.service.table_options import TableOptions
-from ablations.service.tables import BY_STUDY, table_of
+from ablations.cli import options
+from ablations.cli.terminal import FAILED, print_json, say, unguarded
+from ablations.service.selected import SelectedTable, Selectors, choose, choose_table
+from ablations.service.tables import BY_STUDY, TableOptions, nearest_with_results, table_of
 from ablations.study.messages import number
 from experiments.errors import UserError, explain_os_errors
 from experiments.store.durable import write_bytes
-from reports.render.formats import RENDERERS, render
-from reports.render.made_by import MADE_BY
-from reports.render.printed import choices_for
+from reports.figures.style import FORMATS
+from reports.render.formats import formats, render
+from reports.render.markdown import escape
+from reports.render.printed import MADE_BY, choices_for
+from reports.render.records import text
 from reports.render.terminal import for_terminal
+from reports.results.examples import Cases, collect_cases
 from reports.results.failures import failures
 from reports.results.table import Table, missing_cells
-from reports.trust.bundles.archive import is_bundle
+from reports.trust.bundle_archive import is_bundle
 
 CARRY_NO_WARNINGS = ("csv", "tidy-csv", "json")
 
@@ -35,7 +40,7 @@ def report(
     format_: Annotated[
         str,
         typer.Option(
-            "--format", metavar="F", help=f"One of: {', '.join(RENDERERS)}. If unset: terminal on one, else markdown."
+            "--format", metavar="F", help=f"One of: {', '.join(formats())}. If unset: terminal on one, else markdown."
         ),
     ] = "",
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write to a file instead of the terminal.")] = None,
@@ -60,7 +65,7 @@ def report(
         typer.echo(near, err=True)
     if strict and gaps:
         typer.echo(f"{number(gaps, 'cell')} missing", err=True)
-        raise typer.Exit(exits.FAILED)
+        raise typer.Exit(FAILED)
 
 
 def print_table(
@@ -74,8 +79,8 @@ def print_table(
     """Build the table and print it, or write it to `out` atomically; "" is the format for where it goes."""
     screen = unguarded(sys.stdout) if out is None and unguarded(sys.stdout).isatty() else None
     format_ = format_ or ("terminal" if screen else "markdown")
-    if format_ not in RENDERERS:
-        raise UserError(f"--format {format_}: write one of {', '.join(RENDERERS)}.")
+    if format_ not in formats():
+        raise UserError(f"--format {format_}: write one of {', '.join(formats())}.")
     table = table_of(chosen, significance, provisional=provisional, printing=printing)
     if format_ in CARRY_NO_WARNINGS or choices_for(table, format_).notes == "none":
         for warning in table.warnings:
@@ -117,3 +122,95 @@ def write_out(out: Path, data: bytes) -> None:
         if out.is_dir():
             raise UserError(f"--out {out}: this is a folder. Name a file in it.")
         write_bytes(out.absolute(), data)
+
+
+# --- `ablations cases`: single examples with the output of each row
+
+
+def cases(
+    study: options.LastStudy = None,
+    *,
+    selectors: Annotated[Selectors, options.Without(("seeds",))],
+    of_set: Annotated[str, typer.Option("--of", metavar="SET", help="The set whose examples are shown.")] = "test",
+    seed: Annotated[int, typer.Option(metavar="N", help="The seed whose runs are shown.")] = 1,
+    differing: Annotated[bool, typer.Option(help="Only examples with different outputs of the rows.")] = False,
+    limit: Annotated[int, typer.Option(min=0, metavar="N", help="Show at most N examples; 0: all.")] = 50,
+    format_: Annotated[str, typer.Option("--format", metavar="F", help="markdown, csv or json.")] = "markdown",
+    as_json: options.Json = False,
+) -> None:
+    """Show the output of each row for single examples, for trainers that record outputs."""
+    format_ = "json" if as_json else format_
+    if format_ not in _WRITERS:
+        raise UserError(f"--format {format_}: write one of {', '.join(_WRITERS)}.")
+    study, selectors = selectors.with_last(study, say)
+    chosen = choose(study, replace(selectors, seeds=seed), there=True)
+    found = collect_cases(chosen.plan, chosen.store, of_set, seed, differing=differing)
+    shown = Cases(found.heads, found.lines[:limit] if limit else found.lines)
+    typer.echo(_WRITERS[format_](shown), nl=False)
+    if len(shown.lines) < len(found.lines):
+        typer.echo(f"{len(shown.lines)} of {len(found.lines)} examples; --limit 0 shows all", err=True)
+
+
+def _markdown(found: Cases) -> str:
+    lines = [found.heads, ["---"] * len(found.heads), *found.lines]
+    return "".join(f"| {' | '.join(_cell(value) for value in line)} |\n" for line in lines)
+
+
+def _cell(value: Any) -> str:
+    plain = f"{value:.3f}" if isinstance(value, float) else "" if value is None else str(value)
+    return plain if plain == "---" else escape(plain).replace("|", "\\|")
+
+
+def _csv(found: Cases) -> str:
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow([text(head) for head in found.heads])
+    writer.writerows(
+        [value if isinstance(value, int | float) else text(value) for value in line] for line in found.lines
+    )
+    return stream.getvalue()
+
+
+def _json(found: Cases) -> str:
+    lines = [dict(zip(found.heads, line, strict=True)) for line in found.lines]
+    return json.dumps(lines, indent=1, ensure_ascii=False) + "\n"
+
+
+_WRITERS = {"markdown": _markdown, "csv": _csv, "json": _json}
+
+
+# --- `ablations figures`: draw the table's figures as files for a paper
+
+
+def figures(
+    study: options.LastStudyOrBundle = None,
+    *,
+    selectors: Selectors,
+    formats: Annotated[str, typer.Option("--formats", metavar="F,F", help="Some of pdf, svg, png.")] = "pdf",
+    out: Annotated[Path, typer.Option(metavar="DIR", help="A folder; created if missing.")] = Path("figures"),
+    significance: options.Significance = "auto",
+    as_json: options.Json = False,
+) -> None:
+    """Draw changes from base, quality against cost, learning curves, and scores by sentence length."""
+    wanted = [part.strip() for part in formats.split(",")]
+    if not all(part in FORMATS for part in wanted):
+        raise UserError(f"--formats {formats}: choose from {', '.join(FORMATS)}, separated by commas.")
+    study, selectors = selectors.with_last(study, say)
+    chosen = choose_table(study, selectors, say)
+    from reports.figures.draw import draw  # imported late: matplotlib takes a second
+
+    drawn = draw(table_of(chosen, significance), chosen.store, wanted)
+    if not drawn:
+        near = "" if is_bundle(study) else nearest_with_results(study, selectors, chosen.plan)
+        raise UserError(
+            f"There is nothing to draw yet: {chosen.store.root} has no number of this table. {near}".strip()
+        )
+    with explain_os_errors(f"write to {out}"):
+        out.mkdir(parents=True, exist_ok=True)
+        for name, data in drawn.items():
+            write_bytes((out / name).absolute(), data)
+    files = [str(out / name) for name in drawn]
+    if as_json:
+        print_json({"files": files})
+    else:
+        typer.echo("\n".join(files))

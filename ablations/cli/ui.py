@@ -13,19 +13,18 @@ import typer
 from ablations.cli import options
 from ablations.cli.report import page
 from ablations.cli.terminal import say
-from ablations.plan.planned import Plan
+from ablations.planning.planned import Plan
 from ablations.service.enqueue import keep_rows, member
-from ablations.service.nearest import nearest_with_results
 from ablations.service.selected import Selected, Selectors, choose
-from ablations.service.tables import table_of
+from ablations.service.tables import nearest_with_results, table_of
 from experiments.errors import UserError
 from experiments.processes.keeper import kept
 from experiments.store.layout import Store
 from experiments.tasks.columns import Column
-from experiments.tracking.database import HOST, ui_command
+from experiments.tracking.mlflow import RowLine
 from experiments.tracking.page import Chart, Published, Table, publish, saved_views
 from experiments.tracking.record import NUM_PARAMS, curve_name, finished_run
-from experiments.tracking.rows import RowLine
+from experiments.tracking.tables import HOST, ui_command
 from reports.render.formats import render
 from reports.render.markdown import escape
 from reports.results.table import Table as Printed

@@ -1,22 +1,23 @@
 """Find the trained run that a command line names: by run_id, or by study, row and seed."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ablations.plan.resolve import resolve
-from ablations.service.queued_runs import all_rows
+from ablations.planning.resolve import resolve
 from ablations.service.selected import Selectors, choose, task_of
 from ablations.study.messages import number
 from ablations.study.selectors import Selection, only_row
 from ablations.study.study import Study, load_study
 from experiments.config import DeviceSpec, EvaluationConfig, RunConfig
 from experiments.errors import UserError
+from experiments.identity import seed_in_words
 from experiments.jobs.devices.slots import parse_slots
-from experiments.jobs.queue.job import JobStatus
+from experiments.jobs.queue.job import JobStatus, State
+from experiments.jobs.queue.queue import Queue
 from experiments.store.layout import Store
-from experiments.store.results import FILE, EvaluationResult, TrainingResult
+from experiments.store.results import RESULT_FILE, EvaluationResult, TrainingResult
 from experiments.tasks.load import load_task
 
 BEST = "best"
@@ -95,7 +96,7 @@ def find_trained(named: Named, selectors: Selectors, tasks: Sequence[str] = ("tr
 
 
 def _by_id(store: Store, run: str) -> str:
-    known = sorted(path.parent.name for path in store.runs.glob(f"*/{FILE}"))
+    known = sorted(path.parent.name for path in store.runs.glob(f"*/{RESULT_FILE}"))
     fitting = [run_id for run_id in known if run_id.startswith(run)]
     if len(fitting) != 1:
         none = f"none begins with it; {number(len(known), 'trained run')}"
@@ -156,7 +157,7 @@ def _best(store: Store, study: Study, seed: int | None, profile: str | None) -> 
     column = next((c for c in columns if c.better == "higher"), *columns[:1])
     found = {}
     for queued in _queued(store, study.name, None, profile):
-        paths = store.run_folder(queued.run_id).glob(f"evaluations/*/{FILE}")
+        paths = store.run_folder(queued.run_id).glob(f"evaluations/*/{RESULT_FILE}")
         records = [record for path in paths if (record := EvaluationResult.load(path))]
         scores = [record.metrics.get(column.metric) for record in records if record.set == "dev"]
         known = [score if column.better == "higher" else -score for score in scores if score is not None]
@@ -180,3 +181,52 @@ def device_spec(devices: str) -> DeviceSpec:
         os.environ["CUDA_VISIBLE_DEVICES"] = slots[0].device or ""
         return DeviceSpec("cuda", slots[0].threads, slots[0].memory_gb)
     return DeviceSpec("cpu", sum(slot.threads for slot in slots))
+
+
+# --- Select runs of the queue by run_id, row, study, or all
+
+
+HOW = "Write a row (A-h16), a row with its seed (A-h16:2), a study (table3), the beginning of a run_id, or `all`."
+SHORTEST = 4  # fewest digits of a run_id that select a run
+
+
+def chosen(store: Store, names: Sequence[str], states: Collection[State] = tuple(State)) -> list[JobStatus]:
+    """The queued runs that `names` select, among those in `states`. Raises UserError for a name that selects none."""
+    rows = all_rows(store)
+    if not rows:
+        held = "It has results (`ablations tables`), and no queue. " if store.run_ids() else ""
+        raise UserError(f"Nothing is queued in {store.root}. {held}Name another store with --store.")
+    found: dict[str, JobStatus] = {}
+    for name in names:
+        meant = [row for row in rows if _means(name, row)]
+        if not meant:
+            known = ", ".join(sorted({member.row for row in rows for member in row.members})[:30])
+            raise UserError(f"{name!r} selects no run in {store.root}. {HOW} Rows there: {known}.")
+        found |= {row.run_id: row for row in meant if row.state in states}
+    return list(found.values())
+
+
+def all_rows(store: Store) -> list[JobStatus]:
+    """All runs of the queue; an empty list if there is no queue."""
+    with Queue(store.queue_db, create=False) as queue:
+        return queue.status()
+
+
+def label(row: JobStatus) -> str:
+    """ "table3 A-h16 seed 2 (1f2e…)", with every table that the run belongs to; "averaging ensemble3 ensemble (…)"."""
+    names = ", ".join(sorted({f"{member.study} {member.row}" for member in row.members})) or "run"
+    return f"{names} {seed_in_words(row.seed)} ({row.run_id})"
+
+
+def labels(rows: Iterable[JobStatus]) -> str:
+    """One line per run: state and label."""
+    return "".join(f"  {row.state.value:<9} {label(row)}\n" for row in rows)
+
+
+def _means(name: str, row: JobStatus) -> bool:
+    if name == "all" or (len(name) >= SHORTEST and row.run_id.startswith(name)):
+        return True
+    key, colon, seed = name.rpartition(":")
+    if colon and seed.isdigit():
+        return row.seed == int(seed) and any(key == member.row for member in row.members)
+    return any(name in (member.row, member.study) for member in row.members)

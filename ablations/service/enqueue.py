@@ -1,15 +1,14 @@
 """Turn planned runs into jobs of the queue: the desired state minus what is valid already."""
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from ablations.plan.planned import Plan, PlannedEvaluation, PlannedRun
-from ablations.service.made_again import trained_again
-from ablations.service.obstacles import refuse
-from ablations.service.run_states import stale_parts
+from ablations.planning.planned import Plan, PlannedEvaluation, PlannedRun
+from ablations.service.preflight import refuse
+from ablations.service.run_states import lacks_checkpoints, stale_parts
 from ablations.service.selected import Selected
 from ablations.study.selectors import CORPUS
 from experiments.config import flatten, total_steps
@@ -18,12 +17,11 @@ from experiments.identity import digest, lineage, without_runs
 from experiments.jobs.queue.job import Job, Member
 from experiments.jobs.queue.queue import Queue
 from experiments.records import TRAINING
+from experiments.store.checksummed import write_json
 from experiments.store.code import code_digests
-from experiments.store.description import CONFIG, TableRow, config_of, description_of, keep_row
 from experiments.store.durable import remove_folder
-from experiments.store.keeps import at_steps, union
-from experiments.store.layout import Store
-from experiments.store.sealed import write_json
+from experiments.store.layout import CONFIG, Store, TableRow, config_of, description_of, keep_row
+from experiments.store.retention import at_steps, union
 from experiments.tasks.base import Progress, Task, settings_read
 
 STALE = ("keep", "rerun")
@@ -206,3 +204,58 @@ def _describe(store: Store, run: PlannedRun, row: TableRow) -> None:
     path = store.run_folder(run.run_id) / CONFIG
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, record)
+
+
+# --- Finished runs of which something is made again: which, and what that costs
+
+
+def trained_again(chosen: Selected, runs: Iterable[PlannedRun]) -> list[PlannedRun]:
+    """Finished runs that kept too few checkpoints for what is to be made: an average, the best, a branch.
+
+    Such a run is trained once more; its present result stays until then.
+    """
+    found = []
+    for run in runs:
+        if run.state == "damaged":  # its content is unknown
+            continue
+        if lacks_checkpoints(run, chosen.store, chosen.task):
+            found.append(run)
+    return found
+
+
+def say_trained_again(runs: Sequence[PlannedRun]) -> str:
+    """A message for the user; "" if there are none."""
+    if not runs:
+        return ""
+    return (
+        f"{_rows(runs)}: already trained, but with fewer checkpoints than {_needs(runs)} needs here. The run is "
+        f"trained again{_cost(runs)}. Its scores stay; if the weights come out different "
+        "(on another device), all scores of the run are made again."
+    )
+
+
+def say_renewed(runs: Sequence[PlannedRun], stale: str) -> str:
+    """A message on what `--stale rerun` makes again and its cost; "" for nothing."""
+    if stale != "rerun":
+        return ""
+    trained = [run for run in runs if TRAINING in run.stale]
+    told = [f"training and all scores of {_rows(trained)}{_cost(trained)}"] if trained else []
+    rest = [run for run in runs if run.stale and TRAINING not in run.stale]
+    for part in dict.fromkeys(part for run in rest for part in run.stale):
+        told.append(f"{part} of {_rows([run for run in rest if part in run.stale])}, no training")
+    return f"made again, because the code has changed: {'; '.join(told)}" if told else ""
+
+
+def _needs(runs: Iterable[PlannedRun]) -> str:
+    steps = sorted({step for run in runs for step in run.read_at})
+    return f"a branch from step {', '.join(map(str, steps))}" if steps else "evaluation.checkpoint"
+
+
+def _rows(runs: Iterable[PlannedRun]) -> str:
+    return ", ".join(dict.fromkeys(run.row for run in runs))
+
+
+def _cost(runs: Iterable[PlannedRun]) -> str:
+    """The cost of training the runs, in brackets; "" if it is not known."""
+    cost = sum({run.run_id: run.cost for run in runs}.values())
+    return f" ({cost:.1e} FLOP)" if cost else ""

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ablations.plan.planned import Plan, PlannedRun
+from ablations.planning.planned import Plan, PlannedRun
 from ablations.service.enqueue import prepare
 from ablations.service.selected import Selected
 from ablations.study.messages import duration, number
@@ -13,9 +13,8 @@ from ablations.study.overrides import nested
 from experiments.config import flatten
 from experiments.errors import UserError
 from experiments.identity import without_runs
-from experiments.jobs.attempts.calibration import Point, Speed, keep, kept, of_results
-from experiments.jobs.attempts.probe import STEPS, probe
-from experiments.jobs.devices.devices_per_run import devices_per_run, simulate
+from experiments.jobs.attempts.probe import PROBE_STEPS, Point, Speed, keep, kept, of_results, probe
+from experiments.jobs.devices.sharing import devices_per_run, simulate
 from experiments.jobs.devices.slots import Slot, by_device
 from experiments.tasks.base import Progress
 
@@ -189,7 +188,7 @@ def step_cost(run: PlannedRun) -> float:
     return run.cost / (run.own_steps or 1)
 
 
-def short_spec(chosen: Selected, run: PlannedRun, steps: int = STEPS) -> dict[str, object]:
+def short_spec(chosen: Selected, run: PlannedRun, steps: int = PROBE_STEPS) -> dict[str, object]:
     """A child's spec for the run with only `steps` steps. Raises UserError for a task without a setting for steps."""
     settings, name = dict(flatten(run.config)), run.config.setting_roles.steps
     if not name or name not in settings:

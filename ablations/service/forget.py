@@ -3,17 +3,15 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ablations.service.members import Members
+from ablations.service.run_states import Members
 from ablations.service.selected import Selected
 from ablations.service.store_tables import store_tables
 from experiments.errors import UserError
 from experiments.identity import members_in, trunk_in
-from experiments.jobs.queue.job import Member
+from experiments.jobs.queue.job import Member, State
 from experiments.jobs.queue.queue import Queue
-from experiments.jobs.queue.states import State
-from experiments.store.description import description_of
-from experiments.store.forgotten import bring_back, forgotten, put_aside, was_brought_back
-from experiments.store.layout import Store
+from experiments.store.layout import Store, description_of
+from experiments.store.retention import bring_back, forgotten, put_aside, was_brought_back
 from experiments.tracking.rebuild import write_lacking
 
 

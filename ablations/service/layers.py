@@ -12,7 +12,7 @@ from experiments.errors import UserError
 from experiments.jobs.engines.base import import_path
 from model import architecture
 from model.config import ModelConfig
-from model.paths import path_length, sequential_operations
+from model.cost import path_length, sequential_operations
 
 LONGEST = 1024  # positions up to which paths are propagated: it takes seconds
 LARGEST = 1_000_000

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ablations.plan.planned import Plan, PlannedRun
+from ablations.planning.planned import Plan, PlannedRun
 from ablations.service.forecast import forecast
 from ablations.service.selected import Selected, Selectors, choose
 from ablations.study.messages import suggestion
@@ -13,7 +13,7 @@ from experiments.errors import UserError
 from experiments.jobs.devices.slots import Slot
 from experiments.tasks.columns import Column
 from reports.results.comparable import scale
-from reports.statistics.power import seeds_for, smallest_difference, spread
+from reports.results.dunnett import seeds_for, smallest_difference, spread
 from reports.table.build import build_table
 
 MOST = 50  # seeds of base that are looked for in the store

@@ -7,16 +7,15 @@ far as it is found: a built-in one, or one that this user queued or selected las
 import contextlib
 import tomllib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ablations.plan.planned import Plan, PlannedRun
-from ablations.service.last_selection import recall
-from ablations.service.members import Members
-from ablations.service.run_states import DONE
-from ablations.service.selected import Place, Selectors, choose
+from ablations.planning.planned import Plan, PlannedRun
+from ablations.service.run_states import DONE, Members
+from ablations.service.selected import Place, Selected, Selectors, choose, recall
+from ablations.study.messages import number, show
 from ablations.study.overrides import as_set
 from ablations.study.selectors import CORPUS
 from ablations.study.study import builtin_studies
@@ -24,10 +23,9 @@ from experiments.config import defaults, flatten
 from experiments.errors import Damaged, UserError
 from experiments.identity import identity_settings
 from experiments.jobs.queue.queue import Queue
-from experiments.store.description import config_of
-from experiments.store.known_runs import differing
-from experiments.store.layout import Store
-from experiments.store.results import FILE
+from experiments.store.known_runs import Known, KnownRuns, differing, kind_of
+from experiments.store.layout import Store, config_of
+from experiments.store.results import RESULT_FILE
 
 RUNNING, COMPLETE = "running", "complete"
 
@@ -204,9 +202,70 @@ def _state(store: Store, members: Members, planned: Mapping[str, PlannedRun], ru
 
 def _times(store: Store, members: Members, run_id: str) -> Iterator[float]:
     home = store.run_folder(run_id)
-    for path in (home / FILE, home / "evaluations"):
+    for path in (home / RESULT_FILE, home / "evaluations"):
         if path.exists():
             yield path.stat().st_mtime
     if run_id in members.queued:
         row = members.queued[run_id]
         yield from (time for time in (row.queued, row.started, row.ended) if time is not None)
+
+
+# --- Finished runs of an own task that the study no longer means, because a default or the command has changed
+
+
+@dataclass(frozen=True)
+class Orphan:
+    """A finished run of a row and a seed, whose settings are no longer those of the study."""
+
+    run_id: str
+    planned: PlannedRun
+    was: Mapping[str, Any]  # the settings that it recorded, and the study has otherwise or no longer
+    now: Mapping[str, Any]  # the study's values of these, and of those that it did not record
+
+
+def orphans(chosen: Selected, plan: Plan, runs: Iterable[PlannedRun]) -> list[Orphan]:
+    """For each of these runs that is not done, the finished one that is nearest to it."""
+    if chosen.task.config_type.setting_roles.frozen_defaults:
+        return []
+    known, members, meant = KnownRuns(chosen.store), Members(chosen.store), {run.run_id for run in plan.trainings}
+    of_rows: dict[str, list[Known]] = {}
+    for other in known.finished():
+        for row in {m.row for m in members.of(other.run_id) if m[:2] == (plan.study.name, plan.profile)}:
+            of_rows.setdefault(row, []).append(other)
+    found = []
+    for run in runs:
+        if run.state not in DONE:
+            near = (orphan for orphan in _near(of_rows.get(run.row, ()), run) if orphan.run_id not in meant)
+            found += sorted(near, key=lambda orphan: len({*orphan.was, *orphan.now}))[:1]
+    return found
+
+
+def _near(others: Iterable[Known], run: PlannedRun) -> Iterator[Orphan]:
+    """Runs of other settings; not those that differ in what their row changes: these were meant otherwise."""
+    planned, usual = identity_settings(run.config), defaults(type(run.config))
+    kind = kind_of(run.config.task, run.config.seed, run.inputs)
+    for other in others:
+        names = differing(other.settings, planned, usual) if other.kind == kind else {}
+        if names and not run.overrides.keys() & names.keys():
+            was = {n: other.settings[n] for n in names if n in other.settings and n not in other.counted}
+            yield Orphan(other.run_id, run, was, {name: planned[name] for name in names if name in planned})
+
+
+def say_orphans(found: Iterable[Orphan], where: str) -> list[str]:
+    """Messages, one for each change; `where`: the words that select the table."""
+    by_change: dict[tuple[str, str], list[Orphan]] = {}
+    for orphan in found:
+        by_change.setdefault((_orphans_words(orphan.was), _orphans_words(orphan.now)), []).append(orphan)
+    lines = []
+    for (was, now), those in by_change.items():
+        rows = ", ".join(dict.fromkeys(orphan.planned.row for orphan in those))
+        lines.append(
+            f"{number(len(those), 'finished run')} of {rows} will not be used, because the study has changed: trained "
+            f"with {was or 'fewer settings'}, now {now or 'without it'}. If that changes no result, `ablations adopt "
+            f"{where} --why …` takes them over; otherwise they are trained again."
+        )
+    return lines
+
+
+def _orphans_words(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} = {show(value)}" for name, value in settings.items())

@@ -1,15 +1,87 @@
 """The table of a selection, from a store or a bundle."""
 
 import shlex
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
 
+from pydantic import ValidationError
+
+from ablations.planning.planned import Plan
 from ablations.service.run_states import DONE
-from ablations.service.selected import SelectedTable
-from ablations.service.table_options import TableOptions
+from ablations.service.selected import Place, SelectedTable, Selectors, choose
+from ablations.service.store_tables import StoreTable, store_tables
+from ablations.study.messages import number, plain, show
+from ablations.study.parts import Choices
+from experiments.errors import Damaged, UserError
+from experiments.jobs.queue.job import Job
+from experiments.jobs.queue.queue import Queue
 from experiments.store.known_runs import keep_counted
-from reports.results.sound import Results
+from reports.results.results import Results
 from reports.results.table import Table
 from reports.table.build import build_table
+
+# --- How a table is printed: the choices of [table] in a study file, as typed on a command line or given in Python
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableOptions:
+    """As typed; None means the study's choice, or the format's."""
+
+    columns: str | None = None
+    hide: str | None = None
+    plain: bool | None = None
+    paper: bool | None = None
+    digits: str | None = None
+    units: str | None = None
+    caption: str | None = None
+    notes: str | None = None
+    label: str | None = None
+    wide: bool | None = None
+    siunitx: bool | None = None
+
+    def choices(self) -> Choices:
+        """The options parsed. Raises UserError."""
+        given: dict[str, Any] = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
+        for name in ("columns", "hide"):
+            if name in given:
+                given[name] = tuple(part.strip() for part in given[name].split(",") if part.strip())
+        for name in ("digits", "units"):
+            if name in given:
+                given[name] = dict(_pairs(name, given[name]))
+        try:
+            return Choices(**given)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise UserError(f"--{first['loc'][0]} {getattr(self, str(first['loc'][0]))}: {plain(first)}.") from None
+
+    def words(self) -> Sequence[str]:
+        """The options as a command line gives them."""
+        words: list[str] = []
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, bool):
+                words.append(f"--{'' if value else 'no-'}{field.name}")
+            elif value is not None:
+                words += [f"--{field.name}", value]
+        return words
+
+
+def _pairs(name: str, text: str) -> Iterator[tuple[str, Any]]:
+    """ "bleu=2,ppl=3" as pairs; a number alone, for digits, is for every metric."""
+    for part in text.split(","):
+        key, found, value = part.strip().partition("=")
+        if name == "digits" and not found:
+            key, value = "", key
+        if not value or (found and not key) or (name == "digits" and not value.isdecimal()):
+            example = "2, or bleu=2,ppl=3" if name == "digits" else "params=k,hours=min"
+            raise UserError(f"--{name} {text}: write --{name} {example}.")
+        yield key, int(value) if name == "digits" else value
+
+
+# ---
+
 
 BY_STUDY = TableOptions()
 
@@ -31,3 +103,111 @@ def table_of(
     words = [*chosen.asked, *(("--significance", significance) if significance != "auto" else ())]
     asked = shlex.join([*words, *printing.words()])
     return replace(table, asked=asked, chosen=printing.choices(), bundle=chosen.bundle)
+
+
+# --- Where a study and a corpus lie that a printed table names without their folders: what this user queued tells it
+
+
+MOST = 500  # of the queue's jobs that are looked at
+
+
+def study_queued(selectors: Selectors, name: str) -> str:
+    """The path of a study file: in this folder, else where it was queued from; the name if it is in neither."""
+    if Path(name).is_file():
+        return name
+    folders = dict.fromkeys(Path(job.folder) for job in _jobs(selectors) if job.folder)
+    return next((str(folder / name) for folder in folders if (folder / name).is_file()), name)
+
+
+def with_corpus(selectors: Selectors) -> Selectors:
+    """The selectors with the folder of a corpus, where they have only its name."""
+    name = selectors.corpus
+    if name in (None, "builtin") or Path(str(name)).expanduser().exists():
+        return selectors
+    found = dict.fromkeys(str((job.config.get("data") or {}).get("corpus", "")) for job in _jobs(selectors))
+    folder = next((path for path in found if Path(path).name == name and Path(path).is_dir()), None)
+    return replace(selectors, corpus=folder) if folder else selectors
+
+
+def _jobs(selectors: Selectors) -> Iterator[Job]:
+    """Jobs of the store that this user signed: their folders may be read, and their code imported."""
+    store = selectors.open()
+    if not store.queue_db.exists():
+        return
+    with Queue(store.queue_db, create=False) as queue:
+        for row in queue.status()[:MOST]:
+            try:
+                claimed = queue.job(row.run_id)
+            except Damaged:
+                continue
+            if claimed.signed:
+                yield claimed.job
+
+
+# --- Where a selection has no results: the nearest one of the same study that has some, to be pasted
+
+
+def nearest_with_results(study: str, selectors: Selectors, plan: Plan) -> str:
+    """A sentence with the command line; "" where the plan has a result, or no table of the study has one."""
+    if any(run.state in (*DONE, "running", "waiting") for run in plan.runs):
+        return ""
+    found = [table for table in store_tables(selectors, plan.study.name) if table.words and table.finished]
+    for table in sorted(found, key=lambda table: _distance(table, plan)):
+        other = _selectors(table, selectors)
+        mine, there = replace(other, rows=selectors.rows, seeds=selectors.seeds), ",".join(table.rows)
+        for narrowed in (mine, other, replace(other, rows=there)):  # all rows may be impossible with its settings
+            if count := _finished(study, narrowed):
+                return _sentence(study, selectors, narrowed, table, plan, count)
+    return ""
+
+
+def _distance(table: StoreTable, plan: Plan) -> tuple[bool, bool, bool, int, int]:
+    other_corpus, other_rows = table.name.corpus != _corpus(plan), {run.row for run in plan.runs}.isdisjoint(table.rows)
+    return other_rows, table.name.profile != plan.profile, other_corpus, len(table.settings), -table.finished
+
+
+def _corpus(plan: Plan) -> str:
+    """The corpus's name, as the runs of a plan record it."""
+    corpus = getattr(getattr(plan.runs[0].config, "data", None), "corpus", "")
+    return str(corpus).rstrip("/").rpartition("/")[2]
+
+
+def _selectors(table: StoreTable, place: Place) -> Selectors:
+    """The options that select the table."""
+    given: dict[str, str] = {}
+    sets = []
+    for flag, word in zip(table.words[1::2], table.words[2::2], strict=True):
+        if flag == "--set":
+            sets.append(word)
+        else:
+            given[flag.removeprefix("--")] = word
+    return Selectors(store=place.store, state_dir=place.state_dir, sets=sets or None, **given)  # type: ignore[arg-type]
+
+
+def _finished(study: str, selectors: Selectors) -> int:
+    """Finished runs that these options really select."""
+    try:
+        plan = choose(study, selectors).plan
+    except UserError:
+        return 0
+    return sum(run.state in DONE for run in plan.runs)
+
+
+def _sentence(study: str, selectors: Selectors, other: Selectors, table: StoreTable, plan: Plan, count: int) -> str:
+    """ "6 finished runs of table3 exist with training.train_steps = 150: add --set …"."""
+    same_profile = table.name.profile == plan.profile
+    differs = [] if same_profile else [f"the profile {table.name.profile}"]
+    if table.name.corpus != _corpus(plan):
+        differs.append(f"the corpus {table.name.corpus}")
+    differs += [f"{name} = {show(value)}" for name, value in table.settings.items()]
+    if same_profile and selectors.profile is None:
+        other = replace(other, profile=None)
+    line = shlex.join([study, *other.words(whole=True)])
+    typed_others = selectors.sets or selectors.corpus or selectors.profile
+    only_added = not typed_others and selectors.rows in (None, other.rows)
+    typed = {name: None for name in ("rows", "seeds") if getattr(other, name) == getattr(selectors, name)}
+    more = replace(other, store=Place().store, state_dir=None, **typed).words(whole=True)
+    added = f"add {shlex.join(more)}, or write " if more and only_added else ""
+    runs = f"{number(count, 'finished run')} of {plan.study.name} {'exists' if count == 1 else 'exist'}"
+    with_ = " and ".join(differs) or "the study's own settings"
+    return f"No run of this selection is in {selectors.store}. {runs} with {with_}: {added}`ablations report {line}`."

@@ -1,24 +1,41 @@
 """From a plan to finished runs: what `ablations run` and `ablations.run` of Python do, apart from what they print."""
 
-from collections.abc import Callable, Iterable, Sequence
+import contextlib
+import re
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ablations.plan.planned import Plan, PlannedRun
-from ablations.service.enqueue import enqueue, join, prepare, wanted
-from ablations.service.forecast import refuse_above
-from ablations.service.made_again import say_renewed, say_trained_again, trained_again
-from ablations.service.obstacles import refuse, warnings
-from ablations.service.orphans import orphans, say_orphans
+from ablations.planning.planned import Plan, PlannedEvaluation, PlannedRun
+from ablations.service.enqueue import enqueue, join, prepare, say_renewed, say_trained_again, trained_again, wanted
+from ablations.service.forecast import refuse_above, short_spec, step_cost
+from ablations.service.preflight import refuse, warnings
 from ablations.service.selected import Say, Selected
-from ablations.service.shares import over_quota
-from ablations.service.sharing import as_one, resolve_auto
-from ablations.service.work import WorkOptions, complete_mlflow, track_ended
+from ablations.service.store_tables import orphans, say_orphans
+from ablations.service.work import WorkOptions, complete_mlflow, over_quota, track_ended
 from ablations.study.messages import number
+from ablations.study.overrides import nested
+from experiments.config import flatten
 from experiments.errors import UserError
+from experiments.identity import Trunk, digest, eval_identity, run_identity, with_members, with_trunk, without_runs
+from experiments.jobs.attempts.probe import (
+    PROBE_STEPS,
+    Point,
+    keep,
+    keep_share,
+    kept_share,
+    probe_together,
+    steps_together,
+)
 from experiments.jobs.coordinator.reporter import Summary
+from experiments.jobs.devices.hardware import available_cores
+from experiments.jobs.devices.sharing import WORTH, counts, most_worth, shares
+from experiments.jobs.devices.slots import Slot, parse_slots
+from experiments.jobs.queue.job import State
 from experiments.jobs.queue.queue import Queue
-from experiments.jobs.queue.states import State
-from experiments.tasks.base import Progress
+from experiments.store.durable import folder_beside
+from experiments.store.layout import Store
+from experiments.tasks.base import EvaluationSpec, Progress
 from experiments.tracking.sinks.sink import check_sink
 
 
@@ -126,3 +143,190 @@ def options_for(
     if max_hours is not None and todo:
         say(refuse_above(max_hours, chosen, todo, working.slots, progress, here=here))
     return working
+
+
+# --- `ablations run --smoke`: two steps and two sentences of every row, in a store of its own that is removed again
+
+
+SMOKE_STEPS, EXAMPLES = 2, 2
+_CHECKPOINT, _PRECISION = "evaluation.checkpoint", "training.precision"
+
+
+@dataclass(frozen=True)
+class Smoke:
+    """A table in small, queued in a store of its own."""
+
+    store: Store
+    runs: tuple[PlannedRun, ...]
+
+    def failed(self) -> dict[str, str]:
+        """row → why it failed, or was not run."""
+        with Queue(self.store.queue_db) as queue:
+            states = {row.run_id: row for row in queue.status()}
+        ended = {run.row: states[run.run_id] for run in self.runs}
+        return {
+            row: status.error or status.held or status.state.value
+            for row, status in ended.items()
+            if status.state is not State.FINISHED
+        }
+
+
+@contextlib.contextmanager
+def smoke(chosen: Selected, progress: Progress) -> Iterator[Smoke]:
+    """The first seed of every row with STEPS steps, in a store inside the chosen one. Corpora are prepared and kept.
+
+    Raises UserError for a task that names no setting for its steps, and for what `prepare` refuses.
+    """
+    whole = chosen.plan
+    whole = replace(whole, runs=tuple(run for run in whole.runs if not run.imported))
+    plan = shortened(chosen, whole)
+    prepare(chosen, whole.trainings, progress)
+    with folder_beside(chosen.store.root, ".smoke-") as folder:
+        store = Store.open(folder)
+        store.corpora.rmdir()
+        store.corpora.symlink_to(chosen.store.corpora)
+        enqueue(replace(chosen, store=store, priority=0), plan, plan.trainings, "keep", limit=EXAMPLES)
+        yield Smoke(store, tuple(plan.trainings))
+
+
+def shortened(chosen: Selected, plan: Plan) -> Plan:
+    """The plan with one seed of each row and STEPS steps; identities follow."""
+    trainings = {run.run_id: _short(chosen, run) for run in plan.trainings if not run.reads}
+    trainings |= {
+        run.run_id: _short(chosen, run, trainings[run.trunk.run_id].run_id) for run in plan.trainings if run.trunk
+    }
+    runs = [
+        _ensemble(run, [trainings[run_id] for run_id in run.members]) if run.members else trainings[run.run_id]
+        for run in _first_seeds(plan.runs)
+    ]
+    members = [trainings[run.run_id] for run in plan.members]
+    return replace(plan, runs=tuple(runs), members=tuple(members))
+
+
+def _first_seeds(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
+    return list({run.row: run for run in reversed(runs)}.values())[::-1]
+
+
+def _short(chosen: Selected, run: PlannedRun, trunk: str = "") -> PlannedRun:
+    """The run with STEPS steps. Its last weights are scored: so few steps leave nothing to average.
+
+    No number is kept, so bf16 is used only where the device has instructions for it: a laptop tries a study for a GPU.
+    trunk: of a branch, the short run with which it begins, one step before the end.
+    """
+    settings, name = dict(flatten(run.config)), run.config.setting_roles.steps
+    if not name or name not in settings:
+        raise UserError(
+            f"--smoke: the task {run.config.task} names no setting for its training steps (docs/own-task.md)."
+        )
+    settings |= {name: SMOKE_STEPS} | ({_CHECKPOINT: "last"} if _CHECKPOINT in settings else {})
+    if settings.get(_PRECISION) == "bf16":
+        settings[_PRECISION] = "auto"
+    config = type(run.config).from_mapping(nested(settings))
+    specs = chosen.task.evaluations(config, chosen.store.root) if run.evaluations else []
+    read_by = tuple(replace(e, settings={**e.settings, "checkpoint": "last"}) for e in run.read_by)
+    inputs = with_trunk(without_runs(run.inputs), Trunk(trunk, SMOKE_STEPS - 1)) if trunk else run.inputs
+    at = (SMOKE_STEPS - 1,)
+    kept_at, read_at = at if run.kept_at else (), at if run.read_at else ()
+    short = replace(run, config=config, cost=0.0, read_by=read_by, inputs=inputs, kept_at=kept_at, read_at=read_at)
+    return _named(short, run_identity(config, inputs), specs)
+
+
+def _ensemble(run: PlannedRun, members: Sequence[PlannedRun]) -> PlannedRun:
+    inputs = with_members(members[0].inputs, [member.run_id for member in members])
+    config = members[0].config.model_copy(update={"seed": run.config.seed})
+    specs = [replace(e.spec, settings={**e.spec.settings, "checkpoint": "last"}) for e in run.evaluations]
+    return _named(replace(run, inputs=inputs, config=config), run_identity(config, inputs), specs)
+
+
+def _named(run: PlannedRun, run_id: str, specs: Sequence[EvaluationSpec]) -> PlannedRun:
+    """The run under an identity, with nothing of it done."""
+    evaluations = tuple(PlannedEvaluation(spec, eval_identity(run_id, spec.settings, spec.inputs)) for spec in specs)
+    return replace(run, run_id=run_id, evaluations=evaluations, state="missing", stale=())
+
+
+# --- Measure how many runs share a device, for `ablations run --devices cpu:auto` and `cuda:*xauto`
+
+
+MEASURED = re.compile(r"cpu:auto|(cuda:(?:\*|\d+(?:,\d+)*)x)auto")
+
+
+def as_one(devices: str) -> str:
+    """The text of --devices with one run per device wherever sharing is to be measured."""
+    return _replaced(devices, lambda part: _text(part, 1))
+
+
+def resolve_auto(
+    devices: str, chosen: Selected, runs: Sequence[PlannedRun], progress: Progress, say: Callable[[str], None]
+) -> str:
+    """Replace auto in the text of --devices by the largest count whose every step up gained WORTH times.
+
+    Measures the row at half of the table's total cost, counted from its cheapest run upwards. The result is stored, so
+    that the same command continues with it. `runs`: those not done. `say`: prints a line. Raises UserError if a
+    coordinator works on the store, or if not even one run can be measured.
+    """
+    if not runs:
+        return as_one(devices)
+    run = middle_of_work([run for run in chosen.plan.trainings if not run.members])
+    prepare(chosen, [*runs, run], progress)
+    with chosen.store.coordinator_lock():  # other training would distort the measurement
+        settled = _replaced(devices, lambda part: _text(part, _count(chosen, run, say, parse_slots(_text(part, 1))[0])))
+    say(f"--devices {settled}")
+    return settled
+
+
+def middle_of_work(runs: Sequence[PlannedRun]) -> PlannedRun:
+    """The run at which the sum of costs, from the cheapest run upwards, passes half of the total."""
+    rising = sorted({run.run_id: run for run in runs}.values(), key=lambda run: run.cost)
+    left = sum(run.cost for run in rising) / 2
+    for run in rising:
+        left -= run.cost
+        if left <= 0:
+            break
+    return run
+
+
+def _replaced(devices: str, text: Callable[[re.Match[str]], str]) -> str:
+    parts = [(part, MEASURED.fullmatch(part.strip())) for part in devices.split("+")]
+    return "+".join(text(match) if match else part for part, match in parts)
+
+
+def _text(part: re.Match[str], count: int) -> str:
+    return f"{part[1]}{count}" if part[1] else f"cpu:{count}x{max(1, available_cores() // count)}"
+
+
+def _count(chosen: Selected, run: PlannedRun, say: Callable[[str], None], slot: Slot) -> int:
+    """Runs at once on a device like `slot`: recorded in this store, or measured now."""
+    spec = short_spec(chosen, run, 2 * PROBE_STEPS)
+    alike = {key: value for key, value in spec.items() if key != "config"}
+    settings = {key: value for key, value in run.config.model_dump(mode="json").items() if key != "seed"}
+    key = digest({**alike, "config": settings, "slot": [slot.kind, slot.threads, slot.room_gb]})
+    known = kept_share(chosen.store, key)
+    if known is not None:
+        return known
+    tried = list(counts(slot, chosen.task.memory_bytes(run.config, slot.kind) / 1e9))
+    if len(tried) < 2:
+        say(f"{slot.unit} is not shared: two runs like {run.row} do not fit")
+        return 1
+    say(f"measuring how many runs like {run.row} should share {slot.unit} …")
+    points: dict[int, Point] = {}  # by number of runs at once
+
+    def speeds(count: int) -> list[float]:
+        steps = steps_together(points[1].seconds) if points else 2 * PROBE_STEPS
+        try:
+            found = probe_together(chosen.store, short_spec(chosen, run, steps), shares(slot, count))
+        except UserError as error:
+            if count == 1:
+                raise UserError(f"{error} Give a number in --devices, such as cpu:2x4 or cuda:*x2.") from None
+            say(f"  {count} at once: {error}")
+            return [0.0]
+        mean, threads = statistics.fmean(m.seconds_per_step for m in found), shares(slot, count)[0].threads
+        points[count] = Point(slot.kind, threads, step_cost(run), mean, found[0].precision)
+        each = [1 / measured.seconds_per_step for measured in found]
+        say(f"  {count} at once: {sum(each):.3g} steps/s")
+        return each
+
+    count = most_worth(tried, speeds)[-1][0]
+    say(f"  chose {count}: each step up had to gain {WORTH} ×")
+    keep_share(chosen.store, key, count)
+    keep(chosen.store, [points[count]])
+    return count

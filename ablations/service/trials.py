@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ablations.plan.planned import Plan, PlannedRun
+from ablations.planning.planned import Plan, PlannedRun
 from ablations.service.enqueue import enqueue
 from ablations.service.run_states import plan_with_states
 from ablations.service.selected import Selected
@@ -15,9 +15,8 @@ from ablations.study.tuning import SETS, about, deciding_column, space_of, trial
 from experiments.errors import UserError
 from experiments.events.history import History
 from experiments.jobs.coordinator.reporter import View
-from experiments.jobs.queue.job import JobStatus
+from experiments.jobs.queue.job import JobStatus, State
 from experiments.jobs.queue.queue import Queue
-from experiments.jobs.queue.states import State
 from experiments.records import FailureClass
 from experiments.tuning import COMPLETE, FAILED, PRUNED, Search, Trial
 

@@ -2,27 +2,28 @@
 
 import contextlib
 import math
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ablations.study.messages import number, suggestion
+from ablations.study.messages import duration, number, suggestion
 from experiments.errors import UserError
+from experiments.identity import seed_in_words
+from experiments.jobs.attempts.attempt import RunningAttempt
 from experiments.jobs.coordinator.background import Background
 from experiments.jobs.coordinator.loop import Until
-from experiments.jobs.coordinator.notify import Notifier
-from experiments.jobs.coordinator.reporter import Reporter, Summary, View
+from experiments.jobs.coordinator.reporter import Notifier, Reporter, Summary, View
 from experiments.jobs.coordinator.watch import HANG_S
 from experiments.jobs.coordinator.work import work
-from experiments.jobs.devices.node import Node
-from experiments.jobs.devices.slots import Slot, parse_cluster_slots, parse_slots
+from experiments.jobs.devices.slots import Node, Slot, parse_cluster_slots, parse_slots
 from experiments.jobs.engines.base import Engine
-from experiments.jobs.engines.crew import Crew
-from experiments.jobs.engines.load import ENGINES, load_engine
+from experiments.jobs.engines.load import engines, load_engine
 from experiments.jobs.engines.local import LIGHT, LocalEngine
+from experiments.jobs.engines.workers import Crew
+from experiments.jobs.queue.job import State
 from experiments.jobs.queue.ledger import Ledger
 from experiments.jobs.queue.queue import Queue
-from experiments.jobs.queue.shares import load_shares
-from experiments.jobs.queue.states import State
+from experiments.jobs.queue.shares import DAYS, Shares, Use, check_user, keep_shares, load_shares, login
 from experiments.store.layout import Store
 from experiments.tasks.load import load_task, trains_apart
 from experiments.tracking.mlflow import Tracker
@@ -48,9 +49,9 @@ class WorkOptions:
     crew: Crew | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        if self.engine not in ENGINES:
+        if self.engine not in engines():
             raise UserError(
-                f"--engine {self.engine}: there is no such engine. {suggestion(self.engine, ENGINES, 'engines')}"
+                f"--engine {self.engine}: there is no such engine. {suggestion(self.engine, engines(), 'engines')}"
             )
         if self.settings and self.engine == "local":
             raise UserError("--engine-set and --address are for slurm and ray; the local engine has no settings.")
@@ -192,3 +193,159 @@ def held(store: Store) -> list[str]:
     """The reasons why queued runs are held or wait for a quota, each once."""
     with Queue(store.queue_db) as queue:
         return [*queue.held(), *queue.over_quota(load_shares(store)).values()]
+
+
+# --- Collect the results of runs that were left to a cluster (`work --detach`): most commands do so first
+
+
+DETACHED = ("slurm",)  # not Ray: only `work --engine ray --address …` knows the cluster's address
+
+
+def collect_detached(store: Store) -> None:
+    """Record runs that ended on a cluster while no coordinator was running. Starts no run.
+
+    Does nothing on a read-only disk or while another command works on the store.
+    """
+    if not store.queue_db.exists() or not os.access(store.state_dir, os.W_OK) or store.coordinator():
+        return
+    names = _engines(store)
+    if not names:
+        return
+    from experiments.jobs.coordinator.background import Background
+    from experiments.jobs.coordinator.work import work
+    from experiments.jobs.engines.load import load_engine
+    from experiments.tracking.mlflow import Tracker
+
+    engine = load_engine("slurm", {}, store.root, 1)
+    try:
+        work(store, [], tracker=Background(lambda: Tracker(store)), until="settled", engine=engine)
+    except UserError:
+        return
+
+
+def _engines(store: Store) -> set[str]:
+    """The clusters that have runs of this store."""
+    with Queue(store.queue_db, create=False) as queue:
+        running = [row.run_id for row in queue.rows(State.RUNNING, 1)]
+        refs = [queue.job(run_id).ref or {} for run_id in running]
+    return {str(ref.get("engine")) for ref in refs} & set(DETACHED)
+
+
+# --- A coordinator's progress in words, for the terminal, for logs and for scripts
+
+
+NUMBERS = {"loss": "loss", "perplexity": "ppl", "dev_perplexity": "dev ppl"}
+
+
+def counted(counts: Mapping[State, int]) -> list[str]:
+    """ "2 waiting", "1 running" …, without states that no run is in."""
+    return [f"{counts[state]} {state.value}" for state in State if counts.get(state)]
+
+
+def summary(counts: Iterable[str], preparing: str, left_s: float | None, more: str = "") -> str:
+    """One line on the queue: its counts, what is prepared, the time left."""
+    return ", ".join(filter(None, [*counts, preparing, f"about {duration(left_s)} left" if left_s else "", more]))
+
+
+def lines(view: View) -> list[str]:
+    """A line per running attempt."""
+    return [
+        " ".join(filter(None, [name(live), step(live), ", ".join(numbers(live)), f"on {live.slot.name}"]))
+        for live in view.running
+    ]
+
+
+def name(live: RunningAttempt) -> str:
+    job = live.claimed.job
+    return f"{job.members[0].row if job.members else job.run_id} ({seed_in_words(job.seed)})"
+
+
+def step(live: RunningAttempt) -> str:
+    total, reached = live.claimed.job.total_steps, live.progress.step
+    at = f"step {reached:,}/{total:,}" if reached is not None and total else ""
+    return " ".join(filter(None, [live.progress.doing, at]))
+
+
+def numbers(live: RunningAttempt) -> list[str]:
+    """The newest loss, perplexity and speed, or the first numbers that the user's trainer has logged; time left."""
+    values = live.progress.metrics
+    if live.progress.doing != "training":
+        return []
+    shown = [f"{word} {values[key]:.4g}" for key, word in NUMBERS.items() if key in values]
+    if not shown:
+        shown = [f"{key} {value:.4g}" for key, value in list(values.items())[:2] if isinstance(value, int | float)]
+    if "target_tokens_per_s" in values:
+        shown.append(f"{values['target_tokens_per_s']:,.0f} tokens/s")
+    left = live.progress.left_s(live.claimed.job.total_steps)
+    return [*shown, *([f"{duration(left)} left"] if left else [])]
+
+
+# --- Users of one store: what each has used, which quotas they have agreed upon, and whose runs wait for one
+
+
+@dataclass(frozen=True)
+class UserShare:
+    """A user of a store."""
+
+    user: str
+    running: int
+    waiting: int
+    used_h: float  # device-hours of the last DAYS days
+    quota_h: float | None
+    waits: str  # why the runs wait: the quota is used up; else ""
+
+
+def user_name(given: str | None) -> str:
+    """The user of --user; who is logged in, if that is not given. Raises UserError."""
+    return login() if given is None else check_user(given)
+
+
+def users_of(store: Store) -> tuple[Shares, list[UserShare]]:
+    """What is agreed in a store, and its users by name."""
+    shares = load_shares(store)
+    with Queue(store.queue_db, create=False) as queue:
+        used, over = queue.use(), queue.over_quota(shares)
+        counts = queue.counts_by_user()
+    names = sorted({*used, *shares.quotas, *(user for user, _ in counts)})
+    return shares, [
+        UserShare(
+            user,
+            counts.get((user, State.RUNNING), 0),
+            counts.get((user, State.WAITING), 0),
+            used.get(user, Use()).used_s / 3600,
+            shares.quotas.get(user),
+            over.get(user, ""),
+        )
+        for user in names
+    ]
+
+
+def agree(store: Store, quotas: Iterable[str]) -> None:
+    """Change quotas (USER=HOURS, USER=none); the coordinator is told. Raises UserError."""
+    changed = dict(load_shares(store).quotas)
+    for text in quotas:
+        user, equals, said = text.partition("=")
+        if not equals:
+            raise UserError(f"--quota {text}: write USER=HOURS, or USER=none for no quota.")
+        if said == "none":
+            changed.pop(user, None)
+            continue
+        try:
+            changed[user] = float(said)
+        except ValueError:
+            raise UserError(f"--quota {text}: {said!r} is no number of device-hours.") from None
+    shares = Shares(changed)
+    keep_shares(store, shares)
+    with Queue(store.queue_db) as queue:
+        queue.agree(agreed_in_words(shares))
+
+
+def agreed_in_words(shares: Shares) -> str:
+    quotas = ", ".join(f"{user} {hours:g}" for user, hours in sorted(shares.quotas.items()))
+    return f"device-hours of the last {DAYS} days; quotas: {quotas or 'none'}"
+
+
+def over_quota(store: Store) -> list[str]:
+    """Why runs wait for their user's quota, one line per user."""
+    with Queue(store.queue_db, create=False) as queue:
+        return list(queue.over_quota(load_shares(store)).values())

@@ -1,5 +1,6 @@
 """Building blocks of a study file: types of text and number, metrics, ensembles, ranges and [tune]."""
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -17,7 +18,7 @@ from ablations.study.overrides import Overrides, dotted
 from experiments.client.ablations_task.declared import LONGEST_NAME
 from experiments.tasks.columns import Column
 from experiments.tasks.own.function import column
-from model.section import Section
+from model.settings import Section
 
 
 def _printable(text: str) -> str:
@@ -194,3 +195,113 @@ class Tune(Section):
     sampler: str = "tpe"
     pruner: str = "none"
     seed: int = Field(0, ge=0)
+
+
+# --- A number that rows have to reach by the study's rule, written down before they are trained
+
+
+ALPHA = 0.01  # of the records of modded-nanogpt
+
+
+class Target(Section):
+    """What a row's mean over its seeds has to be better than: `target = 3.28`, or a table with these entries."""
+
+    value: FiniteFloat
+    metric: str = Field("", description="as the task names it; its first column on the set if unset")
+    set: Key = Field("dev", description="the data set that it is measured on")
+    alpha: float = Field(ALPHA, gt=0, lt=1, description="the rule holds where p is below this")
+    source: Text = Field("", description="where the number comes from, for the note under the table")
+
+
+def _number(given: Any) -> Any:
+    if isinstance(given, int | float) and not isinstance(given, bool):
+        return {"value": given}
+    if isinstance(given, dict | Target):
+        return given
+    raise ValueError("expected a number, or a table with value and perhaps metric, set, alpha and source")
+
+
+TargetOrNumber = Annotated[Target, BeforeValidator(_number)]
+
+
+# --- How a table is printed: [table] in a study file, and the options of `ablations report` over it
+# A choice that is not made is None (or empty), so that choices can be laid over each other: the format's own defaults,
+# then [table], then [table.FORMAT], then the command's. CSV and JSON are for programs: [table] alone leaves them whole.
+
+
+Notes = Literal["none", "short", "full"]
+Names = tuple[Text, ...]
+FOR_PROGRAMS = ("csv", "json")
+
+
+def _for_every_column(value: Any) -> Any:
+    """digits = 2 stands for all metrics: {"": 2}."""
+    return {"": value} if isinstance(value, int) else value
+
+
+class Choices(Section):
+    """What is printed, and how."""
+
+    columns: Names = Field((), strict=False, description="these alone, in this order: bleu, d_k, params, bleu.change …")
+    hide: Names = Field((), strict=False, description="these not")
+    plain: bool | None = Field(None, description="neither changes from base nor published numbers")
+    paper: bool | None = Field(
+        None, description="published numbers; if unset, where the corpus is the paper's (`paper_corpus`)"
+    )
+    digits: Annotated[dict[str, Annotated[int, Field(ge=0, le=12)]], BeforeValidator(_for_every_column)] = Field(
+        {}, description="after the decimal point: a number for all metrics, or by column"
+    )
+    units: dict[str, Text] = Field({}, description="by column: params in k, M or G, hours in s, min, h or d, or words")
+    caption: Text | None = Field(None, description="the title, if unset")
+    notes: Notes | None = Field(None, description="below the table: none, those that explain its signs, or all")
+    label: Annotated[str, Field(pattern=r"^[A-Za-z0-9:._+/-]*$")] | None = Field(
+        None, description="LaTeX's \\label: tab:NAME, if unset"
+    )
+    wide: bool | None = Field(None, description="LaTeX: across both columns of a page (table*)")
+    siunitx: bool | None = Field(None, description="LaTeX: numbers aligned by the package siunitx")
+
+    def over(self, below: "Choices") -> "Choices":
+        """These choices, and those of `below` where none is made here.
+
+        `plain` decides on published numbers too, unless the same layer says otherwise.
+        """
+        made = {name: getattr(self, name) for name in Choices.model_fields}
+        made = {name: value for name, value in made.items() if value not in (None, (), {})}
+        if self.plain is not None and self.paper is None:
+            made["paper"] = False if self.plain else None
+        merged = {name: getattr(below, name) for name in Choices.model_fields} | made
+        for name in ("digits", "units"):
+            merged[name] = {**getattr(below, name), **getattr(self, name)}
+        merged["hide"] = self.hide if self.columns else (*below.hide, *self.hide)
+        return Choices(**merged)
+
+
+class TableChoices(Choices):
+    """[table]: choices for every format, and for single ones."""
+
+    paper_corpus: Names = Field(
+        (),
+        strict=False,
+        description="names of the folder given as --corpus that hold the paper's corpus; published numbers print with "
+        "any corpus if there are none",
+    )
+    markdown: Choices = Choices()
+    terminal: Choices = Choices()
+    latex: Choices = Choices()
+    html: Choices = Choices()
+    csv: Choices = Choices()
+    json_: Choices = Field(Choices(), alias="json")
+
+    def layers(self, format_: str) -> Iterable[Choices]:
+        """Those that hold in a format, the stronger ones last."""
+        of = getattr(self, "json_" if format_ == "json" else format_, None)
+        general = () if format_ in FOR_PROGRAMS else (self,)
+        return (*general, *((of,) if isinstance(of, Choices) else ()))
+
+    @model_validator(mode="after")
+    def _has_a_column(self) -> Self:
+        for choices in (self, self.markdown, self.terminal, self.latex, self.html, self.csv, self.json_):
+            both = [name for name in choices.columns if name in choices.hide]
+            if both:
+                raise ValueError(f"{both[0]} is in both columns and hide; keep one")
+        return self

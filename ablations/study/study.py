@@ -1,8 +1,8 @@
 """A study: the table of a paper as data. `load_study` reads a built-in study by name, or a user's file by path."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Protocol, Self
 
 from pydantic import BeforeValidator, Field, FiniteFloat, model_validator
 
@@ -17,17 +17,53 @@ from ablations.study.parts import (
     Seeds,
     Settings,
     Sinks,
+    TableChoices,
+    Target,
+    TargetOrNumber,
     Text,
     Tune,
 )
-from ablations.study.printed import check_claim, check_pivot, check_rule
-from ablations.study.published import Cited, Claim
 from ablations.study.study_file import builtin_names, read_study
-from ablations.study.table_choices import TableChoices
-from ablations.study.target import Target, TargetOrNumber
 from ablations.study.variation import Profile, Variation
 from experiments.errors import UserError
-from model.section import Section
+from model.settings import Section
+
+# --- What others published, as a study file writes it: results of other systems, and what the paper says of them
+
+
+class Cited(Section):
+    """A published result of another system, printed as a row of the table. It is never run."""
+
+    label: Text
+    group: Text = Field("", description="such as the training data used; results of one group stand together")
+    values: dict[str, FiniteFloat] = Field(description="by the names of `paper`: perplexity, bleu, params, …")
+    note: Text = ""
+
+
+class Claim(Section):
+    """A sentence of the paper about its own numbers, checked in these and in what was run here (a note says both).
+
+    `row` is compared with the best of the others in one number: by a difference (`margin`) or by a ratio (`fraction`).
+    """
+
+    text: Text = Field(description="the sentence, with its place in the paper")
+    row: Key = Field(description="key of the row that the sentence praises")
+    number: Key = Field(description="what is compared, by the names of `paper`: bleu, flops, …")
+    margin: FiniteFloat | None = Field(None, ge=0, description="better than the best of the others by more than this")
+    fraction: FiniteFloat | None = Field(None, gt=0, description="less than this times the lowest of the others")
+    published: tuple[Text, ...] = Field(
+        (), strict=False, description="labels of the cited results; if unset, all of the row's group"
+    )
+    here: tuple[Key, ...] = Field((), strict=False, description="keys of the rows that stand for them in this study")
+
+    @model_validator(mode="after")
+    def _one_comparison(self) -> Self:
+        if (self.margin is None) == (self.fraction is None):
+            raise ValueError("write either margin (a difference) or fraction (a ratio)")
+        return self
+
+
+# ---
 
 
 class Study(Section):
@@ -67,7 +103,7 @@ class Study(Section):
         "changes from its own first row",
     )
     rule: Literal["speedrun"] | None = Field(
-        None, description="a test of each row by itself, printed under the table (reports/statistics/rule.py)"
+        None, description="a test of each row by itself, printed under the table (reports/results/rule.py)"
     )
     target: TargetOrNumber | None = Field(None, description="of the rule, in every profile without its own")
     within_groups: bool = Field(
@@ -244,3 +280,74 @@ def load_study(name_or_path: str, many: bool = False) -> Study:
     many: accept designs of over 10,000 rows (the user confirmed them, or the study is only read).
     """
     return read_study(name_or_path, Study, many)
+
+
+# --- Checks of what a study says of its printed table: `pivot`, the names in its claims, and the target of its rule
+
+
+class _Row(Protocol):
+    """What is read of a row of the study."""
+
+    @property
+    def key(self) -> str: ...
+    @property
+    def label(self) -> str: ...
+    @property
+    def group(self) -> str: ...
+    @property
+    def paper(self) -> Mapping[str, float]: ...
+
+
+def check_pivot(pivot: Mapping[str, str], rows: Sequence[_Row], cited: Sequence[Cited]) -> None:
+    """Raises ValueError for a row or cited result without its own place: a line (label) and a column (group)."""
+    _check_places(pivot, "row", [(row.key, row.label, row.group) for row in rows])
+    _check_places(pivot, "cited result", [(entry.label, entry.label, entry.group) for entry in cited])
+
+
+def _check_places(pivot: Mapping[str, str], kind: str, places: Sequence[tuple[str, str, str]]) -> None:
+    taken = dict[tuple[str, str], str]()
+    for name, label, group in places:
+        if not label:
+            raise ValueError(f'pivot: the {kind} "{name}" needs a label, the name of its line')
+        if group not in pivot:
+            near = suggestion(group, pivot, "groups of pivot").rstrip(".")
+            raise ValueError(f'pivot: the {kind} "{name}" has the group "{group}", which is no column. {near}')
+        if (label, group) in taken:
+            raise ValueError(
+                f'pivot: the {kind}s "{taken[label, group]}" and "{name}" have the same label and the same group, so '
+                "they would print in the same place; change one of them"
+            )
+        taken[label, group] = name
+
+
+def check_claim(claim: Claim, rows: Sequence[_Row], cited: Sequence[Cited]) -> None:
+    """Raises ValueError for rows and cited results that do not exist, or that lack the number that is compared."""
+    by_key = {row.key: row for row in rows}
+    for key in (claim.row, *claim.here):
+        if key not in by_key:
+            near = suggestion(key, by_key, "rows").rstrip(".")
+            raise ValueError(f'claim "{claim.text}": there is no row "{key}". {near}')
+    of = by_key[claim.row]
+    if claim.number not in of.paper:
+        raise ValueError(f'claim "{claim.text}": the row "{claim.row}" has no published {claim.number}')
+    others = {entry.label: entry for entry in cited if entry.group == of.group}
+    for label in claim.published:
+        if label not in others:
+            near = suggestion(label, others, "labels of its group").rstrip(".")
+            raise ValueError(f'claim "{claim.text}": the row\'s group has no cited result "{label}". {near}')
+    if not any(claim.number in others[label].values for label in claim.published or others):
+        raise ValueError(f'claim "{claim.text}": no cited result that it compares with has a {claim.number}')
+
+
+def check_rule(rule: str | None, target: object, of_profiles: Sequence[object]) -> None:
+    """Raises ValueError for a rule without any target, and for the study's own target without a rule.
+
+    A target of a profile alone is no mistake: `extends` inherits profiles, but no rule.
+    """
+    if rule and target is None and not any(of_profiles):
+        raise ValueError(
+            f'rule = "{rule}" needs a target, a number chosen before the rows are trained: write target = 3.28 beside '
+            "it, or in a profile; [target] with value, metric, set, alpha and source says more"
+        )
+    if target is not None and not rule:
+        raise ValueError('it has a target, but no rule that reads it: add rule = "speedrun", or remove the target')

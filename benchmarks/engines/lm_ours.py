@@ -5,12 +5,11 @@ import torch
 from our_trainer import NEVER, repeated, train_rounds
 
 from experiments.config import DeviceSpec, TrainingConfig
-from experiments.data.batches.batch import Batch
+from experiments.data.batching import Batch
 from experiments.device import Device, seed_everything
-from experiments.tasks.language_config import LanguageModel
-from experiments.training.parallel.group import Group
-from experiments.training.parallel.lanes import lanes_for
-from model.factory import build_model
+from experiments.tasks.configs import LanguageModel
+from experiments.training.parallel import Group, lanes_for
+from model.network import build_model
 
 job = serve.job()
 device = Device.open(DeviceSpec("cpu", job["threads"]), job["precision"])

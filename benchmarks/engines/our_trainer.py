@@ -9,7 +9,7 @@ from serve import Rounds
 from torch import Tensor
 
 from experiments.config import TrainingConfig
-from experiments.data.batches.batch import Batch
+from experiments.data.batching import Batch
 from experiments.device import Device
 from experiments.errors import Preempted
 from experiments.training.trainer import train

@@ -6,12 +6,12 @@ import torch
 from experiments.config import DeviceSpec
 from experiments.data.encoding.tokenizer import EOS_ID
 from experiments.device import Device
-from experiments.evaluation.decode.beam import SearchSettings, beam_search
-from experiments.evaluation.decode.translate import translate
-from experiments.evaluation.in_batches import evaluating, pad_sources
+from experiments.evaluation.beam import SearchSettings, beam_search
+from experiments.evaluation.likelihood import evaluating, pad_sources
+from experiments.evaluation.translate import translate
 from model.config import ModelConfig
-from model.factory import build_model
-from model.fast.int8 import to_int8
+from model.int8 import to_int8
+from model.network import build_model
 
 job = measure.job()
 device = Device.open(DeviceSpec("cpu", job["threads"]), job["variant"])

@@ -8,15 +8,14 @@ import torch
 from our_trainer import NEVER, repeated, train_rounds
 
 from experiments.config import DeviceSpec, RunConfig, TrainingConfig
-from experiments.data.batches.batch import Batch
+from experiments.data.batching import Batch
 from experiments.device import Device, seed_everything
 from experiments.tasks.base import Context
-from experiments.tasks.sequence.batches import Batches
-from experiments.tasks.sequence.encoded import encoded_of
-from experiments.training.parallel.group import Group
-from experiments.training.parallel.lanes import lanes_for
+from experiments.tasks.sequence import encoded_of
+from experiments.tasks.train_network import Batches
+from experiments.training.parallel import Group, lanes_for
 from model.config import ModelConfig
-from model.factory import build_model
+from model.network import build_model
 
 job = serve.job()
 device = Device.open(DeviceSpec("cpu", job["threads"]), job["precision"])

@@ -28,7 +28,7 @@ from pathlib import Path
 
 from benchmarks.gpu.exits import DONE, LEFT_OUT, UNFINISHED
 from benchmarks.machine import machine
-from experiments.store.sealed import write_json
+from experiments.store.checksummed import write_json
 
 GRACE_S = 20  # between the request to stop and the end
 FAILED = 1

@@ -21,11 +21,11 @@ from benchmarks.machine import keep_report, machine
 from experiments.config import DeviceSpec
 from experiments.data.encoding.tokenizer import EOS_ID
 from experiments.device import Device
-from experiments.evaluation.decode.beam import SearchSettings
-from experiments.evaluation.decode.translate import translate
-from experiments.evaluation.trained.translator import Translator
+from experiments.evaluation.beam import SearchSettings
+from experiments.evaluation.translate import translate
+from experiments.evaluation.translator import Translator
 from model.config import ModelConfig
-from model.factory import build_model
+from model.network import build_model
 
 SENTENCES, TINY, VOCABULARY = 3000, 20, 37000
 SLOTS = (2**17, 2**18, 2**19)  # places in a batch's cache; each number is measured

@@ -24,8 +24,8 @@ import traceback
 from pathlib import Path
 from typing import Any, cast
 
-from ablations.plan.planned_row import PlannedRow
-from ablations.plan.resolve import resolve
+from ablations.planning.planned import PlannedRow
+from ablations.planning.resolve import resolve
 from ablations.study.selectors import selection
 from ablations.study.study import load_study
 from benchmarks.gpu.exits import DONE, UNFINISHED
@@ -33,9 +33,9 @@ from benchmarks.machine import machine
 from experiments.config import DeviceSpec, RunConfig
 from experiments.data.encoding.encoded import model_names
 from experiments.errors import Preempted
+from experiments.store.checksummed import write_json
 from experiments.store.code import code_digest
 from experiments.store.layout import Store
-from experiments.store.sealed import write_json
 from experiments.tasks.base import Context
 from experiments.tasks.translation import TASK
 

@@ -25,13 +25,13 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from ablations.plan.planned_row import PlannedRow
+from ablations.planning.planned import PlannedRow
 from benchmarks.gpu.exits import DONE, UNFINISHED
 from benchmarks.gpu.training_rows import TINY, Data, pairs, planned, text, train_row
 from benchmarks.machine import machine
 from experiments.config import DeviceSpec, RunConfig
 from experiments.device import Device
-from experiments.store.sealed import write_json
+from experiments.store.checksummed import write_json
 from experiments.tasks.load import load_task
 from model.cost import flops_per_token
 

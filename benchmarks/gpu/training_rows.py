@@ -8,23 +8,21 @@ from typing import Any, cast
 
 import numpy as np
 
-from ablations.plan.planned_row import PlannedRow
-from ablations.plan.resolve import resolve
+from ablations.planning.planned import PlannedRow
+from ablations.planning.resolve import resolve
 from ablations.study.selectors import selection
 from ablations.study.study import load_study
 from experiments.config import DeviceSpec, RunConfig
 from experiments.data.encoding.encoded import EncodedCorpus
-from experiments.data.encoding.pairs import SIDES, EncodedPairs, SideWriter, piece_dtype
-from experiments.data.encoding.stream import Stream
+from experiments.data.encoding.pairs import SIDES, EncodedPairs, SideWriter, Stream, piece_dtype
 from experiments.data.encoding.tokenizer import EOS_ID
 from experiments.device import Device, seed_everything
 from experiments.errors import Preempted
 from experiments.tasks.base import Context
-from experiments.tasks.language.batches import WindowBatches
 from experiments.tasks.load import load_task
-from experiments.tasks.sequence.batches import Batches
+from experiments.tasks.train_network import Batches, WindowBatches
 from experiments.training.trainer import train
-from model.factory import build_model
+from model.network import build_model
 
 PAIRS, MEAN = 30_000, 28
 PIECES = 4_000_000  # of the generated text

@@ -11,9 +11,8 @@ from pathlib import Path
 from benchmarks.scheduling.jobs import job
 from experiments.jobs.coordinator.scheduler import place
 from experiments.jobs.devices.slots import Slot
-from experiments.jobs.queue.job import Ending
+from experiments.jobs.queue.job import Ending, Outcome, State
 from experiments.jobs.queue.ledger import Ledger
-from experiments.jobs.queue.states import Outcome, State
 
 
 def makespans(folder: Path, tables: int) -> dict[str, float]:

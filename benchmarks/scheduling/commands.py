@@ -9,10 +9,9 @@ from pathlib import Path
 
 from benchmarks.scheduling.jobs import job
 from experiments.events.event_log import read_events
-from experiments.jobs.queue.job import Ending
+from experiments.jobs.queue.job import Ending, Outcome, State
 from experiments.jobs.queue.ledger import Ledger
 from experiments.jobs.queue.queue import Queue
-from experiments.jobs.queue.states import Outcome, State
 from experiments.store.layout import Store
 
 TINY = """

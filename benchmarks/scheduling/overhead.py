@@ -15,8 +15,8 @@ from experiments.jobs.coordinator.work import work
 from experiments.jobs.devices.slots import Slot
 from experiments.jobs.engines.base import Engine, Exit, Handle, Launch
 from experiments.jobs.engines.local import LocalEngine
+from experiments.jobs.queue.job import State
 from experiments.jobs.queue.ledger import Ledger
-from experiments.jobs.queue.states import State
 from experiments.store.layout import Store
 
 SLEEP_S = 0.010

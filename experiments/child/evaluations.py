@@ -12,14 +12,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.child.failures import failure_class
+from experiments.child.stopping import failure_class
 from experiments.errors import Damaged, Diverged, Preempted
 from experiments.events.event_log import EventWriter
 from experiments.identity import eval_identity
 from experiments.records import FailureClass
+from experiments.store.checksummed import check_file, describe_file, write_json
 from experiments.store.layout import Store
-from experiments.store.results import FILE, EvaluationResult, Part
-from experiments.store.sealed import check_file, describe_file, write_json
+from experiments.store.results import RESULT_FILE, EvaluationResult, Part
 from experiments.store.spec import EvaluationRequest
 from experiments.tasks.base import Context, EvaluationSpec, Task, join_facts
 
@@ -128,7 +128,7 @@ def _evaluate(
         files={name: describe_file(target / name) for name in sorted(_names(target))},
         **renews,
     )
-    write_json(target / FILE, {**outcome, **result.content})
+    write_json(target / RESULT_FILE, {**outcome, **result.content})
     events.emit("evaluated", eval_id=item.eval_id, set=spec.set, metrics=outcome["metrics"], **renews)
 
 
@@ -139,14 +139,14 @@ def versions_of(task: Task, facts: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _names(folder: Path) -> set[str]:
-    return {path.name for path in folder.iterdir() if path.is_file() and path.name != FILE}
+    return {path.name for path in folder.iterdir() if path.is_file() and path.name != RESULT_FILE}
 
 
 def _made_parts(homes: Sequence[Path]) -> dict[tuple[str, str], _Made]:
     """Complete parts of the evaluations in the folders, by identity and digest of their code."""
     found: dict[tuple[str, str], _Made] = {}
     for home in homes:
-        for path in sorted(home.glob(f"*/{FILE}")):
+        for path in sorted(home.glob(f"*/{RESULT_FILE}")):
             with contextlib.suppress(Damaged):
                 record = EvaluationResult.load(path) or EvaluationResult()
                 for part in record.parts.values():

@@ -14,7 +14,7 @@ from experiments.child import run
 from experiments.config import DeviceSpec
 from experiments.events.event_log import EventWriter
 from experiments.records import ChildExit
-from experiments.store.results import FILE, TrainingResult
+from experiments.store.results import RESULT_FILE, TrainingResult
 from experiments.store.spec import AttemptSpec
 
 
@@ -23,7 +23,7 @@ def main(spec_path: Path) -> int:
     spec = AttemptSpec.read(spec_path)
     with _profile(spec.trace) if spec.trace else contextlib.nullcontext():
         code = run.main(spec_path)
-    result = TrainingResult.load(spec_path.parent / FILE)
+    result = TrainingResult.load(spec_path.parent / RESULT_FILE)
     if code == ChildExit.FINISHED and result and result.precision and not spec.trace:
         from experiments.device import Device
 

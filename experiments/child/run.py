@@ -8,7 +8,7 @@ SPEC is the file that the coordinator wrote into the attempt's folder (experimen
 attempt from its first event to its record, in the order in which it happens.
 
 If several devices train a run together, each has its own process: the child is rank 0, and starts the others as
-`python -m experiments.child.run SPEC RANK PORT` (experiments/child/ranks.py).
+`python -m experiments.child.run SPEC RANK PORT` (experiments/child/run.py).
 
 Exit codes: 0 finished, 3 preempted after a checkpoint, 1 failed (the last event says why), 4 the disk is full.
 """
@@ -19,39 +19,37 @@ import logging
 import os
 import resource
 import signal
+import subprocess
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from experiments.child.ensemble import open_members, write_result
 from experiments.child.evaluations import evaluate_all, versions_of
-from experiments.child.failures import failure_class
-from experiments.child.ranks import Others
-from experiments.child.stopping import StopRequest
+from experiments.child.stopping import StopRequest, failure_class
 from experiments.config import DeviceSpec, TaskConfig
-from experiments.errors import Damaged, Diverged, Preempted, TrainerFailed
-from experiments.events.event_log import EventWriter
-from experiments.events.training_time import training_time
-from experiments.identity import PROBE_ID, eval_identity, trunk_in
+from experiments.errors import Damaged, Diverged, Preempted, TrainerFailed, UserError
+from experiments.events.accounting import training_time
+from experiments.events.event_log import EventWriter, read_events
+from experiments.identity import PROBE_ID, eval_identity, members_in, trunk_in
 from experiments.processes.identity import age_s
 from experiments.processes.meter import Meter
 from experiments.records import TRAINING, ChildExit, FailureClass
-from experiments.store import provenance
+from experiments.store import ensembles, provenance
+from experiments.store.checksummed import write_json
 from experiments.store.code import code_digest, code_digests
-from experiments.store.keeps import Keep, union
 from experiments.store.known_runs import name_of
 from experiments.store.layout import Store
-from experiments.store.results import FILE, Revision, TrainingResult
-from experiments.store.sealed import write_json
+from experiments.store.results import RESULT_FILE, Revision, TrainingResult
+from experiments.store.retention import Keep, union
 from experiments.store.spec import AttemptSpec
 from experiments.tasks.base import Context, Task
 from experiments.tasks.load import load_task
-from experiments.training.checkpoints.trunk import checkpoint_of
+from experiments.training.warm_start import checkpoint_of
 
 log = logging.getLogger("experiments.child.run")
 
@@ -279,7 +277,113 @@ def _write_result(spec: AttemptSpec, task: Task, context: Context, facts: dict[s
         command=host["command"],
         **training_time(store, spec.run_id, spec.attempt, seconds),
     )
-    write_json(context.folder / FILE, {**facts, **result.content})  # the trainer's own facts replace no others
+    write_json(context.folder / RESULT_FILE, {**facts, **result.content})  # the trainer's own facts replace no others
+
+
+# --- An attempt at an ensemble: in place of training, its members are found and summed up
+
+
+def open_members(spec: AttemptSpec, store: Store) -> list[ensembles.Member]:
+    """The members of the ensemble that the spec names; [] for a training. Raises UserError for a missing one.
+
+    Where the ensemble is recorded already, its members must have the same weights still.
+    """
+    found = ensembles.members(store, members_in(spec.inputs))
+    recorded = None if spec.train or not found else store.result(spec.run_id)
+    if recorded is not None and (other := ensembles.changed(store, recorded)):
+        raise UserError(
+            f"The run {other[0].run_id}, a member of this ensemble, was trained again with other weights since the "
+            "ensemble was evaluated. `ablations run … --stale rerun` evaluates it again."
+        )
+    return found
+
+
+def write_result(spec: AttemptSpec, folder: Path, found: Sequence[ensembles.Member]) -> int | None:
+    """Write the ensemble's record to the attempt's folder; returns the steps of each training, if they agree."""
+    result = TrainingResult(
+        run_id=spec.run_id,
+        attempt=spec.attempt,
+        task=spec.task,
+        config=dict(spec.config),
+        inputs=dict(spec.inputs),
+        command=provenance.host()["command"],
+        **ensembles.together(found),
+    )
+    write_json(folder / RESULT_FILE, result.content)
+    return result.step
+
+
+# --- The other processes of a run that trains on several devices: the same program on the same spec
+# python -m experiments.child.run SPEC RANK PORT
+
+
+END_S = 30.0  # time for the others to end after the last step
+OWN_WORD_S = 5.0  # time for rank 0 to fail by itself after another rank failed
+
+
+class Others:
+    """Ranks 1, 2, …, in rank 0's process group, so that killing the child kills them too."""
+
+    def __init__(self, folder: Path, size: int, port: int, emit: Callable[..., None]) -> None:
+        self._folder, self._emit = folder, emit
+        self._ended = threading.Event()
+        self._processes = {rank: self._start(rank, port) for rank in range(1, size)}
+        for rank, process in self._processes.items():
+            threading.Thread(target=self._watch, args=(rank, process), daemon=True).start()
+
+    def _start(self, rank: int, port: int) -> "subprocess.Popen[bytes]":
+        place = self.place(self._folder, rank)
+        place.mkdir(parents=True, exist_ok=True)
+        program = [sys.executable, "-P", "-m", "experiments.child.run"]
+        command = [*program, str(self._folder / "spec.json"), str(rank), str(port)]
+        with (place / "log.txt").open("ab") as log:
+            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+
+    @staticmethod
+    def place(folder: Path, rank: int) -> Path:
+        """The folder of a rank's log and events."""
+        return folder / "ranks" / str(rank)
+
+    def wait(self) -> None:
+        """Wait for the others to end after the training; then kill those that have not."""
+        self._ended.set()
+        for process in self._processes.values():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(END_S)
+        self.kill()
+
+    def kill(self) -> None:
+        """End the other ranks at once."""
+        self._ended.set()
+        for process in self._processes.values():
+            process.kill()
+            process.wait()
+
+    def _watch(self, rank: int, process: "subprocess.Popen[bytes]") -> None:
+        """Watch a rank: when it dies, rank 0 would wait for it in a call that cannot be interrupted."""
+        process.wait()
+        if not self._ended.wait(OWN_WORD_S):
+            self._blame(rank)
+
+    def blame(self) -> None:
+        """If another rank failed, report its failure instead of the resulting error here, and end; otherwise return."""
+        until = time.monotonic() + OWN_WORD_S / 2
+        while time.monotonic() < until and all(process.poll() is None for process in self._processes.values()):
+            time.sleep(0.05)
+        for rank, process in self._processes.items():
+            if process.poll() is not None:
+                self._blame(rank)
+
+    def _blame(self, rank: int) -> None:
+        told = {event["kind"]: event for event in read_events(self.place(self._folder, rank))}
+        if "finished" in told or "preempted" in told:
+            return  # rank 0 may still be saving the agreed checkpoint
+        self.kill()
+        if "failed" not in told:  # killed: end the run likewise, so that it resumes from its checkpoint
+            os.kill(os.getpid(), signal.SIGKILL)
+        said = {name: told["failed"][name] for name in ("cls", "message", "traceback")}
+        self._emit("failed", **{**said, "message": f"Rank {rank}: {said['message']}"})
+        os._exit(1)
 
 
 if __name__ == "__main__":

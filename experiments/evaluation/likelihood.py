@@ -5,16 +5,22 @@ Shapes: B sentences, S source, T target, D d_model, R real target pieces, W voca
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
+import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from experiments.data.encoding.tokenizer import BOS_ID, EOS_ID
+from experiments.data.encoding.pairs import Stream
+from experiments.data.encoding.tokenizer import BOS_ID, EOS_ID, PAD_ID
+from experiments.data.windows import collate_windows, cut
 from experiments.device import Device
-from experiments.errors import Preempted
-from experiments.evaluation.in_batches import by_length, check_length, evaluating, pad, pad_sources
+from experiments.errors import Preempted, UserError
+from model.config import ModelConfig
 from model.protocol import Network
 
 BATCH_TOKENS = {"cpu": 2**12, "cuda": 2**16}  # padded target pieces of one pass
@@ -100,3 +106,104 @@ def _pack(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], ma
             batch = []
         batch.append(i)
     yield batch
+
+
+# --- Likelihood of running text under a language model, window by window
+# Shapes: B windows, T positions, N pieces that are predicted.
+
+
+def stream_nll(
+    model: Network,
+    stream: Stream,
+    device: Device,
+    *,
+    window: int,
+    stride: int,
+    mix: bool,
+    max_batch_tokens: int | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> NDArray[np.float64]:
+    """−ln P of every piece after the first, each given the pieces before it in its window: (N,) in float64.
+
+    Windows begin `stride` pieces apart; a piece counts in the first window that has it, so it sees at least
+    window − stride pieces where there are so many. mix: windows go on beyond the end of a document.
+    The result does not depend on `max_batch_tokens` beyond rounding. Raises Preempted.
+    """
+    documents = stream.documents[[0, -1]] if mix else stream.documents
+    windows = cut(documents, window, stride)
+    rows = max(1, (max_batch_tokens or BATCH_TOKENS[device.torch_device.type]) // window)
+    found = np.zeros(len(stream) - 1)
+    with evaluating(model), device.autocast():
+        for start in range(0, len(windows), rows):
+            if should_stop is not None and should_stop():
+                raise Preempted
+            part = windows[start : start + rows]
+            batch = collate_windows(stream, part[:, :2], int(part[:, 1].max()))
+            nll_BT = _window_nll(model, batch.target_input, batch.target_output, device)
+            for (first, length, new), nll_T in zip(part.tolist(), nll_BT, strict=True):
+                found[first + length - new : first + length] = nll_T[length - new : length]
+    return found
+
+
+def _window_nll(
+    model: Network, read_BT: NDArray[np.int64], predicted_BT: NDArray[np.int64], device: Device
+) -> NDArray[np.float64]:
+    """(B, T); at padding 0."""
+    output_BT = device.move(torch.from_numpy(predicted_BT))
+    source_B0 = device.move(torch.zeros(len(read_BT), 0, dtype=torch.int64))
+    hidden_BTD = model(source_B0, None, device.move(torch.from_numpy(read_BT)))
+    return piece_nll(model, hidden_BTD, output_BT, output_BT != PAD_ID).cpu().numpy()
+
+
+# --- Sentences of unequal length as tensors: the common part of likelihood and search
+# Shapes: B sentences, S source.
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Inference mode without dropout; afterwards modules return to training mode if they were in it."""
+    training = [module for module in model.modules() if module.training]
+    for module in training:
+        module.training = False
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+class Sized(Protocol):
+    def __len__(self) -> int: ...
+
+
+def by_length(items: Sequence[Sized]) -> list[int]:
+    """Indices, longest first (a batch that exceeds memory fails at once); equal lengths in the order of the input."""
+    return sorted(range(len(items)), key=lambda i: -len(items[i]))
+
+
+def pad(rows: Sequence[Sequence[int]], device: Device) -> tuple[Tensor, Tensor]:
+    """(B, S) ids padded on the right, and the mask that is True at real ones."""
+    lengths = [len(row) for row in rows]
+    longest = max(lengths)
+    ids_BS = torch.tensor([[*row, *[PAD_ID] * (longest - len(row))] for row in rows])
+    real_BS = torch.arange(longest) < torch.tensor(lengths)[:, None]
+    return device.move(ids_BS), device.move(real_BS)
+
+
+def pad_sources(rows: Sequence[Sequence[int]], device: Device) -> tuple[Tensor, Tensor | None]:
+    """Sources with EOS added and padded, and their mask; None without padding, which is faster."""
+    ids_BS, real_BS = pad([[*row, EOS_ID] for row in rows], device)
+    equal = all(len(row) == len(rows[0]) for row in rows)
+    return ids_BS, None if equal else real_BS
+
+
+def check_length(config: ModelConfig, ids: Sequence[int], line: int, side: str) -> int:
+    """The length with EOS. Raises UserError if a learned position table is too short for it."""
+    length = len(ids) + 1
+    if config.longest is not None and length > config.longest:
+        raise UserError(
+            f"Line {line} of the {side} has {length} pieces (EOS counted), but the model learned positions for "
+            f"{config.max_length}: split or drop the line, or train with a larger model.max_length."
+        )
+    return length

@@ -5,6 +5,7 @@ Fields of each kind: kinds.py. Damaged lines: lines.py. Times are Unix seconds w
 """
 
 import contextlib
+import functools
 import os
 import threading
 import time
@@ -12,8 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from experiments.events import clock
 from experiments.events.lines import FORMAT, LONGEST_LINE, LineError, decode, encode, past_its_end
+from experiments.store.layout import Store
 
 FILE = "events.jsonl"
 NOT_FSYNCED = ("metrics", "progress")
@@ -43,7 +44,7 @@ class EventWriter:
             self._progress_at = time.monotonic()
         used = self._used(kind not in NOT_FSYNCED) if self._used else {}
         with self._turn:
-            self._append(encode({**fields, **used, **self._head, "t": round(clock.now(), 3), "kind": kind}))
+            self._append(encode({**fields, **used, **self._head, "t": round(record_time(), 3), "kind": kind}))
             self._head = {}
         if kind not in NOT_FSYNCED:  # a restart relies on these events, so they must survive a power cut
             os.fsync(self._file)
@@ -153,3 +154,60 @@ def last_event(folder: Path, having: str = "kind") -> dict[str, Any] | None:
 def read_events(folder: Path) -> list[dict[str, Any]]:
     """All complete events of an attempt; [] if it never started."""
     return list(Tail(folder).read())
+
+
+# --- The time of day written into records: the process's start time plus the time elapsed since then
+# A machine's clock may be set while a run trains. With this clock, differences are still durations, and the events of
+# an attempt are in order.
+
+
+# a clock that also counts while the machine sleeps, like the time of day
+_PASSED = time.CLOCK_BOOTTIME if hasattr(time, "CLOCK_BOOTTIME") else time.CLOCK_MONOTONIC
+_BEGAN = time.time() - time.clock_gettime(_PASSED)
+
+
+def record_time() -> float:
+    """Seconds since the epoch."""
+    return _BEGAN + time.clock_gettime(_PASSED)
+
+
+# --- Find event files with damaged lines in a whole store. Imports no torch
+
+
+Known = Mapping[
+    tuple[str, int], tuple[str, int]
+]  # (run_id, attempt) → fingerprint of its events, number of damaged lines
+
+
+def damaged_events(store: Store, known: Known | None = None) -> Iterator[tuple[str, int, str]]:
+    """(run_id, attempt, message) of every event file with skipped lines.
+
+    Files whose fingerprint is `known` are not read again: a store may have 10,000.
+    """
+    for run_id in store.run_ids():
+        for attempt in store.attempts(run_id):
+            tail = Tail(store.attempt_folder(run_id, attempt))
+            content = content_of(tail.path.parent)
+            before, tail.damaged = (known or {}).get((run_id, attempt), ("", 0))
+            if content != before:
+                tail.damaged = _damaged(tail.path.parent, content)
+            if tail.damaged:
+                yield run_id, attempt, tail.damage(store.root)
+
+
+def content_of(folder: Path) -> str:
+    """A fingerprint (size and time) of an attempt's events; "" if there are none."""
+    try:
+        about = (folder / FILE).stat()
+    except OSError:
+        return ""
+    return f"{about.st_size}-{about.st_mtime_ns}"
+
+
+@functools.cache
+def _damaged(folder: Path, _content: str) -> int:
+    """Number of damaged lines, counted once per fingerprint: `status --watch` calls this every two seconds."""
+    tail = Tail(folder)
+    for _ in tail.read():
+        pass
+    return tail.damaged

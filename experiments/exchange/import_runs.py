@@ -8,15 +8,14 @@ from typing import Any, NamedTuple
 
 from experiments.errors import Damaged, UserError, explain_os_errors
 from experiments.exchange.redaction import ANYONE
-from experiments.store.adopted import FILE as ADOPTED
-from experiments.store.description import CONFIG, ROWS, keep_row, rows_of
 from experiments.store.durable import whole_folder, write_bytes
+from experiments.store.known_runs import ADOPTED_FILE as ADOPTED
 from experiments.store.known_runs import COUNTED
-from experiments.store.layout import LOG, Store
-from experiments.store.results import FILE, TrainingResult
+from experiments.store.layout import CONFIG, LOG, ROWS, Store, keep_row, rows_of
+from experiments.store.results import RESULT_FILE, TrainingResult
 
 # Files of an attempt that are exchanged; weights only on request; never checkpoints, optimizer state and specs.
-KEPT = ("events.jsonl", LOG, FILE, "uncommitted.diff")
+KEPT = ("events.jsonl", LOG, RESULT_FILE, "uncommitted.diff")
 WEIGHTS = "final"
 
 
@@ -39,7 +38,7 @@ def files_of(store: Store, run_id: str, eval_ids: Iterable[str] | None = None, w
     home, attempt = store.run_folder(run_id), store.attempt_folder(run_id, result.attempt)
     evaluations = home / "evaluations"
     ids = _folders(evaluations) if eval_ids is None else list(eval_ids)
-    found = [home / "config.json", home / FILE, *(attempt / name for name in KEPT)]
+    found = [home / "config.json", home / RESULT_FILE, *(attempt / name for name in KEPT)]
     for eval_id in ids:
         found += (evaluations / eval_id).glob("*")
     if weights:
@@ -78,7 +77,7 @@ def import_runs(source: Store, target: Store, run_ids: Iterable[str]) -> Iterato
                 for eval_id in _folders(source.run_folder(run_id) / "evaluations")
             )
             if ours is None:  # last: this makes the run finished
-                theirs.write(target.run_folder(run_id) / FILE, attempt=attempt)
+                theirs.write(target.run_folder(run_id) / RESULT_FILE, attempt=attempt)
         yield Taken(run_id, "taken" if ours is None else "had", count)
 
 
@@ -103,7 +102,7 @@ def _copy_training(source: Store, target: Store, run_id: str, result: TrainingRe
             keep_row(target, run_id, row)
     for number in target.attempts(run_id):
         with contextlib.suppress(Damaged):
-            copied = TrainingResult.load(target.attempt_folder(run_id, number) / FILE)
+            copied = TrainingResult.load(target.attempt_folder(run_id, number) / RESULT_FILE)
             if copied is not None and _training(copied) == _training(result):
                 return number
     number = max(target.attempts(run_id), default=0) + 1
@@ -112,7 +111,7 @@ def _copy_training(source: Store, target: Store, run_id: str, result: TrainingRe
             if _is_inside(path, source):
                 (folder / path.relative_to(origin)).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(path, folder / path.relative_to(origin))
-        result.write(folder / FILE, attempt=number)
+        result.write(folder / RESULT_FILE, attempt=number)
     return number
 
 
@@ -124,13 +123,13 @@ def _copy_evaluation(source: Store, target: Store, run_id: str, eval_id: str, at
         for path in source.evaluation_folder(run_id, eval_id).iterdir():
             if _is_inside(path, source):
                 shutil.copyfile(path, beside / path.name)
-        made.write(beside / FILE, attempt=attempt, weights_attempt=attempt)
+        made.write(beside / RESULT_FILE, attempt=attempt, weights_attempt=attempt)
     return True
 
 
 def runs_in(store: Store) -> list[str]:
     """Sorted run_ids of the finished runs of a store."""
-    return [name for name in _folders(store.runs) if TrainingResult.load(store.runs / name / FILE) is not None]
+    return [name for name in _folders(store.runs) if TrainingResult.load(store.runs / name / RESULT_FILE) is not None]
 
 
 def _folders(folder: Path) -> list[str]:

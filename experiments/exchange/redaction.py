@@ -17,14 +17,14 @@ from typing import Any
 from experiments.config import TaskConfig
 from experiments.events.lines import LineError, decode, encode
 from experiments.identity import identity_settings
+from experiments.store.checksummed import read_json, write_json
 from experiments.store.layout import Store
-from experiments.store.sealed import read_json, write_json
 
 _PATH = re.compile(r"(?<![\w.:/~…-])~?(?:/[^\s/'\"`<>|:;,()\[\]{}]+){2,}/?")
 _WHOLE = re.compile(r"~?/[^\s/][^\n]*")
 _PLACES = ("host", "command", "pid")  # fields of results and events
 _IDENTITY = (*_PLACES, "platform", "revision", "tool", "traceback", "message")
-_MUST_BE = ("message",)  # required fields of events (experiments/events/kinds.py): emptied, not removed
+_MUST_BE = ("message",)  # required fields of events (experiments/events/lines.py): emptied, not removed
 _RECORDS = ("result.json", "config.json", "store.json")
 _EVENTS = "events.jsonl"
 _TEXTS = ("log.txt", "uncommitted.diff")  # free text

@@ -1,13 +1,14 @@
 """What this machine's processor has instructions for: the only place that decides it. Imports no torch.
 
 Only bf16 is read from the processor's flags. Whether products in 8 bits are exact depends on oneDNN's variables and on
-torch's build too, so a computation decides that (model/fast/int8.py).
+torch's build too, so a computation decides that (model/int8.py).
 
 The switch is for tests: on an x86 processor, ABLATIONS_TEST_CPU=avx2 with the two other variables of `SWITCH` leaves
 neither bf16 nor VNNI nor AMX, here and in torch. Children inherit it.
 """
 
 import contextlib
+import ctypes.util
 import functools
 import os
 import subprocess
@@ -50,3 +51,29 @@ def _flags() -> frozenset[str]:
             return frozenset({"bf16"} if subprocess.run(asked, capture_output=True).stdout.strip() == b"1" else ())
         return frozenset(Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").split())
     return frozenset()
+
+
+# --- The memory allocator of children: tcmalloc if installed, otherwise glibc's without per-thread caches
+
+
+# torch allocates aligned blocks; glibc cannot reuse the gaps that they leave (sourceware bug 14581). Blocks in
+# per-thread caches keep such gaps from being merged. Without the caches, a training on batches of always new shapes
+# held 19 % less heap, with equally fast allocations.
+WITHOUT_CACHES = "glibc.malloc.tcache_count=0"
+
+
+def allocator() -> dict[str, str]:
+    """Environment variables to set before a child starts; none that the user has set.
+
+    With glibc, a training on batches of different shapes fragments its heap: a 4-layer model on multi30k slowed from
+    298 to 328 ms per step within 150 steps and held 2.6 GB; with tcmalloc it stayed at 264 ms and 1.6 GB.
+    """
+    found = None if "LD_PRELOAD" in os.environ else ctypes.util.find_library("tcmalloc_minimal")
+    if found:
+        return {"LD_PRELOAD": found}
+    return {} if "GLIBC_TUNABLES" in os.environ else {"GLIBC_TUNABLES": WITHOUT_CACHES}
+
+
+def allocates_by_tcmalloc() -> bool:
+    """Whether children of this process use tcmalloc."""
+    return "tcmalloc" in allocator().get("LD_PRELOAD", os.environ.get("LD_PRELOAD", ""))

@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 
 from experiments.errors import Damaged, UserError
 from experiments.identity import digest
-from experiments.store.description import config_of
-from experiments.store.layout import Store
+from experiments.store.checksummed import read_json
+from experiments.store.layout import Store, config_of
 from experiments.store.results import EnsembleMember, TrainingResult
-from experiments.store.sealed import read_json
 
 # Facts of what trained the members: kept where all agree; a time says nothing without all of them.
 _DEVICE = ("device", "device_kind", "devices", "device_share", "threads")

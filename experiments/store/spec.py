@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from experiments.errors import Damaged
-from experiments.store.sealed import read_json, seal
+from experiments.store.checksummed import read_json, seal
 
 FILE = "spec.json"
 

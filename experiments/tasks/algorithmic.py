@@ -5,16 +5,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.data.corpora.algorithmic.corpus import AlgorithmicCorpus, resolve
-from experiments.data.corpora.algorithmic.settings import bounds
-from experiments.evaluation.score.counts import EXACT_COUNTS, exact, pieces
-from experiments.tasks.algorithmic_config import AlgorithmicConfig
+from experiments.data.corpora.algorithmic import AlgorithmicCorpus, bounds, resolve
+from experiments.evaluation.counts import EXACT_COUNTS, exact, pieces
 from experiments.tasks.base import EvaluationSpec
 from experiments.tasks.columns import Column, Counts
-from experiments.tasks.sequence.task import SequenceTask
+from experiments.tasks.configs import AlgorithmicConfig
+from experiments.tasks.sequence import SequenceTask
 
 if TYPE_CHECKING:
-    from experiments.evaluation.score.result import SetScores
+    from experiments.evaluation.counts import SetScores
 
 EXACT = Column(
     "exact", "dev", "exact", "exact % (dev)", "higher", 1,
@@ -50,7 +49,7 @@ class Algorithmic(SequenceTask):
     ) -> "SetScores":  # fmt: skip
         import numpy as np
 
-        from experiments.evaluation.score.exact import score_exact
+        from experiments.evaluation.counts import score_exact
 
         scores = score_exact(outputs, references)
         np.save(folder / "statistics.npy", scores.statistics, allow_pickle=False)

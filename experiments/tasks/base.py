@@ -13,8 +13,8 @@ from experiments.errors import UserError
 from experiments.identity import Trunk
 from experiments.records import TRAINING
 from experiments.store.code import OURS, Root, files_of, imports_of, root_of
-from experiments.store.keeps import Keep
 from experiments.store.provenance import versions
+from experiments.store.retention import Keep
 from experiments.tasks.columns import Column, known_to
 
 Progress = Callable[[str, int, int], None]  # what is being done, done, total
@@ -38,7 +38,7 @@ class Context:
     folder: Path  # the attempt's folder, the only place to write
     inputs: Mapping[str, str]  # the task's digests of training inputs
     device: DeviceSpec
-    emit: Callable[..., None]  # emit("metrics", step=…, metrics={…}): one event (experiments/events/kinds.py)
+    emit: Callable[..., None]  # emit("metrics", step=…, metrics={…}): one event (experiments/events/lines.py)
     should_stop: Callable[[], bool]  # call it every step; if true, save a checkpoint and raise errors.Preempted
     earlier: Sequence[Path] = ()  # folders of earlier attempts (and of shorter runs), newest first: read only
     pinned: Mapping[str, Any] = field(default_factory=dict)  # settings resolved by the first attempt: precision …

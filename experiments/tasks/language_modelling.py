@@ -4,17 +4,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from experiments.data.corpora import text
 from experiments.data.corpora.pair_corpus import select_sets
-from experiments.data.corpora.text import corpus as text
-from experiments.data.corpora.text.corpus import TextCorpus
+from experiments.data.corpora.text import TextCorpus
 from experiments.errors import UserError
-from experiments.evaluation.score.counts import TEXT_COUNTS, bits_per_byte, piece_perplexity, word_perplexity
-from experiments.tasks import obstacles
+from experiments.evaluation.counts import TEXT_COUNTS, bits_per_byte, piece_perplexity, word_perplexity
 from experiments.tasks.base import Context, EvaluationSpec, Progress
 from experiments.tasks.columns import Column, Counts
-from experiments.tasks.language_config import LanguageConfig
-from experiments.tasks.network import OF_WEIGHTS, NetworkTask, evaluation_settings
-from experiments.tasks.vocabulary import size_by_text
+from experiments.tasks.configs import LanguageConfig
+from experiments.tasks.network import OF_WEIGHTS, NetworkTask, evaluation_settings, size_by_text
+from experiments.tasks.preflight import of_builtin, of_settings
 
 if TYPE_CHECKING:
     from experiments.data.encoding.text import EncodedText
@@ -82,9 +81,9 @@ class LanguageModelling(NetworkTask):
         return config.data.window
 
     def obstacles(self, config: LanguageConfig, store: Path) -> list[UserError]:
-        from experiments.data.batches.windows import rows_of
+        from experiments.data.windows import rows_of
 
-        found = [*obstacles.of_settings(config.training, config.evaluation), *obstacles.of_builtin(config.data)]
+        found = [*of_settings(config.training, config.evaluation), *of_builtin(config.data)]
         for check in (
             lambda: self._check_corpus(config, store),
             lambda: rows_of(config.training.tokens_per_batch, config.data.window),
@@ -102,8 +101,8 @@ class LanguageModelling(NetworkTask):
 
     def prepare(self, config: LanguageConfig, store: Path, progress: Progress) -> dict[str, Any]:
         """Train the tokenizer and encode the text, once; see experiments/data/encoding/text.py for the errors."""
-        from experiments.data.batches.windows import WindowPlan
         from experiments.data.encoding.text import prepare_text
+        from experiments.data.windows import WindowPlan
 
         data = config.data
         encoded = prepare_text(self.corpus(config), data, store / "corpora", progress)
@@ -112,7 +111,7 @@ class LanguageModelling(NetworkTask):
         return {"corpus": encoded.facts["corpus"]["name"], **encoded.facts}
 
     def train(self, config: LanguageConfig, context: Context) -> dict[str, Any]:
-        from experiments.tasks.language.training import train_text
+        from experiments.tasks.train_network import train_text
 
         keeps = (*self.keeps(config), *context.keeps)
         return train_text(config, context, self._encoded(config, context), keeps)
@@ -121,10 +120,10 @@ class LanguageModelling(NetworkTask):
         self, config: LanguageConfig, evaluation: EvaluationSpec, weights: Path, folder: Path, context: Context
     ) -> dict[str, Any]:
         """The bits per byte of a set, of the weights or of an ensemble's members."""
-        from experiments.tasks.language.likelihood import measure
+        from experiments.tasks.evaluate_network import measure_text
 
         trainings = context.members or [weights]
-        return measure(config, self._encoded(config, context), evaluation, trainings, folder, context)
+        return measure_text(config, self._encoded(config, context), evaluation, trainings, folder, context)
 
     def _encoded(self, config: LanguageConfig, context: Context) -> "EncodedText":
         from experiments.data.encoding.text import open_text, text_digest

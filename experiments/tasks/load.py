@@ -6,16 +6,20 @@ group `ablations.tasks`, whose object is a Task (base.py); it runs in this progr
 """
 
 import copy
-import functools
-import importlib
-from importlib.metadata import entry_points
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, create_model
+
+from experiments.config import SettingRoles, TaskConfig
 from experiments.errors import UserError
+from experiments.extensions import added, load
 from experiments.tasks.base import Task
 from experiments.tasks.own.function import FunctionTask
 from experiments.tasks.own.process import TrainerProcess
+from model.settings import Section
 
 BUILTIN = {
     "translation": "experiments.tasks.translation:TASK",
@@ -33,10 +37,9 @@ def is_built_in(name: str) -> bool:
     return name in BUILTIN and name not in OF_STUDIES
 
 
-@functools.cache
 def named_tasks() -> dict[str, str]:
     """Name → module:OBJECT of the built-in tasks and of those that installed packages add."""
-    return {**{entry.name: entry.value for entry in entry_points(group="ablations.tasks")}, **BUILTIN}
+    return {**added("tasks"), **BUILTIN}
 
 
 def load_task(name: str, folder: str = "", python: str = "") -> Task:
@@ -58,8 +61,7 @@ def load_task(name: str, folder: str = "", python: str = "") -> Task:
             "out: it is for a function of your own; a command names its interpreter itself."
         )
     else:
-        module, _, attribute = named[name].partition(":")
-        task = getattr(importlib.import_module(module), attribute)
+        task = load(named[name])
     task = copy.copy(task)
     task.folder = Path(folder) if folder else None
     return task
@@ -91,3 +93,52 @@ def _state(task: FunctionTask) -> list[Any]:
     """What an edit of the task's code changes."""
     found = [file.stat() if file.exists() else None for file in task.files]
     return [(one.st_mtime_ns, one.st_size, one.st_ino) if one else None for one in found]
+
+
+# --- A run's settings without the code of its task: a configuration type made from a plan's description
+# Only built-in tasks are loaded by a name from a file; a user's module named there is not. Imports no torch.
+
+
+_ROLES = ("not_in_run_id", "not_in_lineage", "steps", "frozen_defaults")
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
+
+
+def describe(config_type: type[TaskConfig]) -> dict[str, Any]:
+    """Defaults and roles, for `recorded_type`."""
+    roles = config_type.setting_roles
+    return {
+        "defaults": config_type().model_dump(mode="json"),
+        "roles": {name: getattr(roles, name) for name in _ROLES},
+    }
+
+
+def recorded_type(task: str, described: Mapping[str, Any]) -> type[TaskConfig]:
+    """The configuration type of a task by name: the task's own if that is built in, else as described.
+
+    Raises ValueError, KeyError or TypeError for an invalid description.
+    """
+    if is_built_in(task):
+        return load_task(task).config_type
+    roles = described["roles"]
+    settings = {name: value for name, value in described["defaults"].items() if name not in TaskConfig.model_fields}
+    made = create_model("Recorded", __base__=TaskConfig, __module__=__name__, **_fields(settings))
+    made.setting_roles = SettingRoles(
+        tuple(map(str, roles["not_in_run_id"])),
+        tuple(map(str, roles["not_in_lineage"])),
+        steps=str(roles["steps"]),
+        frozen_defaults=bool(roles["frozen_defaults"]),
+    )
+    return made
+
+
+def _fields(values: Mapping[str, Any]) -> Any:
+    fields: dict[str, Any] = {}
+    for name, value in values.items():
+        if not _NAME.fullmatch(name) or hasattr(BaseModel, name):
+            raise ValueError(f"no setting may be called {name[:80]!r}")
+        if isinstance(value, Mapping):
+            kind = create_model("RecordedGroup", __base__=Section, __module__=__name__, **_fields(value))
+            fields[name] = (kind, kind())
+        else:
+            fields[name] = (Any, value)
+    return fields

@@ -1,6 +1,6 @@
 """Constituency parsing as sequence to sequence (section 6.3, Table 4): words in, a line of brackets out, EVALB's F1.
 
-An evaluation keeps outputs.txt, what was decoded before any repair, and what experiments/evaluation/score/parses.py
+An evaluation keeps outputs.txt, what was decoded before any repair, and what experiments/evaluation/evalb.py
 writes.
 """
 
@@ -9,16 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.data.corpora.trees.corpus import TreeCorpus, resolve
-from experiments.evaluation.score.counts import BRACKET_COUNTS, f1
-from experiments.evaluation.score.evalb.rules import COLLINS, read_rules, rules_of_text
+from experiments.data.corpora.trees import TreeCorpus, resolve
+from experiments.evaluation.counts import BRACKET_COUNTS, f1
+from experiments.evaluation.evalb import COLLINS, read_rules, rules_of_text
 from experiments.tasks.base import EvaluationSpec
 from experiments.tasks.columns import Column, Counts
-from experiments.tasks.parsing_config import ParsingConfig
-from experiments.tasks.sequence.task import SequenceTask
+from experiments.tasks.configs import ParsingConfig
+from experiments.tasks.sequence import SequenceTask
 
 if TYPE_CHECKING:
-    from experiments.evaluation.score.result import SetScores
+    from experiments.evaluation.counts import SetScores
 
 F1 = Column(
     "f1", "dev", "f1", "F1 (dev)", "higher", 1, paper="f1_dev", counts=Counts(BRACKET_COUNTS, f1, "brackets.npy")
@@ -51,7 +51,7 @@ class Parsing(SequenceTask):
         self, config: ParsingConfig, evaluation: EvaluationSpec, sources: Sequence[str], outputs: Sequence[str],
         references: Sequence[str], labels: Sequence[str], folder: Path,
     ) -> "SetScores":  # fmt: skip
-        from experiments.evaluation.score.parses import score_parses
+        from experiments.evaluation.evalb import score_parses
 
         rules = rules_of_text(evaluation.settings["rules"])
         return score_parses(sources, outputs, references, labels, rules, folder)

@@ -3,7 +3,9 @@
 Only the child imports it: it needs torch.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -11,19 +13,27 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from experiments.config import RunConfig
-from experiments.data.batches.batch import Batch
+from experiments.data.batching import EPOCHS, Batch, BatchPlan, Indices, Shape, Shapes, collate, deal, split
+from experiments.data.corpora.text import TextData
+from experiments.data.encoding.encoded import EncodedCorpus, model_names
+from experiments.data.encoding.pairs import Stream
+from experiments.data.encoding.text import MODEL, EncodedText
+from experiments.data.tensors import to_tensors
+from experiments.data.windows import WindowPlan, collate_windows
 from experiments.device import Device, resolve_precision, seed_everything
+from experiments.evaluation.likelihood import Likelihood, measure_likelihood, stream_nll
 from experiments.identity import lineage
-from experiments.store.keeps import BEST, Keep
+from experiments.processes.processor import precision_here
+from experiments.store.retention import BEST, Keep
 from experiments.tasks.base import Context
-from experiments.training.checkpoints.checkpoint import add_file
-from experiments.training.checkpoints.start import Start
-from experiments.training.parallel.group import Group
-from experiments.training.parallel.lanes import lanes_for
-from experiments.training.parallel.ranks import joined
+from experiments.tasks.configs import LanguageConfig
+from experiments.tasks.network import MICRO_BATCH_TOKENS
+from experiments.training.checkpoint import Start, add_file
+from experiments.training.parallel import Group, joined, lanes_for
 from experiments.training.trainer import train
 from model import cost
-from model.factory import build_model
+from model.architecture import not_compiled
+from model.network import build_model
 from model.protocol import Network
 
 Lengths = NDArray[np.int64]
@@ -139,3 +149,216 @@ def _trained_on(
         "flops": flops,
         "flops_per_token": round(flops / max(1, tokens)),
     }
+
+
+# --- Train a network on pairs. Only the child imports it: it needs torch
+
+
+def train_pairs(
+    config: RunConfig, context: Context, encoded: EncodedCorpus, vocab_sizes: tuple[int, int], keeps: Sequence[Keep]
+) -> dict[str, Any]:
+    """Train to the end; returns the facts of the run's record. The arguments are those of `train_network`."""
+    names = dict.fromkeys(model_names(config.model.shared_vocabulary))
+    material = Material(
+        batches=lambda share, lanes: Batches(config, context, encoded, share, lanes),
+        dev=lambda model, device: dev_perplexity(model, encoded, device),
+        data={"encoded": encoded.digest, **encoded.facts},
+        files={name: encoded.tokenizer_model(name) for name in names} if context.rank == 0 else {},
+    )
+    return train_network(config, context, material, vocab_sizes, keeps)
+
+
+# --- Batches for training by step, and perplexity on dev during training
+
+
+# The share of padding above which smaller micro-batches, of more even lengths, are tried, down to so many places
+# (the least padded are taken): below those a GPU waits for launches, less so where layers are compiled.
+TIGHT, FEWEST_TOKENS = 0.07, 8192
+TIGHT_COMPILED, FEWEST_COMPILED = 0.12, 4096
+# Padding that few shapes may add where only kernels are saved. Measured on an AMD EPYC without AMX: multi30k 5.3 and
+# 8.1 %, as fast (kernels took 4 % of the time); German news 4.5 and 15.1 %, which would cost more than kernels.
+MORE_PADDING = 0.04
+LARGEST = 1.5  # places of a batch's side, over its tokens: hardly more
+DESCRIBED = 500  # batches over which padding is measured, of an epoch to which no shapes were fitted
+
+
+class Batches:
+    """The trainer's source of batches: step (from 1) → micro-batches, a pure function of (seed, step).
+
+    share: (rank, ranks) of the processes that train together; each gets its part of every batch. With several `lanes`,
+    each micro-batch is given as so many parts, one after the other. With `training.compile`, and on a processor in
+    bf16 if that adds little padding, micro-batches are padded to one of a few shapes.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        context: Context,
+        encoded: EncodedCorpus,
+        share: tuple[int, int] = (0, 1),
+        lanes: int = 1,
+    ) -> None:
+        self._lanes = lanes
+        self._pairs, self._share, self._pin = encoded.train, share, context.device.kind == "cuda"
+        lengths = self._pairs.source_lengths, self._pairs.target_lengths
+        self._shapes: Shapes | None = None
+        self._plan = BatchPlan(*lengths, config.training.tokens_per_batch, config.seed)
+        known, compiled = context.pinned.get("micro_batch_tokens"), config.training.compile
+        few = compiled or _builds_kernels(config, context)
+        most = int(known or MICRO_BATCH_TOKENS[context.device.kind])
+        self.max_tokens, self._padding = most, 1.0
+        sizes = [most] if known else _halves(most, FEWEST_COMPILED if compiled else FEWEST_TOKENS)
+        for tokens in sizes:
+            if most > tokens >= LARGEST * config.training.tokens_per_batch:
+                continue  # cuts no batch either
+            shapes = Shapes(self._plan, functools.partial(self._all_parts, max_tokens=tokens)) if few else None
+            padding = self._measured_padding(tokens, shapes)
+            if shapes and not compiled and padding > (free := self._measured_padding(tokens, None)) + MORE_PADDING:
+                shapes, padding = None, free
+            if padding < self._padding:  # smaller ones may be worse: a batch that is just cut in two fits less well
+                self.max_tokens, self._shapes, self._padding = tokens, shapes, padding
+            if padding <= (TIGHT_COMPILED if compiled else TIGHT):
+                break
+
+    def __call__(self, step: int) -> list[Batch[Tensor]]:
+        parts = self._parts(self._plan.batch(step - 1), self._share, self.max_tokens, self._shapes)
+        return [to_tensors(collate(self._pairs, *part), pin=self._pin) for part in parts]
+
+    def trained_on(self, steps: int) -> tuple[Indices, Indices, Indices]:
+        """Pairs of the first `steps` updates, of all ranks together: how often each, its source and target pieces."""
+        return self._plan.seen(steps), *self._plan.lengths
+
+    def describe(self) -> dict[str, Any]:
+        """Of rank 0's share of an epoch: padding among all places of both sides, and shapes."""
+        shapes = {"shapes": len(self._shapes.shapes)} if self._shapes else {}
+        return {"micro_batch_tokens": self.max_tokens, "padding": round(self._padding, 4), **shapes}
+
+    def _parts(
+        self, batch: Indices, share: tuple[int, int], max_tokens: int, shapes: Shapes | None
+    ) -> list[tuple[Indices, Shape | None]]:
+        parts = self._cut(batch, share, max_tokens)
+        return (
+            [(part, None) for part in parts]
+            if shapes is None
+            else [each for part in parts for each in shapes.fit(part)]
+        )
+
+    def _all_parts(self, batch: Indices, max_tokens: int) -> list[Indices]:
+        """Those of all ranks, so that all have the same shapes."""
+        ranks = self._share[1]
+        return [part for rank in range(ranks) for part in self._cut(batch, (rank, ranks), max_tokens)]
+
+    def _cut(self, batch: Indices, share: tuple[int, int], max_tokens: int) -> list[Indices]:
+        """Micro-batches of one rank, lane by lane. A batch that padding makes a little too large is not cut: many small
+        products would cost more than the padding that a cut avoids.
+        """
+        source, target = self._plan.lengths
+        mine = deal(source, target, batch, share)
+        places = len(mine) * max(source[mine].max(initial=0), target[mine].max(initial=0))
+        # One part is sorted as several are: the order of pairs decides on which of them a dropout's bits fall.
+        parts = split(source, target, mine, places if places <= LARGEST * max_tokens else max_tokens)
+        dealt = (deal(source, target, part, (lane, self._lanes)) for part in parts for lane in range(self._lanes))
+        return [part for part in dealt if len(part)] or [mine]
+
+    def _measured_padding(self, max_tokens: int, shapes: Shapes | None) -> float:
+        source, target = self._plan.lengths
+        real = places = 0
+        for batch in self._plan.epoch(EPOCHS if shapes else 0)[:DESCRIBED]:
+            for part, shape in self._parts(batch, (0, self._share[1]), max_tokens, shapes):
+                rows, *widths = shape or (len(part), source[part].max(initial=0), target[part].max(initial=0))
+                real += int(source[part].sum() + target[part].sum())
+                places += rows * int(sum(widths))
+        return 1 - real / max(1, places)
+
+
+def _builds_kernels(config: RunConfig, context: Context) -> bool:
+    """Whether products have kernels for each shape: in bf16 on a processor, unless rows depend on the data anyway."""
+    precision = context.pinned.get("precision", precision_here(config.training.precision))
+    return context.device.kind == "cpu" and precision == "bf16" and not not_compiled(config.model)
+
+
+def _halves(most: int, fewest: int) -> Iterator[int]:
+    """`most`, half of it, … down to `fewest`; at least `most`."""
+    yield most
+    while most > fewest:
+        most //= 2
+        yield most
+
+
+def dev_perplexity(model: Network, encoded: EncodedCorpus, device: Device) -> Callable[[int], dict[str, float]]:
+    """The callback for perplexity during training; dev is read once."""
+    dev = encoded.set("dev")
+    sources = [dev.pairs.source[i].tolist() for i in range(len(dev.pairs))]
+    targets = [dev.pairs.target[i].tolist() for i in range(len(dev.pairs))]
+
+    def evaluate(_step: int) -> dict[str, float]:
+        return {"perplexity": measure_likelihood(model, sources, targets, device).perplexity}
+
+    return evaluate
+
+
+# --- Train a language model. Only the child imports it: it needs torch
+
+
+def train_text(config: LanguageConfig, context: Context, encoded: EncodedText, keeps: Sequence[Keep]) -> dict[str, Any]:
+    """Train to the end; returns the facts of the run's record. The arguments are those of `train_network`."""
+    material = Material(
+        batches=lambda share, lanes: WindowBatches(config, context, encoded.train, share, lanes),
+        dev=lambda model, device: _dev_perplexity(config, model, encoded, device),
+        data={"encoded": encoded.digest, **encoded.facts},
+        files={MODEL: encoded.tokenizer_model()} if context.rank == 0 else {},
+    )
+    size = encoded.facts["vocab_size"]["target"]
+    return train_network(config, context, material, (size, size), keeps)
+
+
+def _dev_perplexity(
+    config: LanguageConfig, model: Network, encoded: EncodedText, device: Device
+) -> Callable[[int], dict[str, float]]:
+    """The callback for perplexity per piece during training, in windows of the training's size without overlap."""
+    stream, _ = encoded.only_set("dev")
+    window, mix = config.data.window, config.data.mix_documents
+
+    def evaluate(_step: int) -> dict[str, float]:
+        nll = stream_nll(model, stream, device, window=window, stride=window, mix=mix)
+        return {"perplexity": Likelihood(math.fsum(nll), len(nll)).perplexity}
+
+    return evaluate
+
+
+# --- Batches of windows for training by step
+
+
+class WindowBatches:
+    """The trainer's source of batches (train_network.BatchSource).
+
+    share: (rank, ranks) of the processes that train together; each gets its part of every batch. With several `lanes`,
+    each micro-batch is given as so many parts, one after the other. All windows have one width, so few shapes occur.
+    """
+
+    def __init__(
+        self, config: RunConfig, context: Context, stream: Stream, share: tuple[int, int] = (0, 1), lanes: int = 1
+    ) -> None:
+        data = config.data
+        assert isinstance(data, TextData)
+        self._stream, self._share, self._lanes = stream, share, lanes
+        self._pin = context.device.kind == "cuda"
+        plan = (stream.documents, data.window, data.mix_documents, config.training.tokens_per_batch, config.seed)
+        self._plan = WindowPlan(*plan)
+        self.max_tokens = int(context.pinned.get("micro_batch_tokens") or MICRO_BATCH_TOKENS[context.device.kind])
+
+    def __call__(self, step: int) -> list[Batch[Tensor]]:
+        windows = self._plan.batch(step - 1)[self._share[0] :: self._share[1]]
+        parts = -(-len(windows) * self._plan.window // self.max_tokens)
+        dealt = [part for part in np.array_split(windows, max(1, parts) * self._lanes) if len(part)] or [windows]
+        return [to_tensors(collate_windows(self._stream, part, self._plan.window), pin=self._pin) for part in dealt]
+
+    def trained_on(self, steps: int) -> tuple[Lengths, Lengths, Lengths]:
+        """Of the first `steps` updates of all ranks: how often each length of a window occurs; no source."""
+        lengths, counts = self._plan.seen(steps)
+        return counts, np.zeros_like(lengths), lengths
+
+    def describe(self) -> dict[str, Any]:
+        """How a step is cut, and what share of an epoch's places is padding."""
+        used = self._plan.epoch(0)[:, 1].sum() / (self._plan.windows * self._plan.window)
+        return {"micro_batch_tokens": self.max_tokens, "padding": round(1 - float(used), 4)}

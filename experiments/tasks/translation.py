@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from experiments.config import RunConfig
 from experiments.data.corpora.parallel import Corpus, resolve
 from experiments.errors import UserError
-from experiments.evaluation.score.counts import BLEU_COUNTS, bleu
+from experiments.evaluation.counts import BLEU_COUNTS, bleu
 from experiments.tasks.base import EvaluationSpec
 from experiments.tasks.columns import Column, Counts
-from experiments.tasks.sequence.task import SequenceTask
+from experiments.tasks.sequence import SequenceTask
 
 if TYPE_CHECKING:
-    from experiments.evaluation.score.result import SetScores
+    from experiments.evaluation.counts import SetScores
 
 PERPLEXITY = Column(
     "ppl", "dev", "perplexity", "PPL (dev)", "lower", 2, paper="perplexity", logarithmic=True, per_piece=True,
@@ -40,7 +40,7 @@ class Translation(SequenceTask):
     ) -> "SetScores":  # fmt: skip
         import numpy as np
 
-        from experiments.evaluation.score.translations import score_text
+        from experiments.evaluation.bleu import score_text
 
         scores = score_text(outputs, references, _target_language(config))
         np.save(folder / "statistics.npy", scores.statistics, allow_pickle=False)

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.identity import digest
-from experiments.tracking.names import to_key
+from experiments.tracking.mlflow import SHARED, RowLine, to_key, write_rows
 from experiments.tracking.record import COST, NUM_PARAMS
-from experiments.tracking.rows import SHARED, RowLine, write_rows
 
 if TYPE_CHECKING:
     from experiments.tracking.mlflow import Tracker

@@ -11,17 +11,15 @@ from experiments.errors import Damaged, DiskFull, UserError, explain_os_errors
 from experiments.events.event_log import Tail
 from experiments.jobs.coordinator.background import Background
 from experiments.jobs.coordinator.reporter import tracked_run
-from experiments.jobs.queue.job import Job, Member
+from experiments.jobs.queue.job import Job, Member, State
 from experiments.jobs.queue.queue import Queue
-from experiments.jobs.queue.states import State
 from experiments.records import TrackedRun
-from experiments.store.description import description_of
 from experiments.store.durable import folder_beside, remove_folder
-from experiments.store.layout import Store
-from experiments.store.results import FILE, TrainingResult
-from experiments.tracking.database import explained
+from experiments.store.layout import Store, description_of
+from experiments.store.results import RESULT_FILE, TrainingResult
 from experiments.tracking.mlflow import Tracker
 from experiments.tracking.record import RECORD, content, finished_run, imported
+from experiments.tracking.tables import explained
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +61,7 @@ def lacking(store: Store) -> list[str]:
     """
     with Queue(store.queue_db, create=False) as queue:
         busy = {row.run_id for row in queue.status() if not row.state.ended}
-    finished = [r for r in store.run_ids() if r not in busy and (store.run_folder(r) / FILE).is_file()]
+    finished = [r for r in store.run_ids() if r not in busy and (store.run_folder(r) / RESULT_FILE).is_file()]
     shown: set[tuple[str, str]] = set()
     if store.mlflow_db.is_file():
         of = f"{store.mlflow_db.absolute().as_uri()}?mode=ro"

@@ -10,13 +10,12 @@ from hashlib import sha256
 from typing import Any
 
 from experiments.errors import UserError
+from experiments.events.accounting import Spent, spent
 from experiments.events.history import History, Point
-from experiments.events.spent import Spent, spent
 from experiments.identity import digest, members_in, trunk_in, without_runs
 from experiments.records import Member, TrackedRun
-from experiments.store.description import CONFIG, ROWS, TableRow, config_of, description_of, rows_of
-from experiments.store.layout import Store
-from experiments.store.results import FILE, EvaluationResult, TrainingResult
+from experiments.store.layout import CONFIG, ROWS, Store, TableRow, config_of, description_of, rows_of
+from experiments.store.results import RESULT_FILE, EvaluationResult, TrainingResult
 
 TAG_LENGTH = 4000  # below MLflow's limit
 RECORD = "record"  # tag: digest of the records that MLflow shows whole
@@ -61,7 +60,7 @@ def imported(result: TrainingResult) -> dict[str, Any]:
 def content(store: Store, run_id: str) -> str:
     """A digest of a run's rows, result and scores, which say what MLflow shows once it has ended."""
     home = store.run_folder(run_id)
-    records = [home / CONFIG, home / ROWS, home / FILE, *sorted(home.glob(f"evaluations/*/{FILE}"))]
+    records = [home / CONFIG, home / ROWS, home / RESULT_FILE, *sorted(home.glob(f"evaluations/*/{RESULT_FILE}"))]
     return digest([sha256(path.read_bytes()).hexdigest() for path in records if path.is_file()])
 
 

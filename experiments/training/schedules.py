@@ -4,8 +4,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from experiments.config import TrainingConfig
-from experiments.optimization import ScheduleName
+from experiments.config import ScheduleName, TrainingConfig
 
 
 def learning_rate(step: int, d_model: int, warmup_steps: int, scale: float = 1.0) -> float:

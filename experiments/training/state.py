@@ -3,29 +3,27 @@
 More than 200 lines: a step, its curve and its checkpoints share one state.
 """
 
+import contextlib
 import math
+import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from experiments.config import TrainingConfig
-from experiments.data.batches.batch import Batch
+from experiments.data.batching import MOST_SHAPES, Batch
+from experiments.data.encoding.tokenizer import PAD_ID
 from experiments.device import Device, mix
-from experiments.errors import Diverged
-from experiments.store.keeps import AT, BEST, SPACED, Keep, keeps_of, union
-from experiments.training.at_start import at_start
-from experiments.training.checkpoints import checkpoint, retention
-from experiments.training.checkpoints.retention import meta_of
-from experiments.training.checkpoints.saver import Saver
-from experiments.training.checkpoints.start import Start
-from experiments.training.checkpoints.trunk import digest_of
-from experiments.training.compiled import compile_layers, eagerly
-from experiments.training.curve import Curve
-from experiments.training.objective import Objective
+from experiments.errors import Diverged, UserError
+from experiments.store.retention import AT, BEST, SPACED, Keep, keeps_of, union
+from experiments.training import checkpoint, retention
+from experiments.training.checkpoint import Saver, Start
+from experiments.training.loss import Objective
 from experiments.training.optimizers import (
     discard_gradients,
     make_optimizers,
@@ -33,11 +31,13 @@ from experiments.training.optimizers import (
     restore_optimizers,
     updated_by,
 )
-from experiments.training.parallel.group import Group
-from experiments.training.parallel.lanes import Lanes
+from experiments.training.parallel import Group, Lanes
+from experiments.training.retention import meta_of
 from experiments.training.schedules import Plateau
+from experiments.training.warm_start import digest_of
+from model import architecture
+from model.layers.attention import BEST_KERNEL, Attention, watching
 from model.protocol import Network
-from model.sublayers.attention import BEST_KERNEL, Attention
 
 PINNED = ("threads", "precision", "attention_kernel")  # settings that later attempts keep
 # Besides configuration and code, the exact bits of results depend on these; a resume reports which of them changed.
@@ -318,3 +318,156 @@ def _attention_kernel(model: Network, device: Device) -> str:
 def _short(path: Path) -> str:
     """A checkpoint's path within its run's attempts: events contain no absolute path."""
     return "/".join(path.parts[-3:])
+
+
+# --- What a network is like before its first update: how spread its attention is, and how large its gradient
+# The paper suspects that products of queries and keys, whose variance grows with d_k, push the softmax "into regions
+# where it has extremely small gradients" (section 3.2.1, footnote 4).
+#
+# Shapes: B sentences, S source, T target or queries, H heads, M memory.
+
+
+PLACES = 2048  # of both sides, of the sentences whose attention is measured: enough for a mean, little beside a step
+
+
+def at_start(model: Network, batch: Batch[Tensor], device: Device) -> dict[str, float]:
+    """Entropies and gradient norm of a network in training mode that has the gradients of its first step.
+
+    entropy_encoder, entropy_decoder, entropy_cross: of the softmax of such attention, in nats, without dropout; the
+    mean over layers, heads and the pieces of the first sentences of `batch`. gradient_norm: of all parameters together,
+    before clipping; of the mean loss per target piece, with dropout, as the step has it.
+    """
+    found = {f"entropy_{kind}": value for kind, value in entropies(model, batch, device).items()}
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    return {**found, "gradient_norm": nn.utils.get_total_norm(gradients).item()}
+
+
+@torch.no_grad()
+def entropies(model: Network, batch: Batch[Tensor], device: Device) -> dict[str, float]:
+    """The mean entropy by kind of attention (model/layers/attention.py), of the kinds that the network has."""
+    rows = max(1, PLACES // (batch.source.shape[1] + batch.target_input.shape[1]))
+    source_BS, input_BT, output_BT = (
+        device.move(side[:rows]) for side in (batch.source, batch.target_input, batch.target_output)
+    )
+    real = {"encoder": source_BS != PAD_ID, "decoder": output_BT != PAD_ID, "cross": output_BT != PAD_ID}
+    found: dict[str, list[Tensor]] = defaultdict(list)
+
+    def see(kind: str, weights_BHTM: Tensor) -> None:
+        entropy_BHT = torch.special.entr(weights_BHTM.float()).sum(-1)
+        found[kind].append(entropy_BHT.transpose(0, 1)[:, real[kind]].mean())
+
+    model.eval()
+    with device.autocast(), watching(model, see):
+        model(source_BS, source_BS != PAD_ID, input_BT)
+    model.train()
+    return {kind: statistics.fmean(torch.stack(means).tolist()) for kind, means in found.items() if real[kind].any()}
+
+
+# --- The training curve: losses are collected on the device and emitted at intervals, so that no step waits for it
+
+
+EVERY_STEPS = 10  # these points do not depend on the clock: two equal runs share them
+EVERY_S = 2.0  # additional points if steps are slow
+
+
+class Curve:
+    """Collects losses on the device and emits "metrics": the newest step's loss, and speeds since the last point.
+
+    `add_up` sums over the processes that train together; token counts are passed already summed.
+    """
+
+    def __init__(self, emit: Callable[..., None], add_up: Callable[[Tensor], Tensor]) -> None:
+        self._emit, self._add_up = emit, add_up
+        self._waiting: list[tuple[int, Tensor, Tensor, int]] = []
+        self.last: dict[str, float] = {}
+        self._once: dict[str, float] = {}
+        self.restart_clock()
+
+    def restart_clock(self) -> None:
+        """Exclude the time since the last point from the speeds: an evaluation, a checkpoint."""
+        self._source_tokens = self._target_tokens = self._positions = 0
+        self._since = time.perf_counter()
+
+    def add(self, step: int, loss: Tensor, nll: Tensor, target: int, source: int, positions: int) -> None:
+        """Add one step: sums over its `target` tokens. `positions`: places of both sides, padding included."""
+        self._waiting.append((step, loss, nll, target))
+        self._source_tokens += source
+        self._target_tokens += target
+        self._positions += positions
+
+    def tell(self, metrics: Mapping[str, float]) -> None:
+        """Add numbers to the next point alone."""
+        self._once.update(metrics)
+
+    def due(self, step: int) -> bool:
+        """Whether a point is due: every EVERY_STEPS steps, and after EVERY_S without one."""
+        return step % EVERY_STEPS == 0 or time.perf_counter() - self._since >= EVERY_S
+
+    def flush(self, learning_rate: float) -> None:
+        """Wait for the device, check every step since the last point, emit one point. Raises Diverged."""
+        if not self._waiting:
+            return
+        sums = self._add_up(torch.stack([torch.stack((loss, nll)) for _, loss, nll, _ in self._waiting])).tolist()
+        for (step, *_), (loss, _) in zip(self._waiting, sums, strict=True):
+            if not math.isfinite(loss):
+                raise Diverged(
+                    f"the loss of step {step} is {loss}: training diverged. Use a lower training.learning_rate_scale "
+                    "or training.learning_rate, a longer training.warmup_steps, or training.clip_norm."
+                )
+        seconds = time.perf_counter() - self._since
+        step, _, _, tokens = self._waiting[-1]
+        loss, nll = (value / max(1, tokens) for value in sums[-1])
+        self.last = {"loss": loss, "nll": nll, "perplexity": math.exp(min(nll, 700.0))}
+        speeds: dict[str, Any] = {
+            "target_tokens_per_s": round(self._target_tokens / seconds, 1),
+            "source_tokens_per_s": round(self._source_tokens / seconds, 1),
+            "padding": round(1 - (self._target_tokens + self._source_tokens) / max(1, self._positions), 4),
+        }
+        self._emit("metrics", step=step, metrics={"learning_rate": learning_rate, **self.last, **speeds, **self._once})
+        self._waiting.clear()
+        self._once.clear()
+        self.restart_clock()
+
+
+# --- torch.compile for the layers of a network: few padded shapes, one graph each, and never a silent return to eager
+# Layers are compiled one by one: equal layers share their graphs. A whole model of six layers would hold each graph six
+# times. torch's compiler is imported only if needed, because it takes seconds.
+
+
+GRAPHS = 2 * MOST_SHAPES  # graphs of one kind of layer: too large micro-batches are cut, and strides may differ
+
+
+def compile_layers(model: Network, backend: str = "inductor") -> None:
+    """Compile every layer for training. Weights and their names stay the same."""
+    import torch._dynamo.config as dynamo
+
+    # All layers run the code of one class, and torch counts the graphs of a piece of code, not of a kind of layer.
+    kinds = {(side, layer) for side in architecture.SIDES for layer in architecture.layers(model.config, side)}
+    limit = GRAPHS * len(kinds)
+    dynamo.recompile_limit, dynamo.accumulated_recompile_limit = limit, max(limit, dynamo.accumulated_recompile_limit)
+    dynamo.fail_on_recompile_limit_hit = True
+    for layer in model.layers():
+        layer.compile(dynamic=False, fullgraph=True, backend=backend)
+
+
+def eagerly(compiled: bool) -> contextlib.AbstractContextManager[None]:
+    """Run without compiled code: for sets with sentences of any shape."""
+    if not compiled:
+        return contextlib.nullcontext()
+    eager: contextlib.AbstractContextManager[None] = torch.compiler.set_stance("force_eager")
+    return eager
+
+
+@contextlib.contextmanager
+def naming_recompiles() -> Iterator[None]:
+    """Raise UserError if more shapes occur than planned, instead of compiling again and again."""
+    try:
+        yield
+    except Exception as error:
+        if type(error).__name__ != "FailOnRecompileLimitHit":
+            raise
+        raise UserError(
+            f"training.compile is set, but a kind of layer got more than {GRAPHS} input shapes, which would be "
+            "compiled again and again. Set training.compile to false, or change training.tokens_per_batch. "
+            "No checkpoint was changed."
+        ) from error

@@ -5,6 +5,8 @@ checkpoint computes the same numbers as an uninterrupted one.
 """
 
 import contextlib
+import ctypes
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,18 +14,16 @@ from typing import Any
 from torch import Tensor
 
 from experiments.config import TrainingConfig
-from experiments.data.batches.batch import Batch
+from experiments.data.batching import Batch
 from experiments.data.prefetch import prefetch
 from experiments.device import Device, naming_nondeterminism, naming_out_of_memory
 from experiments.errors import Preempted
-from experiments.store.keeps import Keep
-from experiments.training.checkpoints.start import Start
-from experiments.training.compiled import naming_recompiles
-from experiments.training.heap import Heap
+from experiments.store.retention import Keep
+from experiments.training.checkpoint import Start
 from experiments.training.optimizers import clip, set_learning_rate, update
-from experiments.training.parallel.group import Group
+from experiments.training.parallel import Group
 from experiments.training.schedules import make_schedule
-from experiments.training.state import Training
+from experiments.training.state import Training, naming_recompiles
 from model.protocol import Network
 
 
@@ -56,7 +56,7 @@ def train(
     earlier: folders of attempts whose checkpoints may be used.
     start: of a branch, which begins with the state of another run where no earlier attempt has a checkpoint.
     evaluate(step): called every `eval_steps` with the model in eval mode; its "perplexity" decides the best checkpoint.
-    keeps: checkpoints that other studies need of this training, besides its own settings (experiments/store/keeps.py).
+    keeps: checkpoints that other studies need of this training, besides its own settings (store/retention.py).
 
     Writes `folder/checkpoints/…` and `folder/final`. Raises Preempted after a checkpoint if `should_stop()` is true;
     Diverged; OutOfMemory; UserError (checkpoint of another configuration, full disk, kernel that cannot be
@@ -101,3 +101,42 @@ def train(
                 run.wait_for_checkpoint()
                 raise Preempted(step)
         return run.finish()
+
+
+# --- Return freed memory to the system if the heap keeps growing
+# glibc keeps the memory that a training frees (experiments/device.py explains why), and places blocks of always new
+# sizes between the kernels that oneDNN caches for as many shapes. A training of multi30k's model grew for thousands of
+# steps while the live part of its heap stayed constant. Returned memory must be allocated again, which takes time, so
+# it is returned only after the process has grown.
+
+
+EVERY = 25  # steps between checks: by then the returned memory is in use again
+GROWTH = 1.05
+
+
+class Heap:
+    """Call `look` once per step. Does nothing on systems without glibc."""
+
+    def __init__(self, resident: Callable[[], int] | None = None, trim: Callable[[], object] | None = None) -> None:
+        self._resident, self._trim = resident or _resident_pages, trim or _trimmer()
+        self._level = 0  # resident pages some steps after the last trim; 0: not yet measured
+
+    def look(self, step: int) -> None:
+        """Return freed memory if the process has grown by GROWTH since the last time."""
+        if self._trim is None or step % EVERY:
+            return
+        now = self._resident()
+        if not self._level:
+            self._level = now
+        elif now > GROWTH * self._level:
+            self._trim()
+            self._level = 0
+
+
+def _resident_pages() -> int:
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+
+
+def _trimmer() -> Callable[[], object] | None:
+    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+    return (lambda: libc.malloc_trim(0)) if libc is not None and hasattr(libc, "malloc_trim") else None

@@ -6,7 +6,7 @@ Shapes: B sentences, H heads, Q queries, M memory positions, K d_k.
 import torch
 from torch import Tensor, nn
 
-from model.config import ModelConfig
+from model.settings import ModelSettings
 
 
 class ScaledDot(nn.Module):
@@ -17,7 +17,7 @@ class ScaledDot(nn.Module):
 
     fused = True  # whether torch's kernels compute it, given `prepared` queries
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelSettings) -> None:
         super().__init__()
 
     def prepared(self, q_BHQK: Tensor) -> Tensor:
@@ -51,7 +51,7 @@ class Dot(ScaledDot):
 class Bilinear(ScaledDot):
     """qᵀ W k with a matrix per head: "general" of Luong 2015 (arXiv 1508.04025, section 3.1). Not scaled, as there."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelSettings) -> None:
         super().__init__(config)
         self.weight = nn.Parameter(torch.empty(config.num_heads, config.d_k, config.d_k))
 
@@ -73,7 +73,7 @@ class Additive(ScaledDot):
 
     fused = False
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelSettings) -> None:
         super().__init__(config)
         self.weight = nn.Parameter(torch.empty(config.num_heads, config.d_k))
 

@@ -7,10 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from model.architecture import deepnorm
-from model.config import ModelConfig
-from model.kinds.kind import Side
 from model.parts.dropout import Dropout
-from model.parts.norms import make_norm
+from model.settings import ModelSettings
+from model.specs import Side
 
 
 class Residual(nn.Module):
@@ -22,7 +21,7 @@ class Residual(nn.Module):
     1606.04199, section 3.1, where f's first product takes the place of x).
     """
 
-    def __init__(self, config: ModelConfig, side: Side) -> None:
+    def __init__(self, config: ModelSettings, side: Side) -> None:
         super().__init__()
         if config.norm != "none":
             self.norm = make_norm(config)
@@ -81,7 +80,7 @@ class PreNorm(Residual):
 class SandwichNorm(Residual):
     """x + Dropout(Norm(Sublayer(Norm(x)))) (Ding 2021, CogView, arXiv 2105.13290, section 2.4)."""
 
-    def __init__(self, config: ModelConfig, side: Side) -> None:
+    def __init__(self, config: ModelSettings, side: Side) -> None:
         super().__init__(config, side)
         self.norm_after = make_norm(config)
 
@@ -90,3 +89,30 @@ class SandwichNorm(Residual):
 
 
 RESIDUAL: dict[str, type[Residual]] = {"post": PostNorm, "pre": PreNorm, "sandwich": SandwichNorm, "none": Residual}
+
+
+# --- Norms over the width of the residual stream
+
+
+NORM_EPSILON = 1e-6  # tensor2tensor's; the paper gives none
+
+
+class ScaleNorm(nn.Module):
+    """g · x / ‖x‖ with one trained g, √d_model at first (Nguyen & Salazar 2019, arXiv 1910.05895, section 2.3)."""
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor(d_model**0.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        scaled: Tensor = x * (self.weight / x.norm(dim=-1, keepdim=True).clamp(min=NORM_EPSILON))
+        return scaled
+
+
+def make_norm(config: ModelSettings) -> nn.Module:
+    """The norm that `norm_kind` names: LayerNorm, RMSNorm (Zhang & Sennrich 2019, arXiv 1910.07467) or ScaleNorm."""
+    if config.norm_kind == "rms":
+        return nn.RMSNorm(config.d_model, eps=NORM_EPSILON)
+    if config.norm_kind == "scale":
+        return ScaleNorm(config.d_model)
+    return nn.LayerNorm(config.d_model, eps=NORM_EPSILON)

@@ -1,6 +1,6 @@
 """Learning curves: a metric of the table over training steps, from the runs' events."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,11 +11,14 @@ from numpy.typing import NDArray
 from experiments.events.history import History
 from experiments.store.layout import Store
 from experiments.tasks.columns import Column
-from reports.figures import panels, style
+from reports.figures import style
+from reports.render.cells import group_name
+from reports.results.results import CountsOf, LengthsOf
 from reports.results.table import Row, Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
 
 MOST_POINTS = 200  # of a line
 MOST_TIPS = 12  # points of a line that tell their values
@@ -79,7 +82,7 @@ def _better(shown: Logged) -> str:
 
 
 @contextmanager
-def draw(table: Table, store: Store, size: style.Size = style.PAPER) -> Iterator["Figure | None"]:
+def draw_curves(table: Table, store: Store, size: style.Size = style.PAPER) -> Iterator["Figure | None"]:
     """One panel per group of rows; None where no run logged a metric of the table."""
     curves, shown = read(table, store)
     if shown is None:
@@ -95,7 +98,114 @@ def draw(table: Table, store: Store, size: style.Size = style.PAPER) -> Iterator
         if shown.column.logarithmic:
             axes.set_yscale("log")
 
-    with panels.by_group(table, set(curves), line, "steps", _better(shown), size) as figure:
+    with by_group(table, set(curves), line, "steps", _better(shown), size) as figure:
         if shown.column.logarithmic:
             style.logarithmic(figure.axes[0].yaxis)  # the panels share it
         yield figure
+
+
+# --- A score by the length of the sentences, from the counts kept of each: of the first column that has counts
+
+
+BINS = 5  # of equally many sentences
+FEWEST = 20  # sentences of a bin
+
+
+@contextmanager
+def draw_lengths(
+    table: Table, counts_of: CountsOf, lengths_of: LengthsOf, size: style.Size = style.PAPER
+) -> Iterator["Figure | None"]:
+    """One panel per group of rows; None where no column has counts or too few sentences were kept."""
+    column = next((c for c in table.columns if c.counts is not None), None)
+    lines = {row.key: made for row in table.rows if column and (made := _line(row, column, counts_of, lengths_of))}
+    if column is None or not lines:
+        yield None
+        return
+
+    def line(axes: Any, row: Row, look: Mapping[str, Any]) -> None:
+        middles, scores, _ = lines[row.key]
+        axes.plot(middles, scores, **look)
+        texts = zip(middles, scores, strict=True)
+        tips = [f"{row.key}\n{column.header} {y:.{column.digits}f}\n{x:.1f} words on average" for x, y in texts]
+        style.marks_along(axes, list(middles), list(scores), tips, look["color"])
+
+    side = "source" if all(of_source for *_, of_source in lines.values()) else "reference"
+    score = style.label(column.header)
+    score = f"{style.LOWER}   {score}" if column.better == "lower" else f"{score}   {style.HIGHER}"
+    with by_group(table, set(lines), line, f"words of the {side} sentence", score, size) as figure:
+        yield figure
+
+
+def _line(
+    row: Row, column: Column, counts_of: CountsOf, lengths_of: LengthsOf
+) -> tuple[NDArray[np.float64], NDArray[np.float64], bool] | None:
+    """Mean length and score per bin; seeds' counts are summed. Lengths are the source's where they were kept.
+
+    None where there are too few sentences, or where nothing says how long they are.
+    """
+    found = [counts for o in row.outcomes if (counts := counts_of(o, column)) is not None]
+    if column.counts is None or not found or len({len(counts) for counts in found}) > 1 or len(found[0]) < 2 * FEWEST:
+        return None
+    counts = np.sum(found, axis=0)
+    kept = lengths_of(row.outcomes[0], column.set)
+    of_source = kept is not None and len(kept) == len(counts)
+    if kept is not None and of_source:
+        lengths = kept
+    elif column.counts.length:
+        lengths = found[0][:, column.counts.names.index(column.counts.length)]
+    else:
+        return None
+    order = np.argsort(lengths, kind="stable")
+    parts = np.array_split(order, min(BINS, len(order) // FEWEST))
+    middles = np.array([float(lengths[part].mean()) for part in parts])
+    return middles, column.counts.of(np.stack([counts[part].sum(axis=0) for part in parts])), of_source
+
+
+# --- Small multiples: one panel for each group of rows, base in each of them
+
+
+MOST_PANELS, MOST_LINES = 12, 12  # with more rows a panel names those left out
+
+Draw = Callable[[Any, Row, Mapping[str, Any]], None]  # axes, row, matplotlib's style of its line
+
+
+@contextmanager
+def by_group(table: Table, drawable: set[str], draw: Draw, x: str, y: str, size: style.Size) -> Iterator["Figure"]:
+    """Draw every row of `drawable` (keys) in its group's panel. `x`, `y`: labels of the outer axes."""
+    groups = list(_groups(table, drawable).items())[:MOST_PANELS]
+    columns = min(size.groups, len(groups))
+    rows = -(-len(groups) // columns)
+    with style.canvas(size, rows, columns, sharex=True, sharey=True) as (figure, axes):
+        panels = [panel for line in axes for panel in line]
+        for panel, (group, members) in zip(panels, groups, strict=False):
+            panel.set_title(style.label(group))
+            panel.grid(True)
+            looks = style.colours([row.key for row in members])
+            for row in members[:MOST_LINES]:
+                colour, marker = looks[row.key]
+                draw(panel, row, {"color": colour, "marker": marker, "label": style.label(row.key)})
+            if table.base_row is not None and table.base_row.key in drawable:
+                draw(panel, table.base_row, {"color": style.BASE, "marker": "None", "label": "base", "zorder": 3})
+            if len(members) > MOST_LINES:
+                panel.plot([], [], " ", label=f"and {len(members) - MOST_LINES} more")
+            panel.legend(
+                handlelength=1.6, borderaxespad=0.4, labelspacing=0.25, loc="upper left", bbox_to_anchor=(1, 1)
+            )
+        for place, panel in enumerate(panels):
+            if place >= len(groups):
+                panel.set_axis_off()
+            elif place + columns >= len(groups):  # the lowest of its column: sharing would hide its numbers
+                panel.tick_params(labelbottom=True)
+        figure.supxlabel(x, fontsize=size.font)
+        figure.supylabel(y, fontsize=size.font)
+        yield figure
+
+
+def _groups(table: Table, drawable: set[str]) -> dict[str, list[Row]]:
+    """Rows by group but base; rows without a group share one panel."""
+    groups: dict[str, list[Row]] = {}
+    for row in table.rows:
+        if row.key in drawable and row.key != table.base:
+            own = row.group if row.group and row.group != row.key else ""
+            groups.setdefault(group_name(own) if own else "others", []).append(row)
+    return groups or {"": []}

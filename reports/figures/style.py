@@ -15,7 +15,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from reports.render import palette
-from reports.render.text import plain
+from reports.render.cells import plain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

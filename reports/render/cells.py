@@ -1,8 +1,12 @@
 """What a printed table consists of, before any format's escaping: heads, cells, lines."""
 
+import math
+import unicodedata
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from reports.results.table import Row
+from reports.results.table import Measure, Row
 
 
 @dataclass(frozen=True)
@@ -13,7 +17,7 @@ class Head:
     top: str
     sub: str = ""
     kind: str = "value"  # group, row, setting, label, value
-    group: str = ""  # of the rows that the column shows; "" for all (reports/render/pivot.py)
+    group: str = ""  # of the rows that the column shows; "" for all (reports/render/grid.py)
     one_line: str = ""  # where heads have one line; `top` or `sub` if unset
     spans: str = ""  # replaces `metric` as what `top` names
 
@@ -84,3 +88,88 @@ def labels_span(grid: Grid) -> bool:
     """A label may stand across the settings, as in the paper: wherever there is one, they are blank."""
     labelled = [settings_of(grid, line) for line in grid.lines if line.row.label]
     return not grid.pivoted and bool(labelled and labelled[0]) and not any(c.text for cells in labelled for c in cells)
+
+
+# --- Numbers, gaps and groups as the cells of a table print them
+
+
+def group_name(group: str) -> str:
+    """(A), as in the paper; longer names stand as they are."""
+    return f"({group})" if 0 < len(group) <= 2 else group
+
+
+def fixed(value: float, digits: int, signed: bool = False) -> str:
+    """A number with `digits` after the point and a true minus; huge ones in powers of ten; no negative zero."""
+    if abs(value) >= 1e6:
+        text = f"{value:{'+' if signed else ''}.1e}"
+    else:
+        text = f"{value:{'+' if signed else ''}.{digits}f}"
+        if float(text) == 0:
+            text = text.lstrip("+-")
+    return text.replace("-", "−")
+
+
+def gap(measure: Measure) -> str:
+    """A cell without a number: "–", "– (failed)", "– (2/3, 1 running)"."""
+    reasons = Counter(reason for reason in measure.lacking if reason)
+    if measure.requested == 1:
+        return f"– ({next(iter(reasons))})" if reasons else "–"
+    parts = [f"{len(measure.values)}/{measure.requested}", *(f"{n} {reason}" for reason, n in reasons.items())]
+    return f"– ({', '.join(parts)})"
+
+
+def signed(value: float | None, digits: int) -> str:
+    """A change with its sign; "" for None."""
+    return "" if value is None else fixed(value, digits, signed=True)
+
+
+def plain_number(value: float | None, digits: int) -> str:
+    """A number; "" for None."""
+    return "" if value is None else fixed(value, digits)
+
+
+def decimals(values: Sequence[float | None]) -> int:
+    """Digits after the point that the most precise of the values was given with."""
+    texts = [repr(float(value)) for value in values if value is not None]
+    return max((len(text.rpartition(".")[2]) for text in texts if not text.endswith(".0")), default=0)
+
+
+def power(value: float | None) -> str:
+    """ "9.4e17"."""
+    if value is None or not math.isfinite(value):
+        return ""
+    digits, _, exponent = f"{value:.1e}".partition("e")
+    return f"{digits}e{int(exponent)}" if value else "0"
+
+
+# --- Text on its way into a document: one line, nothing that steers a terminal or reorders what is read
+
+
+_REORDERING = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+_BREAKING = {"Cc", "Zl", "Zp"}
+
+
+def plain(text: object) -> str:
+    """Controls and line breaks become spaces, direction marks go, lone surrogates become U+FFFD; then stripped."""
+    text = str(text)
+    return (text if text.isascii() and text.isprintable() else "".join(map(_harmless, text))).strip()
+
+
+def _harmless(char: str) -> str:
+    if char in _REORDERING:
+        return ""
+    category = unicodedata.category(char)
+    if category in _BREAKING:
+        return " "
+    return "\ufffd" if category == "Cs" else char
+
+
+def width(text: str) -> int:
+    """Columns that a terminal gives to a text: 2 for wide characters, 0 for combining ones."""
+    return len(text) if text.isascii() else sum(map(_columns, text))
+
+
+def _columns(char: str) -> int:
+    if unicodedata.combining(char) or unicodedata.category(char) in ("Cf", "Mn", "Me"):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1

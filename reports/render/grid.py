@@ -2,16 +2,15 @@
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from experiments.tasks.columns import Column
-from reports.render.cells import Cell, Grid, Head, Line
-from reports.render.numbers import decimals, fixed, gap, group_name, plain, power, signed
-from reports.render.pivot import NONE, pivoted
+from reports.render.cells import Cell, Grid, Head, Line, decimals, fixed, gap, group_name, plain_number, power, signed
 from reports.results.comparable import change_digits
 from reports.results.table import BRANCH, IMPORTED, Measure, Row, Table
-from reports.table.cited import in_order
 from reports.table.cost import COSTS, Cost, shown
+from reports.table.notes import in_order
 from reports.table.settings import show
 
 STALE = "†"
@@ -74,7 +73,7 @@ def published(head: Head, row: Row, table: Table) -> Cell:
     value = row.paper.get(name)
     if any(cost.power for cost in COSTS if cost.key == name):
         return Cell(power(value))
-    return Cell(plain(value, decimals([value, *(ours.paper.get(name) for ours in table.rows)])))
+    return Cell(plain_number(value, decimals([value, *(ours.paper.get(name) for ours in table.rows)])))
 
 
 def _group(row: Row) -> Cell:
@@ -113,7 +112,10 @@ def _metric(column: Column, table: Table) -> Layout:
         )
     if any(m.reported is not None for m in measures) or any(column.paper in row.paper for row in table.cited):
         layout.append(
-            (Head(f"{key}.paper", column.header, "paper"), lambda row: Cell(plain(row.measures[key].reported, digits)))
+            (
+                Head(f"{key}.paper", column.header, "paper"),
+                lambda row: Cell(plain_number(row.measures[key].reported, digits)),
+            )
         )
     if any(m.reported_change is not None for m in measures):
         layout.append(
@@ -172,7 +174,7 @@ def _cost(cost: Cost, known: Sequence[float], table: Table) -> Callable[[Row], C
 
     def cell(row: Row) -> Cell:
         value = cost.value(row, table)
-        return Cell(power(value) if cost.power else plain(None if value is None else value * factor, places))
+        return Cell(power(value) if cost.power else plain_number(None if value is None else value * factor, places))
 
     return cell
 
@@ -183,7 +185,7 @@ def _reported(cost: Cost, values: Sequence[float | None]) -> Callable[[Row], Cel
 
     def cell(row: Row) -> Cell:
         value = row.paper.get(cost.key)
-        return Cell(power(value) if cost.power else plain(None if value is None else value * cost.scale, digits))
+        return Cell(power(value) if cost.power else plain_number(None if value is None else value * cost.scale, digits))
 
     return cell
 
@@ -191,9 +193,97 @@ def _reported(cost: Cost, values: Sequence[float | None]) -> Callable[[Row], Cel
 def _printed_alone(name: str, head: str, table: Table) -> tuple[Head, Callable[[Row], Cell]]:
     """A number of the paper that nothing here measures."""
     digits = decimals([row.paper.get(name) for row in table.rows])
-    return Head(f"{name}.paper", f"{head} (paper)"), lambda row: Cell(plain(row.paper.get(name), digits))
+    return Head(f"{name}.paper", f"{head} (paper)"), lambda row: Cell(plain_number(row.paper.get(name), digits))
 
 
 def _seeds(row: Row) -> Cell:
     asked = len(row.outcomes)
     return Cell(str(row.n) if row.n == asked else f"{row.n}/{asked}")
+
+
+# --- A table whose rows of one label stand on one line, their groups as columns: Table 2 of the paper, whose groups are
+# language pairs. It works on the columns that are laid out already, so that every format for readers prints it alike.
+#
+# JSON and CSV keep one record per row: programs pivot by themselves, and a record leads to its runs.
+
+
+NONE = "–"  # the line has no row in this column
+_FIRST = ("group", "row", "label")  # as the paper has it: what varies in the settings is not the table's subject
+
+Made = tuple[Head, Callable[[Row], Cell]]  # a column, and a row's cell in it
+Members = Mapping[str, Row]  # a line's rows, by group
+Columns = list[tuple[Head, list[Cell]]]
+
+
+def pivoted(table: Table, rows: Sequence[Row], layout: Sequence[Made]) -> Grid:
+    """One line per label; cited results, which are never on a line with rows that were run, stay above these."""
+    found: dict[tuple[bool, str], dict[str, Row]] = {}
+    for row in rows:
+        found.setdefault((_cited(row), row.label), {})[row.group] = row
+    lines = [dict(sorted(of.items(), key=lambda item: list(table.pivot).index(item[0]))) for of in found.values()]
+    metrics = {column.key for column in table.columns}
+    columns: Columns = []
+    layout = sorted(layout, key=lambda made: _FIRST.index(made[0].kind) if made[0].kind in _FIRST else len(_FIRST))
+    for metric, block in itertools.groupby(layout, key=lambda made: made[0].metric if made[0].kind == "value" else ""):
+        if metric in metrics:
+            columns += _of_metric(list(block), table, lines)
+        else:
+            columns += [column for made in block for column in _of_other(made, table, lines)]
+    opens = [True, *(before[0] != after[0] for before, after in itertools.pairwise(found))]
+    made = (
+        Line(tuple(of.values()), first, tuple(cells[number] for _, cells in columns))
+        for number, (of, first) in enumerate(zip(lines, opens, strict=True))
+    )
+    return Grid(tuple(head for head, _ in columns), tuple(made), pivoted=True)
+
+
+def _cited(row: Row) -> bool:
+    return not row.outcomes
+
+
+def _of_metric(block: Sequence[Made], table: Table, lines: Sequence[Members]) -> Columns:
+    """For each group the value, its change and the published value under one head."""
+    columns: Columns = []
+    for group, name in table.pivot.items():
+        for head, make in block:
+            spans = f"{head.metric} {group}"
+            own = replace(head, top=f"{head.top} {name}", group=group, one_line=f"{head.alone} {name}", spans=spans)
+            columns += _column(own, make, lines)
+    return columns
+
+
+def _of_other(made: Made, table: Table, lines: Sequence[Members]) -> Columns:
+    """A setting or a cost: once if every line's rows agree, else a column for each group under one head."""
+    head, make = made
+    if head.kind == "group":
+        return []
+    if head.kind == "row":
+        return [(head, [Cell(", ".join(dict.fromkeys(row.key for row in of.values()))) for of in lines])]
+    if all(len({make(row) for row in of.values()}) == 1 for of in lines):
+        return [(head, [make(next(iter(of.values()))) for of in lines])]
+    top = f"{head.top}, {head.sub}" if head.sub else head.top
+    columns: Columns = []
+    for group, name in table.pivot.items():
+        own = replace(head, top=top, sub=name, group=group, one_line=f"{head.alone} {name}", spans=head.key)
+        columns += _column(own, make, lines)
+    return _across(columns) if head.kind == "value" else columns  # a blank setting is base's
+
+
+def _column(head: Head, make: Callable[[Row], Cell], lines: Sequence[Members]) -> Columns:
+    """One group's column; none if no row of the group has anything to print there."""
+    there = [of.get(head.group) for of in lines]
+    cells = [make(row) if row else Cell() for row in there]
+    if not any(cell.text for cell in cells):
+        return []
+    dashes = [head.role == ("paper" if _cited(next(iter(of.values()))) else "ours") for of in lines]
+    absent = [row is None and dash for row, dash in zip(there, dashes, strict=True)]
+    return [(head, [Cell(NONE) if gap else cell for gap, cell in zip(absent, cells, strict=True)])]
+
+
+def _across(columns: Columns) -> Columns:
+    """A number that is equal in all groups is printed once, across their columns: the paper's one cost for both."""
+    for number, cells in enumerate(zip(*(cells for _, cells in columns), strict=True)):
+        if len(cells) > 1 and cells[0].text not in ("", NONE) and len(set(cells)) == 1:
+            for place, (_, of) in enumerate(columns):
+                of[number] = Cell(span=0) if place else replace(cells[0], span=len(cells))
+    return columns

@@ -6,26 +6,116 @@ names it holds. The table is there a second time as JSON, for `ablations verify`
 
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape as escape_html
+from itertools import groupby
 
 from ablations.study.messages import number
 from experiments.identity import seed_in_words
-from reports.render.cells import Cell, Grid, Head, Line, labels_span
-from reports.render.checklist import checklist
-from reports.render.html_figures import Drawn, figures_section
-from reports.render.html_sections import escape, failures_section, runs_section
-from reports.render.made_by import comment
-from reports.render.numbers import fixed, group_name
-from reports.render.page_script import DIGEST, SCRIPT
-from reports.render.page_style import CSS
-from reports.render.printed import printed
-from reports.render.setup import paragraph
-from reports.render.text import plain
+from reports.render.cells import Cell, Grid, Head, Line, fixed, group_name, labels_span, plain
+from reports.render.page import CSS, DIGEST, SCRIPT
+from reports.render.palette import VARIABLES
+from reports.render.printed import comment, printed
+from reports.render.setup import checklist, paragraph
 from reports.results.failures import Failure
+from reports.results.results import run_facts
 from reports.results.table import Measure, Row, Table, Test
+from reports.table.cost import training_seconds
 from reports.table.provenance import corpus_name
 from reports.table.settings import show
+
+# --- Sections of the page below the table: failures, runs
+
+
+def failures_section(failed: Sequence[Failure]) -> Iterator[str]:
+    """Messages of failed runs, each in its own element."""
+    if failed:
+        yield "<section><h2>Failures</h2>"
+        for failure in failed:
+            head = f"{failure.row}, {seed_in_words(failure.seed)}: {failure.kind.replace('_', ' ') or 'ended'}"
+            where = f"run {failure.run_id}, attempt {failure.attempt}"
+            message = escape_html("\n".join(map(plain, failure.message.split("\n"))), quote=True)
+            yield f"<details open><summary>{escape(head)} <span class=soft>{escape(where)}</span></summary>"
+            yield f"<pre>{message}</pre></details>"
+        yield "</section>"
+
+
+def runs_section(table: Table) -> Iterator[str]:
+    """A table with one line per run."""
+    heads = ("row", "seed", "run", "state", "steps", "minutes", "device", "precision", "commit")
+    yield "<section><h2>Runs</h2><details><summary>Every run of the table</summary>"
+    yield f'<div class="scroll"><table class="runs"><thead><tr>{_line("th", heads)}</tr></thead><tbody>'
+    for row in table.rows:
+        for outcome in row.outcomes:
+            run, facts, seconds = outcome.run, run_facts(outcome.record), training_seconds(outcome)
+            minutes = f"{seconds / 60:.1f}" if seconds is not None else ""
+            steps = "" if facts["steps"] is None else facts["steps"]
+            made = (facts["device"] or "", facts["precision"] or "", (facts["commit"] or "")[:10])
+            state = "imported" if run.imported and outcome.record else run.state
+            named = (row.key, run.seed or "ensemble", run.run_id, state)
+            yield f"<tr>{_line('td', (*named, steps, minutes, *made))}</tr>"
+    yield "</tbody></table></div></details></section>"
+
+
+def _line(tag: str, values: Iterable[object]) -> str:
+    return "".join(f"<{tag}>{escape(value)}</{tag}>" for value in values)
+
+
+def escape(text: object) -> str:
+    """Text of an element or of a quoted attribute."""
+    return escape_html(plain(text), quote=True)
+
+
+# --- Figures on the page: SVG in its width and colours, one drawing for a desk and one for a phone
+
+
+_VARIABLE = {on_white: f"var(--{name})" for name, (on_white, _) in VARIABLES.items()}
+_COLOUR = re.compile(r"(?<=: )#[0-9a-f]{6}(?=[;\"])")
+_METADATA = re.compile(r"<metadata>.*?</metadata>\s*", re.DOTALL)
+_PLACES, _LONG = re.compile(r'\b(?:d|x|y)="[^"]*"'), re.compile(r"-?\d+\.\d{3,}")  # finer than a screen shows
+_EMPTY = re.compile(r'\s*<g id="\w+"/>|(?<=>)\s+(?=<)')
+_NUMBERED = re.compile(r'<g id="([a-z]\w*?)(?:\.\w+)?_\d+">')  # matplotlib numbers every group of every figure
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A figure as SVG, for wide pages and for narrow ones."""
+
+    title: str
+    wide: bytes
+    narrow: bytes
+
+
+def figures_section(figures: Mapping[str, Drawn]) -> Iterator[str]:
+    """Each figure below its title."""
+    if figures:
+        yield "<section><h2>Figures</h2>"
+        yield '<p class="soft live-only">Point at a mark for its values. A click keeps them open.</p>'
+        for name, drawn in figures.items():
+            yield f'<figure id="figure-{escape(name)}"><figcaption>{escape(drawn.title)}</figcaption>'
+            for of, svg in (("wide", drawn.wide), ("narrow", drawn.narrow)):
+                yield f'<div class="{of}">{_in_page(svg.decode(), drawn.title)}</div>'
+            yield "</figure>"
+        yield "</section>"
+
+
+def _shortened(found: re.Match[str]) -> str:
+    return _LONG.sub(lambda number: f"{float(number[0]):.2f}", found[0]).replace("\n", " ").replace(' "', '"')
+
+
+def _in_page(svg: str, title: str) -> str:
+    """The drawing alone, in colours that the page's style sheet sets; its title as its label."""
+    svg = _METADATA.sub("", svg[svg.index("<svg") :])
+    svg = _NUMBERED.sub(r'<g class="\1">', svg)
+    svg = _EMPTY.sub("", _PLACES.sub(_shortened, svg))
+    svg = _COLOUR.sub(lambda found: _VARIABLE.get(found[0], found[0]), svg)
+    return svg.replace("<svg ", f'<svg role="group" aria-label="{escape(title)}" ', 1)
+
+
+# ---
+
 
 GRID_JSON = "table"
 LONG = 24  # characters
@@ -192,3 +282,57 @@ def _detail(table: Table, row: Row, measure: Measure, head: Head) -> Iterator[st
         yield f"95% interval {low} … {high}, {_p(measure.test)}, between {table.test}"
     if measure.reported is not None:
         yield f"published: {measure.reported}"
+
+
+# --- The table as a piece of HTML for a notebook's cell: the printed columns and notes, no script, no style of its own
+# beyond attributes, so that it also shows where a notebook is only read (GitHub, nbconvert).
+
+
+_LEFT = ("group", "row", "label")
+
+
+def fragment(table: Table) -> str:
+    """As `ablations report` prints it for a browser, without the page around it."""
+    shown = printed(table, "html")
+    title = shown.table.title or shown.table.name
+    notes = [f"<b>Warning:</b> {escape(text)}" for text in shown.warnings] + [escape(text) for text in shown.notes]
+    below = f"<ul>{''.join(f'<li>{note}</li>' for note in notes)}</ul>" if notes else ""
+    folded = f"<details><summary>Notes</summary>{below}</details>" if below and not shown.warnings else below
+    lines = "".join(f"<tr>{''.join(_notebook_cells(shown.grid, line))}</tr>" for line in shown.grid.lines)
+    head = "".join(f"<tr>{''.join(line)}</tr>" for line in _notebook_heads(shown.grid.heads))
+    caption = f"<caption>{escape(title)}</caption>"
+    first = f"<p><b>{escape(table.bundle)}</b></p>" if table.bundle else ""
+    return f"<div>{first}<table>{caption}<thead>{head}</thead><tbody>{lines}</tbody></table>{folded}</div>"
+
+
+def _notebook_heads(heads: Sequence[Head]) -> Iterator[list[str]]:
+    """Two lines: what spans several columns, and these."""
+    top: list[str] = []
+    below: list[str] = []
+    for (_, spans), members in groupby(heads, key=lambda head: (head.spanned_by, bool(head.sub))):
+        group = list(members)
+        if spans and len(group) > 1:
+            top.append(f'<th colspan="{len(group)}" style="text-align: center">{escape(group[0].top)}</th>')
+            below += [f"<th>{escape(head.sub)}</th>" for head in group]
+        else:
+            top += [f'<th rowspan="2"{_side(head)}>{escape(head.top)}</th>' for head in group]
+    yield top
+    yield below
+
+
+def _notebook_cells(grid: Grid, line: Line) -> Iterator[str]:
+    rule = "border-top: 1px solid currentColor; " if line.opens_group and line is not grid.lines[0] else ""
+    for head, cell in zip(grid.heads, line.cells, strict=True):
+        if cell.span:
+            wide = f' colspan="{cell.span}"' if cell.span > 1 else ""
+            yield f"<td{wide}{_side(head, rule)}>{_text(cell)}</td>"
+
+
+def _side(head: Head, rule: str = "") -> str:
+    return f' style="{rule}text-align: {"left" if head.kind in _LEFT else "right"}"'
+
+
+def _text(cell: Cell) -> str:
+    text = escape(cell.text)
+    text = f"<b>{text}</b>" if cell.emphasis else f"<i>{text}</i>" if cell.provisional else text
+    return text + (f"<sup>{escape(cell.mark)}</sup>" if cell.mark else "")

@@ -1,18 +1,19 @@
-r"""LaTeX, laid out as Table 3 of the paper: rules between groups only, (A) before a group's first row, a label across
+"""LaTeX, laid out as Table 3 of the paper: rules between groups only, (A) before a group's first row, a label across
 the settings that it stands for. A `table` environment to paste; what is not printed follows in comments.
 
 Where the text is narrower than the table, \resizebox scales it down, so that it never covers the next column.
 """
 
-from collections.abc import Iterator
+import itertools
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
-from reports.render.latex_body import body_of
-from reports.render.latex_cells import alignment, heads, lines
-from reports.render.latex_text import escape, foreign
-from reports.render.made_by import MADE_BY
+from reports.render.cells import Cell, Grid, Head, Line, group_name, plain
 from reports.render.markdown import as_pipe
-from reports.render.printed import Printed, printed
-from reports.render.text import plain
+from reports.render.printed import MADE_BY, Printed, printed
 from reports.results.table import Table
 
 _SCALED = r"\resizebox{\ifdim\width>\linewidth \linewidth\else\width\fi}{!}{%"
@@ -93,3 +94,321 @@ def _comments(shown: Printed) -> Iterator[str]:
         yield "%"
         yield "% Notes that are not printed (--notes full prints them):"
         yield from (f"% - {plain(text)}" for text in shown.left_out)
+
+
+# --- What a LaTeX table has: one column of names, settings and values; texts across settings; columns of long words
+
+
+# The paper's heads of settings, over two lines; other heads are escaped text.
+HEADS = {
+    "N": ("", "$N$"),
+    "d_model": ("", r"$d_{\mathrm{model}}$"),
+    "d_ff": ("", r"$d_{\mathrm{ff}}$"),
+    "h": ("", "$h$"),
+    "d_k": ("", "$d_k$"),
+    "d_v": ("", "$d_v$"),
+    "P_drop": ("", "$P_{drop}$"),
+    "ε_ls": ("", r"$\epsilon_{ls}$"),
+    "train steps": ("train", "steps"),
+}
+NUMBER = re.compile(r"([+−]?)(\d+)(?:\.(\d+))?(?: ± (\d+)(?:\.(\d+))?)?(?:e(\d+))?")
+LONG = 24  # characters of a text; columns with longer ones are narrow, and their lines broken
+
+
+@dataclass(frozen=True)
+class Body:
+    """The lines of a table as LaTeX prints them: `spans` holds the texts that stand across the first settings."""
+
+    grid: Grid  # one column of names first
+    spans: dict[int, str]  # line → text
+    block: range  # the columns that these span
+
+    @property
+    def narrow(self) -> list[int]:
+        """Columns of long words, whose lines are broken."""
+        found = []
+        for i, head in enumerate(self.grid.heads):
+            texts = [cell.text for cell in self._cells(i)]
+            words = head.kind == "label" or (head.kind == "setting" and " " in "".join(texts))
+            if words and max(map(len, texts)) > LONG:
+                found.append(i)
+        return found
+
+    def _cells(self, column: int) -> list[Cell]:
+        return [line.cells[column] for line in self.grid.lines]
+
+    def format(self, column: int) -> str:
+        """siunitx's table-format of a column; "" if nothing in it is a number."""
+        found = [m for cell in self._cells(column) if cell.span == 1 and (m := NUMBER.fullmatch(cell.text))]
+        if not found:
+            return ""
+        before, after = (max((len(m[i] or "") for m in found), default=0) for i in (2, 3))
+        text = f"{'+' if any(m[1] for m in found) else ''}{before}.{after}"
+        if spread := [m for m in found if m[4]]:
+            text += f"({max(len(((m[4] or '') + (m[5] or '')).lstrip('0')) or 1 for m in spread)})"
+        powers = [len(m[6]) for m in found if m[6]]
+        return text + (f"e{max(powers)}" if powers else "")
+
+    def marked(self, column: int) -> bool:
+        """Whether a raised mark follows a number."""
+        return any(cell.mark for cell in self._cells(column))
+
+
+def body_of(grid: Grid) -> Body:
+    """One column of names: (A), or the key of a row without a group. A row that no setting tells apart has its label
+    or its key, across the blank settings or in a column. A pivoted table has labels as names.
+    """
+    if grid.pivoted:
+        return Body(_only(grid, [i for i, head in enumerate(grid.heads) if head.kind != "row"]), {}, range(0))
+    keep = [i for i, head in enumerate(grid.heads) if head.kind not in ("group", "row", "label")]
+    first = [head.kind for head in grid.heads if head.kind not in ("group", "row", "label")]
+    block = range(1, 1 + next((i for i, kind in enumerate(first) if kind != "setting"), len(first)))
+    names = [Cell(_name(line)) for line in grid.lines]
+    bare = _only(grid, keep)
+    cells = [(name, *line.cells) for name, line in zip(names, bare.lines, strict=True)]
+    shown = [tuple(of[i].text for i in block) for of in cells]
+    alike = Counter((line.row.group, settings) for line, settings in zip(grid.lines, shown, strict=True))
+    texts = {
+        i: text
+        for i, line in enumerate(grid.lines)
+        if (text := _said(line, alike[line.row.group, shown[i]] > 1 or not any(shown[i])))
+    }
+    heads = (Head("name", "", kind="group"), *bare.heads)
+    if texts and (not block or any("".join(shown[i]) for i in texts)):
+        heads = (heads[0], Head("label", "", kind="label"), *heads[1:])
+        cells = [(of[0], Cell(texts.get(i, "")), *of[1:]) for i, of in enumerate(cells)]
+        texts, block = {}, range(0)
+    lines = tuple(replace(line, cells=of) for line, of in zip(grid.lines, cells, strict=True))
+    return Body(Grid(heads, lines), texts, block)
+
+
+def _only(grid: Grid, keep: Sequence[int]) -> Grid:
+    lines = (replace(line, cells=tuple(line.cells[i] for i in keep)) for line in grid.lines)
+    return replace(grid, heads=tuple(grid.heads[i] for i in keep), lines=tuple(lines))
+
+
+def _name(line: Line) -> str:
+    group = line.row.group
+    if not group:
+        return line.row.name
+    return group_name(group) if line.opens_group else ""
+
+
+def _said(line: Line, unnamed: bool) -> str:
+    """The row in words: its label; its key where nothing else in its line names it."""
+    own = not line.row.group or line.row.group == line.row.key  # the key is its name already
+    return line.row.label or (line.row.name if unnamed and not own else "")
+
+
+def sub_head(head: Head) -> str:
+    return head.sub.replace("paper Δ", "Δ")
+
+
+def spanned_by(head: Head) -> tuple[str, bool]:
+    return head.spanned_by, bool(head.sub)
+
+
+def two_lines(head: Head) -> tuple[str, str]:
+    """A head over two lines, split where the longer one is shortest; one word stands below."""
+    words = head.top.split(" ")
+    splits = [(" ".join(words[:i]), " ".join(words[i:])) for i in range(len(words))]
+    return min(splits, key=lambda pair: max(map(len, pair)))
+
+
+# --- The cells of a LaTeX table (latex_body.py) as text: heads over two lines, labels across settings
+# With siunitx, numbers stand in S columns, which align them at the decimal point and the ±; other text is in braces.
+
+
+_MARK = "{$^{*}$}"
+_BREAKS = re.compile(r"(?<=[ _(,=])")  # where the lines of a narrow column may end
+_NARROW = 27  # em, of all narrow columns together
+
+
+def alignment(body: Body, siunitx: bool) -> str:
+    """The columns of the tabular."""
+    kinds, narrow = {"group": "l", "label": "l", "setting": "c"}, body.narrow
+    found = []
+    for i, head in enumerate(body.grid.heads):
+        if i in narrow:
+            found.append(f"p{{{min(14, _NARROW // len(narrow))}em}}")
+        elif siunitx and head.kind == "value" and body.format(i):
+            found.append(_aligned(body, i))
+        else:
+            found.append(kinds.get(head.kind, "r"))
+    return "".join(found)
+
+
+def _aligned(body: Body, column: int) -> str:
+    options = [f"table-format={body.format(column)}"]
+    cells = [line.cells[column] for line in body.grid.lines]
+    options += ["separate-uncertainty"] if any("±" in cell.text for cell in cells) else []
+    options += ["detect-weight"] if any(cell.emphasis for cell in cells) else []
+    options += ["retain-explicit-plus"] if any(cell.text.startswith("+") for cell in cells) else []
+    options += [f"table-space-text-post={_MARK}"] if body.marked(column) else []
+    return f"S[{', '.join(options)}]"
+
+
+def heads(body: Body, siunitx: bool) -> Iterator[str]:
+    """The head's two lines: a metric spans its columns, with a rule below. Over an S column a head is in braces."""
+    top: list[str] = []
+    bottom: list[str] = []
+    rules = []
+    for (_, spans), found in itertools.groupby(body.grid.heads, key=spanned_by):
+        of = list(found)
+        braced = ["{{{}}}" if siunitx and head.kind == "value" else "{}" for head in of]
+        if spans and len(of) > 1:
+            rules.append(rf"\cmidrule(lr){{{len(bottom) + 1}-{len(bottom) + len(of)}}}")
+            top.append(rf"\multicolumn{{{len(of)}}}{{c}}{{{escape(of[0].top)}}}")
+            bottom += [around.format(escape(sub_head(head))) for around, head in zip(braced, of, strict=True)]
+        else:
+            lines = [_escaped(head) for head in of]
+            top += [around.format(first) for around, (first, _) in zip(braced, lines, strict=True)]
+            bottom += [around.format(second) for around, (_, second) in zip(braced, lines, strict=True)]
+    yield " & ".join(top) + r" \\"
+    yield from ["".join(rules)] if rules else []
+    yield " & ".join(bottom) + r" \\"
+
+
+def _escaped(head: Head) -> tuple[str, str]:
+    if head.kind == "setting" and head.top in HEADS:
+        return HEADS[head.top]
+    first, second = two_lines(head)
+    return escape(first), escape(second)
+
+
+def lines(body: Body, siunitx: bool) -> Iterator[str]:
+    """The rows, with rules between groups only."""
+    numeric = [siunitx and head.kind == "value" and bool(body.format(i)) for i, head in enumerate(body.grid.heads)]
+    narrow = body.narrow
+    for number, line in enumerate(body.grid.lines):
+        if line.opens_group:
+            yield r"\midrule"
+        yield " & ".join(_cells(body, number, line, narrow, numeric)) + r" \\"
+
+
+def _cells(body: Body, number: int, line: Line, narrow: Sequence[int], numeric: Sequence[bool]) -> Iterator[str]:
+    text = body.spans.get(number)
+    for i, cell in enumerate(line.cells):
+        if text is not None and i in body.block:
+            if i == body.block[0]:
+                yield rf"\multicolumn{{{len(body.block)}}}{{c}}{{{_across(text, len(body.block))}}}"
+        elif cell.span:
+            yield _in_lines(cell.text) if i in narrow else _number(cell) if numeric[i] else _cell(cell)
+
+
+def _in_lines(text: str) -> str:
+    """A cell of a narrow column, whose lines may also end inside a setting: after "(", "," and the like."""
+    parts = [escape(part) + (" " if part.endswith(" ") else r"\allowbreak{}") for part in _BREAKS.split(text)]
+    return r"\raggedright " + "".join(parts).removesuffix(r"\allowbreak{}") if text else ""
+
+
+def _across(text: str, columns: int) -> str:
+    """A text across columns of settings, over several lines if it is longer than these are wide."""
+    em = max(12, 3 * columns)  # a setting's column has some 3 em, and an em some 2 characters
+    return escape(text) if len(text) <= 2 * em else rf"\parbox{{{em}em}}{{\centering\strut {escape(text)}\strut}}"
+
+
+def _cell(cell: Cell) -> str:
+    text = escape(cell.text)
+    mark = rf"\rlap{{$^{{{escape(cell.mark)}}}$}}" if cell.mark else ""  # numbers line up without it
+    face = "textbf" if cell.emphasis else "textit" if cell.provisional else ""
+    shown = (rf"\{face}{{{text}}}" if face else text) + mark
+    return rf"\multicolumn{{{cell.span}}}{{c}}{{{shown}}}" if cell.span > 1 else shown
+
+
+def _number(cell: Cell) -> str:
+    """For an S column: a number as siunitx reads it, other text in braces."""
+    if cell.span > 1 or not cell.text or not NUMBER.fullmatch(cell.text):
+        return _cell(cell) if cell.span > 1 or not cell.text else f"{{{_cell(cell)}}}"
+    text = cell.text.replace("−", "-").replace("±", "+-")
+    mark = f"{{$^{{{escape(cell.mark)}}}$}}" if cell.mark else ""
+    return (r"\bfseries " if cell.emphasis else "") + text + mark
+
+
+# --- Text into LaTeX: every character that LaTeX would take for a command, a ligature or an option comes out as itself
+
+
+_SIGNS = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "%": r"\%",
+    "&": r"\&",
+    "#": r"\#",
+    "$": r"\$",
+    "_": r"\_",
+    "^": r"\textasciicircum{}",
+    "~": r"\textasciitilde{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}\allowbreak{}",  # the only place where a signature can break
+    '"': "''{}",
+    "`": r"\`{}",
+    "[": "{[}",  # after \\ it would open an option
+    "]": "{]}",
+    "*": "{*}",  # after \\ it would be swallowed
+    "–": "--{}",
+    "—": "---{}",
+    "‘": "`{}",
+    "’": "'{}",
+    "“": "``{}",
+    "”": "''{}",
+    "…": r"\ldots{}",
+    "\u00a0": "~",
+    "±": r"$\pm$",
+    "×": r"$\times$",
+    "·": r"$\cdot$",
+    "−": "$-$",
+    "≤": r"$\leq$",
+    "≥": r"$\geq$",
+    "≈": r"$\approx$",
+    "→": r"$\rightarrow$",
+    "∞": r"$\infty$",
+    "√": r"$\surd$",
+    "α": r"$\alpha$",
+    "β": r"$\beta$",
+    "Δ": r"$\Delta$",
+    "δ": r"$\delta$",
+    "ε": r"$\epsilon$",
+    "λ": r"$\lambda$",
+    "µ": r"$\mu$",
+    "μ": r"$\mu$",
+    "σ": r"$\sigma$",
+    "τ": r"$\tau$",
+    "†": r"\dag{}",
+    "‡": r"\ddag{}",
+    "§": r"\S{}",
+    "²": "$^2$",
+    "³": "$^3$",
+    "⁶": "$^6$",
+}
+# A character and what must not follow it directly: together they would print as one.
+_LIGATURES = {"-": "-–—", "'": "'’”\"", ",": ",", "?": "‘“", "!": "‘“"}
+# Letters that the default font encoding (OT1) has or composes from a letter and one of these marks.
+_LETTERS = frozenset("ßÆæØøŒœŁłı")
+_MARKS = frozenset("\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030b\u030c\u0327")
+
+
+def escape(text: str) -> str:
+    """One line of LaTeX that prints `text`; characters that the default fonts lack stay as they are (see `foreign`)."""
+    text = unicodedata.normalize("NFC", plain(text))
+    following = f"{text} "[1:]
+    return "".join(_sign(sign, after) for sign, after in zip(text, following, strict=True))
+
+
+def foreign(text: str) -> str:
+    """The characters of `text` that pdfLaTeX cannot print with its default fonts."""
+    text = unicodedata.normalize("NFC", plain(text))
+    return "".join(sign for sign in text if not (sign.isascii() or sign in _SIGNS or _composed(sign)))
+
+
+def _sign(sign: str, after: str) -> str:
+    if after in _LIGATURES.get(sign, ""):
+        return sign + "{}"
+    return _SIGNS.get(sign, sign)
+
+
+def _composed(sign: str) -> bool:
+    parts = unicodedata.normalize("NFD", sign)
+    accented = ord(sign) < 0x180 and len(parts) == 2 and parts[0].isascii() and parts[1] in _MARKS
+    return accented or sign in _LETTERS

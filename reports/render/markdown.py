@@ -2,10 +2,8 @@
 
 import re
 
-from reports.render.cells import Cell, Grid
-from reports.render.made_by import comment
-from reports.render.printed import printed
-from reports.render.text import plain, width
+from reports.render.cells import Cell, Grid, plain, width
+from reports.render.printed import comment, printed
 from reports.results.table import Table
 
 # A cell longer than this widens its own line only.

@@ -1,15 +1,18 @@
 """The records of a table for programs (CSV, JSON): whole, unless columns are chosen for that format."""
 
-from collections.abc import Mapping
+import csv
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from reports.render.cells import plain
 from reports.render.columns import chosen
 from reports.render.grid import layout_of
-from reports.render.made_by import BUNDLE_FIELD, COMMAND, FIELD
-from reports.render.printed import choices_for
+from reports.render.printed import BUNDLE_FIELD, COMMAND, FIELD, choices_for
 from reports.results.table import Row, Table
+from reports.table.build import SPENT, record
 from reports.table.cost import COSTS, shown
-from reports.table.row_records import record
 from reports.table.settings import at
 
 
@@ -49,3 +52,63 @@ def _only(keys: set[str], settings: list[str], values: Mapping[str, Any], row: R
         else:
             kept["settings"] |= at(row, [name])
     return kept
+
+
+# --- CSV for spreadsheets and programs: one line per row, numbers in full, no text that would run as a formula
+
+
+# Also the full-width forms, which some spreadsheets read as their ASCII counterparts.
+_FORMULA = tuple("=+-@＝＋－＠")
+
+
+def render_csv(table: Table) -> str:
+    """The records of reports/table/build.py, one line each, under one line of names."""
+    found, settings = records(table, "csv")
+    lines = [dict(_flat(values, settings)) for values in found]
+    names = list(dict.fromkeys(name for line in lines for name in line))
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow([text(name) for name in names])
+    writer.writerows([cell(line.get(name)) for name in names] for line in lines)
+    return stream.getvalue()
+
+
+def text(value: object) -> str:
+    """One line of text; a leading apostrophe keeps spreadsheets from running it (CSV injection)."""
+    clean = plain(value)
+    return f"'{clean}" if clean.startswith(_FORMULA) else clean
+
+
+def _flat(values: Mapping[str, Any], settings: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    """The record's nested parts as columns of their own; settings only as in the table: blank where as in base."""
+    for name, value in values.items():
+        if name in SPENT:
+            continue
+        if name == "paper":
+            yield from ((f"paper_{key}", number) for key, number in value.items())
+        elif name == "settings":
+            yield from ((key, value[key]) for key in settings if key in value)
+        else:
+            yield name, value
+
+
+def cell(value: Any) -> str:
+    """A value as text: numbers in full, nothing for None."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return text(" ".join(map(str, value)))
+    return text(value)
+
+
+# --- JSON: a list with one object per row (see reports/table/build.py)
+
+
+def render_json(table: Table) -> str:
+    """Numbers in full; a cell without a number is null. Readable UTF-8, a lone surrogate as its JSON escape."""
+    text = json.dumps(records(table, "json")[0], indent=1, ensure_ascii=False, allow_nan=False)
+    return text.encode("utf-8", "backslashreplace").decode() + "\n"

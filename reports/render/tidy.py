@@ -9,8 +9,8 @@ import io
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from reports.render.csv import cell, text
-from reports.render.made_by import BUNDLE_FIELD, COMMAND, FIELD
+from reports.render.printed import BUNDLE_FIELD, COMMAND, FIELD
+from reports.render.records import cell, text
 from reports.results.results import Outcome
 from reports.results.table import Row, Table
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from experiments.store.layout import Store
-from reports.results.ended import last_failure
+from reports.results.results import last_failure
 from reports.results.table import Table
 
 LONGEST = 2000  # characters of a message that are shown

@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ablations.plan.planned import Plan
+from ablations.planning.planned import Plan
 from experiments.events.history import History
 from experiments.store.layout import Store
 from experiments.tasks.columns import Column
-from reports.results.facts import RUN_FACTS, run_facts
-from reports.results.results import Outcome, collect
-from reports.results.sound import Results
+from reports.results.results import RUN_FACTS, Outcome, Results, collect, run_facts
 
 if TYPE_CHECKING:
     import pandas as pd

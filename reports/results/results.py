@@ -2,22 +2,107 @@
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
-from ablations.plan.planned import Plan, PlannedRun
+from ablations.planning.planned import Plan, PlannedEvaluation, PlannedRun
+from experiments.config import flatten
 from experiments.errors import Damaged
+from experiments.events.event_log import Tail
+from experiments.identity import identity_settings
+from experiments.store.checksummed import check_file
 from experiments.store.results import EvaluationResult, TrainingResult
 from experiments.tasks.base import EvaluationSpec
 from experiments.tasks.columns import Column
-from reports.results.ended import last_failure
-from reports.results.recomputed import read_array, read_counts
-from reports.results.sound import Results, sound_evaluation, sound_result
+from reports.results.recomputed import differs, read_array, read_counts, recomputed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+
+# --- The records that a report accepts: undamaged, of the planned run, and in agreement with their own files
+# Others are left out of the table, and `harm` names the file and what to do. Metrics whose column has counts are
+# computed again from these; a perplexity has no counts to compare it with.
+
+
+REDO = "Restore it from a backup, or delete that folder and run the study again"
+
+
+class Results(Protocol):
+    """What is read of a store (experiments/store/layout.py): two look-ups by identity."""
+
+    def result(self, run_id: str) -> TrainingResult | None:
+        """The record of a valid training; None if there is none. Raises Damaged."""
+
+    def evaluation(self, run_id: str, eval_id: str) -> EvaluationResult | None:
+        """The record of a valid evaluation; None if there is none. Raises Damaged."""
+
+
+def sound_result(store: Results, run: PlannedRun) -> tuple[TrainingResult | None, str]:
+    """The record of a run's training, and the reason why it is left out; "" for none."""
+    place = f"runs/{run.run_id}"
+    try:
+        record = store.result(run.run_id)
+        if any(store.result(member) is None for member in run.members):
+            return None, ""  # a note names it (reports/table/notes.py)
+    except Damaged as damage:
+        return None, _within_store(str(damage), store)
+    if record is None:
+        return None, ""
+    if record.inputs not in (None, run.inputs):
+        return None, f"{place}/result.json is of a training on other data. {REDO}."
+    theirs = dict(flatten(record.config or {}))
+    for name, value in (identity_settings(run.config) | {"seed": run.config.seed}).items():
+        if name in theirs and theirs[name] != value:  # a missing one was added later
+            return None, (
+                f"{place}/result.json is of a training with {name} = {theirs[name]}, and the plan has {value}. Delete "
+                f"{place} to train it again"
+                f"{', or undo the change of that default' if name not in run.overrides else ''}."
+            )
+    return record, ""
+
+
+def sound_evaluation(
+    store: Results, run: PlannedRun, planned: PlannedEvaluation, columns: Iterable[Column] = ()
+) -> tuple[EvaluationResult | None, str]:
+    """The same for one of its evaluations; recorded scores of `columns` must agree with their counts."""
+    place = f"runs/{run.run_id}/evaluations/{planned.eval_id}"
+    try:
+        record = store.evaluation(run.run_id, planned.eval_id)
+        if record is None:
+            return None, ""
+        asked: dict[str, object] = {"settings": dict(planned.spec.settings), "inputs": dict(planned.spec.inputs)}
+        if "set" not in planned.spec.inputs:  # else a set is its content, whatever its name is here and was there
+            asked = {"set": planned.spec.set, **asked}
+        other = [name for name, value in asked.items() if getattr(record, name) not in (None, value)]
+        if other:
+            return None, f"{place}/result.json has other {' and '.join(other)} than the plan. {REDO}."
+        if folder_of := getattr(store, "evaluation_folder", None):
+            _check_files(folder_of(run.run_id, planned.eval_id), record, columns)
+    except Damaged as damage:
+        text = _within_store(str(damage), store)
+        return None, text if place in text else f"{place}: {text}. {REDO}."
+    return record, ""
+
+
+def _within_store(text: str, store: Results) -> str:
+    root = getattr(store, "root", None)
+    return text.replace(f"{root}/", "") if root else text
+
+
+def _check_files(folder: Path, record: EvaluationResult, columns: Iterable[Column]) -> None:
+    """Raises Damaged for a changed file, and for a metric that contradicts its counts."""
+    for name, written in record.files.items():
+        check_file(folder / Path(name).name, written)
+    for column in {column.metric: column for column in columns if column.metric in record.metrics}.values():
+        computed, value = recomputed(column, folder, record), record.metrics[column.metric]
+        if computed is not None and differs(value, computed):
+            raise Damaged(f"result.json says {column.metric} = {value}, and the counts beside it give {computed}")
+
+
+# ---
 
 
 @dataclass(frozen=True)
@@ -128,3 +213,56 @@ def _folder(store: Results, outcome: Outcome, set_: str) -> Path | None:
         return None
     folder: Path = folder_of(outcome.run.run_id, scored.eval_id)
     return folder
+
+
+# --- What the record of a finished training says of itself, as one flat line: a frame's, `ablations explain`'s
+
+
+RUN_FACTS = (
+    "steps", "wall_s", "train_s", "device", "device_kind", "devices", "device_share", "threads", "precision", "torch",
+    "repository", "commit", "dirty", "interpreter", "code_digest", "tool", "tool_commit", "host",
+)  # fmt: skip
+
+
+def run_facts(trained: TrainingResult | None) -> dict[str, Any]:
+    """RUN_FACTS of a run; None for what it did not record, and for a run that is not trained."""
+    if trained is None:
+        return dict.fromkeys(RUN_FACTS)
+    tool = trained.tool
+    found = {name: getattr(trained, name) for name in RUN_FACTS if name in TrainingResult.model_fields}
+    found |= {"steps": trained.step, "torch": trained.versions.get("torch"), "tool": tool.version}
+    found |= {name: getattr(trained.revision, name) for name in ("repository", "commit", "dirty")}
+    found |= {"tool_commit": tool.commit}
+    return {name: found[name] for name in RUN_FACTS}
+
+
+# --- How the last attempt of a failed run ended, from the events that it left
+
+
+@runtime_checkable
+class Attempts(Protocol):
+    """What is read of a store with folders (experiments/store/layout.py)."""
+
+    def attempts(self, run_id: str) -> list[int]: ...
+    def attempt_folder(self, run_id: str, attempt: int) -> Path: ...
+
+
+class Ended(NamedTuple):
+    """The error that an attempt ended with."""
+
+    attempt: int
+    kind: str  # a FailureClass, or a word of another version
+    message: str
+
+
+def last_failure(store: object, run_id: str) -> Ended | None:
+    """The error of the run's last attempt that left one; None if none did, as for a process that was killed."""
+    if not isinstance(store, Attempts):
+        return None
+    for attempt in reversed(store.attempts(run_id)):
+        failed = None
+        for event in Tail(store.attempt_folder(run_id, attempt)).read():
+            failed = event if event["kind"] == "failed" else failed
+        if failed is not None:
+            return Ended(attempt, failed["cls"], failed["message"])
+    return None

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from ablations.study.table_choices import Choices, TableChoices
+from ablations.study.parts import Choices, TableChoices
 from experiments.tasks.columns import Column
-from reports.results.amounts import TableSpent
+from reports.results.accounting import TableSpent
 from reports.results.results import Outcome
 
 # The state of a row is the first of these that one of its seeds has.
@@ -22,7 +22,7 @@ ATTENTION = ("damaged", "failed", "running", "waiting", "missing", "stale", "fin
 
 @dataclass(frozen=True)
 class Test:
-    """A row's change from base in one column, tested (reports/statistics/significance.py)."""
+    """A row's change from base in one column, tested (reports/results/significance.py)."""
 
     p: float | None  # two-sided, corrected for the column's rows; None: decided by a rule for seeds, not by a p-value
     low: float  # 95 % interval of the change; between seeds for all rows at once, between sentences for each
@@ -33,7 +33,7 @@ class Test:
 
 @dataclass(frozen=True)
 class RuleTest:
-    """A row by the study's rule (reports/statistics/rule.py)."""
+    """A row by the study's rule (reports/results/rule.py)."""
 
     p: float | None = None  # one-sided; None: not tested
     holds: bool | None = None
@@ -51,7 +51,7 @@ class Measure:
     change: float | None = None  # from base, over the same tokens and sentences (see comparable.change)
     change_so_far: float | None = None  # the same over the seeds that are there, where one is missing
     reported_change: float | None = None
-    best: bool = False  # of its column, or not to be told from the best (reports/statistics/significance.py)
+    best: bool = False  # of its column, or not to be told from the best (reports/results/significance.py)
     test: Test | None = None  # of the change
 
     @property
@@ -146,7 +146,7 @@ class Table:
     rows: tuple[Row, ...]
     base: str | None  # the row that changes are from; None: not selected (of a table with `groups` see `base_of`)
     members: tuple[Outcome, ...] = ()  # trainings that ensembles among the rows read; a row may have them too
-    cited: tuple[Row, ...] = ()  # published by others, nothing of them run here (reports/table/cited.py)
+    cited: tuple[Row, ...] = ()  # published by others, nothing of them run here (reports/table/notes.py)
     footnotes: tuple[str, ...] = ()
     legend: Mapping[str, str] = field(default_factory=dict)  # those footnotes that explain signs → the part of a
     # column that they are about: "change", "paper", "n"; "" for any

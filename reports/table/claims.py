@@ -6,9 +6,9 @@ A missing run is named, and nothing is said instead of it. What runs of another 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ablations.plan.planned import Plan
+from ablations.planning.planned import Plan
 from ablations.study.messages import number
-from ablations.study.published import Claim
+from ablations.study.study import Claim
 from experiments.tasks.columns import Column
 from reports.results import comparable
 from reports.results.table import Row, Table

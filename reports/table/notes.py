@@ -3,19 +3,20 @@ devices, packages and code in made_with.py; costs in cost.py.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
 
-from ablations.plan.planned import Plan
+import numpy as np
+
+from ablations.planning.planned import Plan
+from ablations.planning.runs import ensemble_in_words
 from ablations.study.messages import number
+from ablations.study.study import Study
 from experiments.tasks.columns import Column
-from reports.results.table import Measure, Table, missing_cells
-from reports.statistics.agreement import agreement
-from reports.table import cited, claims, spent
-from reports.table.branches import branches
-from reports.table.cost import cost_notes, shown
-from reports.table.ensembles import ensembles
-from reports.table.imported import imported
-from reports.table.made_with import made_with
-from reports.table.provenance import decoding, seeds, spread, training
+from reports.results.table import BRANCH, IMPORTED, Measure, Row, Table, missing_cells
+from reports.table import claims
+from reports.table.cost import COSTS, cost_note, cost_notes, shown
+from reports.table.provenance import decoding, made_with, seeds, spread, training
 
 
 def footnotes(table: Table, plan: Plan, of_rule: Sequence[str] = ()) -> tuple[str, ...]:
@@ -39,8 +40,8 @@ def footnotes(table: Table, plan: Plan, of_rule: Sequence[str] = ()) -> tuple[st
     ]
     parts += [
         *cost_notes(table, shown(table)),
-        *spent.note(table),
-        *cited.notes(table, plan.study),
+        *cost_note(table),
+        *notes(table, plan.study),
         *claims.notes(table, plan),
         *plan.study.notes,
     ]
@@ -147,3 +148,164 @@ def _signs(table: Table) -> Iterator[tuple[str, str]]:
         )
     if any(row.stale for row in table.rows):
         yield "†: trained or scored by another revision of the code than the present one.", ""
+
+
+# --- Notes on rows that are ensembles: what they are made of, and which member is missing
+
+
+_HOW = {"missing": "is not trained", "running": "is being trained", "damaged": "is damaged"}
+
+
+def ensembles(table: Table, plan: Plan) -> Iterator[str]:
+    """One sentence for each ensemble, and one for each without a number because of a member."""
+    for row in table.rows:
+        for outcome in row.outcomes:
+            members = plan.members_of(outcome.run)
+            if not members:
+                continue
+            of = f"{members[0].row}, {ensemble_in_words([member.seed for member in members])}"
+            yield (
+                f"{row.key}: ensemble of {of}: the mean of their probabilities at each step of the search. Parameters "
+                "and training cost are those of all members together; it is one entry, with no seed of its own."
+            )
+            lacking = [member for member in members if member.state not in ("finished", "stale")]
+            if lacking and (outcome.record is None or not outcome.scored):
+                words = "; ".join(f"{member.name} {_HOW.get(member.state, member.state)}" for member in lacking)
+                yield f"{row.key} has no number, because a member is missing: {words}."
+
+
+# --- Rows that were trained elsewhere: where their numbers are from, and that nothing here checked them
+
+
+_WORDS = {"csv": "the CSV file", "mlflow": "MLflow at", "wandb": "the W&B export"}
+
+
+def imported(table: Table) -> Iterator[str]:
+    """One sentence for each source, with its rows; one for those whose numbers are not here yet."""
+    sources: dict[tuple[str, str, str, str], dict[str, int]] = {}
+    lacking: dict[str, None] = {}
+    for row in table.rows:
+        for outcome in row.outcomes if row.imported else ():
+            of = outcome.record.imported if outcome.record else None
+            if of is None:
+                lacking[row.key] = None
+                continue
+            on = datetime.fromtimestamp(of.t, UTC).strftime("%Y-%m-%d") if of.t is not None else ""
+            rows = sources.setdefault((of.kind, of.source, of.sha256 or "", on), {})
+            rows[row.key] = rows.get(row.key, 0) + 1
+    for (kind, source, digest, on), rows in sources.items():
+        where = f"{_WORDS.get(kind, kind)} {source}{f' (SHA-256 {digest[:10]})' if digest else ''}"
+        yield (
+            f"{IMPORTED}: trained elsewhere and imported from {where}{f' on {on}' if on else ''}: "
+            f"{', '.join(rows)} ({number(sum(rows.values()), 'run')}). Their numbers are as stated there; data, code, "
+            "devices and scoring were not checked here."
+        )
+    if lacking:
+        yield f"Not imported yet, or not for every seed: {', '.join(lacking)} (`ablations import`)."
+
+
+# --- Rows that are branches: what they share with their trunk, and which trunk is missing
+
+
+def places(table: Table) -> dict[tuple[str, int], list[Row]]:
+    """Trunk and last shared step → the rows that branch there."""
+    named = {outcome.run.run_id: outcome.run.row for outcome in table.members}
+    found: dict[tuple[str, int], list[Row]] = {}
+    for row in table.rows:
+        if row.branch and (start := row.outcomes[0].run.trunk):
+            found.setdefault((named.get(start.run_id, start.run_id), start.step), []).append(row)
+    return found
+
+
+def branch_in_words(rows: list[Row], trunk: str, step: int) -> str:
+    """ "smooth and tail branch from base after step 30"."""
+    *first, last = [row.key for row in rows]
+    keys = f"{', '.join(first)} and {last}" if first else last
+    return f"{keys} branch{'' if first else 'es'} from {trunk} after step {step:,}"
+
+
+def branches(table: Table) -> Iterator[str]:
+    """One sentence for each place from which rows branch, and one on runs without a number because of their trunk."""
+    shown = {row.key for row in table.rows}
+    for (trunk, step), rows in places(table).items():
+        there = "" if trunk in shown else f"; {trunk} is no row of this table, so its steps are in none of them"
+        yield (
+            f"{BRANCH}: {branch_in_words(rows, trunk, step)}: the steps up to there are those of {trunk} with the same "
+            f"seed, trained once. What is changed acts from step {step + 1:,} on, and costs are of those steps "
+            f"alone{there}."
+        )
+    trunks = {outcome.run.run_id: outcome.run for outcome in table.members}
+    lacking = [
+        f"{outcome.run.name}, as {run.name} {_HOW.get(run.state, run.state)}"
+        for row in table.rows
+        for outcome in row.outcomes
+        if outcome.record is None and outcome.run.trunk and (run := trunks.get(outcome.run.trunk.run_id))
+        if run.state not in ("finished", "stale", "waiting")
+    ]
+    if lacking:
+        yield f"Branches without a number, because their trunk is missing: {'; '.join(lacking)}."
+
+
+# --- Other systems' published results as rows of the printed table: nothing of them was run here
+# They stand above the rows of their group; groups of their own follow at the end. In a pivoted table they stand above
+# all rows. JSON and CSV hold what was run, and leave them out.
+
+
+KEY = "cited"
+
+
+def cited(study: Study, columns: Sequence[Column]) -> tuple[Row, ...]:
+    """The study's entries that have a number for one of the printed columns, those of a group together."""
+    printed = {*(cost.key for cost in COSTS), *(column.paper for column in columns), *study.published}
+    entries = [entry for entry in study.cited if printed & entry.values.keys()]
+    # a pivoted table prints one line a label, in the study's order
+    groups = [] if study.pivot else list(dict.fromkeys(entry.group for entry in entries))
+    entries = sorted(entries, key=lambda entry: groups.index(entry.group)) if groups else entries
+    return tuple(Row(KEY, entry.group, entry.label, {}, {}, None, paper=entry.values, outcomes=()) for entry in entries)
+
+
+def in_order(table: Table) -> list[Row]:
+    """The table's rows with the cited ones among them; above all others where groups are columns."""
+    if table.pivot:
+        return [*table.cited, *table.rows]
+    waiting, ordered = list(table.cited), list[Row]()
+    for place, row in enumerate(table.rows):
+        if place == 0 or row.group != table.rows[place - 1].group:
+            ordered += [other for other in waiting if other.group == row.group]
+            waiting = [other for other in waiting if other.group != row.group]
+        ordered.append(row)
+    return ordered + waiting
+
+
+def notes(table: Table, study: Study) -> Iterator[str]:
+    """What cited rows are, and the study's words about each."""
+    if table.cited:
+        yield f"Rows with published numbers alone ({KEY}) are other people's systems; nothing of them was run here."
+        labels = {row.label for row in table.cited}
+        yield from (f"{entry.label}: {entry.note}" for entry in study.cited if entry.note and entry.label in labels)
+
+
+# --- How far the order of the changes agrees with the paper's: Kendall's rank correlation
+
+
+def agreement(table: Table) -> Iterator[str]:
+    """How far the order of our changes is the paper's: Kendall's τ-b per column, from four rows on."""
+    parts = []
+    for column in table.columns:
+        measures: Iterable[Any] = (row.measures[column.key] for row in table.rows)
+        pairs = [
+            (m.change, m.reported_change) for m in measures if m.change is not None and m.reported_change is not None
+        ]
+        tau = kendall(pairs) if len(pairs) > 3 else None
+        if tau is not None:
+            parts.append(f"{column.header} {tau:.2f} over {number(len(pairs), 'row')}".replace("-", "−"))
+    if parts:
+        yield f"Rank agreement of the changes with the paper's (Kendall's τ): {', '.join(parts)}."
+
+
+def kendall(pairs: Sequence[tuple[float, float]]) -> float | None:
+    """τ-b, ties counted out; None where one side is all ties."""
+    ours, theirs = np.array(pairs).T
+    one, other = np.sign(ours[:, None] - ours), np.sign(theirs[:, None] - theirs)
+    size = float(np.sqrt((one**2).sum() * (other**2).sum()))
+    return float((one * other).sum()) / size if size else None

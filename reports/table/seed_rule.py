@@ -2,16 +2,14 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from ablations.plan.planned import Plan
+from ablations.planning.planned import Plan
 from ablations.study.messages import number, suggestion
 from ablations.study.study import Study
 from experiments.errors import UserError
 from experiments.tasks.columns import Column
 from reports.results.comparable import scale
-from reports.results.results import Outcome, collect
-from reports.results.sound import Results
-from reports.results.table import Table
-from reports.statistics.sequential import (
+from reports.results.results import Outcome, Results, collect
+from reports.results.rule import (
     ALIKE,
     DIFFERS,
     OPEN,
@@ -23,6 +21,7 @@ from reports.statistics.sequential import (
     decide,
     seeds_asked,
 )
+from reports.results.table import Table
 
 
 def rule_of(study: Study, columns: Sequence[Column]) -> tuple[Rule, Column]:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from ablations.plan.planned import PlannedRun
+from ablations.planning.planned import PlannedRun
 from experiments.config import TaskConfig, defaults, flatten
 from reports.results.table import Row
 

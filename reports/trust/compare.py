@@ -1,19 +1,96 @@
 """Two tables side by side: which rows moved, with intervals. The other may be an earlier table's JSON or CSV."""
 
+import csv
+import io
+import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ablations.study.messages import number
+from experiments.errors import UserError
+from experiments.store.layout import Store
+from experiments.store.results import RESULT_FILE, EvaluationResult, TrainingResult
 from experiments.tasks.columns import Column
+from reports.render.cells import fixed
 from reports.render.markdown import escape, in_cell, pipe
-from reports.render.numbers import fixed
-from reports.results import comparable
+from reports.results import comparable, dunnett, resampling
 from reports.results.results import CountsOf
-from reports.results.table import Table
-from reports.statistics import dunnett, resampling
-from reports.trust.sides import Look, Side, side_of
+from reports.results.table import Row, Table
+
+# --- One side of a comparison: the cells of a store's table, or of an earlier table printed as JSON or CSV
+
+
+Look = Callable[[str, Column], "Side | None"]
+
+
+@dataclass(frozen=True)
+class Side:
+    """One cell: its mean and spread over n seeds, for an interval of the difference."""
+
+    mean: float | None
+    sd: float | None
+    n: int
+    run_ids: tuple[str, ...] = ()
+    row: Row | None = None  # of a table that was built from a store
+
+
+def side_of(table: Table) -> Look:
+    """A look-up of a table's cells by row key and column; it gives None if the row is not evaluated on that set."""
+    rows = {row.key: row for row in table.rows}
+
+    def look(key: str, column: Column) -> Side | None:
+        measure = rows[key].measures.get(column.key) if key in rows else None
+        if measure is None or not measure.requested:
+            return None
+        ids = tuple(outcome.run.run_id for outcome in rows[key].outcomes)
+        return Side(measure.mean, measure.sd, len(measure.values), ids, rows[key])
+
+    return look
+
+
+def side_of_file(path: Path) -> tuple[Look, list[str]]:
+    """The same for a table printed as JSON or CSV by this program, and its row keys. Raises UserError for others."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
+    rows = {str(row["row"]): row for row in _rows(text)}
+    if not rows:
+        raise UserError(f"{path} is not a table of this program: `ablations report --format json` (or csv) writes one.")
+
+    def look(key: str, column: Column) -> Side | None:
+        row = rows.get(key)
+        if row is None or column.key not in row:
+            return None
+        ids = row.get("run_ids") or ()
+        ids = ids.split() if isinstance(ids, str) else ids
+        mean, sd = _number(row[column.key]), _number(row.get(f"{column.key}_sd"))
+        return Side(mean, sd, int(_number(row.get("n")) or 0), tuple(map(str, ids)))
+
+    return look, list(rows)
+
+
+def _rows(text: str) -> list[dict[str, Any]]:
+    try:
+        rows = json.loads(text)
+    except ValueError:
+        rows = list(csv.DictReader(io.StringIO(text)))
+    usable = isinstance(rows, list) and all(isinstance(row, dict) and row.get("row") for row in rows)
+    return rows if usable else []
+
+
+def _number(value: Any) -> float | None:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+# ---
 
 
 @dataclass(frozen=True)
@@ -137,3 +214,53 @@ def as_records(cells: list[Moved]) -> list[dict[str, Any]]:
     """One flat record per cell, for JSON."""
     names = ("row", "here", "there", "difference", "low", "high", "over", "moved")
     return [{"column": cell.column.key} | {name: getattr(cell, name) for name in names} for cell in cells]
+
+
+# --- A store as it was at an earlier revision of the code: results that a newer training has replaced since
+
+
+class AtRevision:
+    """Reads like a Store. `revision`: the beginning of a commit or of a digest of the training code."""
+
+    def __init__(self, store: Store, revision: str) -> None:
+        self._store, self._revision, self.root = store, revision, store.root
+
+    def result(self, run_id: str) -> TrainingResult | None:
+        """The newest training of that revision."""
+        return next(self._results(run_id), None)
+
+    def evaluation(self, run_id: str, eval_id: str) -> EvaluationResult | None:
+        """The evaluation of that training; None where that revision made none."""
+        return EvaluationResult.load(
+            self.evaluation_folder(run_id, eval_id) / RESULT_FILE, run_id=run_id, eval_id=eval_id
+        )
+
+    def evaluation_folder(self, run_id: str, eval_id: str) -> Path:
+        """Where the scores of that revision's weights lie: moved to their attempt once they are replaced."""
+        place = self._store.evaluation_folder(run_id, eval_id)
+        result, none = self.result(run_id), self._store.run_folder(run_id) / "none"
+        if result is None:
+            return none
+        if _weights_of(place) in (None, result.attempt):
+            return place
+        for attempt in reversed(self._store.attempts(run_id)):
+            kept = self._store.attempt_folder(run_id, attempt) / "evaluations" / eval_id
+            if (_weights_of(kept) or attempt) == result.attempt:
+                return kept
+        return none
+
+    def _results(self, run_id: str) -> Iterator[TrainingResult]:
+        for attempt in reversed(self._store.attempts(run_id)):
+            trained = TrainingResult.load(self._store.attempt_folder(run_id, attempt) / RESULT_FILE, run_id=run_id)
+            if trained is not None and self._is_of(trained):
+                yield trained.model_copy(update={"attempt": number})
+
+    def _is_of(self, trained: TrainingResult) -> bool:
+        names = (trained.revision.commit, trained.tool.commit, trained.code_digest)
+        return any(name is not None and name.startswith(self._revision) for name in names)
+
+
+def _weights_of(folder: Path) -> int | None:
+    """The attempt that trained the weights of an evaluation; None if there is no record, or it does not say so."""
+    made = EvaluationResult.load(folder / RESULT_FILE)
+    return made.weights_attempt if made else None

@@ -13,11 +13,10 @@ from experiments.errors import UserError
 from reports.render import tidy
 from reports.render.formats import render
 from reports.render.html import GRID_JSON
-from reports.render.made_by import BUNDLE_FIELD, FIELD, FROM_BUNDLE, MADE_BY
-from reports.render.printed import printed
+from reports.render.printed import BUNDLE_FIELD, FIELD, FROM_BUNDLE, MADE_BY, printed
 from reports.results.table import Table
-from reports.table.row_records import SPENT
-from reports.table.spent import is_note
+from reports.table.build import SPENT
+from reports.table.cost import is_note
 
 LEFT_OUT = (*SPENT, FIELD, BUNDLE_FIELD)  # of records
 SUFFIXES = {".tex": "latex", ".md": "markdown", ".csv": "csv", ".json": "json", ".html": "html"}

@@ -5,10 +5,10 @@ import torch
 
 from experiments.config import DeviceSpec
 from experiments.device import Device
-from experiments.evaluation.decode.beam import SearchSettings
-from experiments.evaluation.decode.translate import translate
+from experiments.evaluation.beam import SearchSettings
+from experiments.evaluation.translate import translate
 from model.config import ModelConfig
-from model.factory import build_model
+from model.network import build_model
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 

@@ -10,9 +10,8 @@ from experiments.events.event_log import read_events
 from experiments.jobs.coordinator.work import work
 from experiments.jobs.devices.slots import Slot
 from experiments.jobs.engines.local import LocalEngine
-from experiments.jobs.queue.job import Job, Member
+from experiments.jobs.queue.job import Job, Member, State
 from experiments.jobs.queue.queue import Queue
-from experiments.jobs.queue.states import State
 
 STUB = Path(__file__).parent.parent / "stub_child.py"
 ROOT = STUB.parent.parent

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from experiments.events.event_log import read_events
+from experiments.store.checksummed import read_json
 from experiments.store.layout import Store
-from experiments.store.sealed import read_json
 from tests.chaos import FIVE_KILLS, table
 
 from .conftest import TINY, Cli, as_json

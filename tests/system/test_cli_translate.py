@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.store.sealed import read_json, write_json
+from experiments.store.checksummed import read_json, write_json
 from tests.system.conftest import Cli, as_json, command, environment
 
 pytestmark = pytest.mark.slow

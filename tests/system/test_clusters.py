@@ -13,12 +13,11 @@ import pytest
 
 from experiments.errors import UserError
 from experiments.jobs.coordinator.work import work
-from experiments.jobs.devices.node import Node
-from experiments.jobs.devices.slots import parse_cluster_slots
-from experiments.jobs.engines.crew import Crew
+from experiments.jobs.devices.slots import Node, parse_cluster_slots
 from experiments.jobs.engines.load import load_engine
+from experiments.jobs.engines.workers import Crew
+from experiments.jobs.queue.job import State
 from experiments.jobs.queue.queue import Queue
-from experiments.jobs.queue.states import State
 from experiments.store.layout import Store
 
 from .conftest import command, environment

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from experiments.config import DeviceSpec, RunConfig
-from experiments.data.batches.shapes import MOST_SHAPES
+from experiments.data.batching import MOST_SHAPES
 from experiments.store.layout import Store
 from experiments.tasks.base import Context, Task
 from experiments.tasks.language_modelling import TASK as LANGUAGE
 from experiments.tasks.translation import TASK
-from experiments.training import compiled, state
+from experiments.training import state
+from experiments.training import state as compiled
 
 SETTINGS: dict[str, Any] = {
     "model": {"num_layers": 2, "d_model": 16, "d_ff": 32, "num_heads": 2, "d_k": 8, "d_v": 8, "dropout": 0.0},

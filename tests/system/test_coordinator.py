@@ -11,13 +11,12 @@ import psutil
 import pytest
 
 from experiments.errors import UserError
-from experiments.events.damage import content_of, damaged_events
-from experiments.events.event_log import FILE
+from experiments.events.event_log import FILE, content_of, damaged_events
+from experiments.jobs.queue.job import State
 from experiments.jobs.queue.ledger import Ledger
 from experiments.jobs.queue.queue import Queue
-from experiments.jobs.queue.states import State
+from experiments.store.checksummed import read_json
 from experiments.store.layout import Store
-from experiments.store.sealed import read_json
 
 from .stub_store import (
     EVALUATION,

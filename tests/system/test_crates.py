@@ -21,15 +21,14 @@ from ablations.service import selected
 from ablations.service.tables import table_of
 from experiments.errors import UserError
 from experiments.exchange.redaction import identity, places
+from experiments.store.checksummed import seal
 from experiments.store.results import TrainingResult
-from experiments.store.sealed import seal
 from experiments.tuning import COMPLETE, FAILED, Range, Search, Space
 from reports.render.formats import RENDERERS, render
-from reports.trust.bundles.in_crate import printed
-from reports.trust.bundles.read import read_bundle
-from reports.trust.bundles.write import write_bundle
-from reports.trust.stated import sentences
-from reports.trust.statement import state
+from reports.trust.bundle_crate import printed
+from reports.trust.bundle_read import read_bundle
+from reports.trust.bundle_write import write_bundle
+from reports.trust.statement import sentences, state
 from tests.small_tables import finish, write_study
 from tests.system.test_bundles import ODD, call, spots
 

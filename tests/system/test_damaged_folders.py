@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from ablations.cli.main import app
 from experiments.jobs.devices.slots import Slot
-from experiments.jobs.queue.states import State
+from experiments.jobs.queue.job import State
+from experiments.store.checksummed import read_json
 from experiments.store.layout import Store
-from experiments.store.sealed import read_json
 
 from .stub_store import EVALUATION, ROOT, assert_whole, go, make, row, wait_for
 

@@ -5,8 +5,8 @@ import sqlite3
 import pytest
 
 from experiments.errors import UserError
+from experiments.jobs.queue.job import State
 from experiments.jobs.queue.queue import Queue
-from experiments.jobs.queue.states import State
 from experiments.store.layout import Store
 from tests.system.stub_store import go, make, row
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.store.sealed import read_json, write_json
+from experiments.store.checksummed import read_json, write_json
 from reports.trust.verify import lasting
 from tests.flips import printed
 

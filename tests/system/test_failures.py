@@ -7,16 +7,17 @@ import psutil
 import pytest
 
 from experiments.errors import DiskFull
-from experiments.jobs.coordinator import admission, watch
-from experiments.jobs.coordinator.notify import Notifier
-from experiments.jobs.devices import hardware, neighbours
+from experiments.jobs.coordinator import scheduler as admission
+from experiments.jobs.coordinator import watch
+from experiments.jobs.coordinator.reporter import Notifier
+from experiments.jobs.devices import hardware
+from experiments.jobs.devices import slots as neighbours
 from experiments.jobs.devices.slots import Slot
-from experiments.jobs.queue.job import Member
+from experiments.jobs.queue.job import Member, State
 from experiments.jobs.queue.ledger import Ledger
 from experiments.jobs.queue.queue import Queue
-from experiments.jobs.queue.states import State
+from experiments.store.checksummed import read_json
 from experiments.store.layout import Store
-from experiments.store.sealed import read_json
 
 from .stub_store import SLOTS, assert_whole, events, go, in_thread, make, outcomes, resumed_at, row, wait_for
 

@@ -7,7 +7,6 @@ import pytest
 
 from experiments.store import code
 from experiments.store.layout import Store
-from experiments.store.user_cache import UserCache
 from tests.flip_kinds import all_kinds, corpus, others, queue, results
 from tests.flips import Kind, Printing, flip_all, make_store
 
@@ -20,13 +19,13 @@ SEED = 2017
 def _the_program_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """Digests of its code are computed once, not for each of a thousand tables."""
     known: dict[object, str] = {}
-    digest = code._digest
+    digest = code._Code.digest
 
-    def once(roots: tuple[str, ...], cache: UserCache) -> str:
-        known[roots] = known.get(roots) or digest(roots, cache)
+    def once(self: code._Code, roots: tuple[code.Root, ...]) -> str:
+        known[roots] = known.get(roots) or digest(self, roots)
         return known[roots]
 
-    monkeypatch.setattr(code, "_digest", once)
+    monkeypatch.setattr(code._Code, "digest", once)
 
 
 @pytest.fixture

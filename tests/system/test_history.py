@@ -9,8 +9,8 @@ from ablations.study.selectors import selection
 from ablations.study.study import load_study
 from experiments.config import DeviceSpec, TrainingConfig
 from experiments.device import Device
-from experiments.evaluation.decode.beam import SearchSettings
-from experiments.evaluation.decode.translate import translate
+from experiments.evaluation.beam import SearchSettings
+from experiments.evaluation.translate import translate
 from tests import small_training
 
 from .conftest import Cli, as_json
@@ -18,7 +18,7 @@ from .conftest import Cli, as_json
 
 def _rows() -> dict[str, dict[str, object]]:
     """The miniature's networks at width 8."""
-    from ablations.plan.resolve import resolve
+    from ablations.planning.resolve import resolve
     from experiments.tasks.translation import TASK
 
     small = {"d_model": 8, "d_ff": 8, "d_k": 8, "d_v": 8, "max_length": 32}

@@ -15,10 +15,10 @@ for name in {ABSENT!r}:
     sys.modules[name] = None  # importing it raises ImportError
 import experiments.tasks.translation
 import experiments.training.trainer
-import experiments.evaluation.likelihood, experiments.evaluation.decode.translate
+import experiments.evaluation.likelihood, experiments.evaluation.translate
 import experiments.data.encoding.prepare
-import experiments.data.batches.batching, experiments.data.batches.tensors
-import model.factory
+import experiments.data.batching, experiments.data.tensors
+import model.network
 import benchmarks.gpu.__main__, benchmarks.attention, benchmarks.gpu.training, benchmarks.gpu.packing
 import benchmarks.gpu.decoding, benchmarks.gpu.cards, benchmarks.gpu.table3
 """

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from ablations.plan.plan import plan_study
-from ablations.plan.planned import Plan, PlannedRun, RunState
+from ablations.planning.plan import plan_study
+from ablations.planning.planned import Plan, PlannedRun, RunState
 from ablations.service.selected import task_of
+from ablations.study.parts import Choices, TableChoices
 from ablations.study.selectors import selection
 from ablations.study.study import builtin_studies, load_study
-from ablations.study.table_choices import Choices, TableChoices
 from experiments.store.results import EvaluationResult, TrainingResult
 from reports.render.formats import render
 from reports.results.table import Table

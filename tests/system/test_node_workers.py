@@ -8,12 +8,11 @@ import pytest
 
 from experiments.errors import UserError
 from experiments.jobs.coordinator.work import work
-from experiments.jobs.devices.node import Node
-from experiments.jobs.engines import crew as crew_module
-from experiments.jobs.engines.crew import Crew
-from experiments.jobs.engines.workers import NodeWorkers
+from experiments.jobs.devices.slots import Node
+from experiments.jobs.engines import workers as crew_module
+from experiments.jobs.engines.workers import Crew, NodeWorkers
+from experiments.jobs.queue.job import State
 from experiments.jobs.queue.queue import Queue
-from experiments.jobs.queue.states import State
 from experiments.store.layout import Store
 
 from .process_cluster import STARTED, ProcessCluster, end_job, living

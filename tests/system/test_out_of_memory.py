@@ -10,7 +10,7 @@ from experiments.jobs.coordinator.work import work
 from experiments.jobs.devices.slots import Slot
 from experiments.jobs.engines.local import LocalEngine
 from experiments.jobs.queue.queue import Queue
-from experiments.processes.allocator import allocates_by_tcmalloc
+from experiments.processes.processor import allocates_by_tcmalloc
 from experiments.store.layout import Store
 from experiments.tasks.load import load_task
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from experiments.data.corpora.trees.generate import generate
-from experiments.data.corpora.trees.tree import to_text
-from experiments.evaluation.score.evalb.score import summarise
+from experiments.data.corpora.tree import to_text
+from experiments.data.corpora.tree_grammar import generate_trees
+from experiments.evaluation.evalb import summarise
 from tests.evalb_files import score_files
 
 from .conftest import Cli, as_json
@@ -43,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Short trees in files: a folder for train, one file each for dev and for another parser's."""
     place = tmp_path_factory.mktemp("trees") / "bank"
     (place / "train").mkdir(parents=True)
-    trees = [tree for tree in generate("train", 2500) if len(tree) <= 10]
+    trees = [tree for tree in generate_trees("train", 2500) if len(tree) <= 10]
     assert len(trees) >= 530
     lines = [to_text(tree, "ROOT") + "\n" for tree in trees]
     (place / "train" / "a.mrg").write_text("# half\n" + "".join(lines[:200]))

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from ablations.plan.resolve import resolve
+from ablations.planning.resolve import resolve
 from ablations.study.selectors import selection
 from ablations.study.study import load_study
 from experiments.config import DeviceSpec, TrainingConfig
 from experiments.device import Device
-from experiments.evaluation.decode.beam import SearchSettings
-from experiments.evaluation.decode.translate import translate
+from experiments.evaluation.beam import SearchSettings
+from experiments.evaluation.translate import translate
 from experiments.tasks.translation import TASK
 from tests import small_training
 from tests.slow import mostly_slow

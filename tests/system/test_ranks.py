@@ -15,11 +15,11 @@ import torch
 from experiments.config import RunConfig
 from experiments.events.event_log import read_events
 from experiments.identity import PROBE_ID, Trunk, with_trunk
+from experiments.store.checksummed import write_json
 from experiments.store.layout import Store
-from experiments.store.sealed import write_json
 from experiments.store.spec import AttemptSpec
 from experiments.tasks.translation import TASK
-from experiments.training.checkpoints.checkpoint import load_weights
+from experiments.training.checkpoint import load_weights
 
 from .conftest import environment
 
@@ -152,7 +152,7 @@ def test_a_ranks_own_failure_is_the_runs(tmp_path: Path) -> None:
     program = f"""
 import pathlib, time
 from experiments.events.event_log import EventWriter
-from experiments.child.ranks import Others
+from experiments.child.run import Others
 folder = pathlib.Path({str(tmp_path)!r})
 others = Others(folder, 2, 1, EventWriter(folder).emit)
 time.sleep(240)  # as in a call that rank 1 would have to answer

@@ -15,13 +15,13 @@ import pytest
 import torch
 
 from experiments.config import DeviceSpec, TrainingConfig
-from experiments.data.batches.batch import Batch
+from experiments.data.batching import Batch
 from experiments.device import Device, mix, seed_everything
 from experiments.events.event_log import EventWriter, read_events
-from experiments.training import curve
+from experiments.training import state as curve
 from experiments.training.trainer import train
 from model.config import ModelConfig
-from model.factory import build_model
+from model.network import build_model
 
 SIZES = ModelConfig(num_layers=2, d_model=16, d_ff=32, num_heads=4, d_k=4, d_v=4)
 PIECES = 60
@@ -60,7 +60,7 @@ def _start(
 ) -> ForkServerProcess:
     folder.mkdir()
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "experiments.training.trainer", "model.factory"])
+    context.set_forkserver_preload(["torch", "experiments.training.trainer", "model.network"])
     process = context.Process(target=_child, args=(steps, folder, list(earlier), threads, settings))
     process.start()
     return process

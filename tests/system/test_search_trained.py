@@ -10,9 +10,9 @@ from ablations.service.choose_run import Named, find_trained
 from ablations.service.selected import Selectors
 from experiments.config import DeviceSpec
 from experiments.data.builtin.generate import generate
-from experiments.evaluation.decode.beam import SearchSettings
-from experiments.evaluation.decode.translate import translate
-from experiments.evaluation.trained.translator import Translator
+from experiments.evaluation.beam import SearchSettings
+from experiments.evaluation.translate import translate
+from experiments.evaluation.translator import Translator
 
 from .conftest import Cli
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from experiments.errors import UserError
-from reports.statistics.sequential import ALIKE, DIFFERS, Rule, decide, seeds_asked
-from reports.trust.bundles.read import read_bundle
+from reports.results.rule import ALIKE, DIFFERS, Rule, decide, seeds_asked
+from reports.trust.bundle_read import read_bundle
 from reports.trust.statement import read_statement
 from tests.chaos import FIVE_KILLS, table
 

@@ -11,9 +11,9 @@ import pytest
 
 from experiments.jobs.coordinator.work import work
 from experiments.jobs.engines.local import LocalEngine
+from experiments.jobs.queue.job import State
 from experiments.jobs.queue.queue import Queue
 from experiments.jobs.queue.shares import Shares, keep_shares, load_shares
-from experiments.jobs.queue.states import State
 from experiments.store.layout import Store
 from tests.system import stub_store
 from tests.system.stub_store import CHILD, ROOT, SLOTS, enqueue, go, make, wait_for

@@ -14,8 +14,8 @@ import pytest
 from sacrebleu.metrics import BLEU
 from sacrebleu.significance import PairedTest
 
-from experiments.evaluation.score.counts import bleu
-from reports.statistics.resampling import bootstrap, randomise
+from experiments.evaluation.counts import bleu
+from reports.results.resampling import bootstrap, randomise
 
 FOLDER = Path(os.environ.get("ABLATIONS_WMT17", ""))
 pytestmark = [

@@ -14,8 +14,8 @@ from .conftest import TINY, environment
 
 ROOT = Path(__file__).parents[2]
 EDITS = {  # file, old, new
-    "scoring": ("experiments/evaluation/score/translations.py", 'BLEU(tokenize="13a")', 'BLEU(tokenize="char")'),
-    "search": ("experiments/evaluation/decode/finished.py", "(5 +", "(6 +"),
+    "scoring": ("experiments/evaluation/bleu.py", 'BLEU(tokenize="13a")', 'BLEU(tokenize="char")'),
+    "search": ("experiments/evaluation/beam.py", "(5 +", "(6 +"),
     "loss": ("experiments/training/entropy.py", "1 - ", "1.01 - "),
 }
 
@@ -99,7 +99,7 @@ def test_each_edit_renews_its_part_alone(copy: Copy) -> None:
     assert [run["state"] for run in copy.plan()] == ["finished"]
 
     copy.move("experiments/training/loss.py", "experiments/training/entropy.py")
-    copy.move("model/sublayers/attention.py", "model/multi_head.py")
+    copy.move("model/layers/attention.py", "model/multi_head.py")
     assert [run["state"] for run in copy.plan()] == ["finished"]
 
     copy.edit(*EDITS["scoring"])

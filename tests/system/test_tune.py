@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from experiments.jobs.queue.queue import Queue
-from experiments.store.sealed import read_json
+from experiments.store.checksummed import read_json
 
 from .conftest import Cli, as_json, command, environment
 

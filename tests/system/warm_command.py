@@ -27,8 +27,8 @@ from experiments.child import forkserver
 
 COMMAND = "ablations.cli.main"  # run anew by each process, so it is not among the modules below
 MODULES = (
-    *(f"ablations.cli.{name}" for name in ("bundle", "evaluate", "imports", "inspect", "plan", "report", "requests")),
-    *(f"ablations.cli.{name}" for name in ("run", "status", "terminal", "options", "progress")),
+    *(f"ablations.cli.{name}" for name in ("exchange", "inspect", "options", "plan", "progress")),
+    *(f"ablations.cli.{name}" for name in ("report", "run", "status", "store", "terminal")),
     "ablations.service.tables", "mlflow", "mlflow.store.tracking.sqlalchemy_store",
 )  # fmt: skip
 READ_AT_IMPORT = ("PYTHON", "LD_", "OMP_", "MKL_", "MLFLOW_", "MALLOC_", "GLIBC_")  # beginnings of names of variables

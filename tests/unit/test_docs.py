@@ -11,11 +11,8 @@ from pydantic import BaseModel
 
 from ablations.cli.main import VERBS, verb
 from ablations.service.selected import Selectors, choose
-from ablations.study.parts import Metric, SameAs, SeedRule, Sinks, Tune
-from ablations.study.published import Cited, Claim
-from ablations.study.study import Study
-from ablations.study.table_choices import TableChoices
-from ablations.study.target import Target
+from ablations.study.parts import Metric, SameAs, SeedRule, Sinks, TableChoices, Target, Tune
+from ablations.study.study import Cited, Claim, Study
 from ablations.study.variation import Profile, Variation
 
 ROOT = Path(__file__).parents[2]

@@ -1,7 +1,7 @@
 """Text files, plain or .gz: their lines, and a checked fingerprint of their content. Imports no torch.
 
-A line ends only at "\\n" (`str.splitlines` also breaks at U+2028, U+0085 and six more characters, which real text
-contains). One "\\r" before the "\\n" belongs to the line end and is removed; so is a byte order mark at the start.
+A line ends only at "\n" (`str.splitlines` also breaks at U+2028, U+0085 and six more characters, which real text
+contains). One "\r" before the "\n" belongs to the line end and is removed; so is a byte order mark at the start.
 """
 
 import codecs
@@ -12,13 +12,13 @@ import io
 import os
 import time
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from experiments.errors import Damaged, UserError
-from experiments.store.sealed import read_json, write_json
+from experiments.store.checksummed import read_json, write_json
 
 BLOCK = 1 << 20  # bytes per read
 LONGEST_LINE = 1 << 20  # characters; a longer line is no sentence, and its pieces would need more memory than there is
@@ -221,3 +221,17 @@ def remember(path: Path | None, known: Mapping[str, Any]) -> None:
     if path and path.parent.is_dir():
         with contextlib.suppress(OSError):
             write_json(path, known)
+
+
+# --- Outputs as a file, one per line
+
+
+def write_lines(path: Path, lines: Sequence[str]) -> None:
+    """Write lines in the given order. A line feed within a line is written as a blank."""
+    path.write_text("".join(line.replace("\n", " ") + "\n" for line in lines), encoding="utf-8", newline="\n")
+
+
+def lines_read_lines(path: Path) -> list[str]:
+    """Read lines of `write_lines`: only a line feed ends a line."""
+    with path.open(encoding="utf-8", newline="\n") as file:
+        return [line.removesuffix("\n") for line in file]

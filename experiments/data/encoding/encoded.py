@@ -18,7 +18,7 @@ from experiments.data.encoding.pairs import SIDES, EncodedPairs, piece_dtype
 from experiments.data.encoding.tokenizer import Tokenizer, tokenizer_settings
 from experiments.errors import Damaged, UserError
 from experiments.identity import digest
-from experiments.store.sealed import check_file, read_json
+from experiments.store.checksummed import check_file, read_json
 
 FORMAT = 1  # format of the folder; part of the digest
 

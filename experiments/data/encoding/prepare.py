@@ -4,29 +4,178 @@ Everything is streamed, so millions of pairs need no more memory than the tokeni
 SentencePiece's own threads; no process is started.
 """
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+
 from experiments.config import DataConfig
-from experiments.data.corpora.duplicates import seen_in_train
+from experiments.data.corpora.files import LONGEST_LINE
 from experiments.data.corpora.pair_corpus import PairCorpus
 from experiments.data.encoding.encoded import EncodedCorpus, encoded_digest, model_names, open_encoded
-from experiments.data.encoding.encoder import CHUNK, Encoder, Pair
-from experiments.data.encoding.pairs import SIDES
+from experiments.data.encoding.pairs import SIDES, SideWriter, piece_dtype
 from experiments.data.encoding.tokenizer import (
     SAMPLE_PAIRS,
+    UNK_ID,
     Tokenizer,
     in_sample,
     tokenizer_settings,
     train_tokenizer,
 )
+from experiments.data.prefetch import prefetch
 from experiments.errors import UserError, explain_os_errors
+from experiments.store.checksummed import describe_files, write_json
 from experiments.store.durable import locked, make_once, whole_folder
-from experiments.store.sealed import describe_files, write_json
+
+# --- Encode sentence pairs to pieces on disk, with counts for the table's notes. Imports no torch
+
+
+CHUNK = 16_384  # pairs per chunk
+PIECE = 16  # characters of SentencePiece's longest piece
+
+Pair = tuple[str, str]
+Item = TypeVar("Item")
+
+
+def chunks(items: Iterable[Item], size: int = CHUNK) -> Iterator[list[Item]]:
+    """Lists of `size` items, the last one shorter."""
+    rest = iter(items)
+    while chunk := list(islice(rest, size)):
+        yield chunk
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    read: int  # pairs, those with an empty side or one that is no sentence too
+    over_long: int  # pairs with a side that is no sentence
+    texts: list[list[str]]  # by side
+    lines: list[list[list[int]]]  # by side: the pieces of each
+
+
+class Encoder:
+    """Writes one set into a folder. Lines are encoded by `threads` threads of SentencePiece.
+
+    With `max_pieces` (training set), pairs with an empty side or a side of more pieces (EOS counted) are dropped and
+    counted. Without it (evaluated sets), every pair is kept.
+    """
+
+    def __init__(
+        self, folder: Path, tokenizers: Sequence[Tokenizer], threads: int, max_pieces: int | None = None
+    ) -> None:
+        self._tokenizers = tokenizers
+        self._threads = threads
+        self._max_pieces = max_pieces
+        self._writers = [
+            SideWriter(folder, side, piece_dtype(tokenizer.vocab_size))
+            for side, tokenizer in zip(SIDES, tokenizers, strict=True)
+        ]
+        self._pieces, self._unknown, self._characters = [0, 0], [0, 0], [0, 0]
+        self.pairs = self.kept = self.dropped_empty = self.dropped_long = 0
+
+    def add(self, pairs: Iterable[Pair]) -> None:
+        """Encode and write pairs in chunks: one is written while the next is read and encoded."""
+        with contextlib.closing(prefetch(map(self._encode, chunks(pairs)), depth=1)) as encoded:
+            for chunk in encoded:
+                self._write(chunk)
+
+    def _encode(self, pairs: Sequence[Pair]) -> _Chunk:
+        read, over_long = len(pairs), 0
+        if self._max_pieces:
+            pairs = [pair for pair in pairs if pair[0].strip() and pair[1].strip()]
+            longest = max(LONGEST_LINE, PIECE * self._max_pieces)  # of more characters none fits
+            over_long = sum(max(map(len, pair)) > longest for pair in pairs)
+            pairs = [pair for pair in pairs if max(map(len, pair)) <= longest] if over_long else pairs
+        texts = [[pair[side] for pair in pairs] for side in (0, 1)]
+        lines = [
+            tokenizer.encode_batch(text, self._threads) for tokenizer, text in zip(self._tokenizers, texts, strict=True)
+        ]
+        return _Chunk(read, over_long, texts, lines)
+
+    def _write(self, chunk: _Chunk) -> None:
+        texts, lines = chunk.texts, chunk.lines
+        self.pairs += chunk.read
+        self.dropped_empty += chunk.read - chunk.over_long - len(lines[0])
+        self.dropped_long += chunk.over_long
+        if self._max_pieces:
+            longest = self._max_pieces - 1  # EOS is added when batches are made
+            fits = [len(s) <= longest and len(t) <= longest for s, t in zip(*lines, strict=True)]
+            if not all(fits):
+                self.dropped_long += len(fits) - sum(fits)
+                lines = [[line for line, fit in zip(side, fits, strict=True) if fit] for side in lines]
+                texts = [[line for line, fit in zip(side, fits, strict=True) if fit] for side in texts]
+        self.kept += len(lines[0])
+        for side in (0, 1):
+            pieces = self._writers[side].add(lines[side])
+            self._pieces[side] += len(pieces)
+            self._unknown[side] += int(np.count_nonzero(pieces == UNK_ID))
+            self._characters[side] += sum(map(len, texts[side]))
+
+    def close(self) -> None:
+        """Finish the files of both sides."""
+        for writer in self._writers:
+            writer.close()
+
+    def facts(self) -> dict[str, Any]:
+        """Counts, and rates over the kept pairs, without EOS."""
+        return {
+            "pairs": self.pairs,
+            "kept": self.kept,
+            "dropped_empty": self.dropped_empty,
+            "dropped_long": self.dropped_long,
+            **{name: self._side_facts(side) for side, name in enumerate(SIDES)},
+        }
+
+    def _side_facts(self, side: int) -> dict[str, float]:
+        pieces, characters, unknown = self._pieces[side], self._characters[side], self._unknown[side]
+        return {
+            "pieces": pieces,
+            "characters": characters,
+            "unknown": unknown,
+            "unknown_rate": unknown / pieces if pieces else 0.0,
+            "pieces_per_line": pieces / self.kept if self.kept else 0.0,
+            "characters_per_line": characters / self.kept if self.kept else 0.0,
+        }
+
+
+# --- Count evaluated sentences that occur, character by character, in the training set. Imports no torch
+
+
+def seen_in_train(train: Iterable[Pair], sets: Mapping[str, Sequence[Pair]]) -> dict[str, dict[str, int]]:
+    """Set → how many of its sources, of its targets and of its whole pairs occur in `train`.
+
+    Memory is that of the evaluated sets; `train` is read once, as a stream.
+    """
+    sources = {source for pairs in sets.values() for source, _ in pairs}
+    targets = {target for pairs in sets.values() for _, target in pairs}
+    whole = {pair for pairs in sets.values() for pair in pairs}
+    seen_sources, seen_targets, seen_pairs = set[str](), set[str](), set[Pair]()
+    for pair in train:
+        source, target = pair
+        if source in sources:
+            seen_sources.add(source)
+            if pair in whole:
+                seen_pairs.add(pair)
+        if target in targets:
+            seen_targets.add(target)
+    return {
+        name: {
+            "source": sum(source in seen_sources for source, _ in pairs),
+            "target": sum(target in seen_targets for _, target in pairs),
+            "pair": sum(pair in seen_pairs for pair in pairs),
+        }
+        for name, pairs in sets.items()
+    }
+
+
+# ---
+
 
 HELD_PAIRS = (
     200_000  # training sets up to this size are read once and kept in memory (about 60 MB); larger ones are streamed
@@ -35,7 +184,6 @@ HELD_PAIRS = (
 MOST_UNKNOWN = 0.5  # share of a side's words
 
 Progress = Callable[[str, int, int], None]  # what is being done, done, total
-Item = TypeVar("Item")
 
 
 def prepare(

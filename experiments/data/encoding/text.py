@@ -12,17 +12,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from experiments.data.corpora.text.corpus import Line, TextCorpus
-from experiments.data.corpora.text.settings import TextData
+from experiments.data.corpora.text import Line, TextCorpus, TextData
 from experiments.data.encoding.encoded import check_files, read_checked
-from experiments.data.encoding.pairs import piece_dtype
+from experiments.data.encoding.pairs import Stream, StreamWriter, piece_dtype
 from experiments.data.encoding.prepare import Progress
-from experiments.data.encoding.stream import Stream, StreamWriter
 from experiments.data.encoding.tokenizer import RUNNING_TEXT, Tokenizer, tokenizer_settings, train_tokenizer
 from experiments.errors import Damaged, UserError, explain_os_errors
 from experiments.identity import digest
+from experiments.store.checksummed import describe_files, read_json, write_json
 from experiments.store.durable import locked, make_once, whole_folder
-from experiments.store.sealed import describe_files, read_json, write_json
 
 FORMAT = 1  # of the folder; part of the digest
 CHUNK, CHUNK_CHARACTERS = 8192, 1 << 22  # lines encoded at once, and characters, beyond which no line is added

@@ -15,7 +15,6 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from experiments.config import DataConfig
-from experiments.data.encoding import utf8
 from experiments.errors import UserError
 from experiments.store.durable import write_bytes
 
@@ -93,7 +92,7 @@ def train_tokenizer(
     import sentencepiece
 
     if data.units == "byte" and not symbols:
-        write_bytes(path, utf8.FILE)
+        write_bytes(path, FILE)
         return
     chosen = {**_SYMBOLS, "vocab_size": symbols} if symbols else _learnt(data)
     model = io.BytesIO()
@@ -149,7 +148,7 @@ class Tokenizer:
     """A trained model. Pieces are ids in [0, vocab_size); `encode` adds neither BOS nor EOS."""
 
     def __init__(self, model: bytes) -> None:
-        self._model: Any = utf8.Utf8() if model == utf8.FILE else _learnt_model(model)
+        self._model: Any = Utf8() if model == FILE else _learnt_model(model)
         self.sha256 = hashlib.sha256(model).hexdigest()
 
     @classmethod
@@ -176,7 +175,7 @@ class Tokenizer:
     @property
     def is_bytes(self) -> bool:
         """Whether the pieces are bytes, and text may hold bytes that are no UTF-8."""
-        return isinstance(self._model, utf8.Utf8)
+        return isinstance(self._model, Utf8)
 
     @property
     def vocabulary(self) -> list[str]:
@@ -199,3 +198,53 @@ def _learnt_model(model: bytes) -> Any:
     processor = sentencepiece.SentencePieceProcessor()
     processor.LoadFromSerializedProto(model)
     return processor
+
+
+# --- Bytes of UTF-8 as pieces: nothing is learnt, and any text comes back. Imports neither torch nor sentencepiece
+# Four special symbols, then the 256 bytes: byte b is piece 4 + b. SentencePiece's fall-back to bytes would not do: it
+# writes a space as "▁", which is three bytes.
+
+
+FIRST_BYTE = 4  # PAD, BOS, EOS, UNK (tokenizer.py)
+SIZE = FIRST_BYTE + 256
+UNKNOWN = " ⁇ ".encode()  # as SentencePiece shows UNK
+FILE = b"transformer-ablations tokenizer: bytes of UTF-8, 4 + b\n"  # stands where a learnt model would
+
+
+class Utf8:
+    """What `Tokenizer` calls of a SentencePieceProcessor, by its names."""
+
+    def GetPieceSize(self) -> int:  # noqa: N802 - SentencePiece's name
+        return SIZE
+
+    def Encode(self, text: str | Sequence[str], num_threads: int = 1) -> list[int] | list[list[int]]:  # noqa: N802
+        """Pieces of a text, or of each of several.
+
+        U+DC80 to U+DCFF are bytes that were no UTF-8 (PEP 383); other lone surrogates, no characters, become "?".
+        """
+        return _encoded(text) if isinstance(text, str) else [_encoded(each) for each in text]
+
+    def Decode(self, pieces: Sequence[int]) -> str:  # noqa: N802
+        """The text; bytes that are no UTF-8 become U+FFFD, one for each broken character."""
+        unknown = FIRST_BYTE - 1
+        parts = (bytes((p - FIRST_BYTE,)) if p >= FIRST_BYTE else UNKNOWN if p == unknown else b"" for p in pieces)
+        return b"".join(parts).decode("utf-8", "replace")
+
+    def IdToPiece(self, piece: int) -> str:  # noqa: N802
+        """A printable character of ASCII as it is, "▁" for a space, <0xC3> for other bytes."""
+        if piece < FIRST_BYTE:
+            return ("<pad>", "<s>", "</s>", "<unk>")[piece]
+        byte = piece - FIRST_BYTE
+        return "▁" if byte == ord(" ") else chr(byte) if ord(" ") < byte < 0x7F else f"<0x{byte:02X}>"
+
+
+def _encoded(text: str) -> list[int]:
+    return [FIRST_BYTE + byte for byte in to_bytes(text)]
+
+
+def to_bytes(text: str) -> bytes:
+    """The bytes of a text that was decoded with "surrogateescape"."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace")

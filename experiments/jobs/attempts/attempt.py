@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.errors import UserError
-from experiments.events.event_log import EventWriter, Tail
-from experiments.jobs.attempts.progress import AttemptProgress
+from experiments.events.event_log import ENDS, EventWriter, Tail
 from experiments.jobs.devices.slots import Slot
 from experiments.jobs.engines.base import Engine, Handle, Launch, child_environment
 from experiments.jobs.queue.job import Claimed, Job
@@ -19,6 +18,93 @@ from experiments.records import TRAINING
 from experiments.store.layout import LOG, Store
 from experiments.store.results import TrainingResult
 from experiments.store.spec import FILE, AttemptSpec, EvaluationRequest
+
+# --- The progress of one attempt, collected from its events
+
+
+@dataclass
+class AttemptProgress:
+    """Filled from events (experiments/events/lines.py), oldest first."""
+
+    step: int | None = None
+    first_step: int | None = None
+    saved_step: int = 0  # step of the last checkpoint
+    parts: int = 0  # trainings and evaluations completed
+    doing: str = "starting"
+    metrics: dict[str, float] = field(default_factory=dict)  # the newest value of each, as the trainer names them
+    pinned: dict[str, Any] = field(default_factory=dict)
+    failure: Mapping[str, Any] | None = None
+    preempted: bool = False
+    started: bool = False
+    said_end: bool = False
+    first_t: float | None = None  # time of the first and the last event
+    last_t: float | None = None
+    first_point: tuple[int, float] | None = None  # step and time of the first and of the last "metrics"
+    last_point: tuple[int, float] | None = None
+
+    @property
+    def lasted_s(self) -> float:
+        """Seconds from the first event to the last."""
+        return self.last_t - self.first_t if self.first_t is not None and self.last_t is not None else 0.0
+
+    def speed(self, cost: float, total: int | None) -> float | None:
+        """Predicted cost completed per second of training; None while unknown. `cost`: of all `total` steps."""
+        if not (cost and total and self.first_point and self.last_point):
+            return None
+        steps, seconds = (late - early for late, early in zip(self.last_point, self.first_point, strict=True))
+        return cost * steps / total / seconds if seconds > 0 else None
+
+    def left_s(self, total: int | None) -> float | None:
+        """Predicted seconds of training left; None while unknown. `total`: steps of the training."""
+        if self.doing != "training" or total is None or self.first_point is None or self.last_point is None:
+            return None
+        steps, seconds = (late - early for late, early in zip(self.last_point, self.first_point, strict=True))
+        return seconds / steps * max(0, total - self.last_point[0]) if steps > 0 else None
+
+    def take(self, event: Mapping[str, Any]) -> None:
+        """Take one event into account."""
+        kind, step = event["kind"], event.get("step")
+        self.said_end = self.said_end or kind in ENDS
+        if kind == "ended":  # the coordinator's own
+            return
+        self.last_t = event["t"]
+        self.first_t = self.last_t if self.first_t is None else self.first_t
+        if step is not None and kind in ("resumed", "branched", "metrics", "checkpoint", "trained", "preempted"):
+            self.step = step
+            self.first_step = step if self.first_step is None else self.first_step
+        self.started = self.started or kind == "started"
+        if kind in ("started", "resumed", "branched", "metrics", "checkpoint"):
+            self.doing = "starting" if kind == "started" else "training"
+        if kind == "metrics":
+            self.metrics |= event.get("metrics", {})
+            self.last_point = (event["step"], event["t"])
+            self.first_point = self.first_point or self.last_point
+        if kind == "checkpoint":
+            self.saved_step = max(self.saved_step, event["step"])
+        elif kind in ("trained", "evaluated"):
+            self.parts += 1
+            self.doing = "evaluating"
+        elif kind == "progress":
+            self.doing = _progress(event)
+        elif kind == "pinned":
+            self.pinned |= {k: v for k, v in event.items() if k not in ("t", "kind", "format")}
+        elif kind == "failed":
+            self.failure = event
+        elif kind == "preempted":
+            self.preempted = True
+
+
+def _progress(event: Mapping[str, Any]) -> str:
+    what, done, total = event["what"], event.get("done", 0), event.get("total")
+    return f"{what} {_count(done)}/{_count(total)}" if total else str(what)
+
+
+def _count(number: Any) -> str:
+    return f"{number:.0f}" if float(number).is_integer() else f"{number:.3g}"
+
+
+# ---
+
 
 TAIL_LINES, TAIL_BYTES = 15, 1 << 16
 

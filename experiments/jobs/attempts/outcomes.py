@@ -9,9 +9,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from experiments.jobs.attempts.progress import AttemptProgress
-from experiments.jobs.queue.job import Claimed, Ending
-from experiments.jobs.queue.states import Outcome, State
+from experiments.jobs.attempts.attempt import AttemptProgress
+from experiments.jobs.queue.job import Claimed, Ending, Outcome, State
 from experiments.records import TRAINING, ChildExit, FailureClass
 
 MAX_STALLS = 3

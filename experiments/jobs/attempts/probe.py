@@ -6,9 +6,9 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from experiments.errors import UserError
@@ -18,13 +18,15 @@ from experiments.jobs.devices.slots import Slot
 from experiments.jobs.engines.base import CHILD, Engine, Launch, child_environment
 from experiments.jobs.engines.local import LocalEngine
 from experiments.processes.identity import identify
+from experiments.store.checksummed import read_json, write_json
 from experiments.store.durable import folder_beside
 from experiments.store.layout import Store
-from experiments.store.results import FILE, TrainingResult
+from experiments.store.results import RESULT_FILE, EvaluationResult, TrainingResult
+from experiments.store.results import RESULT_FILE as RESULT
 from experiments.store.spec import AttemptSpec
 
 PROBING = (sys.executable, "-P", "-m", "experiments.child.probing")  # a child that also measures its device
-STEPS = 20  # the curve has points at 10 and 20; the first ten steps are warm-up
+PROBE_STEPS = 20  # the curve has points at 10 and 20; the first ten steps are warm-up
 LONG_S = 120.0  # time limit: slow rows are measured on the steps made by then
 TOGETHER_S = 10.0  # training time of runs side by side, as they start some seconds apart
 
@@ -65,7 +67,7 @@ def probe(
 
 def steps_together(seconds_per_step: float) -> int:
     """Steps for `probe_together`, for a run with steps of this length."""
-    return max(2 * STEPS, math.ceil(TOGETHER_S / seconds_per_step))
+    return max(2 * PROBE_STEPS, math.ceil(TOGETHER_S / seconds_per_step))
 
 
 def probe_together(store: Store, spec: Mapping[str, Any], slots: Sequence[Slot]) -> list[Measured]:
@@ -108,7 +110,7 @@ def _trained(
             engine.kill(handle)
             while engine.poll(handle) is None:
                 engine.wait(0.05)
-        return read_events(folder), TrainingResult.load(folder / FILE) or TrainingResult()
+        return read_events(folder), TrainingResult.load(folder / RESULT_FILE) or TrainingResult()
 
 
 def _measured(events: Sequence[Mapping[str, Any]], result: TrainingResult) -> Measured:
@@ -141,3 +143,110 @@ def _is_point(event: Mapping[str, Any]) -> bool:
 def _mean(metrics: Sequence[Mapping[str, float]], name: str) -> float | None:
     values = [one[name] for one in metrics if name in one]
     return statistics.fmean(values) if values else None
+
+
+# --- Predict the time of runs from results and short probes in this store
+# Two numbers describe a device: the fixed time of a step, and the time of a floating-point operation. Both are fitted
+# to measurements on the same kind of device, with the same number of threads and in the same precision: without
+# instructions for bf16, a processor takes many times as long for it as for fp32.
+
+
+CALIBRATION_FILE = "measured.json"
+SAME = 1e-3  # costs within this relative difference belong to the same model
+
+
+@dataclass(frozen=True)
+class Point:
+    """A measurement: the steps of a training, or one evaluation (counted as one step)."""
+
+    kind: str
+    threads: int
+    cost: float  # predicted operations of a training step of that model
+    seconds: float  # of a step, or of the evaluation
+    precision: str = ""  # as it was computed; "" of a task without, and of probes of older versions
+
+
+def of_results(store: Store, cost_of: Mapping[str, float]) -> tuple[list[Point], list[Point]]:
+    """(steps, evaluations) measured by the runs in `cost_of` (run_id → cost of a step)."""
+    steps, evaluations = [], []
+    for run_id, cost in cost_of.items():
+        result = store.result(run_id)
+        if result is None or result.device_kind is None or result.threads is None or not cost:
+            continue
+        where = (result.device_kind, result.threads)
+        trained = (result.step or 0) - (result.resumed_from or 0)
+        if trained > 0 and result.seconds:
+            steps.append(Point(*where, cost, result.seconds / trained, result.precision or ""))
+        home = store.run_folder(run_id) / "evaluations"
+        for path in home.glob(f"*/{RESULT}"):
+            made = EvaluationResult.load(path)
+            if made and made.wall_s:
+                evaluations.append(Point(*where, cost, made.wall_s, made.precision or ""))
+    return steps, evaluations
+
+
+def kept(store: Store) -> list[Point]:
+    """Measurements of probes in this store."""
+    return [Point(**point) for point in _kept(store).get("steps", [])]
+
+
+def keep(store: Store, points: Iterable[Point]) -> None:
+    """Add a probe's measurements, replacing those of the same model and device."""
+    new = {(p.kind, p.threads, p.precision, p.cost): p for p in [*kept(store), *points]}
+    write_json(store.root / CALIBRATION_FILE, {**_kept(store), "steps": [asdict(point) for point in new.values()]})
+
+
+def kept_share(store: Store, key: str) -> int | None:
+    """Best number of runs per device for `key`, as measured in this store; None if not measured."""
+    count: int | None = _kept(store).get("shares", {}).get(key)
+    return count
+
+
+def keep_share(store: Store, key: str, count: int) -> None:
+    """Record the best number of runs per device for `key`."""
+    kept = _kept(store)
+    write_json(store.root / CALIBRATION_FILE, {**kept, "shares": {**kept.get("shares", {}), key: count}})
+
+
+def _kept(store: Store) -> dict[str, Any]:
+    return read_json(store.root / CALIBRATION_FILE) or {}
+
+
+class Speed:
+    """Seconds per step on one kind of device in one precision, as a function of the step's cost. False: unknown.
+
+    precision "auto", of a device that was not asked: bf16 if it was measured, else fp32.
+    """
+
+    def __init__(self, points: Iterable[Point], kind: str, threads: int, precision: str = "") -> None:
+        here = [p for p in points if (p.kind, p.threads) == (kind, threads)]
+        if precision == "auto":
+            precision = "bf16" if any(p.precision == "bf16" for p in here) else "fp32"
+        self._points = [(p.cost, p.seconds) for p in here if p.precision == precision]
+        self._fixed, self._per_operation = _fit(self._points) if self._points else (0.0, 0.0)
+
+    def __bool__(self) -> bool:
+        return bool(self._points)
+
+    def seconds(self, cost: float) -> float:
+        """Seconds of one step: measured for a model of that cost, otherwise from the fit."""
+        same = [seconds for known, seconds in self._points if abs(known - cost) <= SAME * cost]
+        return statistics.median(same) if same else self._fixed + self._per_operation * cost
+
+
+def _fit(points: list[tuple[float, float]]) -> tuple[float, float]:
+    """(a, b) of seconds = a + b·cost, neither negative, by least squares of relative errors."""
+    rows = [(1 / seconds, cost / seconds) for cost, seconds in points]  # a·u + b·v = 1
+    uu, uv, vv, u, v = (sum(values) for values in zip(*_products(rows), strict=True))
+    determinant = uu * vv - uv * uv
+    if determinant > 1e-9 * uu * vv:
+        a, b = (u * vv - v * uv) / determinant, (v * uu - u * uv) / determinant
+        if a >= 0 and b >= 0:
+            return a, b
+        if b < 0:
+            return u / uu, 0.0
+    return 0.0, v / vv
+
+
+def _products(rows: Iterable[tuple[float, float]]) -> Iterator[tuple[float, float, float, float, float]]:
+    return ((u * u, u * v, v * v, u, v) for u, v in rows)

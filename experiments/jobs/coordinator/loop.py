@@ -1,31 +1,109 @@
 """The coordinator's loop: take requests (also to preempt), place jobs, watch attempts, decide about ended ones."""
 
 import logging
+import re
 import signal
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
+from types import FrameType, TracebackType
+from typing import Any, Literal, Self
 
 from experiments.errors import Damaged, DiskFull, UserError
-from experiments.events import clock
-from experiments.events.damage import content_of
+from experiments.events.event_log import content_of, record_time
 from experiments.jobs.attempts import attempt as attempts
 from experiments.jobs.attempts import outcomes
 from experiments.jobs.attempts.attempt import RunningAttempt
-from experiments.jobs.attempts.promote import missing, promote
-from experiments.jobs.coordinator import folder_errors
-from experiments.jobs.coordinator.alike import FailedAlike
-from experiments.jobs.coordinator.interrupts import Interrupts
+from experiments.jobs.attempts.publish import missing, promote
 from experiments.jobs.coordinator.placement import Placement
 from experiments.jobs.coordinator.reporter import Reporter
-from experiments.jobs.coordinator.watch import Watch
+from experiments.jobs.coordinator.watch import Watch, ending_of_error
 from experiments.jobs.devices.slots import Slot
 from experiments.jobs.engines.base import Engine, Exit
-from experiments.jobs.queue.job import Claimed, Ending
+from experiments.jobs.queue.job import Claimed, Ending, Job, Outcome, State
 from experiments.jobs.queue.ledger import Ledger
 from experiments.jobs.queue.shares import load_shares
-from experiments.jobs.queue.states import Outcome, State
 from experiments.store.layout import Store
+
+# --- When different rows of a table fail alike, the rest of the table waits with the reason: it would fail one by one
+
+
+# What a row's own settings bring about, such as divergence, does not concern the other rows.
+CONCERNS_ALL = (Outcome.BUG, Outcome.USER_ERROR)
+_FRAME = re.compile(r'^ *File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
+Table = tuple[str, str, str]  # study, profile, corpus
+
+
+class FailedAlike:
+    """The failures that this coordinator has seen, by table and traceback."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._rows: dict[tuple[Table, str], set[str]] = {}
+
+    def add(self, job: Job, failure: Mapping[str, Any] | None) -> None:
+        """Take note of a failed job; hold the waiting jobs of its tables if another row has failed alike.
+
+        failure: the event of the attempt, with `cls`, `message` and `traceback`.
+        """
+        place = traceback_in_short(failure or {})
+        if not place or (failure or {}).get("cls") not in CONCERNS_ALL:
+            return
+        for member in job.members:
+            rows = self._rows.setdefault((member[:3], place), set())
+            rows.add(member.row)
+            if len(rows) > 1:
+                self._ledger.hold_table(member, _why(sorted(rows), member.study, place))
+
+
+def traceback_in_short(failure: Mapping[str, Any]) -> str:
+    """The exception of a traceback and the frames that lead to it, without its message; "" if it has none.
+
+    Two tracebacks are alike where these are equal: a message may name a size or a file of the row.
+    """
+    text = str(failure.get("traceback") or "")
+    frames = [f"{file}:{line} ({name})" for file, line, name in _FRAME.findall(text)]
+    last = [line for line in text.splitlines() if line and not line.startswith(" ")]
+    return f"{last[-1].partition(':')[0]} at {' > '.join(reversed(frames))}" if frames and last else ""
+
+
+def _why(rows: list[str], study: str, place: str) -> str:
+    named = ", ".join(rows[:3]) + (f" and {len(rows) - 3} more" if len(rows) > 3 else "")
+    innermost = place.partition(" > ")[0]
+    return (
+        f"held: rows of {study} failed with the same traceback ({named}: {innermost}). "
+        "Once the cause is mended, the same command or `ablations retry` goes on"
+    )
+
+
+# --- SIGINT and SIGTERM: the first lets children save a checkpoint; the second ends at once
+
+
+class Interrupts:
+    """While active, `number` is the first signal received (0: none); the second raises KeyboardInterrupt."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():  # Python handles signals in the main thread only
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        if self.number:
+            raise KeyboardInterrupt
+        self.number = number
+
+
+# ---
+
 
 POLL_S, IDLE_S = 0.05, 0.2  # longest wait of a round: for a child's end; without children, for requests
 log = logging.getLogger(__name__)
@@ -142,7 +220,7 @@ class Coordinator:
         try:
             ending = self._ending(live, ended)
         except Exception as error:
-            ending = folder_errors.ending(error, live.run_id)
+            ending = ending_of_error(error, live.run_id)
         steps = live.progress.first_step, live.progress.step
         self._ledger.end(live.run_id, live.number, ending, steps, self._span(live))
         self._ledger.events_read(live.run_id, live.number, content, live.tail.damaged)
@@ -162,7 +240,7 @@ class Coordinator:
         if begin is None or last is None:
             return None
         watched = live.handle is not None and not self._engine.outlives
-        return begin, clock.now() if watched else last
+        return begin, record_time() if watched else last
 
     def _now(self, live: RunningAttempt) -> Claimed:
         """The job in its present form: more may have been requested since it was claimed."""

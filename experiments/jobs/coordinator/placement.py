@@ -5,28 +5,25 @@ import time
 from collections.abc import Collection, Sequence
 
 from experiments.errors import Damaged, UserError
-from experiments.identity import Trunk, members_in
+from experiments.identity import Trunk, members_in, trunk_in
 from experiments.jobs.attempts import attempt as attempts
 from experiments.jobs.attempts.attempt import PreparedAttempt, RunningAttempt
-from experiments.jobs.attempts.promote import leftover, missing
-from experiments.jobs.coordinator import folder_errors
-from experiments.jobs.coordinator.admission import Admission
+from experiments.jobs.attempts.publish import leftover, missing
 from experiments.jobs.coordinator.preparation import LoadTask, Preparation, serves, task_of
 from experiments.jobs.coordinator.reporter import Reporter
-from experiments.jobs.coordinator.scheduler import place
-from experiments.jobs.coordinator.trunks import no_trunk
-from experiments.jobs.devices.devices_per_run import devices_per_run
-from experiments.jobs.devices.neighbours import Neighbours
-from experiments.jobs.devices.slots import Slot, join, most_together
+from experiments.jobs.coordinator.scheduler import Admission, place
+from experiments.jobs.coordinator.watch import ending_of_error
+from experiments.jobs.devices.sharing import devices_per_run
+from experiments.jobs.devices.slots import Neighbours, Slot, join, most_together
 from experiments.jobs.engines.base import Engine
 from experiments.jobs.queue import trust
-from experiments.jobs.queue.job import Claimed, Job, Waiting
+from experiments.jobs.queue.job import Claimed, Job, Outcome, State, Waiting
 from experiments.jobs.queue.ledger import Ledger
-from experiments.jobs.queue.states import Outcome, State
 from experiments.records import TRAINING
 from experiments.store.code import code_digest
 from experiments.store.layout import Store
-from experiments.training.checkpoints.trunk import checkpoint_of
+from experiments.training import retention
+from experiments.training.warm_start import checkpoint_of
 
 LOOKAHEAD = 64  # jobs of each user examined in one placement beyond the number of free slots
 
@@ -156,7 +153,7 @@ class Placement:
                 return None
             attempt = self._store.new_attempt(run_id) if parts else None
         except Exception as error:
-            ending = folder_errors.ending(error, run_id)
+            ending = ending_of_error(error, run_id)
             self._end_waiting(run_id, State.FAILED, ending.error, ending.outcome)
             return None
         if attempt is None:
@@ -168,7 +165,7 @@ class Placement:
         try:
             return attempts.prepare_attempt(self._store, self._engine, self._child, claimed, attempt, slot, parts, code)
         except Exception as error:
-            ending = folder_errors.ending(error, run_id)
+            ending = ending_of_error(error, run_id)
             self._ledger.end(run_id, attempt[0], ending)
             self._reporter.ended(claimed, ending.state, ending.error)
             return None
@@ -216,3 +213,31 @@ class Placement:
             self._reporter.summary.failed += 1
             self.look = True
             return None
+
+
+# --- Whether a branch can start: its trunk must have left the checkpoint with which it begins
+
+
+def no_trunk(store: Store, ledger: Ledger, job: Job, code: str) -> str:
+    """Why a branch waits although its trunk has ended; "" for one that can begin or go on, and for other runs.
+
+    A trunk that failed after that step is no reason: its checkpoint is what an undisturbed one would have left.
+    """
+    trunk = trunk_in(job.inputs)
+    if trunk is None or checkpoint_of(store, trunk, code) is not None or _begun(store, job.run_id):
+        return ""
+    name, state = trunk.run_id, "is not queued"
+    for found in ledger.status():
+        if found.run_id == trunk.run_id:
+            rows = ", ".join(dict.fromkeys(member.row for member in found.members))
+            name = f"{rows} (seed {found.seed}, run {trunk.run_id})" if rows else name
+            state = {State.FAILED: "has failed", State.CANCELLED: "was cancelled"}.get(found.state, "has ended")
+    return (
+        f"held: it begins with {name} after step {trunk.step:,}, which {state} without a checkpoint of that step by "
+        "the present code. `ablations run` trains that run again, and then this one"
+    )
+
+
+def _begun(store: Store, run_id: str) -> bool:
+    """Whether an attempt of the branch has left a checkpoint of its own."""
+    return any(retention.all_of(store.attempt_folder(run_id, number)) for number in store.attempts(run_id))

@@ -9,8 +9,7 @@ from typing import Any
 
 from experiments.config import TaskConfig
 from experiments.errors import UserError
-from experiments.jobs.queue.job import Job
-from experiments.jobs.queue.states import Outcome
+from experiments.jobs.queue.job import Job, Outcome
 from experiments.tasks.base import EvaluationSpec, Task
 
 LoadTask = Callable[..., Task]  # arguments: the task's name and, if any, the study's folder and interpreter

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import logging
 import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from experiments.errors import DiskFull, UserError
 from experiments.jobs.engines.base import Engine, Exit
+from experiments.jobs.queue.job import Ending, Outcome, State
 
 if TYPE_CHECKING:
     from experiments.jobs.attempts.attempt import RunningAttempt
+
 
 READ_S = 0.2  # interval of reading a child's events
 GRACE_S = 600.0  # time between the request to stop and the kill
@@ -55,3 +60,25 @@ class Watch:
             self.ask([live], "hung")
         elif live.asked and now - live.asked_at > (HUNG_GRACE_S if live.asked == "hung" else GRACE_S):
             self._engine.kill(live.handle)
+
+
+# --- Confine errors in one run's folder to that run
+
+
+WHOLE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+log = logging.getLogger(__name__)
+
+
+def ending_of_error(error: Exception, run_id: str) -> Ending:
+    """The ending of a run with unusable files. Raises the error again if it concerns the whole disk."""
+    if isinstance(error, DiskFull) or (isinstance(error, OSError) and error.errno in WHOLE_DISK):
+        raise error
+    if isinstance(error, UserError):
+        return Ending(State.FAILED, Outcome.USER_ERROR, error=str(error))
+    log.info("the files of %s", run_id, exc_info=error)
+    return Ending(
+        State.FAILED,
+        Outcome.BUG,
+        error=f"The files in runs/{run_id} of the store cannot be used ({type(error).__name__}: {error}). Restore the "
+        "folder from a backup or move it away, then `ablations retry`.",
+    )

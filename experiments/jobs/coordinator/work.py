@@ -6,24 +6,27 @@ parts into place, and decides about the rest. It may die at any moment: the next
 """
 
 import contextlib
-from collections.abc import Callable, Sequence
+import fcntl
+import os
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
 
 from experiments.errors import explain_os_errors
-from experiments.jobs.coordinator import leftovers
 from experiments.jobs.coordinator.background import Background
-from experiments.jobs.coordinator.interrupts import Interrupts
-from experiments.jobs.coordinator.loop import Coordinator, Until
-from experiments.jobs.coordinator.notify import Notifier
+from experiments.jobs.coordinator.loop import Coordinator, Interrupts, Until
 from experiments.jobs.coordinator.placement import Placement
 from experiments.jobs.coordinator.preparation import LoadTask
-from experiments.jobs.coordinator.reporter import Reporter, Summary, View
+from experiments.jobs.coordinator.reporter import Notifier, Reporter, Summary, View
 from experiments.jobs.coordinator.watch import HANG_S
 from experiments.jobs.devices.slots import Slot
 from experiments.jobs.engines.base import CHILD, Engine
 from experiments.jobs.engines.local import LocalEngine
+from experiments.jobs.queue.job import State
 from experiments.jobs.queue.ledger import Ledger
 from experiments.jobs.queue.shares import load_shares
-from experiments.jobs.queue.states import State
+from experiments.store import locks
+from experiments.store.durable import remove_folder
 from experiments.store.layout import Store
 
 SINKS_S = 60.0
@@ -58,7 +61,7 @@ def work(
         ledger = stack.enter_context(Ledger(store.queue_db))
         ledger.check()
         ledger.shares = load_shares(store)
-        leftovers.sweep(store, running=ledger.in_state(State.RUNNING))
+        sweep(store, running=ledger.in_state(State.RUNNING))
         interrupts = stack.enter_context(Interrupts())
         reporter = Reporter(ledger, tracker, on_progress, notifier, sinks)
         placement = Placement(store, ledger, slots, engine, child, load_task, reporter)
@@ -79,3 +82,66 @@ def work(
         reporter.summary.interrupted = interrupts.number
         reporter.summary.left = len(ledger.waiting(-1)) if until == "empty" else 0
         return reporter.summary
+
+
+# --- Temporary files and folders that killed processes left behind; the next coordinator removes them
+# A process that creates one holds a lock on it (experiments/store/durable.py). Those created after the coordinator's
+# start are left alone: their process may not have locked them yet.
+
+
+_RANDOM = "[0-9a-f]{16}"
+_NAME = re.compile(
+    rf"\.?(?:mlflow|taking|probe|smoke)-{_RANDOM}|\..+\.{_RANDOM}\.partial|\.step-[0-9]+\.partial"
+    rf"|\..+\.(?:json|jsonl|toml|db|npy|txt|diff)\.{_RANDOM}"
+)
+_INSIDE = (
+    *("", "evaluations", "evaluations/*", "attempts", "attempts/*", "attempts/*/evaluations/*"),
+    *("attempts/*/checkpoints", "attempts/*/final"),  # of trainers; the names are not ones that they choose
+)
+
+
+def sweep(store: Store, running: Collection[str]) -> int:
+    """Remove leftovers and return their number; skips `running` runs, whose children may be on another machine.
+
+    The caller holds the coordinator's lock.
+    """
+    count = 0
+    for folder in _places(store, running):
+        began = _began(store, folder)
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                if _NAME.fullmatch(entry.name) and not entry.is_symlink():
+                    count += _remove(Path(entry.path), began)
+    return count
+
+
+def _places(store: Store, running: Collection[str]) -> Iterator[Path]:
+    yield from dict.fromkeys((store.root, store.state_dir, store.runs, store.corpora, store.root / "tuning"))
+    for run in store.runs.glob("[0-9a-f]*"):
+        if run.name not in running:
+            for inside in _INSIDE:
+                yield from run.glob(inside) if inside else (run,)
+
+
+def _began(store: Store, folder: Path) -> float:
+    """Start time of this coordinator, by the clock of the folder's disk."""
+    home = store.root if folder.is_relative_to(store.root) else store.state_dir
+    return (home / locks.FILE).stat().st_mtime
+
+
+def _remove(path: Path, before: float) -> bool:
+    """Remove a leftover; False if it is new, or locked by a living process."""
+    with contextlib.suppress(OSError):
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            if os.fstat(handle).st_mtime >= before:
+                return False
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if path.is_dir():
+                remove_folder(path)
+            else:
+                path.unlink()
+            return True
+        finally:
+            os.close(handle)
+    return False

@@ -10,15 +10,17 @@ Several are joined by "+": `cuda:*+cpu:2`. GPU numbers count the visible ones, a
 CUDA_VISIBLE_DEVICES is a limit. Imports no torch; nvidia-smi lists the GPUs.
 """
 
+import itertools
 import os
 import re
+import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Self
 
 from experiments.errors import UserError
-from experiments.jobs.devices.hardware import Gpu, available_cores, memory_gb, visible_gpus
+from experiments.jobs.devices.hardware import Gpu, available_cores, gpus_in_use, memory_gb, visible_gpus
 
 GRAMMAR = (
     'Write cpu:N, cpu:NxT (N slots of T threads), cuda:0,2, cuda:*, cuda:*x3 (three per GPU) or auto; join with "+"; '
@@ -207,3 +209,106 @@ def _cuda(chosen: Sequence[tuple[int, Gpu]], share: int, *, named: bool) -> list
             cap = room if share > 1 else None
             slots.append(Slot(name, "cuda", threads, gpu.device, cap, room, named, share=1 / share))
     return slots
+
+
+# --- The slots of one node worker: a node of a cluster whose devices several runs share for some time
+
+
+NODE_GRAMMAR = (
+    "With --workers, name the slots of one node: cpu:N or cpu:NxT (N runs at once, of T threads each), cuda:N (N GPUs "
+    "with a run each), cuda:NxK (K runs share each GPU) or cuda:NxKxT (of T threads each)."
+)
+
+
+@dataclass(frozen=True)
+class Node:
+    """`devices` of a kind, GPUs or CPU slots; `shares` runs at a time on each, of `threads` threads."""
+
+    kind: str
+    devices: int
+    shares: int
+    threads: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read --devices as the slots of one node. Raises UserError."""
+        match = re.fullmatch(r"cpu:(\d+)(?:x(\d+))?|cuda:(\d+)(?:x(\d+))?(?:x(\d+))?", text.strip())
+        if not match or "0" in match.groups():
+            raise UserError(f"--devices {text}: {NODE_GRAMMAR}")
+        if match[1]:
+            return cls("cpu", int(match[1]), 1, int(match[2] or CLUSTER_THREADS["cpu"]))
+        shares = int(match[4] or 1)
+        return cls("cuda", int(match[3]), shares, int(match[5] or max(1, CLUSTER_THREADS["cuda"] // shares)))
+
+    @property
+    def at_once(self) -> int:
+        """Number of runs at a time."""
+        return self.devices * self.shares
+
+    def slots(self, nodes: int) -> list[Slot]:
+        """The slots of that many nodes; which node a run gets is decided when one has a free slot."""
+        device = None if self.kind == "cuda" else ""
+        places = itertools.product(range(nodes), range(self.devices), range(self.shares))
+        return [
+            Slot(
+                f"{self.kind}.{node * self.devices + i}" + (f"/{share}" if self.shares > 1 else ""),
+                self.kind,
+                self.threads,
+                device,
+                share=1 / self.shares,
+                node=str(node),
+            )
+            for node, i, share in places
+        ]
+
+    @property
+    def whole(self) -> Slot:
+        """The resources of a node, as a worker requests them from the cluster."""
+        device = None if self.kind == "cuda" else ""
+        return Slot(self.kind, self.kind, self.threads * self.shares, device, count=self.devices)
+
+    def needs(self, slot: Slot) -> tuple[int, int]:
+        """Devices that a run on `slot` takes, and shares of each."""
+        if self.kind == "cpu":
+            return len(slot.parts), 1
+        return (slot.count, self.shares) if slot.count > 1 else (1, min(len(slot.parts), self.shares))
+
+    def to_json(self) -> Mapping[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        if self.kind == "cpu":
+            return f"{self.devices} × {self.threads} processor cores"
+        return f"{self.devices} GPU{'s' * (self.devices > 1)} with {self.shares} runs at a time on each"
+
+
+# --- Leave GPUs alone while other users compute on them
+# nvidia-smi is consulted only for GPUs without a run of ours: in a container its process ids differ from those visible
+# here, so our own processes could not be distinguished from others.
+
+
+ASK_EVERY_S = 10.0
+
+
+class Neighbours:
+    """`left_alone` gives the slots that must not be used now, with reasons. GPUs named by the user are always used."""
+
+    def __init__(self, ask: Callable[[], Mapping[str, str]] = gpus_in_use) -> None:
+        self._ask = ask
+        self._asked_at: float | None = None
+        self._in_use: Mapping[str, str] = {}
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time to consult nvidia-smi again."""
+        return self._asked_at is None or time.monotonic() - self._asked_at >= ASK_EVERY_S
+
+    def left_alone(self, slots: Sequence[Slot], leased: Collection[str]) -> dict[str, str]:
+        """Names of free slots whose GPU others use → description of their processes."""
+        ours = {slot.unit for slot in slots if slot.name in leased}
+        free = [slot for slot in slots if slot.kind == "cuda" and not slot.named and slot.unit not in ours]
+        if not free:
+            return {}
+        if self.due:
+            self._in_use, self._asked_at = self._ask(), time.monotonic()
+        return {slot.name: self._in_use[slot.device] for slot in free if slot.device and slot.device in self._in_use}

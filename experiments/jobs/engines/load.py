@@ -1,14 +1,13 @@
 """Engines by name."""
 
-import importlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
+from experiments.extensions import added, load
 from experiments.jobs.engines.base import Engine
 from experiments.jobs.engines.cluster import ClusterEngine
-from experiments.jobs.engines.crew import Crew
-from experiments.jobs.engines.workers import NodeWorkers
+from experiments.jobs.engines.workers import Crew, NodeWorkers
 
 ENGINES = {
     "local": "experiments.jobs.engines.local:LocalEngine",
@@ -17,10 +16,14 @@ ENGINES = {
 }
 
 
+def engines() -> dict[str, str]:
+    """Name → module:CLASS of this program's engines and of those that installed packages add."""
+    return {**added("engines"), **ENGINES}
+
+
 def engine_class(name: str) -> type[Engine]:
-    """The class of an engine in ENGINES; its module is imported only now."""
-    module, _, attribute = ENGINES[name].partition(":")
-    return cast("type[Engine]", getattr(importlib.import_module(module), attribute))
+    """The class of an engine; its module is imported only now."""
+    return cast("type[Engine]", load(engines()[name]))
 
 
 def load_engine(
@@ -31,7 +34,7 @@ def load_engine(
     crew: Crew | None = None,
     setup: Sequence[str] = (),
 ) -> Engine:
-    """An engine of ENGINES, ready to start children. Raises UserError (see `Engine.configured`).
+    """An engine by name, ready to start children. Raises UserError (see `Engine.configured`).
 
     On a cluster, `crew` are node workers that take the runs; `setup`: shell lines before each run, without them.
     """

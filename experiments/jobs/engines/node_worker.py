@@ -15,11 +15,10 @@ from pathlib import Path
 from types import FrameType
 
 from experiments.errors import UserError
-from experiments.jobs.devices.node import Node
-from experiments.jobs.engines.remote import Keeper
-from experiments.jobs.engines.setup_lines import Changes, SetupError, node_name, setup_changes
-from experiments.jobs.engines.tickets import BEGAN, FAILED, JOB, KILL, WORKER, Ticket, Tickets
-from experiments.store.sealed import read_json, write_json
+from experiments.jobs.devices.slots import Node
+from experiments.jobs.engines.cluster import Changes, Keeper, SetupError, node_name, setup_changes
+from experiments.jobs.engines.workers import BEGAN, FAILED, JOB, KILL, WORKER, Ticket, Tickets
+from experiments.store.checksummed import read_json, write_json
 
 LOOK_S = 0.5
 IDLE_S = 60.0  # without a run for so long, the worker ends, so that the node is free for others

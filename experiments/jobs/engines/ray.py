@@ -15,8 +15,7 @@ from typing import Any, Self
 
 from experiments.errors import UserError
 from experiments.jobs.engines.base import Handle, Launch, import_path
-from experiments.jobs.engines.cluster import ClusterEngine
-from experiments.jobs.engines.remote import Keeper
+from experiments.jobs.engines.cluster import ClusterEngine, Keeper
 
 NAMESPACE = "ablations"
 ANSWER_S = 5.0

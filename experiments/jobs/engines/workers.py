@@ -6,18 +6,274 @@ them through another engine, as whose children they start, get their signals and
 their time limit or with their node, their attempts end as those of any engine do, and the coordinator starts new ones.
 """
 
+import contextlib
 import logging
+import math
+import os
+import sys
 import time
-from collections.abc import Mapping, Sequence
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from experiments.errors import UserError
-from experiments.jobs.engines.base import Exit, Handle, Launch
-from experiments.jobs.engines.cluster import LOOK_EVERY_S, ClusterEngine
-from experiments.jobs.engines.crew import Crew, Workers
-from experiments.jobs.engines.remote import recorded_exit
-from experiments.jobs.engines.tickets import KILL, STOP, Ticket, Tickets
+from experiments.jobs.devices.slots import Node
+from experiments.jobs.engines.base import Exit, Handle, Launch, child_environment
+from experiments.jobs.engines.cluster import LAUNCH, LOOK_EVERY_S, ClusterEngine, record_exit, recorded_exit
+from experiments.store.checksummed import read_json, write_json
+from experiments.store.durable import remove_folder
+
+# --- Tickets: attempts for node workers, as files on the disk that all machines share
+#     workers/tickets/<name>             an attempt that no worker has taken
+#     workers/requests/<name>.stop       a request to end one after a checkpoint; .kill: at once
+#     workers/<worker>/taken/<name>      an attempt of this worker; removed once its end is recorded
+#     workers/<worker>/worker.json       what the worker has to offer, and its setup lines
+#     workers/<worker>/job.json          the cluster's job; a worker takes nothing before it is known
+#     workers/<worker>/began.json, failed.json, log.txt
+#
+# A worker takes a ticket by renaming it, which only one can do. Folders are listed and files not asked for by name,
+# because a network disk may answer for a while that a new file does not exist.
+
+
+WORKER, JOB, BEGAN, FAILED = "worker.json", "job.json", "began.json", "failed.json"
+STOP, KILL = ".stop", ".kill"
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """An attempt, and the slots that it needs: `shares` of each of `devices`."""
+
+    name: str  # by age
+    folder: str
+    kind: str
+    devices: int = 1
+    shares: int = 1
+
+    @property
+    def size(self) -> int:
+        return self.devices * self.shares
+
+    def fits(self, node: Node) -> bool:
+        """Whether such a node, with nothing else on it, can run the attempt."""
+        return self.kind == node.kind and self.devices <= node.devices and self.shares <= node.shares
+
+
+class Tickets:
+    """The tickets of a store; the workers of one engine take them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._waiting, self._requests = folder / "tickets", folder / "requests"
+        self._read: dict[str, Ticket] = {}
+
+    def create(self) -> None:
+        for folder in (self._waiting, self._requests):
+            folder.mkdir(parents=True, exist_ok=True)
+
+    def add(self, ticket: Ticket) -> None:
+        write_json(self._waiting / ticket.name, asdict(ticket))
+
+    def waiting(self) -> list[Ticket]:
+        """Tickets that no worker has taken, oldest first."""
+        found = (self._ticket(self._waiting / name) for name in names(self._waiting))
+        return [ticket for ticket in found if ticket]
+
+    def taken(self, worker: str) -> list[Ticket]:
+        """Tickets of a worker whose end is not recorded yet."""
+        folder = self.folder / worker / "taken"
+        return [ticket for name in names(folder) if (ticket := self._ticket(folder / name))]
+
+    def take(self, ticket: Ticket, worker: str) -> bool:
+        """Take a ticket for a worker; False if it is gone."""
+        mine = self.folder / worker / "taken" / ticket.name
+        with contextlib.suppress(OSError):  # a server may answer so though it has renamed the file
+            (self._waiting / ticket.name).rename(mine)
+        return mine.exists()
+
+    def withdraw(self, name: str, attempt: Path, why: str) -> bool:
+        """Remove a ticket that no worker has taken, and record that its attempt was not begun; False if one has."""
+        try:
+            (self._waiting / name).unlink()
+        except OSError:
+            return False
+        (attempt / LAUNCH).unlink(missing_ok=True)  # its environment may contain secrets
+        record_exit(attempt, None, why)
+        return True
+
+    def request(self, name: str, what: str) -> None:
+        """Ask the worker that has taken a ticket to end its attempt: STOP or KILL."""
+        (self._requests / f"{name}{what}").touch()
+
+    def requests(self) -> list[tuple[str, str]]:
+        """(ticket, STOP or KILL) of all requests."""
+        return [(Path(name).stem, Path(name).suffix) for name in names(self._requests)]
+
+    def done(self, name: str, worker: str) -> None:
+        """Forget a ticket whose end is recorded."""
+        for path in (
+            self.folder / worker / "taken" / name,
+            *(self._requests / f"{name}{what}" for what in (STOP, KILL)),
+        ):
+            path.unlink(missing_ok=True)
+
+    def workers(self) -> Iterator[Path]:
+        """Folders of workers with a known job."""
+        with contextlib.suppress(FileNotFoundError), os.scandir(self.folder) as entries:
+            yield from (Path(entry.path) for entry in entries if JOB in names(Path(entry.path)))
+
+    def _ticket(self, path: Path) -> Ticket | None:
+        if path.name not in self._read:
+            record = read_json(path)
+            if record is None:  # taken just now
+                return None
+            self._read[path.name] = Ticket(**{name: record[name] for name in Ticket.__dataclass_fields__})
+        return self._read[path.name]
+
+
+def names(folder: Path) -> list[str]:
+    """The files in a folder, sorted, without hidden ones; none if it does not exist."""
+    try:
+        return sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+# --- The node workers of a store: find those that live, submit more while attempts wait, judge those that have ended
+
+
+TRIES = 3  # workers in a row that may end before they begin
+PROGRAM = (sys.executable, "-P", "-m", "experiments.jobs.engines.node_worker")
+SAFE = "No run was lost: the same command continues."
+
+
+@dataclass(frozen=True)
+class Crew:
+    """At most so many workers at a time, each with the slots of `node`, after these shell lines."""
+
+    workers: int
+    node: Node
+    setup: Sequence[str] = ()
+
+
+class Workers:
+    """`living` are those that the cluster still has, by the name of their folder. `why`: why the last one failed."""
+
+    def __init__(self, cluster: ClusterEngine, tickets: Tickets, crew: Crew | None) -> None:
+        self._cluster, self._tickets, self._crew = cluster, tickets, crew
+        self.living: dict[str, Handle] = {}
+        self.why = ""
+        self._nodes: dict[str, Node] = {}
+        self._misses = 0  # workers in a row that ended before they began
+        self._hopeless = False  # another worker would end the same way
+
+    def look(self) -> None:
+        """Adopt workers of earlier coordinators, and take leave of those that have ended."""
+        for folder in self._tickets.workers():
+            if folder.name not in self.living:
+                self._find(folder)
+        for name, worker in list(self.living.items()):
+            if self._cluster.poll(worker) is not None:
+                self._gone(name)
+
+    def keep_alive(self) -> None:
+        """Submit workers for the tickets that there are. Raises UserError if workers end before they begin."""
+        crew = self._crew
+        if crew is None:
+            return
+        waiting = [ticket for ticket in self._tickets.waiting() if ticket.fits(crew.node)]
+        taken = [ticket for name in self.living for ticket in self._tickets.taken(name)]
+        wanted = min(crew.workers, math.ceil(sum(ticket.size for ticket in waiting + taken) / crew.node.at_once))
+        tries = 0 if self._hopeless else TRIES - self._misses
+        if waiting and not self.living and tries <= 0:
+            raise UserError(self.why)
+        if waiting and wanted > len(self.living) and tries > 0:
+            self._submit(wanted - len(self.living), crew)
+
+    def serve(self, ticket: Ticket) -> bool:
+        """Whether there is or will be a worker for a ticket that waits."""
+        nodes = [self._nodes[name] for name in self.living] + ([self._crew.node] if self._crew else [])
+        return any(ticket.fits(node) for node in nodes)
+
+    def reasons(self) -> list[str]:
+        """Why workers that are submitted have not begun, each reason once."""
+        found = [self._cluster.waiting_for(worker) for name, worker in self.living.items() if not self._began(name)]
+        return list(dict.fromkeys(filter(None, found)))
+
+    def end(self) -> None:
+        """Ask all of them to end after checkpoints."""
+        for worker in self.living.values():
+            self._cluster.terminate(worker)
+
+    def _submit(self, count: int, crew: Crew) -> None:
+        launches = []
+        for _ in range(count):
+            folder = self._tickets.folder / f"worker-{uuid.uuid4().hex[:8]}"
+            folder.mkdir()
+            write_json(folder / WORKER, {"node": crew.node.to_json(), "setup": list(crew.setup)})
+            environment = child_environment(crew.node.whole, 1)
+            launches.append(Launch([*PROGRAM, str(folder)], environment, folder / "log.txt", crew.node.whole))
+        try:
+            handles = self._cluster.start_all(launches)
+        except UserError:
+            for launch in launches:
+                remove_folder(launch.log.parent)
+            raise
+        for launch, handle in zip(launches, handles, strict=True):
+            if isinstance(handle, OSError):
+                raise handle
+            name = launch.log.parent.name
+            self.living[name], self._nodes[name] = handle, crew.node
+            write_json(launch.log.parent / JOB, handle.ref)
+
+    def _find(self, folder: Path) -> None:
+        ref, told = read_json(folder / JOB), read_json(folder / WORKER)
+        if ref is None or told is None:
+            return
+        self._nodes[folder.name] = Node(**told["node"])
+        worker = self._cluster.adopt(ref)
+        if worker is None or recorded_exit(folder) is not None:
+            failed = read_json(folder / FAILED)
+            self.why = str(failed["error"]) if failed else self.why  # its setup lines may be mended by now
+            _forget(folder)
+        else:
+            self.living[folder.name] = worker
+
+    def _gone(self, name: str) -> None:
+        job = self.living.pop(name).ref.get("id")
+        folder = self._tickets.folder / name
+        failed = read_json(folder / FAILED)
+        if failed:
+            self.why, self._hopeless = f"{failed['error']}\n{SAFE}", True
+        elif not self._began(name):
+            self._misses += 1
+            store = folder.parent.parent
+            logs = f" (it is in {store / self._cluster.name})" if (store / self._cluster.name).is_dir() else ""
+            self.why = (
+                f"A node worker ({self._cluster.name} job {job}) ended before it began. Either it was cancelled, or "
+                f"its node does not see the store {store} or the Python {sys.executable} under the same path, or the "
+                f"cluster's log says why{logs}. {SAFE}"
+            )
+        else:
+            self._misses = 0
+        _forget(folder)
+
+    def _began(self, name: str) -> bool:
+        return BEGAN in names(self._tickets.folder / name)
+
+
+def _forget(folder: Path) -> None:
+    """A worker has ended: remove its folder, or only the note of its job if its log may say why it ended."""
+    ended = recorded_exit(folder)
+    if (ended is not None and ended.code == 0) or "log.txt" not in names(folder):
+        remove_folder(folder)
+    else:
+        (folder / JOB).rename(folder / "ended.json")
+
+
+# ---
+
 
 AGAIN_S = 60.0  # until the next try after the cluster has refused a worker
 UNTAKEN = "no node worker had taken it"

@@ -6,8 +6,7 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
-from experiments.errors import UserError, explain_os_errors
-from experiments.jobs.queue.sqlite_errors import BUSY_TIMEOUT_S, REBUILD, explain
+from experiments.errors import DiskFull, UserError, explain_os_errors
 from experiments.store.durable import folder_beside, name_new
 from experiments.store.sqlite_mode import journal_mode
 
@@ -134,3 +133,73 @@ def immediate(connection: sqlite3.Connection) -> Iterator[None]:
             connection.execute("ROLLBACK")
         raise
     connection.execute("COMMIT")
+
+
+# --- SQLite's errors as paragraphs that say what to do, of the queue and of MLflow's database
+
+
+BUSY_TIMEOUT_S = 30.0
+REBUILD = "A queue holds no results: it can be deleted and is rebuilt by `ablations queue`."
+# SQLite's messages for damage, some of which it does not recognise as such
+_DAMAGE = ("malformed", "no such table", "no such column", "has no column", "not decode", "unsupported file format")
+
+
+@contextlib.contextmanager
+def explain(path: Path, what: str = "the queue", again: str = f"Move it away. {REBUILD}") -> Iterator[None]:
+    """Turn SQLite errors that a user can fix into UserError or DiskFull, also those that MLflow raises; others pass.
+
+    what: names the database. again: how to get another one.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        message = _message(error, path)
+        advice = _advice(message, path, what, again) if message else None
+        if advice is None:
+            raise
+        raise (DiskFull if "disk is full" in message else UserError)(advice) from error
+
+
+def _message(error: BaseException, path: Path) -> str:
+    """What SQLite said; "" for an error of another origin."""
+    if isinstance(error, UnicodeDecodeError):  # SQLite quotes the damaged part of a schema
+        return "malformed"
+    if "database schema (found version" in str(error):  # MLflow's own check of its tables
+        return "no such table"
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, sqlite3.Error):
+        cause = cause.__cause__
+    return "" if cause is None else _meant(str(cause), path)
+
+
+def _meant(message: str, path: Path) -> str:
+    """SQLite's message, or the cause behind a message that a file beside the database could not be created."""
+    if "unable to open" in message and path.parent.is_dir() and not path.is_dir():
+        if path.exists() and not os.access(path.parent, os.W_OK):
+            return "readonly database"
+        disk = os.statvfs(path.parent)
+        if disk.f_files and not disk.f_favail:
+            return "database or disk is full"  # of inodes
+    return message
+
+
+def _advice(message: str, path: Path, what: str, again: str) -> str | None:
+    its = f"{what[0].upper()}{what[1:]} {path}"
+    elsewhere = "or name another place with --state-dir."
+    known = {
+        "disk is full": f"There is no space left, or no inode (`df -i`), for {what} {path}. Free some, {elsewhere} "
+        "Nothing that was finished is lost.",
+        "readonly database": f"{its} cannot be written: it or its disk is read-only. Check the owner and mode, "
+        f"{elsewhere}",
+        "unable to open": f"{its} cannot be opened. Check that its folder exists and that you may write to it, "
+        f"{elsewhere}",
+        "disk I/O error": f"The disk failed while reading or writing {what} {path}. Check the disk and its space, "
+        f"{elsewhere} {again}",
+        "not a database": f"{path} is not {what}, because it is not an SQLite file. {again}",
+        **dict.fromkeys(_DAMAGE, f"{its} is damaged, or of another version. {again}"),
+        "is locked": f"{its} stayed locked by another process. Try again; if it is on a network disk, name a local "
+        "folder with --state-dir.",
+    }
+    return next((text for part, text in known.items() if part in message), None)

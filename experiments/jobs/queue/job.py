@@ -4,13 +4,52 @@
 `Waiting`, `Claimed` and `Ending`: what the coordinator reads and writes.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
 from typing import Any, NamedTuple
 
+from experiments.errors import Damaged
 from experiments.identity import digest, without_runs
-from experiments.jobs.queue.states import Outcome, State
-from experiments.store.keeps import Keep, union
+from experiments.records import FailureClass
+from experiments.store.checksummed import seal, unseal
+from experiments.store.retention import Keep, union
+
+# --- Enums for the states of a job and the outcomes of an attempt
+
+
+class State(StrEnum):
+    """State of a job: waiting → running → finished | failed | cancelled; running → waiting to be resumed."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def ended(self) -> bool:
+        """Whether the job has ended: finished, failed or cancelled."""
+        return self in (State.FINISHED, State.FAILED, State.CANCELLED)
+
+
+class Outcome(StrEnum):
+    """How one attempt ended; kept in the queue's history."""
+
+    FINISHED = "finished"  # everything requested is done
+    PREEMPTED = "preempted"  # stopped on request, after a checkpoint
+    KILLED = "killed"  # ended without a message: SIGKILL, a crash, the kernel's out-of-memory killer
+    HUNG = "hung"  # stopped after no events for too long
+    OUT_OF_MEMORY = FailureClass.OUT_OF_MEMORY
+    DISK_FULL = FailureClass.DISK_FULL
+    DIVERGED = FailureClass.DIVERGED
+    USER_ERROR = FailureClass.USER_ERROR
+    BUG = FailureClass.BUG
+    CANCELLED = "cancelled"
+
+
+# ---
 
 
 class Member(NamedTuple):
@@ -184,3 +223,38 @@ class Ending:
     stalls: int = 0
     hangs: int = 0
     alone: bool = False
+
+
+# --- The JSON columns of the queue. They determine results and identify processes, so they are sealed records
+
+
+def to_text(values: Mapping[str, Any]) -> str:
+    """Serialise a record with its checksum."""
+    return json.dumps(seal(values))
+
+
+def from_text(text: Any, run_id: str) -> dict[str, Any]:
+    """Read a record of `to_text`. Raises Damaged."""
+    try:
+        return unseal(json.loads(text))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise damaged(run_id, str(error)) from None
+
+
+def job_from(text: Any, run_id: str, members: tuple[Member, ...] = ()) -> Job:
+    """Read the job of a run. Raises Damaged if the text is not its job."""
+    values = from_text(text, run_id)
+    if values.get("run_id") != run_id:
+        raise damaged(run_id, "it belongs to another run")
+    try:
+        return Job.from_json(values, members)
+    except (TypeError, KeyError) as error:  # a field is missing
+        raise damaged(run_id, str(error)) from None
+
+
+def damaged(run_id: str, why: str) -> Damaged:
+    """The error for a damaged queue entry."""
+    return Damaged(
+        f"The queue's entry of run {run_id} is damaged ({why}). Nothing that was trained is lost: `ablations run` or "
+        "`queue` writes the entry again."
+    )

@@ -10,13 +10,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from experiments.events import clock
-from experiments.jobs.queue.entries import to_text
-from experiments.jobs.queue.job import Ending, Job, Member, Waiting
+from experiments.events.event_log import record_time
+from experiments.jobs.queue.database import explain
+from experiments.jobs.queue.job import Ending, Job, Member, Outcome, State, Waiting, to_text
 from experiments.jobs.queue.queue import Queue
 from experiments.jobs.queue.shares import DAY_S, DAYS, Shares, Turns, Use, in_turns
-from experiments.jobs.queue.sqlite_errors import explain
-from experiments.jobs.queue.states import Outcome, State
 
 # A damaged entry is no JSON; it fails by itself when it is read. CROSS JOIN: members first, of which most jobs have
 # none, and not all jobs of the queue for each.
@@ -67,7 +65,7 @@ class Ledger(Queue):
         found = self.use()
         used = {user: found.get(user, Use()).used_s for user in users}
         over = [user for user in users if shares.over(user, used[user])]
-        lifted_in_s = DAY_S - clock.now() % DAY_S if over else math.inf
+        lifted_in_s = DAY_S - record_time() % DAY_S if over else math.inf
         return Turns(over, {user: use.charged_s for user, use in found.items()}, lifted_in_s)
 
     def in_state(self, state: State, **also: Any) -> list[str]:
@@ -122,7 +120,7 @@ class Ledger(Queue):
 
         devices: how many it takes; half a GPU is 0.5.
         """
-        now = clock.now()
+        now = record_time()
         with self._change():
             claimed = self._db.execute(
                 "UPDATE jobs SET state='running', attempt=?, slot=?, started=?, ended=NULL, doing='starting', "
@@ -182,7 +180,7 @@ class Ledger(Queue):
         span: tuple[float, float] | None = None,
     ) -> None:
         """Close an attempt, and set the next state of its job. `span`: when it began and ended to use its devices."""
-        now, state = clock.now(), ending.state
+        now, state = record_time(), ending.state
         with self._change():
             if span is not None:
                 self._add_use(run_id, attempt, span, now)
@@ -239,7 +237,7 @@ class Ledger(Queue):
             self._db.executemany(
                 "UPDATE jobs SET state=?, doing='', error=?, error_class=?, tracked=0, ended=? "
                 "WHERE run_id=? AND state='waiting'",
-                [(state, error, error_class, clock.now(), run_id) for run_id in run_ids],
+                [(state, error, error_class, record_time(), run_id) for run_id in run_ids],
             )
 
     def end_damaged(self, run_id: str, error: str) -> None:
@@ -247,7 +245,7 @@ class Ledger(Queue):
         self._write(
             "UPDATE jobs SET state='failed', doing='', slot='', request='', error=?, error_class=?, tracked=1, "
             "ended=? WHERE run_id=?",
-            (error, Outcome.USER_ERROR, clock.now(), run_id),
+            (error, Outcome.USER_ERROR, record_time(), run_id),
         )
 
     def check(self) -> None:

@@ -6,20 +6,253 @@ the coordinator claims and finishes jobs (ledger.py). The queue is disposable: r
 """
 
 import contextlib
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 from experiments.errors import Damaged
-from experiments.events import clock
+from experiments.events.event_log import record_time
 from experiments.identity import trunk_in
+from experiments.jobs.devices.sharing import makespan
 from experiments.jobs.queue import database, trust
-from experiments.jobs.queue.entries import from_text, job_from, to_text
-from experiments.jobs.queue.job import Job, Member, merge
-from experiments.jobs.queue.reading import Reading
-from experiments.jobs.queue.sqlite_errors import explain
-from experiments.jobs.queue.states import State
-from experiments.store.keeps import union
+from experiments.jobs.queue.database import explain
+from experiments.jobs.queue.job import (
+    Claimed,
+    Job,
+    JobStatus,
+    Member,
+    State,
+    damaged,
+    from_text,
+    job_from,
+    merge,
+    to_text,
+)
+from experiments.jobs.queue.shares import DAY_S, DAYS, RESERVED_S, Shares, Use
+from experiments.store.retention import union
+
+# --- Read the queue's SQLite file, without locks and without changes
+
+
+_ROW = (
+    "run_id, state, seed, priority, cost, attempt, step, total, doing, slot, error, error_class, queued, started, "
+    "ended, left_s, held, user"
+)
+_NONE = type(None)
+_TYPES: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("run_id", "state", "doing", "slot", "error", "error_class", "held", "user"), (str,)),
+    **dict.fromkeys(("seed", "priority", "attempt"), (int,)),
+    **dict.fromkeys(("step", "total"), (int, _NONE)),
+    **dict.fromkeys(("cost", "queued"), (int, float)),
+    **dict.fromkeys(("started", "ended", "left_s"), (int, float, _NONE)),
+}
+
+
+class Reading:
+    """One connection, closed at the end of `with`; not for use by several threads or across a fork."""
+
+    def __init__(self, path: Path, *, create: bool = True) -> None:
+        self.path = path
+        self._db = database.connect(path, create=create)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._db.close()
+
+    def _read(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
+        """Rows. Raises UserError for a file that cannot be read."""
+        with explain(self.path):
+            return self._db.execute(sql, values).fetchall()
+
+    def status(self) -> list[JobStatus]:
+        """All jobs, in the order in which they were queued."""
+        members = self._members()
+        rows = self._read(f"SELECT {_ROW} FROM jobs ORDER BY queued, run_id")
+        return [_row(self.path, values, members.get(values[0], ())) for values in rows]
+
+    def rows(self, state: State, limit: int) -> list[JobStatus]:
+        """The first `limit` jobs of a state, by user in the order of the queue; of several users, in turn."""
+        found = [
+            self._read(
+                f"SELECT {_ROW} FROM jobs WHERE state=? AND user=? "
+                "ORDER BY priority DESC, turn, cost DESC, queued, run_id LIMIT ?",
+                (state, user, limit),
+            )
+            for user in self.users(state)
+        ]
+        rows = [
+            _row(self.path, values, self._members(values[0]).get(values[0], ()))
+            for turn in itertools.zip_longest(*found)
+            for values in turn
+            if values is not None
+        ]
+        return sorted(rows, key=lambda row: -row.priority)[:limit]
+
+    def users(self, state: State) -> list[str]:
+        """The users of the jobs in a state, each found by one step in the index, however many jobs there are."""
+        [(first, last)] = self._read(
+            "SELECT (SELECT min(user) FROM jobs WHERE state=?1), (SELECT max(user) FROM jobs WHERE state=?1)", (state,)
+        )
+        found = [] if first is None else [first]
+        while found and found[-1] != last:
+            found += self._read("SELECT min(user) FROM jobs WHERE state=? AND user>?", (state, found[-1]))[0]
+        return found
+
+    def use(self, now: float | None = None) -> dict[str, Use]:
+        """What each user has used until now, running attempts included."""
+        now = record_time() if now is None else now
+        ended = self._read("SELECT user, sum(device_s) FROM used WHERE day > ? GROUP BY user", (now // DAY_S - DAYS,))
+        found = {user: Use(device_s, device_s) for user, device_s in ended}
+        for user, devices, begun in self._read(
+            "SELECT j.user, a.devices, j.begun FROM jobs j JOIN attempts a "
+            "ON a.run_id = j.run_id AND a.number = j.attempt WHERE j.state='running'"
+        ):
+            used_s, charged_s = found.get(user, Use())
+            own_s = 0.0 if begun is None else devices * max(0.0, now - begun)
+            found[user] = Use(used_s + own_s, charged_s + max(own_s, devices * RESERVED_S))
+        return found
+
+    def over_quota(self, shares: Shares) -> dict[str, str]:
+        """Users whose waiting jobs wait for their quota, with the reason."""
+        if not shares.quotas:
+            return {}
+        used, waiting = self.use(), self.users(State.WAITING)
+        over = {user: used.get(user, Use()).used_s for user in waiting}
+        return {user: shares.why_over(user, used_s) for user, used_s in over.items() if shares.over(user, used_s)}
+
+    def asked_of_failed(self) -> dict[str, set[str]]:
+        """Failed run → its requested eval_ids; runs with damaged entries are left out."""
+        rows = self._read("SELECT run_id, spec FROM jobs WHERE state='failed'")
+        found = {}
+        for run_id, spec in rows:
+            with contextlib.suppress(Damaged):
+                found[run_id] = {item["eval_id"] for item in job_from(spec, run_id).evaluations}
+        return found
+
+    def speed(self) -> float | None:
+        """Predicted cost completed per second and slot, over all runs that finished at their first attempt."""
+        [(cost, seconds)] = self._read(
+            "SELECT sum(j.cost), sum(max(a.ended - a.started, 0)) FROM jobs j JOIN attempts a "
+            "ON a.run_id = j.run_id AND a.number = j.attempt "
+            "WHERE j.state='finished' AND j.attempt=1 AND j.cost > 0"
+        )
+        return cost / seconds if cost and seconds else None
+
+    def running_left(self) -> list[float]:
+        """Predicted seconds of training left of each running job; 0 if unknown."""
+        rows = self._read("SELECT COALESCE(left_s, 0) FROM jobs WHERE state='running'")
+        return [row[0] for row in rows]
+
+    def waiting_costs(self) -> list[float]:
+        rows = self._read("SELECT cost FROM jobs WHERE state='waiting' AND held='' ORDER BY cost DESC")
+        return [row[0] for row in rows]
+
+    def devices_wanted(self) -> int:
+        """Number of devices that all waiting and running jobs need at the same time."""
+        [(count,)] = self._read(
+            "SELECT COALESCE(sum(max(1, devices)), 0) FROM jobs WHERE state IN ('waiting', 'running')"
+        )
+        return int(count)
+
+    def tasks_wanted(self) -> list[str]:
+        """The tasks of all waiting and running jobs; "" of entries that are damaged."""
+        whole = "CASE WHEN json_valid(spec) THEN spec ELSE '{}' END AS spec"
+        rows = self._read(
+            "SELECT DISTINCT json_extract(spec, '$.task') FROM "
+            f"(SELECT {whole} FROM jobs WHERE state IN ('waiting', 'running'))"
+        )
+        return [str(row[0] or "") for row in rows]
+
+    def held(self) -> list[str]:
+        """The reasons why jobs are held, each once."""
+        rows = self._read("SELECT DISTINCT held FROM jobs WHERE state='waiting' AND held<>'' ORDER BY held")
+        return [row[0] for row in rows]
+
+    def notes(self) -> dict[str, str]:
+        """The coordinator's notes for `status`, by name."""
+        return dict(self._read("SELECT name, text FROM notes"))
+
+    def counts(self) -> dict[State, int]:
+        """Number of jobs in each state."""
+        found = dict(self._read("SELECT state, count(*) FROM jobs GROUP BY state"))
+        return {state: found.get(state, 0) for state in State}
+
+    def counts_by_user(self) -> dict[tuple[str, State], int]:
+        """Number of jobs of each user in each state."""
+        rows = self._read("SELECT user, state, count(*) FROM jobs GROUP BY state, user")
+        return {(user, State(state)): count for user, state, count in rows}
+
+    def states(self) -> dict[str, State]:
+        """The state of every job, by run_id."""
+        return {run_id: State(state) for run_id, state in self._read("SELECT run_id, state FROM jobs")}
+
+    def untracked(self, state: State) -> list[tuple[str, str]]:
+        """(run_id, error) of jobs in a state whose end is not in the tracking store."""
+        return self._read("SELECT run_id, error FROM jobs WHERE state=? AND tracked=0", (state,))
+
+    def history(self, run_id: str) -> list[dict[str, Any]]:
+        """A run's attempts, oldest first: number, slot, started, ended, outcome, detail, first_step, last_step."""
+        names = "number, slot, started, ended, outcome, detail, first_step, last_step"
+        rows = self._read(f"SELECT {names} FROM attempts WHERE run_id=? ORDER BY number", (run_id,))
+        return [dict(zip(names.split(", "), row, strict=True)) for row in rows]
+
+    def damaged_lines(self) -> dict[tuple[str, int], tuple[str, int]]:
+        """(run_id, attempt) → fingerprint of its events, and the number of damaged lines."""
+        rows = self._read("SELECT run_id, number, events FROM attempts WHERE events != ''")
+        told = {(run_id, number): text.rpartition(" ") for run_id, number, text in rows}
+        return {place: (content, int(count)) for place, (content, _, count) in told.items() if count.isdigit()}
+
+    def job(self, run_id: str) -> Claimed:
+        """A job in full. Raises KeyError if it is not in the queue, Damaged if its entry is damaged."""
+        rows = self._read(
+            "SELECT spec, j.attempt, pinned, best, stalls, a.ref, j.slot, alone, hangs, signature FROM jobs j "
+            "LEFT JOIN attempts a ON a.run_id = j.run_id AND a.number = j.attempt WHERE j.run_id=?",
+            (run_id,),
+        )
+        if not rows:
+            raise KeyError(run_id)
+        [(spec, attempt, pinned, best, stalls, ref, slot, alone, hangs, signature)] = rows
+        job = job_from(spec, run_id, self._members(run_id).get(run_id, ()))
+        if attempt and ref is None:
+            raise damaged(run_id, "its last attempt is missing")
+        left = from_text(ref, run_id) if ref else None
+        if not all(isinstance(number, int) for number in (attempt, best, stalls, alone, hangs)):
+            raise damaged(run_id, "a number of its attempts is not a number")
+        signed = trust.signed(spec, signature)
+        return Claimed(job, attempt, from_text(pinned, run_id), best, stalls, left, slot, bool(alone), hangs, signed)
+
+    def members(self) -> dict[str, tuple[Member, ...]]:
+        """The tables of all runs, also of those that were finished before they were asked for."""
+        return self._members()
+
+    def _members(self, run_id: str | None = None) -> dict[str, tuple[Member, ...]]:
+        where, values = (" WHERE run_id=?", (run_id,)) if run_id else ("", ())
+        found: dict[str, tuple[Member, ...]] = {}
+        for key, study, profile, corpus, row, group in self._read(f"SELECT * FROM members{where}", values):
+            found[key] = (*found.get(key, ()), Member(study, profile, corpus, row, group))
+        return found
+
+
+def _row(path: Path, values: tuple[Any, ...], members: tuple[Member, ...]) -> JobStatus:
+    named = dict(zip(_ROW.split(", "), values, strict=True))
+    wrong = [name for name, value in named.items() if not isinstance(value, _TYPES[name])]
+    if wrong or named["state"] not in set(State):
+        raise Damaged(
+            f"The queue {path} is damaged ({' and '.join(wrong or ['state'])} of an entry). Move it away. A queue "
+            "holds no results: it is rebuilt by `ablations queue`."
+        )
+    named["state"] = State(named["state"])
+    return JobStatus(**named, members=members)
+
+
+# ---
 
 
 class Queue(Reading):
@@ -30,7 +263,7 @@ class Queue(Reading):
 
         A request for a run that waits or runs is joined with the earlier one; an ended run waits again.
         """
-        now = clock.now() if now is None else now
+        now = record_time() if now is None else now
         with self._change():
             return sum(self._enqueue(job, now) for job in jobs)
 
@@ -47,7 +280,7 @@ class Queue(Reading):
                 done = self._db.execute(
                     "UPDATE jobs SET state='cancelled', doing='', tracked=0, ended=? "
                     "WHERE run_id=? AND state='waiting'",
-                    (clock.now(), run_id),
+                    (record_time(), run_id),
                 ).rowcount
                 done += self._db.execute(
                     "UPDATE jobs SET request='cancel' WHERE run_id=? AND state='running'", (run_id,)
@@ -66,7 +299,7 @@ class Queue(Reading):
                 self._db.execute(
                     "UPDATE jobs SET state='waiting', stalls=0, hangs=0, error='', error_class='', doing='', "
                     "request='', queued=?, ended=NULL WHERE run_id=? AND state IN ('failed', 'cancelled')",
-                    (clock.now(), run_id),
+                    (record_time(), run_id),
                 ).rowcount
                 for run_id in run_ids
             )
@@ -171,3 +404,21 @@ class Queue(Reading):
             (job.run_id, now, *values, doing, job.user, to_text({})),
         )
         return True
+
+
+# --- Predict when the queue will be empty, from the runs finished so far, or else from those that run
+
+
+def left_s(queue: Queue, speed_now: float | None = None) -> float | None:
+    """Seconds until the queue is empty, on as many slots as run now; None if unknown.
+
+    At the speed of finished runs; before there are any, at `speed_now`, that of the running ones (cost per second).
+    """
+    speed, running, waiting = queue.speed() or speed_now, queue.running_left(), queue.waiting_costs()
+    if not (running or waiting) or not (speed or not waiting):
+        return None
+    slots = max(1, len(running))
+    lengths = [cost / speed for cost in waiting] if speed else []
+    # running jobs are fixed to their slots; waiting ones follow, the longest first
+    free_at = sorted(running + [0.0] * (slots - len(running)))
+    return max(makespan(lengths, slots, free_at), max(running, default=0.0))

@@ -1,22 +1,331 @@
 """Run a trainer that is a shell command, and find the metrics in its output or file."""
 
+import codecs
+import contextlib
+import csv
+import io
+import json
 import os
+import re
+import shlex
 import signal
 import subprocess
+import sys
 import threading
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from experiments.errors import Preempted, TrainerFailed, UserError
-from experiments.events.kinds import LAST_STEP
+from experiments.events.lines import LAST_STEP
 from experiments.processes.keeper import Kept, kept
 from experiments.store.layout import LOG
 from experiments.tasks.base import Context
-from experiments.tasks.own.output import CHUNK, LONGEST_LINE, Log, Metrics, Printed, Tail, copy, numbers, written
-from experiments.tasks.own.placeholders import expanded, filled
-from experiments.tasks.own.returned import of_point
+from experiments.tasks.own.context import of_point
+
+# --- `{name}` in a command: the place of a setting's value. No value is ever read as shell code
+# `{name:--flag}` is the place of a flag, for a setting that is true or false (`flag`).
+#
+# A placeholder becomes the expansion of an environment variable ("${ABLATIONS_VALUE_0}"), whose value the shell does
+# not parse. Inside of quotes in the command it would end them, so a quoted placeholder is refused.
+
+
+_FLAG = r"-[^{}|\s]*"
+# ${HOME} is the shell's
+PLACEHOLDER = re.compile(rf"(?<!\$)\{{([A-Za-z_][\w.]*)(?::((?:{_FLAG})?\|{_FLAG}|{_FLAG}))?\}}")
+_INSIDE = {"'": "single quotes", '"': "double quotes", "`": "backquotes", "\\": "a backslash", "<": "a here-document"}
+
+
+def names(command: str) -> list[str]:
+    """The settings that a command has a place for, in its order."""
+    return [found[1] for found in PLACEHOLDER.finditer(command)]
+
+
+def flags(command: str) -> dict[str, str]:
+    """The settings that are written as flags, and their flags as the command has them."""
+    return {found[1]: found[2] for found in PLACEHOLDER.finditer(command) if found[2] is not None}
+
+
+def flag(name: str, written: str, value: Any) -> str:
+    """What stands for a value that is true or false.
+
+    `--flag`: that where it is true. `--no-flag`: that where it is false, unless the setting's own name begins with
+    "no". `--yes|--no`: the first where it is true, the second where it is false; either may be left out.
+    """
+    first, bar, second = written.partition("|")
+    negates = re.match("--?no[-_]", first) and not re.match("no(_|$)", name.rpartition(".")[2])
+    if not bar and negates:
+        first, second = "", first
+    return first if value else second
+
+
+def expanded(command: str, values: Mapping[str, Any]) -> str:
+    """The command as a person would write it, for messages."""
+
+    def text(found: re.Match[str]) -> str:
+        if found[1] not in values:
+            return found[0]
+        value = values[found[1]]
+        return flag(found[1], found[2], value) if found[2] is not None else shlex.quote(word(value))
+
+    return PLACEHOLDER.sub(text, command)
+
+
+def filled(command: str, values: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
+    """The command with placeholders as variables, and these variables; other braces stay."""
+    variables: dict[str, str] = {}
+
+    def variable(found: re.Match[str]) -> str:
+        if found[1] not in values:
+            return found[0]
+        if found[2] is not None:
+            return flag(found[1], found[2], values[found[1]])
+        name = f"ABLATIONS_VALUE_{len(variables)}"
+        variables[name] = word(values[found[1]])
+        return f'"${{{name}}}"'
+
+    return PLACEHOLDER.sub(variable, command), variables
+
+
+def word(value: Any) -> str:
+    """A setting as a word of the command."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return json.dumps(value) if isinstance(value, list | tuple) else str(value)
+
+
+def refuse_quoted(command: str) -> None:
+    """Raise UserError for a placeholder that the command quotes."""
+    for name, place in _contexts(command):
+        if place:
+            raise UserError(
+                f"The command has {{{name}}} inside {_INSIDE[place]}. A value is quoted for the shell where it is put "
+                f"in, and quotes around it would undo that. Write {{{name}}} without quotes, also as a part of a word "
+                f"(--name=run-{{{name}}}); for text with several values read {{settings}}, a JSON file. The command: "
+                f"{command}"
+            )
+
+
+def _contexts(command: str) -> Iterator[tuple[str, str]]:
+    """Every placeholder and its quotes, a key of _INSIDE; "" for none. Reads quotes like a POSIX shell."""
+    open_: list[str] = []  # quotes and substitutions that have begun: ' " ` (
+    document = False  # the lines after one with <<
+    at = 0
+    while at < len(command):
+        character, inside = command[at], open_[-1] if open_ else ""
+        found = PLACEHOLDER.match(command, at)
+        if found:
+            yield found[1], "`" if "`" in open_ else inside if inside in ("'", '"') else "<" * document
+            at = found.end()
+        elif inside == "'":
+            at += 1
+            if character == "'":
+                open_.pop()
+        elif character == "\\":
+            escaped = PLACEHOLDER.match(command, at + 1)
+            if escaped:
+                yield escaped[1], "\\"
+            at += 2
+        elif character in "\"`'" and not (inside == '"' and character == "'"):
+            at += 1
+            if inside == character:
+                open_.pop()
+            else:
+                open_.append(character)
+        elif inside != '"' and character == "#" and (at == 0 or command[at - 1] in " \t\n;|&("):
+            end = command.find("\n", at)
+            at = len(command) if end < 0 else end
+        else:
+            if command.startswith("$(", at) or (character == "(" and inside != '"'):
+                open_.append("(")
+                at += character == "$"
+            elif character == ")" and inside == "(":
+                open_.pop()
+            document = document or _begins_document(command, at)
+            at += 1
+
+
+def _begins_document(command: str, at: int) -> bool:
+    """Whether a here-document (<<EOF, not <<<text) begins on the line that ends here."""
+    return command[at] == "\n" and re.search(r"(?<!<)<<(?!<)", command[command.rfind("\n", 0, at) + 1 : at]) is not None
+
+
+# --- What a trainer prints: copied to its attempt's log, whose begin and end are kept; a command's metrics in it
+# All of it in bounded memory, whatever is printed. Imports no torch.
+
+
+CHUNK = 1 << 16
+HEAD = TAIL = 2 << 20  # bytes of a log: its begin, and of its end this much to twice as much
+LONGEST_LINE = 16 << 20  # characters of a line that may have metrics
+LAST_LINES = 200  # of the output, where metrics are looked for
+_LONGEST_FILE = 64 << 20  # bytes of a file of metrics
+_MOST = sys.float_info.max
+Metrics = dict[str, Any]
+
+
+class Log:
+    """Where a trainer's output goes: this process's own, which is the attempt's log."""
+
+    def __init__(self) -> None:
+        self._file: Path | None = None
+        self._turn = threading.Lock()  # standard output and standard error come from two threads
+        self._left_out = self._mark = 0  # bytes
+
+    def limit(self, file: Path) -> None:
+        """Keep `file` short, if this process's standard error goes there and not to a terminal."""
+        if file.exists() and os.path.samestat(file.stat(), os.fstat(2)):
+            self._file = file
+
+    def write(self, data: bytes, to: int = 2) -> None:
+        """Append to standard output (1) or standard error (2). Raises OSError, for a full disk."""
+        with self._turn:
+            while data:
+                data = data[os.write(to, data) :]
+            if self._file is not None and os.fstat(to).st_size > HEAD + 2 * TAIL:
+                self._shorten(self._file)
+
+    def _shorten(self, file: Path) -> None:
+        """Leave out the middle. Whoever writes there appends, so the next line follows on the end that is kept."""
+        with file.open("r+b") as stream:
+            end = stream.seek(0, os.SEEK_END)
+            stream.seek(end - TAIL)
+            tail = stream.read()
+            tail = tail[tail.find(b"\n", 0, CHUNK) + 1 :]  # from the begin of a line, if one begins here
+            self._left_out += end - len(tail) - HEAD - self._mark
+            mark = f"\n… {self._left_out:,} bytes left out …\n".encode()
+            self._mark = len(mark)
+            stream.seek(HEAD)
+            stream.write(mark + tail)
+            stream.truncate()
+
+
+def copy(stream: IO[bytes], log: Log, take: Callable[[bytes], None] = lambda data: None) -> None:
+    """Copy a trainer's standard error to the log until it closes; a log that takes nothing does not block it."""
+    with stream:
+        while data := os.read(stream.fileno(), CHUNK):
+            take(data)
+            with contextlib.suppress(OSError):  # the disk is full: the trainer's next file says so too
+                log.write(data)
+
+
+class Tail:
+    """The last bytes of a stream."""
+
+    def __init__(self) -> None:
+        self._kept = bytearray()
+
+    def take(self, data: bytes) -> None:
+        """Append what was printed."""
+        self._kept += data
+        del self._kept[:-CHUNK]
+
+    def traceback(self) -> str:
+        """The last traceback of Python in it; "" if there is none."""
+        lines = self._kept.decode(errors="replace").splitlines(keepends=True)
+        starts = [number for number, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
+        return "".join(lines[starts[-1] :]) if starts else ""
+
+
+class Printed:
+    """The lines that a command prints: points of the curve as they come, and its metrics among the last lines.
+
+    tell: called with each JSON object that has a "step".
+    """
+
+    def __init__(self, tell: Callable[[dict[str, Any]], None]) -> None:
+        self._tell = tell
+        self._decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8")("replace"), translate=True)
+        self._begun: list[str] = []  # parts of the line that is not complete
+        self._length = 0
+        self._count = self._found_at = 0  # lines
+        self._found: Metrics | None = None
+        self._last: deque[str] = deque(maxlen=2)  # lines that are not blank
+
+    def take(self, data: bytes, final: bool = False) -> None:
+        """Read what was printed. `final`: nothing follows."""
+        *lines, rest = self._decoder.decode(data, final).split("\n")
+        for line in lines:
+            self._line("".join([*self._begun, line]))
+            self._begun, self._length = [], 0
+        if self._length <= LONGEST_LINE:
+            self._begun.append(rest)
+        self._length += len(rest)
+        if final and self._length:
+            self._line("".join(self._begun))
+
+    def _line(self, line: str) -> None:
+        self._count += 1
+        if not line.strip():
+            return
+        self._last.append(line[:LONGEST_LINE])
+        found = _json_object(line)
+        if found is None:
+            return
+        if "step" in found:
+            self._tell(found)
+        else:
+            self._found, self._found_at = numbers(found), self._count
+
+    @property
+    def metrics(self) -> Metrics | None:
+        """The last JSON object that is no point of the curve, else the last two lines as CSV."""
+        if self._found is not None and self._count - self._found_at < LAST_LINES:
+            return self._found
+        return _csv(*self._last) if len(self._last) == 2 else None
+
+
+def written(file: Path) -> Metrics | None:
+    """The metrics in a file: a JSON object, or CSV, of which the head and the last line count. Raises UserError."""
+    if not file.is_file():
+        return None
+    if file.stat().st_size > _LONGEST_FILE:
+        raise UserError(f"The file of metrics has {file.stat().st_size:,} bytes: at most {_LONGEST_FILE:,} are read.")
+    text = file.read_text(encoding="utf-8", errors="replace").strip()
+    found, lines = _json_object(text), text.splitlines()
+    if found is not None:
+        return numbers(found)
+    return _csv(lines[0], lines[-1]) if len(lines) > 1 else None
+
+
+def numbers(found: Mapping[str, Any]) -> Metrics:
+    """Numbers, and numbers by set; texts, flags and integers beyond a float's range are dropped."""
+    wanted = {name: value for name, value in found.items() if name not in ("step", "checkpoint")}
+    return {n: v for n, v in wanted.items() if isinstance(v, Mapping | float) or (type(v) is int and abs(v) < _MOST)}
+
+
+def _json_object(text: str) -> dict[str, Any] | None:
+    if len(text) > LONGEST_LINE or not text.lstrip().startswith("{"):
+        return None
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _csv(head: str, line: str) -> Metrics | None:
+    """Names and numbers; other cells (a date, a name) are dropped. None if the two lines do not belong together."""
+    try:
+        names, values = next(csv.reader([head])), next(csv.reader([line]))
+    except csv.Error:  # a cell that is too long
+        return None
+    if len(names) != len(values) or any(_is_number(name) for name in names):
+        return None
+    return {n.strip(): float(v) for n, v in zip(names, values, strict=True) if _is_number(v)} or None
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+# ---
+
 
 STOP_EVERY_S = 0.2
 KILLED_IN_SHELL = (128 + signal.SIGKILL, 128 + signal.SIGTERM)  # a shell's exit code for its command's end

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from experiments.extensions import added, load
 from experiments.records import TrackedRun
 from experiments.store.layout import Store
 from experiments.tracking.sinks.sink import folder_of
@@ -30,9 +31,12 @@ def make_sink(name: str, store: Store) -> Sink:
         from experiments.tracking.sinks.tensorboard import TensorBoard
 
         return TensorBoard(store, folder_of(store, name))
-    from experiments.tracking.sinks.wandb import Wandb
+    if name == "wandb":
+        from experiments.tracking.sinks.wandb import Wandb
 
-    return Wandb(store, folder_of(store, name))
+        return Wandb(store, folder_of(store, name))
+    made: Sink = load(added("sinks")[name])(store, folder_of(store, name))
+    return made
 
 
 def main(arguments: Sequence[str]) -> None:

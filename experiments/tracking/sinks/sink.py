@@ -17,6 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from experiments.errors import UserError
+from experiments.extensions import added
 from experiments.jobs.engines.base import import_path
 from experiments.records import TrackedRun
 from experiments.store.layout import Store
@@ -35,8 +36,12 @@ def folder_of(store: Store, sink: str) -> Path:
 
 def check_sink(name: str, place: str = "--sink") -> None:
     """Raises UserError for a sink that there is not, or whose package is not installed. `place`: where it is named."""
+    if name in added("sinks"):
+        return
     if name not in SINKS:
-        raise UserError(f"{place} {name}: there is no such sink. The sinks are: {', '.join(SINKS)}.")
+        raise UserError(
+            f"{place} {name}: there is no such sink. The sinks are: {', '.join((*SINKS, *added('sinks')))}."
+        )
     if importlib.util.find_spec(SINKS[name]) is None:
         raise UserError(
             f"{place} {name}: the package {SINKS[name]} is not installed. Install it: "

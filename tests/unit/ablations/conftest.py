@@ -6,18 +6,17 @@ from typing import Any
 
 import pytest
 
-from ablations.plan.plan import plan_study
-from ablations.plan.planned import Plan, RunState
-from ablations.plan.planned_row import PlannedRow
-from ablations.plan.resolve import resolve
+from ablations.planning.plan import plan_study
+from ablations.planning.planned import Plan, PlannedRow, RunState
+from ablations.planning.resolve import resolve
 from ablations.study.selectors import selection
 from ablations.study.study import Study, load_study
 from experiments.config import RunConfig
 from experiments.errors import UserError
 from experiments.tasks.base import EvaluationSpec, Task
 from experiments.tasks.columns import Column
-from experiments.tasks.sequence.task import SequenceTask
-from experiments.training.branching import not_a_branch
+from experiments.tasks.sequence import SequenceTask
+from experiments.training.warm_start import why_no_branch
 
 HEAD = 'name = "mine"\ntitle = "A study of mine"\n'
 
@@ -52,7 +51,7 @@ class FakeTask(Task):
         return float(config.model.d_model * config.training.train_steps)
 
     def not_a_branch(self, trunk: RunConfig, config: RunConfig, step: int) -> str:
-        return not_a_branch(trunk, config, step)
+        return why_no_branch(trunk, config, step)
 
     def prepare(self, *arguments: Any) -> dict[str, Any]:
         raise AssertionError("planning prepares nothing")

@@ -13,13 +13,12 @@ from typer.testing import CliRunner
 from ablations.cli.main import app
 from experiments.errors import UserError
 from experiments.events.event_log import EventWriter
-from experiments.jobs.queue.job import Ending, Job, Member
+from experiments.jobs.queue.job import Ending, Job, Member, Outcome, State
 from experiments.jobs.queue.ledger import Ledger
-from experiments.jobs.queue.states import Outcome, State
 from experiments.store import durable
+from experiments.store.checksummed import write_json
 from experiments.store.layout import Store
-from experiments.store.pruning import size
-from experiments.store.sealed import write_json
+from experiments.store.retention import size
 
 
 def make(number, row, **more):
@@ -163,7 +162,7 @@ def test_log_shows_attempts_what_explains_them_and_the_last_log(store):
 
 def test_log_follow_ends_when_the_run_does(store, monkeypatch):
     """Also of a log whose middle is left out meanwhile."""
-    monkeypatch.setattr("ablations.cli.log.FOLLOW_S", 0.02)
+    monkeypatch.setattr("ablations.cli.status.FOLLOW_S", 0.02)
     (store.attempt_folder(make(0xB2, "").run_id, 1)).mkdir(parents=True)
     log = store.attempt_folder(make(0xB2, "").run_id, 1) / "log.txt"
     log.write_text("begun\n" * 9)

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from ablations.service import sharing
+from ablations.service import train as sharing
 from experiments.errors import UserError
-from experiments.jobs.attempts.calibration import kept
-from experiments.jobs.attempts.probe import Measured
+from experiments.jobs.attempts.probe import Measured, kept
 from experiments.store.layout import Store
 
 

@@ -6,8 +6,8 @@ import pytest
 from typer.testing import CliRunner
 
 from ablations.cli.main import app
-from ablations.study.design import MANY_ROWS
 from ablations.study.study import load_study
+from ablations.study.study_file import MANY_ROWS
 from experiments.errors import UserError
 
 BASE = '[[variation]]\nkey = "base"\n'

@@ -2,13 +2,13 @@
 
 import pytest
 
-from ablations.plan.plan import plan_study
-from ablations.plan.planned import RunState
+from ablations.planning.plan import plan_study
+from ablations.planning.planned import RunState
 from ablations.service.selected import device_count
 from ablations.study.selectors import selection
 from ablations.study.study import load_study
 from experiments.errors import UserError
-from experiments.jobs.devices.devices_per_run import devices_per_run, simulate
+from experiments.jobs.devices.sharing import devices_per_run, simulate
 from experiments.tasks.translation import TASK
 
 

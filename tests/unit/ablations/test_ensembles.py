@@ -2,9 +2,9 @@
 
 import pytest
 
-from ablations.plan.plan_file import plan_from_json, plan_to_json
-from ablations.plan.planned import plan_as_json
-from ablations.plan.resolve import resolve
+from ablations.planning.plan_file import plan_from_json, plan_to_json
+from ablations.planning.planned import plan_as_json
+from ablations.planning.resolve import resolve
 from ablations.study.selectors import selection
 from ablations.study.study import load_study
 from experiments.identity import NO_SEED, members_in, run_identity, with_members, without_runs

@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from ablations.cli.main import app
-from ablations.plan.planned import Plan
+from ablations.planning.planned import Plan
 from ablations.service.selected import Selectors, choose
 from experiments.errors import UserError
 from experiments.store import known_runs
@@ -259,7 +259,7 @@ class TestTheCommand:
         words = ("adopt", study, "--why", "only what it prints has changed", "--json")
         assert [one["taken_over"] for one in json.loads(call(store, *words).stdout)] == [False, False]
         with monkeypatch.context() as patched:
-            patched.setattr("ablations.cli.adopt.keep", _full)
+            patched.setattr("ablations.cli.store.keep", _full)
             done = CliRunner().invoke(app, [*map(str, words), "--yes", "--store", str(store)])
         assert isinstance(done.exception, UserError) and not done.stdout
         assert states(study, store) == ["missing"] * 2

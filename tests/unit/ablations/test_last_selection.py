@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from ablations.cli.main import app
-from ablations.service.last_selection import FILE
+from ablations.service.selected import FILE
 from experiments.errors import UserError
 from experiments.jobs.queue import trust
 from tests.small_tables import finish, write_study
@@ -95,7 +95,7 @@ def test_a_store_that_cannot_be_written_is_read(folder: Path, monkeypatch: pytes
     def refuse(*_: object) -> None:  # tests may run as root, who may write everywhere
         raise OSError(errno.EROFS, "Read-only file system")
 
-    monkeypatch.setattr("ablations.service.last_selection.write_json", refuse)
+    monkeypatch.setattr("ablations.service.selected.write_json", refuse)
     assert "| base" in call(folder / "store", "report", folder / "command.toml").stdout
     assert not (folder / "store" / FILE).exists()
 

@@ -20,7 +20,7 @@ from ablations.cli import options
 from ablations.cli.main import VERBS, app, verb
 from ablations.service.choose_run import Named
 from ablations.service.selected import Place, Selectors
-from ablations.service.table_options import TableOptions
+from ablations.service.tables import TableOptions
 
 TYPED = {
     "profile": "demo", "corpus": "/somewhere", "rows": "base,A", "seeds": 3, "sets": ["a.b=1", "c=x"],
@@ -90,7 +90,7 @@ finally:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert all(f" {name} " in done.stdout for name in VERBS)
-    light = {"ablations.cli.main", "ablations.cli.exits", "ablations.cli.terminal", "experiments.errors"}
+    light = {"ablations.cli.main", "ablations.cli.terminal", "experiments.errors"}
     assert set(literal_eval(done.stdout.splitlines()[-1])) == light
 
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ablations.plan.plan import plan_study
-from ablations.plan.planned import RunState, plan_as_json
+from ablations.planning.plan import plan_study
+from ablations.planning.planned import RunState, plan_as_json
 from ablations.study.selectors import Selection
 from ablations.study.study import Study, load_study
 from experiments.identity import run_identity

@@ -5,11 +5,10 @@ from typing import Any
 import pytest
 
 from ablations.service import forecast
-from ablations.service.obstacles import obstacles, warnings
+from ablations.service.preflight import obstacles, warnings
 from ablations.service.selected import Selected, Selectors, choose
-from ablations.service.smoke import shortened
-from experiments.jobs.attempts.calibration import Point, keep, kept
-from experiments.jobs.attempts.probe import Measured
+from ablations.service.train import shortened
+from experiments.jobs.attempts.probe import Measured, Point, keep, kept
 from experiments.jobs.devices.slots import Slot, parse_slots
 from experiments.processes import processor
 from experiments.store.layout import Store

@@ -3,7 +3,7 @@
 import pytest
 from pydantic import model_validator
 
-from ablations.plan.resolve import resolve
+from ablations.planning.resolve import resolve
 from ablations.study.selectors import Selection
 from ablations.study.study import load_study
 from experiments.config import RunConfig, TrainingConfig, difference, flatten

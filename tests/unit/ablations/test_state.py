@@ -4,13 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from ablations.plan.planned import RunState
+from ablations.planning.planned import RunState
 from ablations.service.run_states import run_states
-from experiments.jobs.queue.job import Job
+from experiments.jobs.queue.job import Job, State
 from experiments.jobs.queue.ledger import Ledger
-from experiments.jobs.queue.states import State
+from experiments.store.checksummed import write_json
 from experiments.store.layout import Store
-from experiments.store.sealed import write_json
 from tests.unit.ablations.conftest import FakeTask
 
 RUN, ASKED, OTHER = "a" * 16, "1" * 16, "2" * 16

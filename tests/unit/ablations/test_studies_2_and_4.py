@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ablations.plan.plan import plan_study
-from ablations.plan.planned import Plan, RunState
-from ablations.plan.planned_row import PlannedRow
-from ablations.plan.resolve import resolve
+from ablations.planning.plan import plan_study
+from ablations.planning.planned import Plan, PlannedRow, RunState
+from ablations.planning.resolve import resolve
 from ablations.study.selectors import selection
 from ablations.study.study import load_study
 from experiments.errors import UserError

@@ -139,7 +139,7 @@ def test_base_of_controls_is_the_same_run_as_base_of_table3(table3, plan_of):
 @pytest.mark.process
 def test_planning_imports_neither_torch_nor_pandas_nor_mlflow():
     code = (
-        "import sys, ablations.plan.plan, ablations.study.study; ablations.study.study.load_study('table3'); "
+        "import sys, ablations.planning.plan, ablations.study.study; ablations.study.study.load_study('table3'); "
         "print(sorted({'torch', 'pandas', 'mlflow', 'numpy'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ablations.plan.resolve import resolve
+from ablations.planning.resolve import resolve
 from ablations.study.selectors import selection
 from ablations.study.study import load_study
 from experiments.tasks.translation import TASK

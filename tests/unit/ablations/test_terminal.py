@@ -13,9 +13,8 @@ import pytest
 from ablations.cli import main as cli
 from ablations.cli.terminal import Guarded, visible
 from experiments.events.event_log import EventWriter
-from experiments.jobs.queue.job import Ending, Job, Member
+from experiments.jobs.queue.job import Ending, Job, Member, Outcome, State
 from experiments.jobs.queue.ledger import Ledger
-from experiments.jobs.queue.states import Outcome, State
 from experiments.store.layout import Store
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\x08\x7f\r"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ablations.plan.resolve import resolve
+from ablations.planning.resolve import resolve
 from ablations.study.selectors import selection
 from ablations.study.tuning import deciding_column, notes_of, space_of, tune_of, with_tuned
 from experiments.store.layout import Store

@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.optimization import OPTIMIZERS, SCHEDULES
+from experiments.config import OPTIMIZERS, SCHEDULES
 
 BASE = '[[variation]]\nkey = "base"\n'
 NO_FEED_FORWARD = (

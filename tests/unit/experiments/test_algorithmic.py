@@ -10,14 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.data.corpora.algorithmic.generate import VERSION, generate
-from experiments.data.corpora.algorithmic.settings import AlgorithmicData
+from experiments.data.corpora.algorithmic import VERSION, AlgorithmicData, generate
 from experiments.errors import UserError
-from experiments.evaluation.score.counts import exact, pieces
-from experiments.evaluation.score.exact import score_exact
+from experiments.evaluation.counts import exact, pieces, score_exact
 from experiments.identity import run_identity
 from experiments.tasks.algorithmic import TASK
-from experiments.tasks.algorithmic_config import AlgorithmicConfig
+from experiments.tasks.configs import AlgorithmicConfig
 
 ALGORITHMS = get_args(AlgorithmicData.model_fields["algorithm"].annotation)
 SETS = ("train", "dev", "21-30", "31-40", "41-60")

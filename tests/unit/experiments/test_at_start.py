@@ -10,9 +10,9 @@ from experiments.config import DeviceSpec, TrainingConfig
 from experiments.device import Device, seed_everything
 from experiments.tasks.translation import TASK
 from experiments.training import state
-from experiments.training.at_start import entropies
+from experiments.training.state import entropies
 from model.config import ModelConfig
-from model.factory import build_model
+from model.network import build_model
 from tests.small_training import PIECES, SIZES, kinds, losses, pairs, run
 
 SETTINGS = TrainingConfig(train_steps=6, warmup_steps=10, checkpoint_steps=2)

@@ -9,15 +9,16 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from experiments.data.encoding.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from experiments.evaluation.decode import candidates
-from experiments.evaluation.decode.candidates import (
+from experiments.evaluation import beam as candidates
+from experiments.evaluation.beam import (
     GROUP,
     MANY_SENTENCES,
+    Finished,
     best_candidates,
     best_of_logits,
+    length_penalty,
     next_log_probs,
 )
-from experiments.evaluation.decode.finished import Finished, length_penalty
 
 NEVER = -math.inf
 

@@ -11,15 +11,12 @@ from hypothesis import strategies as st
 
 from experiments.data.encoding.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from experiments.device import Device
-from experiments.evaluation.decode.beam import SearchSettings, beam_search
-from experiments.evaluation.decode.finished import length_penalty
-from experiments.evaluation.decode.hypothesis import Hypothesis
-from experiments.evaluation.decode.translate import CHECK_EVERY, translate
-from experiments.evaluation.in_batches import evaluating, pad_sources
-from experiments.evaluation.likelihood import measure_likelihood
+from experiments.evaluation.beam import Hypothesis, SearchSettings, beam_search, length_penalty
+from experiments.evaluation.likelihood import evaluating, measure_likelihood, pad_sources
+from experiments.evaluation.translate import CHECK_EVERY, translate
 from model.config import ModelConfig
-from model.factory import build_model
 from model.network import EncoderDecoder as Network
+from model.network import build_model
 from tests.lines import random_config
 from tests.slow import mostly_slow
 

@@ -9,18 +9,17 @@ import torch
 from experiments.config import DeviceSpec, RunConfig, TrainingConfig
 from experiments.device import Device, mix, seed_everything
 from experiments.errors import UserError
-from experiments.events.kinds import EVENT
+from experiments.events.lines import EVENT
 from experiments.identity import Trunk, run_identity, trunk_in, with_members, with_trunk, without_runs
-from experiments.store.keeps import AT, Keep, at_steps, union
 from experiments.store.results import TrainingResult
-from experiments.training.branching import not_a_branch
-from experiments.training.checkpoints import checkpoint, retention
-from experiments.training.checkpoints.start import Start
-from experiments.training.checkpoints.trunk import digest_of
-from experiments.training.objective import Objective
+from experiments.store.retention import AT, Keep, at_steps, union
+from experiments.training import checkpoint, retention
+from experiments.training.checkpoint import Start
+from experiments.training.loss import Objective
 from experiments.training.optimizers import clip, make_optimizers, set_learning_rate, update
 from experiments.training.schedules import make_schedule
-from model.factory import build_model
+from experiments.training.warm_start import digest_of, why_no_branch
+from model.network import build_model
 from tests.small_training import META, PIECES, SIZES, kinds, pairs, run
 
 STEP, LAST = 5, 12
@@ -106,7 +105,7 @@ def test_a_branch_that_changes_nothing_is_the_trunk_going_on(tmp_path, given):
 )
 def test_a_branch_is_an_undisturbed_training_whose_settings_change_there(tmp_path, before, after):
     first, then = settings(**before), settings(**{**before, "train_steps": LAST, **after})
-    assert not not_a_branch(RunConfig(training=first), RunConfig(training=then), STEP)
+    assert not why_no_branch(RunConfig(training=first), RunConfig(training=then), STEP)
     trunk_of(tmp_path / "trunk", first)
     found, _, _ = branch(tmp_path / "branch", tmp_path / "trunk", then)
     assert same(found, switched(lambda step: first if step <= STEP else then))
@@ -249,7 +248,7 @@ def config(model=None, data=None, evaluation=None, **training):
     ],
 )  # fmt: skip
 def test_what_acts_step_by_step_may_differ(changed):
-    assert not_a_branch(config(), config(**changed), 80_000) == ""
+    assert why_no_branch(config(), config(**changed), 80_000) == ""
 
 
 @pytest.mark.parametrize(
@@ -274,30 +273,30 @@ def test_what_acts_step_by_step_may_differ(changed):
 )
 def test_what_acts_before_may_not(changed, part):
     trunk = {"data": {"units": "bpe"}}
-    assert part in not_a_branch(config(**trunk), config(**changed), 80_000)
+    assert part in why_no_branch(config(**trunk), config(**changed), 80_000)
 
 
 def test_checkpoints_of_its_own_are_enough():
     several = {"evaluation": {"checkpoint": "average:4"}, "keep_checkpoints": 5, "checkpoint_steps": 5000}
-    assert not_a_branch(config(), config(**several), 80_000) == ""
-    assert not_a_branch(config(), config(evaluation={"checkpoint": "best"}, eval_steps=50_001), 50_000) == ""
+    assert why_no_branch(config(), config(**several), 80_000) == ""
+    assert why_no_branch(config(), config(evaluation={"checkpoint": "best"}, eval_steps=50_001), 50_000) == ""
 
 
 def test_bytes_may_be_of_another_text():
     one, other = ({"data": {"units": "byte", "builtin_pairs": pairs}} for pairs in (100, 200))
-    assert not_a_branch(config(**one), config(**other), 5) == ""
-    assert "pieces come from the trunk" in not_a_branch(config(), config(**other), 5)
+    assert why_no_branch(config(**one), config(**other), 5) == ""
+    assert "pieces come from the trunk" in why_no_branch(config(), config(**other), 5)
 
 
 def test_a_schedules_end_may_differ_from_the_step_on():
     stable = {"schedule": "warmup_stable_decay", "train_steps": 1000, "warmup_steps": 100}
     constant = config(schedule="constant", train_steps=800, warmup_steps=100)
-    assert not_a_branch(constant, config(**stable, stable_ratio=0.8), 800) == ""
-    assert "already at step 701" in not_a_branch(constant, config(**stable, stable_ratio=0.7), 800)
-    assert not_a_branch(constant, config(**stable, stable_ratio=0.7), 700) == ""
+    assert why_no_branch(constant, config(**stable, stable_ratio=0.8), 800) == ""
+    assert "already at step 701" in why_no_branch(constant, config(**stable, stable_ratio=0.7), 800)
+    assert why_no_branch(constant, config(**stable, stable_ratio=0.7), 700) == ""
     cosine = {"schedule": "cosine", "warmup_steps": 100}
-    assert "already at step 101" in not_a_branch(config(**cosine), config(**cosine, min_lr_ratio=0.1), 800)
+    assert "already at step 101" in why_no_branch(config(**cosine), config(**cosine, min_lr_ratio=0.1), 800)
 
 
 def test_the_seed_is_the_trunks_and_no_difference():
-    assert not_a_branch(config(), config().model_copy(update={"seed": 3}), 5) == ""
+    assert why_no_branch(config(), config().model_copy(update={"seed": 3}), 5) == ""

@@ -3,8 +3,17 @@
 import pytest
 
 from experiments.data.builtin import lexicon
-from experiments.data.builtin.clauses import Content, build, copula, place_phrase
-from experiments.data.builtin.phrases import NOT_A, THE, WE, noun_phrase, pronoun_for
+from experiments.data.builtin.phrases import (
+    NOT_A,
+    THE,
+    WE,
+    Content,
+    build,
+    copula,
+    noun_phrase,
+    place_phrase,
+    pronoun_for,
+)
 
 NOUN = {noun.singular: noun for noun in lexicon.NOUNS}
 MODAL = {modal[0]: modal for modal in lexicon.MODALS}

@@ -6,7 +6,8 @@ from itertools import islice
 import pytest
 
 from experiments.data.builtin import generate as recipe
-from experiments.data.builtin import lexicon, sentences
+from experiments.data.builtin import generate as sentences
+from experiments.data.builtin import lexicon
 from experiments.data.builtin.dice import Dice
 from experiments.data.builtin.generate import SPLITS, generate, recipe_digest
 

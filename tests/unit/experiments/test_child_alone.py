@@ -11,8 +11,8 @@ import pytest
 from experiments.events.event_log import read_events
 from experiments.identity import run_identity
 from experiments.processes.identity import identify
+from experiments.store.checksummed import write_json
 from experiments.store.layout import Store
-from experiments.store.sealed import write_json
 from experiments.tasks.load import load_task
 
 TRAINER = """

@@ -10,7 +10,7 @@ from experiments.records import FailureClass
 # A compiled library is imported late, in a process that may have hardly more addresses than it uses.
 LATE = """
 import resource
-from experiments.child.failures import failure_class
+from experiments.child.stopping import failure_class
 
 [now] = [int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmSize")]
 resource.setrlimit(resource.RLIMIT_AS, (now + 2**18,) * 2)

@@ -26,12 +26,12 @@ from tests.slow import mostly_slow
 
 TASKS = ("translation", "parsing", "algorithmic", "language_modelling")
 EVERY, NETWORK = {"training", "likelihood", "decode", "score"}, {"training", "likelihood", "decode"}
-CONFIG, MODEL = "experiments/config.py", "model/config.py"
-TASK = "experiments/tasks/sequence/task.py"
+CONFIG, MODEL = "experiments/config.py", "model/settings.py"
+TASK = "experiments/tasks/sequence.py"
 EDITS = {  # file, what is edited, the parts of a translation that become stale, those of a parser
-    "a metric": ("experiments/evaluation/score/translations.py", "CHRF()", "CHRF(word_order=2)", {"score"}, set()),
-    "EVALB": ("experiments/evaluation/score/evalb/score.py", "100 * ", "99 * ", set(), {"score"}),
-    "the search": ("experiments/evaluation/decode/finished.py", "(5 +", "(6 +", {"decode"}, {"decode"}),
+    "a metric": ("experiments/evaluation/bleu.py", "CHRF()", "CHRF(word_order=2)", {"score"}, set()),
+    "EVALB": ("experiments/evaluation/evalb.py", "100 * ", "99 * ", set(), {"score"}),
+    "the search": ("experiments/evaluation/beam.py", "(5 +", "(6 +", {"decode"}, {"decode"}),
     "the loss": ("experiments/training/loss.py", "1 - ", "2 - ", {"training"}, {"training"}),
     "the network": ("model/parts/positions.py", "10000", "9999", NETWORK, NETWORK),
     "a kind of layer": ("model/stack.py", '"gru": Recurrent', '"gru": Average', NETWORK, NETWORK),
@@ -39,8 +39,8 @@ EDITS = {  # file, what is edited, the parts of a translation that become stale,
     "a default": (CONFIG, "adam_beta2: float = Field(0.98", "adam_beta2: float = Field(0.5", EVERY, EVERY),
     "what a task hands on": (TASK, "or target, source", "or target, target", NETWORK, NETWORK),
     "a column": ("experiments/tasks/translation.py", '"perplexity", "PPL (dev)"', '"perplexity", "PPL"', set(), set()),
-    "an event": ("experiments/events/kinds.py", "LAST_STEP = ", "LAST_STEP = 1 + ", set(), set()),
-    "the queue": ("experiments/jobs/queue/states.py", "waiting", "queued", set(), set()),
+    "an event": ("experiments/events/lines.py", "LAST_STEP = ", "LAST_STEP = 1 + ", set(), set()),
+    "the queue": ("experiments/jobs/queue/job.py", "waiting", "queued", set(), set()),
     "the child": ("experiments/child/run.py", "time.sleep(0.5)", "time.sleep(0.6)", set(), set()),
     "the table": ("reports/render/grid.py", '"†"', '"‡"', set(), set()),
 }  # fmt: skip

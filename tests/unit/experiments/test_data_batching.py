@@ -7,12 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.data.batches.batch import Batch, collate
-from experiments.data.batches.batching import BatchPlan, deal, split
-from experiments.data.batches.tensors import to_tensors
-from experiments.data.encoding import mapped
+from experiments.data.batching import Batch, BatchPlan, collate, deal, split
+from experiments.data.encoding import pairs as mapped
 from experiments.data.encoding.pairs import EncodedPairs, SideWriter, piece_dtype
 from experiments.data.encoding.tokenizer import BOS_ID, EOS_ID, PAD_ID
+from experiments.data.tensors import to_tensors
 from experiments.errors import UserError
 
 PINNED = [[[6, 7], [3, 4], [0, 1, 2, 5]], [[3, 4], [0, 1, 2, 5], [6, 7]]]

@@ -10,18 +10,16 @@ import numpy as np
 import pytest
 
 from experiments.config import DataConfig
-from experiments.data.corpora.duplicates import seen_in_train
 from experiments.data.corpora.parallel import Corpus, resolve
-from experiments.data.encoding import encoder as encoder_module
 from experiments.data.encoding import pairs as pairs_module
+from experiments.data.encoding import prepare as encoder_module
 from experiments.data.encoding import prepare as prepare_module
 from experiments.data.encoding.encoded import EncodedCorpus, encoded_digest, open_encoded
-from experiments.data.encoding.encoder import Encoder, chunks
 from experiments.data.encoding.pairs import Side, SideWriter, piece_dtype
-from experiments.data.encoding.prepare import prepare
+from experiments.data.encoding.prepare import Encoder, chunks, prepare, seen_in_train
 from experiments.data.encoding.tokenizer import UNK_ID, Tokenizer
 from experiments.errors import Damaged, UserError
-from experiments.store.sealed import read_json
+from experiments.store.checksummed import read_json
 
 ENGLISH = [
     "the cat sat",

@@ -5,8 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from experiments.data.batches.batching import BatchPlan, Indices, deal, split
-from experiments.data.batches.shapes import MOST_SHAPES, Shapes, _seen
+from experiments.data.batching import MOST_SHAPES, BatchPlan, Indices, Shapes, _seen, deal, split
 
 
 def lengths(pairs: int = 20000) -> tuple[np.ndarray, np.ndarray]:

@@ -15,7 +15,7 @@ from experiments.errors import OutOfMemory, UserError
 from experiments.processes import processor
 from experiments.tasks.base import Context
 from experiments.tasks.train_network import Material, train_network
-from model.fast.int8 import int8_works
+from model.int8 import int8_works
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 

@@ -3,10 +3,10 @@
 import pytest
 
 from experiments.errors import UserError
+from experiments.store.checksummed import write_json
 from experiments.store.ensembles import members, together
 from experiments.store.layout import Store
-from experiments.store.results import FILE, TrainingResult
-from experiments.store.sealed import write_json
+from experiments.store.results import RESULT_FILE, TrainingResult
 
 KNOWN = {
     "num_params": 100, "flops": 1e9, "target_tokens": 50, "train_s": 2.5, "device": "Xeon", "devices": 1, "threads": 2,
@@ -25,7 +25,7 @@ def trained(store, number, sha="t", **facts):
     store.new_attempt(run_id)
     data = {"tokenizer": {"sha256": {"tokenizer.model": sha}}}
     record = {"run_id": run_id, "attempt": 1, "task": "translation", "config": {"seed": number}, "data": data}
-    write_json(store.run_folder(run_id) / FILE, {**record, **KNOWN, **facts})
+    write_json(store.run_folder(run_id) / RESULT_FILE, {**record, **KNOWN, **facts})
     write_json(store.run_folder(run_id) / "config.json", {"config": {"seed": number}})
     return run_id
 
@@ -68,6 +68,6 @@ def test_a_missing_member_and_another_vocabulary_are_refused_by_name(store):
     one, two = trained(store, 1), trained(store, 2, sha="other")
     with pytest.raises(UserError, match=r"with seed 2 \(run 0{15}2\).* another vocabulary than the member with seed 1"):
         members(store, [one, two])
-    (store.run_folder(two) / FILE).unlink()
+    (store.run_folder(two) / RESULT_FILE).unlink()
     with pytest.raises(UserError, match=r"with seed 2 \(run 0{15}2\) of this ensemble is not trained"):
         members(store, [one, two])

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from experiments.errors import UserError
-from experiments.evaluation.score.evalb.rules import COLLINS, Rules, read_rules, rules_of_text
+from experiments.evaluation.evalb import COLLINS, Rules, read_rules, rules_of_text
 
 # The settings of COLLINS.prm, laid out as such files are.
 TEXT = """\

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.evaluation.score.evalb.files import report
-from experiments.evaluation.score.evalb.rules import COLLINS, read_rules
+from experiments.evaluation.evalb import COLLINS, read_rules, report
 from tests.evalb_files import score_files
 
 FOLDER = Path(os.environ.get("EVALB_SAMPLE", ""))

@@ -8,12 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.data.corpora.trees.linear import delinearise
-from experiments.data.corpora.trees.tree import Tree, to_text
-from experiments.data.corpora.trees.treebank import parse_line
-from experiments.evaluation.score.evalb.files import report
-from experiments.evaluation.score.evalb.rules import COLLINS, Rules
-from experiments.evaluation.score.evalb.score import SentenceScore, Status, score_sentence, summarise
+from experiments.data.corpora.tree import Tree, delinearise, parse_line, to_text
+from experiments.evaluation.evalb import COLLINS, Rules, SentenceScore, Status, report, score_sentence, summarise
 from tests.evalb_files import score_files
 from tests.trees import LABELS, quick, trees
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from experiments.evaluation.trained import averaging
-from experiments.evaluation.trained.averaging import average_weights, kept_average
-from experiments.training.checkpoints.checkpoint import save
+from experiments.evaluation import averaging
+from experiments.evaluation.averaging import average_weights, kept_average
+from experiments.training.checkpoint import save
 
 
 def checkpoints(folder: Path, *weights: dict[str, Tensor]) -> list[Path]:

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 from sacrebleu.metrics import BLEU
 
-from experiments.evaluation.score.counts import bleu
-from experiments.evaluation.score.paper_bleu import PaperTokens, available, multi_bleu, paper_bleu, split_compounds
-from experiments.evaluation.score.translations import score_text
+from experiments.evaluation.bleu import PaperTokens, available, multi_bleu, paper_bleu, score_text, split_compounds
+from experiments.evaluation.counts import bleu
 
 WMT17 = os.environ.get("ABLATIONS_WMT17")  # a folder with expected-scores.tsv, systems/ and the reference
 

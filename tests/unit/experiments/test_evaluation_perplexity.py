@@ -11,7 +11,7 @@ from experiments.errors import Preempted, UserError
 from experiments.evaluation import likelihood as module
 from experiments.evaluation.likelihood import Likelihood, measure_likelihood
 from model.config import ModelConfig
-from model.factory import build_model
+from model.network import build_model
 from model.protocol import Network
 
 CPU = Device(torch.device("cpu"), "fp32", 1)

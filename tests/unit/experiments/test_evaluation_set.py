@@ -8,19 +8,17 @@ import pytest
 import torch
 
 from experiments.config import DataConfig
+from experiments.data.corpora.files import lines_read_lines, write_lines
 from experiments.data.encoding.encoded import EncodedSet
 from experiments.data.encoding.tokenizer import Tokenizer, train_tokenizer
 from experiments.device import Device
-from experiments.evaluation.decode.beam import SearchSettings
-from experiments.evaluation.decode.translate import translate
+from experiments.evaluation.beam import SearchSettings
 from experiments.evaluation.likelihood import measure_likelihood
+from experiments.evaluation.translate import translate
 from experiments.tasks.base import Context
-from experiments.tasks.sequence.decoding import decode
-from experiments.tasks.sequence.likelihood import measure
-from experiments.tasks.sequence.lines import read_lines, write_lines
-from experiments.tasks.sequence.trained import Trained
+from experiments.tasks.evaluate_network import Trained, decode, measure_pairs
 from model.config import ModelConfig
-from model.factory import build_model
+from model.network import build_model
 
 CPU = Device(torch.device("cpu"), "fp32", 1)
 LINES = ["der Hund läuft schnell", "", "eine Katze schläft", "der Hund schläft"]
@@ -40,12 +38,12 @@ def test_likelihood_and_decoding_are_what_their_modules_compute(tmp_path: Path) 
 
     ids = [tokenizer.encode(line) for line in LINES]
     likelihood = measure_likelihood(model, ids, ids[::-1], CPU)
-    measured = measure(trained, text, context)
+    measured = measure_pairs(trained, text, context)
     assert measured["metrics"]["perplexity"] == pytest.approx(likelihood.perplexity)
     assert measured["pieces"] == likelihood.pieces
     hypotheses = translate(model, ids, SearchSettings(2, 0.6, 3), CPU)
     facts = decode(trained, text, settings, tmp_path / "out.txt", "dev", context)
-    outputs = read_lines(tmp_path / "out.txt")
+    outputs = lines_read_lines(tmp_path / "out.txt")
     assert outputs == [tokenizer.decode(h[0].ids) for h in hypotheses]
     assert outputs[1] == ""
     assert facts["unfinished"] == sum(not h[0].finished for h in hypotheses)
@@ -56,4 +54,4 @@ def test_likelihood_and_decoding_are_what_their_modules_compute(tmp_path: Path) 
 @pytest.mark.parametrize("line", ["", " a ", "a\u2028b", "a\rb", "a\x0bb\x1cc\x85d", "\ufeffa"])
 def test_outputs_are_read_as_they_were_written(tmp_path: Path, line: str) -> None:
     write_lines(tmp_path / "lines.txt", [line, "", line])
-    assert read_lines(tmp_path / "lines.txt") == [line, "", line]
+    assert lines_read_lines(tmp_path / "lines.txt") == [line, "", line]

@@ -6,12 +6,12 @@ import torch
 from experiments.data.encoding.tokenizer import BOS_ID, EOS_ID, PAD_ID
 from experiments.device import Device
 from experiments.errors import Preempted, UserError
-from experiments.evaluation.decode.beam import SearchSettings
-from experiments.evaluation.decode.translate import LEAST_SLOTS, _pack, translate
-from experiments.evaluation.in_batches import evaluating
+from experiments.evaluation.beam import SearchSettings
+from experiments.evaluation.likelihood import evaluating
+from experiments.evaluation.translate import LEAST_SLOTS, _pack, translate
 from model.config import ModelConfig
-from model.factory import build_model
-from model.fast.int8 import int8_works, to_int8
+from model.int8 import int8_works, to_int8
+from model.network import build_model
 from model.protocol import Network
 
 CPU = Device(torch.device("cpu"), "fp32", 1)

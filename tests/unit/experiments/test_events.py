@@ -12,11 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.events.damage import damaged_events
-from experiments.events.event_log import FILE, LAST_BYTES, EventWriter, Tail, last_event, read_events
+from experiments.events.event_log import FILE, LAST_BYTES, EventWriter, Tail, damaged_events, last_event, read_events
 from experiments.events.history import History
-from experiments.events.kinds import LAST_STEP
-from experiments.events.lines import LONGEST_LINE, LONGEST_TEXT
+from experiments.events.lines import LAST_STEP, LONGEST_LINE, LONGEST_TEXT
 from experiments.store.layout import Store
 
 RUN = "a" * 16

@@ -17,13 +17,13 @@ from ablations.cli.main import verb
 from experiments.config import DeviceSpec
 from experiments.data.encoding.tokenizer import RUNNING_TEXT, Tokenizer, train_tokenizer
 from experiments.errors import UserError
-from experiments.evaluation.trained.export import export as export_own
-from experiments.evaluation.trained.huggingface.folder import export
-from experiments.evaluation.trained.translator import Translator
-from experiments.tasks.language.sampler import Choice, Sampler
-from experiments.tasks.language_config import LanguageConfig
-from experiments.training.checkpoints.checkpoint import add_file, model_tensors, save_final
-from model.factory import build_model
+from experiments.evaluation.export import export as export_own
+from experiments.evaluation.huggingface import export
+from experiments.evaluation.translator import Translator
+from experiments.tasks.configs import LanguageConfig
+from experiments.tasks.sampler import Choice, Sampler
+from experiments.training.checkpoint import add_file, model_tensors, save_final
+from model.network import build_model
 from tests.plain_huggingface import Pieces, Reader
 
 PYTHON = os.environ.get("ABLATIONS_TRAINERS_PYTHON", sys.executable)

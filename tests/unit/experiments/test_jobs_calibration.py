@@ -5,20 +5,19 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.config import TrainingConfig
-from experiments.jobs.attempts.calibration import Point, Speed, keep, kept, of_results
-from experiments.jobs.engines.remote import environment
-from experiments.optimization import OPTIMIZERS
+from experiments.config import OPTIMIZERS, TrainingConfig
+from experiments.jobs.attempts.probe import Point, Speed, keep, kept, of_results
+from experiments.jobs.engines.cluster import environment
+from experiments.store.checksummed import write_json
 from experiments.store.layout import Store
-from experiments.store.sealed import write_json
-from experiments.tasks import footprint
-from experiments.tasks.footprint import LOGIT_TOKENS, disk_bytes, memory_bytes
+from experiments.tasks import network as footprint
+from experiments.tasks.network import LOGIT_TOKENS, disk_bytes, memory_bytes
 from experiments.training import loss
+from experiments.training import parallel as lanes
 from experiments.training.optimizers import make_optimizers, optimizer_tensors, update
-from experiments.training.parallel import lanes
 from model import cost as count
 from model.config import ModelConfig
-from model.factory import build_model
+from model.network import build_model
 
 COSTS = st.floats(1e8, 1e12)
 

@@ -4,7 +4,7 @@ import ctypes.util
 
 import pytest
 
-from experiments.processes.allocator import WITHOUT_CACHES, allocates_by_tcmalloc, allocator
+from experiments.processes.processor import WITHOUT_CACHES, allocates_by_tcmalloc, allocator
 
 PLAIN = {"GLIBC_TUNABLES": WITHOUT_CACHES}
 

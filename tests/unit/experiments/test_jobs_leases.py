@@ -8,12 +8,10 @@ from hypothesis import strategies as st
 
 from experiments.jobs.coordinator.scheduler import place
 from experiments.jobs.devices import hardware
-from experiments.jobs.devices.devices_per_run import devices_per_run, makespan, simulate
-from experiments.jobs.devices.neighbours import Neighbours
-from experiments.jobs.devices.slots import Slot, join, parse_slots
-from experiments.jobs.queue.job import Ending, Job, Waiting
+from experiments.jobs.devices.sharing import devices_per_run, makespan, simulate
+from experiments.jobs.devices.slots import Neighbours, Slot, join, parse_slots
+from experiments.jobs.queue.job import Ending, Job, Outcome, State, Waiting
 from experiments.jobs.queue.ledger import Ledger
-from experiments.jobs.queue.states import Outcome, State
 
 
 def gpus(count, shares=1, room=40.0):

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from experiments.jobs.attempts.attempt import AttemptProgress
 from experiments.jobs.attempts.outcomes import LONG_S, MAX_STALLS, MIN_MICRO_BATCH, decide
-from experiments.jobs.attempts.progress import AttemptProgress
-from experiments.jobs.queue.job import Claimed, Job
-from experiments.jobs.queue.states import Outcome, State
+from experiments.jobs.queue.job import Claimed, Job, Outcome, State
 
 JOB = Job("0" * 16, "stub", {"training": {"train_steps": 100, "tokens_per_batch": 1000}})
 WANTED = ["training", "e1"]

@@ -3,7 +3,7 @@
 import pytest
 
 from experiments.jobs.attempts.probe import Measured, _measured
-from experiments.jobs.devices.device_sharing import counts, gain, most_worth, shares, worth_sharing
+from experiments.jobs.devices.sharing import counts, gain, most_worth, shares, worth_sharing
 from experiments.jobs.devices.slots import Slot
 from experiments.store.results import TrainingResult
 

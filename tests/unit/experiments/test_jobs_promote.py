@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from experiments.jobs.attempts.promote import leftover, missing, promote
+from experiments.jobs.attempts.publish import leftover, missing, promote
 from experiments.jobs.queue.job import Job
+from experiments.store.checksummed import write_json
 from experiments.store.layout import Store
-from experiments.store.sealed import write_json
-from experiments.training.checkpoints.checkpoint import save_final
+from experiments.training.checkpoint import save_final
 
 RUN, E1, E2 = "a" * 16, "1" * 16, "2" * 16
 

@@ -10,11 +10,10 @@ import pytest
 
 from experiments.errors import UserError
 from experiments.jobs.queue import database
-from experiments.jobs.queue.job import Ending, Job, Member
+from experiments.jobs.queue.job import Ending, Job, Member, Outcome, State
 from experiments.jobs.queue.ledger import Ledger
 from experiments.jobs.queue.queue import Queue
-from experiments.jobs.queue.states import Outcome, State
-from experiments.store.keeps import BEST, SPACED, Keep
+from experiments.store.retention import BEST, SPACED, Keep
 
 CONFIG = {"model": {"d_model": 8}, "training": {"train_steps": 10}, "data": {"corpus": "builtin"}}
 

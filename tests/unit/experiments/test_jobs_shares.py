@@ -5,14 +5,13 @@ import json
 import pytest
 
 from experiments.errors import UserError
-from experiments.events import clock
+from experiments.events import event_log as clock
 from experiments.jobs.coordinator.scheduler import place
 from experiments.jobs.devices.slots import Slot, join
-from experiments.jobs.queue.job import Ending, Job, Member
+from experiments.jobs.queue.job import Ending, Job, Member, Outcome, State
 from experiments.jobs.queue.ledger import Ledger
 from experiments.jobs.queue.queue import Queue
 from experiments.jobs.queue.shares import DAY_S, DAYS, FILE, Shares, check_user, keep_shares, load_shares, login
-from experiments.jobs.queue.states import Outcome, State
 from experiments.store.layout import Store
 
 DONE = Ending(State.FINISHED, Outcome.FINISHED)
@@ -32,7 +31,7 @@ def ledger(tmp_path):
 
 def work_off(ledger, slots=1, hours=1.0, limit=10_000):
     """Starts jobs as the coordinator does, each for so long; the users in the order of the starts."""
-    all_slots, order, now = [Slot(f"cpu:{i}", "cpu") for i in range(slots)], [], clock.now()
+    all_slots, order, now = [Slot(f"cpu:{i}", "cpu") for i in range(slots)], [], clock.record_time()
     while len(order) < limit:
         turns = ledger.turns()
         placed = place(ledger.waiting(slots + 64, turns=turns), all_slots, all_slots, turns)
@@ -48,7 +47,7 @@ def work_off(ledger, slots=1, hours=1.0, limit=10_000):
 
 def test_what_counts_are_the_last_days_and_a_day_later_a_quota_is_lifted(ledger):
     ledger.enqueue([job(n, user) for n, user in enumerate(["ann", "ann", "ann", "bob"])])
-    now = clock.now()
+    now = clock.record_time()
     for number, days_ago in enumerate([0, DAYS - 1, DAYS, DAYS - 1]):
         ledger.claim(job(number).run_id, 1, "cuda:0", "cuda", 2.0)
         end = now - days_ago * DAY_S
@@ -102,7 +101,7 @@ def test_devices_of_a_lease_are_counted(ledger):
     assert join([Slot("cpu:0", "cpu"), Slot("cpu:1", "cpu")]).devices == 2
     ledger.enqueue([job(1, "ann")])
     ledger.claim(job(1).run_id, 1, "cuda:0/0", "cuda", third[0].devices)
-    now = clock.now()
+    now = clock.record_time()
     ledger.end(job(1).run_id, 1, DONE, span=(now - 3 * HOUR, now))
     ledger.end(job(1).run_id, 1, DONE, span=(now - 3 * HOUR, now))  # counted once
     assert ledger.use()["ann"].used_s == pytest.approx(HOUR)
@@ -112,7 +111,7 @@ def test_running_attempts_count_from_their_first_event(ledger):
     """Not from their submission: a cluster may keep them waiting for days."""
     ledger.enqueue([job(1, "ann")])
     ledger.claim(job(1).run_id, 1, "cuda:0", "cuda", 1.0)
-    now = clock.now()
+    now = clock.record_time()
     assert ledger.use(now + 5 * HOUR)["ann"].used_s == 0
     ledger.progress([(job(1).run_id, 3, "training", None, now)])
     assert ledger.use(now + 5 * HOUR)["ann"].used_s == pytest.approx(5 * HOUR)

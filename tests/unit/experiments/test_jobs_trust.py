@@ -12,10 +12,8 @@ from experiments.jobs.coordinator.work import work
 from experiments.jobs.devices.slots import Slot
 from experiments.jobs.engines.local import LocalEngine
 from experiments.jobs.queue import trust
-from experiments.jobs.queue.entries import from_text, to_text
-from experiments.jobs.queue.job import Job, Member
+from experiments.jobs.queue.job import Job, Member, State, from_text, to_text
 from experiments.jobs.queue.queue import Queue
-from experiments.jobs.queue.states import State
 from experiments.store.layout import Store
 
 STUB = Path(__file__).parents[2] / "stub_child.py"

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from experiments.jobs.coordinator.leftovers import sweep
+from experiments.jobs.coordinator.work import sweep
 from experiments.store import locks
+from experiments.store.checksummed import write_json
 from experiments.store.durable import folder_beside, whole_file
 from experiments.store.layout import Store
-from experiments.store.sealed import write_json
-from experiments.tracking.artifacts import artifacts
+from experiments.tracking.mlflow import artifacts
 
 RUN, OTHER = "a" * 16, "b" * 16
 KILLED = """

@@ -13,11 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.processes import energy
-from experiments.processes.energy import CounterLostError, Nvml, Rapl
+from experiments.processes import meter as energy
 from experiments.processes.identity import age_s, cpu_below_s
-from experiments.processes.load import GpuLoad
-from experiments.processes.meter import AGAIN_S, Meter
+from experiments.processes.meter import AGAIN_S, CounterLostError, GpuLoad, Meter, Nvml, Rapl
 
 MOST = 262_143_328_850  # microjoules, as Intel's server processors have it
 TICKS = os.sysconf("SC_CLK_TCK")

@@ -15,11 +15,11 @@ from experiments.data.corpora.parallel import resolve
 from experiments.data.encoding.prepare import prepare
 from experiments.data.encoding.tokenizer import VocabularyTooLarge, train_tokenizer
 from experiments.errors import NeedsCorpus, UserError
-from experiments.tasks import obstacles
-from experiments.tasks.longest import Longest
+from experiments.tasks import preflight as obstacles
 from experiments.tasks.parsing import TASK as PARSING
+from experiments.tasks.preflight import Longest
 from experiments.tasks.translation import TASK
-from experiments.training.checkpoints import retention
+from experiments.training import retention
 from tests.small_training import run
 
 SMALL = {"data.vocab_size": 200, "training.tokens_per_batch": 400, "training.train_steps": 6}

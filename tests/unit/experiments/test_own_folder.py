@@ -12,7 +12,7 @@ import pytest
 
 from experiments.config import DeviceSpec
 from experiments.errors import Preempted, UserError
-from experiments.store.pruning import remove, size
+from experiments.store.retention import remove, size
 from experiments.tasks.base import Context
 from experiments.tasks.load import load_task
 from experiments.tasks.own import command

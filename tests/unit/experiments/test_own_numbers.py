@@ -11,8 +11,8 @@ from experiments import errors
 from experiments.client.ablations_task import RunContext, UserError
 from experiments.config import DeviceSpec
 from experiments.events.event_log import EventWriter, Tail
-from experiments.events.kinds import LAST_STEP
-from experiments.store.sealed import read_json
+from experiments.events.lines import LAST_STEP
+from experiments.store.checksummed import read_json
 from experiments.tasks.base import Context, EvaluationSpec
 from experiments.tasks.load import load_task
 from experiments.tasks.own.context import open_context

@@ -16,8 +16,8 @@ from experiments.client.ablations_task.process import device_name
 from experiments.config import DeviceSpec
 from experiments.errors import OutOfMemory, Preempted, TrainerFailed, UserError
 from experiments.identity import run_identity
+from experiments.store.checksummed import read_json
 from experiments.store.layout import LOG
-from experiments.store.sealed import read_json
 from experiments.tasks.base import Context
 from experiments.tasks.load import load_task
 
@@ -197,7 +197,7 @@ def test_another_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     }.items():
         link.write_text(f"#!/bin/sh\n{program}\n")
         if program.startswith("sleep"):
-            monkeypatch.setattr("experiments.tasks.own.interpreter.ANSWER_S", 0.2)
+            monkeypatch.setattr("experiments.tasks.own.process.ANSWER_S", 0.2)
         with pytest.raises(UserError, match=why):
             load_task("trainer:TASK", str(tmp_path / "study"), "../env/./python")
     monkeypatch.undo()

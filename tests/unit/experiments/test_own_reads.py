@@ -10,8 +10,8 @@ import pytest
 from experiments.child import run
 from experiments.events.event_log import read_events
 from experiments.records import ChildExit
+from experiments.store.checksummed import read_json, write_json
 from experiments.store.layout import Store
-from experiments.store.sealed import read_json, write_json
 from experiments.tasks.load import load_task
 
 TRAINER = """

@@ -18,13 +18,10 @@ from experiments.identity import lineage, run_identity
 from experiments.store.code import files_of
 from experiments.tasks.base import Context
 from experiments.tasks.load import load_task
-from experiments.tasks.own import settings as own_settings
-from experiments.tasks.own.context import open_context
+from experiments.tasks.own import function as own_settings
+from experiments.tasks.own.context import of_set, open_context
 from experiments.tasks.own.function import column
-from experiments.tasks.own.output import Printed
-from experiments.tasks.own.placeholders import expanded, filled, refuse_quoted
-from experiments.tasks.own.returned import of_set
-from experiments.tasks.own.shell import Ended, read_metrics
+from experiments.tasks.own.shell import Ended, Printed, expanded, filled, read_metrics, refuse_quoted
 
 
 @dataclass

@@ -6,17 +6,15 @@ import numpy as np
 import pytest
 
 from experiments.config import RunConfig
-from experiments.data.corpora.trees.treebank import parse_line
+from experiments.data.corpora.tree import parse_line
 from experiments.errors import UserError
-from experiments.evaluation.score.evalb.rules import COLLINS
-from experiments.evaluation.score.evalb.score import Status, score_sentence, summarise
-from experiments.evaluation.score.parses import with_golds_punctuation
+from experiments.evaluation.evalb import COLLINS, Status, score_sentence, summarise, with_golds_punctuation
 from experiments.identity import run_identity
 from experiments.tasks.base import EvaluationSpec
+from experiments.tasks.configs import ParsingConfig
 from experiments.tasks.load import load_task
 from experiments.tasks.parsing import TASK
-from experiments.tasks.parsing_config import ParsingConfig
-from model.factory import build_model
+from model.network import build_model
 from tests.evalb_files import score_files
 
 pytestmark = pytest.mark.slow

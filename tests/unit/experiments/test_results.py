@@ -5,9 +5,8 @@ import math
 import pytest
 
 from experiments.errors import Damaged
-from experiments.store.facts import Record
-from experiments.store.results import EvaluationResult, TrainingResult
-from experiments.store.sealed import read_json
+from experiments.store.checksummed import read_json
+from experiments.store.results import EvaluationResult, Record, TrainingResult
 
 WRONG = (True, -1, [1], {"a": 1.5}, "x", None, math.nan)
 

@@ -14,9 +14,9 @@ from experiments.config import DeviceSpec, TaskConfig
 from experiments.events.event_log import EventWriter, read_events
 from experiments.identity import eval_identity, run_identity
 from experiments.records import ChildExit
+from experiments.store.checksummed import read_json, write_json
 from experiments.store.code import code_digest
 from experiments.store.layout import Store
-from experiments.store.sealed import read_json, write_json
 from experiments.store.spec import EvaluationRequest
 from experiments.tasks.base import Context
 from experiments.tasks.load import load_task
@@ -58,7 +58,7 @@ def TASK(settings, context):
 MOVES_THE_STORE = """
 from pathlib import Path
 from dataclasses import dataclass
-from experiments.tasks.own.function import column, task
+from ablations_task import column, task
 
 @dataclass
 class Settings:

@@ -7,8 +7,8 @@ from experiments.config import RunConfig
 from experiments.events.event_log import read_events
 from experiments.identity import eval_identity, run_identity
 from experiments.records import ChildExit
+from experiments.store.checksummed import write_json
 from experiments.store.layout import Store
-from experiments.store.sealed import write_json
 
 INPUTS = {"corpus": "c" * 16}
 DECODING = {"beam_size": 4, "length_penalty": 0.6}

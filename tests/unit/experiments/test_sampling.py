@@ -4,13 +4,12 @@ import pytest
 import torch
 
 from experiments.config import DeviceSpec
-from experiments.data.encoding.tokenizer import EOS_ID, Tokenizer
-from experiments.data.encoding.utf8 import FILE, SIZE, SPECIAL
+from experiments.data.encoding.tokenizer import EOS_ID, FILE, FIRST_BYTE, SIZE, Tokenizer
 from experiments.device import Device
-from experiments.tasks.language.sampler import Choice, Sampler, drawn
-from experiments.tasks.language_config import LanguageModel
-from model.factory import build_model
-from model.fast.int8 import int8_works, to_int8
+from experiments.tasks.configs import LanguageModel
+from experiments.tasks.sampler import Choice, Sampler, drawn
+from model.int8 import int8_works, to_int8
+from model.network import build_model
 
 GREEDY = Choice(temperature=0)
 
@@ -49,7 +48,7 @@ def test_the_most_probable_continuation_is_that_of_a_plain_loop(decoder: str, in
     of = sampler(decoder=decoder)
     if int8:
         to_int8(of.model)
-    symbols = [EOS_ID, *(SPECIAL + byte for byte in b"ab")]
+    symbols = [EOS_ID, *(FIRST_BYTE + byte for byte in b"ab")]
     with torch.inference_mode():
         of.model.eval()
         while len(symbols) < 16:

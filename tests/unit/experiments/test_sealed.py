@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.errors import Damaged
+from experiments.store.checksummed import read_json, seal, unseal, write_json
 from experiments.store.layout import Store
-from experiments.store.sealed import read_json, seal, unseal, write_json
 
 RECORD = {"metrics": {"bleu": 57.25454960845013, "perplexity": math.inf}, "step": 600, "näme": ["ü", None, True, 1e-09]}
 VALUES = st.recursive(

@@ -12,13 +12,11 @@ from experiments.errors import UserError
 from experiments.events.event_log import EventWriter
 from experiments.jobs.devices.slots import Slot
 from experiments.jobs.engines.base import Launch
-from experiments.jobs.engines.cluster import ClusterEngine
-from experiments.jobs.engines.remote import LAUNCH, Keeper
+from experiments.jobs.engines.cluster import LAUNCH, ClusterEngine, Keeper
 from experiments.jobs.queue.queue import Queue
-from experiments.store.description import TableRow, keep_row, rows_of
+from experiments.store.checksummed import read_json, write_json
 from experiments.store.durable import whole_file, whole_folder
-from experiments.store.layout import Store
-from experiments.store.sealed import read_json, write_json
+from experiments.store.layout import Store, TableRow, keep_row, rows_of
 
 
 def mode(path):

@@ -11,20 +11,18 @@ import pytest
 import torch
 
 from experiments.config import DeviceSpec
-from experiments.data.batches.windows import WindowPlan, collate_windows, cut
-from experiments.data.corpora.text.corpus import LONGEST, resolve
-from experiments.data.corpora.text.settings import TextData
+from experiments.data.corpora.text import LONGEST, TextData, resolve
 from experiments.data.encoding import text as text_module
-from experiments.data.encoding.stream import Stream
+from experiments.data.encoding.pairs import Stream
 from experiments.data.encoding.text import EncodedText, prepare_text
-from experiments.data.encoding.tokenizer import EOS_ID, Tokenizer
-from experiments.data.encoding.utf8 import to_bytes
+from experiments.data.encoding.tokenizer import EOS_ID, Tokenizer, to_bytes
+from experiments.data.windows import WindowPlan, collate_windows, cut
 from experiments.device import Device
 from experiments.errors import Damaged, UserError
-from experiments.evaluation.windows import stream_nll
-from experiments.tasks.language_config import LanguageConfig, LanguageModel
+from experiments.evaluation.likelihood import stream_nll
+from experiments.tasks.configs import LanguageConfig, LanguageModel
 from experiments.tasks.language_modelling import TASK
-from model.factory import build_model
+from model.network import build_model
 from model.protocol import Network
 
 TEXT = "".join(f"Zeile {n}: the quick brown fox, größer als {n * n}.\n" + "\n" * (n % 7 == 0) for n in range(200))

@@ -4,8 +4,8 @@ import base64
 import json
 import zlib
 
+from experiments.tracking.mlflow import RowLine
 from experiments.tracking.page import Chart, Published, Table, _state
-from experiments.tracking.rows import RowLine
 
 LINES = [
     RowLine("base", "", 3, {"model.h": "8", "model.p": "0.1"}, {"num_params": 10.0, "bleu.mean": 25.0}),

@@ -7,17 +7,16 @@ import pytest
 import torch
 
 from experiments.config import DeviceSpec, RunConfig
-from experiments.data.batches.batch import Batch
-from experiments.data.batches.shapes import MOST_SHAPES
+from experiments.data.batching import MOST_SHAPES, Batch
 from experiments.device import Device
+from experiments.tasks import train_network as made_of
 from experiments.tasks.base import Context
-from experiments.tasks.sequence import batches as made_of
-from experiments.tasks.sequence.batches import Batches
-from experiments.tasks.sequence.encoded import encoded_of
+from experiments.tasks.sequence import encoded_of
+from experiments.tasks.train_network import Batches
 from experiments.tasks.translation import TASK
-from experiments.training.objective import Objective
+from experiments.training.loss import Objective
 from model.architecture import not_compiled
-from model.factory import build_model
+from model.network import build_model
 from tests.lines import random_config
 from tests.slow import mostly_slow
 

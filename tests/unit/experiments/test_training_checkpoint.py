@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from experiments.errors import Damaged, UserError
-from experiments.store.keeps import BEST, SPACED, Keep
-from experiments.store.sealed import read_json, write_json
-from experiments.training.checkpoints import checkpoint, retention
-from experiments.training.checkpoints.tensorfile import read_tensors, write_tensors
+from experiments.store.checksummed import read_json, write_json
+from experiments.store.retention import BEST, SPACED, Keep
+from experiments.training import checkpoint, retention
+from experiments.training.checkpoint import read_tensors, write_tensors
 
 META = {"lineage": "a", "code": "b", "target_tokens": 7, "keeps": [], "best_steps": {}}
 

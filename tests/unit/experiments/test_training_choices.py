@@ -5,14 +5,12 @@ from itertools import product
 
 import pytest
 
-from experiments.config import RunConfig, TrainingConfig
+from experiments.config import OPTIMIZERS, SCHEDULES, RunConfig, TrainingConfig
 from experiments.errors import Diverged
 from experiments.identity import lineage, run_identity
-from experiments.optimization import OPTIMIZERS, SCHEDULES
-from experiments.training import curve
-from experiments.training.checkpoints import checkpoint
-from experiments.training.lion import Lion
-from experiments.training.optimizers import hidden_matrices
+from experiments.training import checkpoint
+from experiments.training import state as curve
+from experiments.training.optimizers import Lion, hidden_matrices
 from tests.slow import mostly_slow
 from tests.small_training import SIZES, kinds, losses, pairs, run
 

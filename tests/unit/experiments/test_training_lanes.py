@@ -8,9 +8,8 @@ import torch
 
 from experiments.config import DeviceSpec, TrainingConfig
 from experiments.device import Device
-from experiments.training import curve
-from experiments.training.parallel.group import Group
-from experiments.training.parallel.lanes import LARGEST, Lanes, lanes_for
+from experiments.training import state as curve
+from experiments.training.parallel import LARGEST, Group, Lanes, lanes_for
 from model.parts.dropout import dropout
 from tests.lines import random_config
 from tests.slow import mostly_slow

@@ -6,12 +6,14 @@ import pytest
 import torch
 
 from experiments.config import DeviceSpec, TrainingConfig
-from experiments.data.batches.batch import Batch
+from experiments.data.batching import Batch
 from experiments.device import Device
 from experiments.errors import UserError
-from experiments.training import compiled, curve, state
-from model.factory import build_model
+from experiments.training import state
+from experiments.training import state as compiled
+from experiments.training import state as curve
 from model.network import EncoderDecoder as Network
+from model.network import build_model
 from tests.small_training import PIECES, SIZES, kinds, losses, pairs, run
 
 DETERMINISTIC = TrainingConfig(train_steps=12, warmup_steps=10, checkpoint_steps=4, deterministic=True)

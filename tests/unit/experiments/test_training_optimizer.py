@@ -5,8 +5,7 @@ import math
 import pytest
 import torch
 
-from experiments.config import TrainingConfig
-from experiments.optimization import OPTIMIZERS
+from experiments.config import OPTIMIZERS, TrainingConfig
 from experiments.training.optimizers import (
     clip,
     hidden_matrices,
@@ -18,7 +17,7 @@ from experiments.training.optimizers import (
     updated_by,
 )
 from model.config import ModelConfig
-from model.factory import build_model
+from model.network import build_model
 from tests.small_training import PIECES, SIZES
 
 STEPS = 100

@@ -9,8 +9,8 @@ import torch
 from experiments.config import DeviceSpec, TrainingConfig
 from experiments.device import Device
 from experiments.errors import DiskFull
-from experiments.training.checkpoints import checkpoint
-from experiments.training.checkpoints.saver import Saver
+from experiments.training import checkpoint
+from experiments.training.checkpoint import Saver
 from tests.small_training import kinds, losses, pairs, run
 
 

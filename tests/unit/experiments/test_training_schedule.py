@@ -5,8 +5,7 @@ import math
 import pytest
 import torch
 
-from experiments.config import TrainingConfig
-from experiments.optimization import SCHEDULES
+from experiments.config import SCHEDULES, TrainingConfig
 from experiments.training.schedules import SHARES, Plateau, learning_rate, make_schedule
 
 

@@ -10,13 +10,13 @@ from torch.nn import functional as F
 from experiments.config import DeviceSpec, TrainingConfig
 from experiments.device import Device, mix, seed_everything
 from experiments.errors import Diverged, OutOfMemory, UserError
-from experiments.store.sealed import read_json, write_json
-from experiments.training import curve
-from experiments.training.checkpoints import checkpoint, retention
+from experiments.store.checksummed import read_json, write_json
+from experiments.training import checkpoint, retention
+from experiments.training import state as curve
 from experiments.training.schedules import learning_rate
 from experiments.training.state import Training
 from experiments.training.trainer import train
-from model.factory import build_model
+from model.network import build_model
 from tests.small_training import META, PIECES, SIZES, batch_of, kinds, losses, pairs, run
 
 

@@ -11,14 +11,14 @@ from experiments.config import DataConfig, DeviceSpec, RunConfig
 from experiments.data.encoding.tokenizer import Tokenizer, train_tokenizer
 from experiments.device import Device
 from experiments.errors import UserError
-from experiments.evaluation.decode.beam import SearchSettings
-from experiments.evaluation.decode.translate import translate
-from experiments.evaluation.trained.attention_maps import attention_maps
-from experiments.evaluation.trained.export import export
-from experiments.evaluation.trained.translator import Translator
-from experiments.training.checkpoints.checkpoint import add_file, model_tensors, save_final
-from model.factory import build_model
-from model.sublayers.contract import Given
+from experiments.evaluation.attention_maps import attention_maps
+from experiments.evaluation.beam import SearchSettings
+from experiments.evaluation.export import export
+from experiments.evaluation.translate import translate
+from experiments.evaluation.translator import Translator
+from experiments.training.checkpoint import add_file, model_tensors, save_final
+from model.layers.contract import Given
+from model.network import build_model
 
 LINES = ["der Hund läuft schnell", "", "eine Katze schläft", "der Hund schläft", "Katze", "schnell schläft der Hund"]
 CONFIG = RunConfig.model_validate(

@@ -9,12 +9,10 @@ import pytest
 
 from experiments.data.builtin.dice import Dice
 from experiments.data.corpora import pair_corpus
-from experiments.data.corpora.trees import corpus as corpus_module
-from experiments.data.corpora.trees.corpus import resolve
-from experiments.data.corpora.trees.generate import HELD_OUT, RECIPE_VERSION, generate, mistaken, recipe_digest
-from experiments.data.corpora.trees.linear import Repairs, delinearise, linearise
-from experiments.data.corpora.trees.settings import TreeData
-from experiments.data.corpora.trees.tree import to_text
+from experiments.data.corpora import trees as corpus_module
+from experiments.data.corpora.tree import Repairs, delinearise, linearise, to_text
+from experiments.data.corpora.tree_grammar import HELD_OUT, RECIPE_VERSION, generate_trees, mistaken, recipe_digest
+from experiments.data.corpora.trees import TreeData, resolve
 from experiments.data.encoding.encoded import encoded_digest
 from experiments.data.encoding.prepare import prepare
 from experiments.errors import UserError
@@ -138,7 +136,12 @@ PINNED = {1: "85667e94e4ff9265"}  # by version
 
 def test_other_generated_trees_need_another_version() -> None:
     assert (recipe_digest(2000, 0), recipe_digest(100, 5)) == ("db419c4f0b7be4a0", "354dc7b53da8c227")
-    trees = (*generate("dev"), *generate("test"), *generate("train", 10_000), *generate("extra", 1_000))
+    trees = (
+        *generate_trees("dev"),
+        *generate_trees("test"),
+        *generate_trees("train", 10_000),
+        *generate_trees("extra", 1_000),
+    )
     made = hashlib.sha256("\n".join(map(to_text, trees)).encode()).hexdigest()[:16]
     assert made == PINNED[RECIPE_VERSION]
 
@@ -151,7 +154,7 @@ def test_the_generated_corpus_knows_no_files(settings: dict[str, Any]) -> None:
 
 def test_another_parsers_mistakes_are_trees_of_the_same_words() -> None:
     dice, changed = Dice(1), 0
-    for tree in generate("train", 300):
+    for tree in generate_trees("train", 300):
         wrong = mistaken(dice, tree)
         assert (wrong.words, wrong.tags) == (tree.words, tree.tags)
         assert delinearise(wrong.words, linearise(wrong)) == (wrong, Repairs())

@@ -4,9 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.data.corpora.trees.linear import Repairs, delinearise, linearise
-from experiments.data.corpora.trees.tree import Tree, to_text
-from experiments.data.corpora.trees.treebank import parse_line
+from experiments.data.corpora.tree import Repairs, Tree, delinearise, linearise, parse_line, to_text
 from tests.trees import LABELS, TAGS, quick, trees
 
 EXAMPLE = parse_line("(S (NP (DT the) (NN dog)) (VP (VBD slept)) (. .))")

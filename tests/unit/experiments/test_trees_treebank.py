@@ -7,8 +7,18 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 
-from experiments.data.corpora.trees.tree import Bracket, Tree, base_label, cleaned, steps, to_text
-from experiments.data.corpora.trees.treebank import BadTree, parse, parse_line, read_trees
+from experiments.data.corpora.tree import (
+    BadTree,
+    Bracket,
+    Tree,
+    base_label,
+    cleaned,
+    parse,
+    parse_line,
+    read_trees,
+    steps,
+    to_text,
+)
 from experiments.errors import UserError
 from tests.trees import quick, trees
 

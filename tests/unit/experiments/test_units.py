@@ -11,11 +11,11 @@ from experiments.data.encoding.encoded import EncodedCorpus
 from experiments.data.encoding.prepare import prepare
 from experiments.errors import UserError
 from experiments.identity import run_identity
+from experiments.tasks.configs import ParsingConfig
+from experiments.tasks.network import sizes_by_text
 from experiments.tasks.parsing import TASK as PARSING
-from experiments.tasks.parsing_config import ParsingConfig
 from experiments.tasks.translation import TASK
-from experiments.tasks.vocabulary import sizes_by_text
-from model.factory import build_model
+from model.network import build_model
 
 UNITS = ("bpe", "unigram", "word", "char", "byte")
 SMALL = {"num_layers": 1, "d_model": 8, "d_ff": 16, "num_heads": 2, "d_k": 4, "d_v": 4}

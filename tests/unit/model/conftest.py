@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from model.config import ModelConfig
-from model.factory import build_model
+from model.network import build_model
 from model.protocol import Network
 
 SMALL: dict[str, Any] = {

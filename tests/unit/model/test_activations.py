@@ -8,11 +8,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from model.config import ModelConfig
 from model.cost import activation_bytes, forward_flops, num_params
-from model.factory import build_model
-from model.kinds.kind import Kind
-from model.parts.activations import GATED, PLAIN
-from model.sublayers.contract import Given
-from model.sublayers.feed_forward import FeedForward
+from model.layers.contract import Given
+from model.layers.feed_forward import GATED, PLAIN, FeedForward
+from model.network import build_model
+from model.specs import Spec
 from tests.kept import keeping
 
 
@@ -49,7 +48,7 @@ FORMULAS = {
 @torch.no_grad()
 def test_activations_are_their_formulas(small_config, name):
     torch.manual_seed(0)
-    built = FeedForward(small_config(activation=name), Kind()).double()
+    built = FeedForward(small_config(activation=name), Spec()).double()
     x_D = torch.randn(8, dtype=torch.float64)
     inner = [FORMULAS[name](float(z)) for z in built.inner.weight @ x_D + built.inner.bias]
     if name in GATED:

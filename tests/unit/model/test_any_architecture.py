@@ -5,9 +5,9 @@ import torch
 
 from model.config import ModelConfig
 from model.cost import active_params, num_params
-from model.factory import build_model
+from model.layers.experts import Experts
+from model.network import build_model
 from model.protocol import Network
-from model.sublayers.experts import Experts
 from tests.lines import random_config
 from tests.slow import mostly_slow
 from tests.unit.model.test_cached_decoding import Beams

@@ -5,12 +5,11 @@ import math
 import pytest
 import torch
 
-from model.kinds.kind import Kind
-from model.parts.masks import blocking_bias
+from model.layers import attention
+from model.layers.attention import KERNELS, CrossAttention, SelfAttention, attend
+from model.layers.contract import Given, blocking_bias
 from model.protocol import Network
-from model.sublayers import attention
-from model.sublayers.attention import KERNELS, CrossAttention, SelfAttention, attend
-from model.sublayers.contract import Given
+from model.specs import Spec
 
 
 def heads(batch=3, num_heads=2, queries=5, memory=7, d_k=4, d_v=6):
@@ -81,7 +80,7 @@ def test_dropout_on_weights_keeps_the_mean(kernel):
 
 def test_free_d_k_and_d_v(small_config):
     """MultiHead(Q, K, V) = Concat(head_1, …) W^O with widths that do not divide d_model (row (B))."""
-    attention = SelfAttention(small_config(num_heads=3, d_k=5, d_v=2), Kind()).double()
+    attention = SelfAttention(small_config(num_heads=3, d_k=5, d_v=2), Spec()).double()
     x_TD = torch.randn(4, 8, dtype=torch.float64)
     outputs = []
     for weight, bias in zip(attention.qkv.weight.chunk(3), attention.qkv.bias.chunk(3), strict=True):
@@ -93,7 +92,7 @@ def test_free_d_k_and_d_v(small_config):
 
 def test_cross_attention_against_torch(small_config):
     torch.manual_seed(2)
-    ours = CrossAttention(small_config(), Kind()).double()
+    ours = CrossAttention(small_config(), Spec()).double()
     theirs = torch.nn.MultiheadAttention(8, 2, batch_first=True, dtype=torch.float64)
     key, value = ours.key_value.weight.view(2, 2, 4, 8).transpose(0, 1).reshape(2, 8, 8)
     key_bias, value_bias = ours.key_value.bias.view(2, 2, 4).transpose(0, 1).reshape(2, 8)

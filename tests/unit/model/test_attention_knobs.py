@@ -9,11 +9,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from model import architecture
 from model.config import ModelConfig
 from model.cost import activation_bytes, forward_flops, num_params
-from model.factory import build_model
-from model.kinds.kind import Kind
+from model.layers.attention import CrossAttention, SelfAttention
+from model.layers.contract import Given
+from model.network import build_model
 from model.parts.compatibility import COMPATIBILITY
-from model.sublayers.attention import CrossAttention, SelfAttention
-from model.sublayers.contract import Given
+from model.specs import Spec
 from tests.kept import keeping
 from tests.slow import mostly_slow
 from tests.unit.model.test_attention import equation_1
@@ -82,7 +82,7 @@ def test_products_vary_by_d_k_at_the_start_unless_scaled(d_k):
 @torch.no_grad()
 def test_a_window_hides_what_is_farther_than_half_of_it(small_config, causal):
     torch.manual_seed(0)
-    attention = SelfAttention(small_config(num_heads=1, window=5), Kind()).double()
+    attention = SelfAttention(small_config(num_heads=1, window=5), Spec()).double()
     x_TD = randn(9, 8)
     q, k, v = (x_TD @ attention.qkv.weight.T + attention.qkv.bias).split(4, dim=1)
     near = (torch.arange(9)[:, None] - torch.arange(9)).abs() <= 2
@@ -112,7 +112,7 @@ def test_as_many_heads_of_keys_and_values_are_the_papers(small_model):
 @torch.no_grad()
 def test_a_head_of_keys_and_values_serves_several_queries(small_config, kv_heads):
     torch.manual_seed(0)
-    attention = SelfAttention(small_config(num_heads=4, d_v=3, kv_heads=kv_heads), Kind()).double()
+    attention = SelfAttention(small_config(num_heads=4, d_v=3, kv_heads=kv_heads), Spec()).double()
     x_TD, heads = randn(6, 8), []
     groups = zip(attention.qkv.weight.chunk(kv_heads), attention.qkv.bias.chunk(kv_heads), strict=True)
     for weight, bias in groups:
@@ -125,7 +125,7 @@ def test_a_head_of_keys_and_values_serves_several_queries(small_config, kv_heads
 @torch.no_grad()
 def test_norms_and_gate_are_their_formulas(small_config):
     torch.manual_seed(0)
-    attention = CrossAttention(small_config(num_heads=1, qk_norm=True, attention_gate=True), Kind()).double()
+    attention = CrossAttention(small_config(num_heads=1, qk_norm=True, attention_gate=True), Spec()).double()
     torch.nn.init.normal_(attention.query_norm.weight)
     x, memory = randn(5, 8), randn(6, 8)
     q = x @ attention.query.weight.T + attention.query.bias

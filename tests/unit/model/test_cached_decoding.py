@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from model.fast import stepping
+from model import fast as stepping
 
 VARIANTS = [
     {"norm": norm, "positions": positions}

@@ -5,19 +5,19 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from model import specs as kinds
 from model.config import ModelConfig
-from model.factory import initialise
-from model.kinds import convolution as kinds
-from model.kinds.feed_forward import FeedForward as FeedForwardKind
-from model.sublayers.contract import Given
-from model.sublayers.convolution import Convolution
-from model.sublayers.feed_forward import FeedForward
+from model.layers.contract import Given
+from model.layers.convolution import Convolution
+from model.layers.feed_forward import FeedForward
+from model.network import initialise
+from model.specs import FeedForwardSpec as FeedForwardKind
 
 B, T, D = 3, 9, 8
 
 
 def built(**options: object) -> Convolution:
-    return Convolution(ModelConfig(d_model=D, d_ff=D), kinds.Convolution(**options)).double()  # type: ignore[arg-type]
+    return Convolution(ModelConfig(d_model=D, d_ff=D), kinds.ConvolutionSpec(**options)).double()  # type: ignore[arg-type]
 
 
 def torch_conv(ours: Convolution, kernel: int, dilation: int, out: int) -> nn.Conv1d:
@@ -48,7 +48,7 @@ def test_a_rectified_one_is_the_linear_one_without_its_negative_part(causal):
     x_BTD = torch.randn(B, T, D, dtype=torch.float64)
     torch.testing.assert_close(rectified(x_BTD, Given(causal)), linear(x_BTD, Given(causal)).clamp(min=0))
     with pytest.raises(ValueError, match="a gated linear unit or a ReLU"):
-        kinds.Convolution(gated=True, rectified=True).check(ModelConfig(), "decoder")
+        kinds.ConvolutionSpec(gated=True, rectified=True).check(ModelConfig(), "decoder")
 
 
 @pytest.mark.parametrize("dilation", [1, 2])
@@ -73,7 +73,7 @@ def test_feed_forward_is_two_convolutions_of_kernel_1_with_a_relu_between():
 
 def test_counts_from_512_to_512():
     def params(**options: object) -> int:
-        return kinds.Convolution(**options).cost(ModelConfig(), 1, 1, "decoder").params  # type: ignore[arg-type]
+        return kinds.ConvolutionSpec(**options).cost(ModelConfig(), 1, 1, "decoder").params  # type: ignore[arg-type]
 
     assert params(kernel=3, gated=True) == 1_573_888  # 3·512·1024 + 1024: one bias for each of both halves
     assert params(kernel=3) == 3 * 512**2 + 512
@@ -85,12 +85,12 @@ def test_operations_equal_those_that_torch_counts(options):
     x_BTD = torch.randn(B, T, D, dtype=torch.float64)
     with FlopCounterMode(display=False) as counted:
         built(**options)(x_BTD, Given(True))
-    cost = kinds.Convolution(**options).cost(ModelConfig(d_model=D), T, T, "decoder")
+    cost = kinds.ConvolutionSpec(**options).cost(ModelConfig(d_model=D), T, T, "decoder")
     assert counted.get_total_flops() == B * cost.flops
 
 
 def test_weights_are_drawn_with_the_fans_of_what_one_output_reads():
-    model = nn.ModuleList([Convolution(ModelConfig(), kinds.Convolution(kernel=7, separable=True))])
+    model = nn.ModuleList([Convolution(ModelConfig(), kinds.ConvolutionSpec(kernel=7, separable=True))])
     torch.manual_seed(0)
     initialise(model)
     (convolution,) = model

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from model.config import ModelConfig
-from model.factory import build_model
-from model.kinds.kind import Kind
-from model.parts.distances import Alibi, DistanceBias, buckets, slopes
-from model.sublayers.attention import SelfAttention
-from model.sublayers.contract import Given
+from model.layers.attention import SelfAttention
+from model.layers.contract import Given
+from model.network import build_model
+from model.parts.positions import Alibi, DistanceBias, buckets, slopes
+from model.specs import Spec
 
 T, D, K, V, H = 9, 8, 4, 6, 2
 
@@ -18,7 +18,7 @@ T, D, K, V, H = 9, 8, 4, 6, 2
 def attention(**changes) -> SelfAttention:
     torch.manual_seed(3)
     config = ModelConfig(**{"d_model": D, "num_heads": H, "d_k": K, "d_v": V, "max_length": 5, **changes})
-    built = SelfAttention(config, Kind()).double()
+    built = SelfAttention(config, Spec()).double()
     for parameter in built.parameters():
         torch.nn.init.normal_(parameter, std=0.7)
     return built

@@ -8,13 +8,12 @@ import torch
 
 from experiments.data.encoding.tokenizer import BOS_ID, EOS_ID
 from experiments.device import Device
-from experiments.evaluation.decode.beam import SearchSettings
-from experiments.evaluation.decode.finished import length_penalty
-from experiments.evaluation.decode.translate import translate
+from experiments.evaluation.beam import SearchSettings, length_penalty
 from experiments.evaluation.likelihood import measure_likelihood
+from experiments.evaluation.translate import translate
 from model.config import ModelConfig
 from model.ensemble import Ensemble
-from model.factory import build_model
+from model.network import build_model
 from model.protocol import Network
 from tests.lines import random_config
 

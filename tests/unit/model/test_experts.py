@@ -4,14 +4,15 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from model import specs as average
+from model import specs as experts
 from model.config import ModelConfig
-from model.kinds import average, experts
-from model.kinds.feed_forward import FeedForward as FeedForwardKind
-from model.parts import auxiliary
-from model.sublayers.average import Average
-from model.sublayers.contract import Given
-from model.sublayers.experts import Experts
-from model.sublayers.feed_forward import FeedForward
+from model.layers import contract as auxiliary
+from model.layers.average import Average
+from model.layers.contract import Given
+from model.layers.experts import Experts
+from model.layers.feed_forward import FeedForward
+from model.specs import FeedForwardSpec as FeedForwardKind
 
 B, T, D = 3, 9, 8
 CONFIG = ModelConfig(d_model=D, d_ff=12)
@@ -19,7 +20,7 @@ GIVEN = Given(True)
 
 
 def built(config: ModelConfig = CONFIG, **options: int) -> Experts:
-    return Experts(config, experts.Experts(**options)).double()
+    return Experts(config, experts.ExpertsSpec(**options)).double()
 
 
 @pytest.mark.parametrize("activation", ["relu", "swish", "swiglu"])
@@ -29,7 +30,7 @@ def test_one_expert_equals_feed_forward(activation):
     network.load_state_dict(ours.experts[0].state_dict())
     x_BTD = torch.randn(B, T, D, dtype=torch.float64)
     torch.testing.assert_close(ours(x_BTD, GIVEN), network(x_BTD, GIVEN), atol=0, rtol=0)
-    cost, one = (kind.cost(config, T, T, "encoder") for kind in (experts.Experts(count=1), FeedForwardKind()))
+    cost, one = (kind.cost(config, T, T, "encoder") for kind in (experts.ExpertsSpec(count=1), FeedForwardKind()))
     assert cost.params == cost.active == one.params + D
 
 
@@ -52,7 +53,7 @@ def test_operations_and_active_weights(count, active, activation, matrices):
     ours, x_BTD = built(config, count=count, active=active), torch.randn(B, T, D, dtype=torch.float64)
     with FlopCounterMode(display=False) as counted:
         ours(x_BTD, GIVEN)
-    cost = experts.Experts(count=count, active=active).cost(config, T, T, "encoder")
+    cost = experts.ExpertsSpec(count=count, active=active).cost(config, T, T, "encoder")
     assert counted.get_total_flops() == B * cost.flops
     of_one = sum(parameter.numel() for parameter in ours.experts[0].parameters())
     assert cost.params == sum(parameter.numel() for parameter in ours.parameters())
@@ -68,7 +69,7 @@ def test_more_active_experts_than_there_are():
 @pytest.mark.parametrize("feed_forward", [False, True])
 @pytest.mark.parametrize("gated", [False, True])
 def test_the_average_is_the_mean_of_each_prefix(feed_forward, gated):
-    options = average.Average(feed_forward=feed_forward, gated=gated)
+    options = average.AverageSpec(feed_forward=feed_forward, gated=gated)
     ours, x_BTD = Average(CONFIG, options).double(), torch.randn(B, T, D, dtype=torch.float64)
     with FlopCounterMode(display=False) as counted:
         found_BTD = ours(x_BTD, GIVEN)

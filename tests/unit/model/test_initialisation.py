@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from model.config import ModelConfig
-from model.factory import build_model
+from model.network import build_model
 from model.parts.embedding import Embedding
 
 

@@ -5,8 +5,8 @@ import torch
 import torch.nn.functional as F
 
 from model.config import ModelConfig
-from model.factory import build_model
-from model.fast.packed import MANY_ROWS, NARROW_FROM, PACK_BESIDE_FROM, PACK_FROM, Projection, packing_works
+from model.fast import MANY_ROWS, NARROW_FROM, PACK_BESIDE_FROM, PACK_FROM, Projection, packing_works
+from model.network import build_model
 
 
 @pytest.mark.parametrize("relu", [False, True])

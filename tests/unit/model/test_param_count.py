@@ -6,7 +6,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from model.config import ModelConfig
 from model.cost import activation_bytes, flops_per_token, forward_flops, num_params
-from model.factory import build_model
+from model.network import build_model
 from tests.kept import keeping
 
 VOCAB_SIZE = 40960  # of tensor2tensor's wmt_ende_bpe32k

@@ -8,13 +8,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from model import architecture
 from model.config import ModelConfig
-from model.cost import active_params, forward_flops, num_params
-from model.factory import build_model
-from model.kinds.kind import Side
+from model.cost import active_params, forward_flops, num_params, path_length, sequential_operations, shortest_paths
+from model.layers.contract import Given
+from model.layers.recurrent import Recurrent
+from model.network import build_model
 from model.parts.residual import Residual
-from model.paths import path_length, sequential_operations, shortest_paths
-from model.sublayers.contract import Given
-from model.sublayers.recurrent import Recurrent
+from model.specs import Side
 from tests.lines import random_config
 from tests.slow import mostly_slow
 

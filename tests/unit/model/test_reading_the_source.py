@@ -6,9 +6,9 @@ from torch import nn
 
 from model import architecture
 from model.config import ModelConfig
-from model.factory import build_model
-from model.sublayers.attentional_lstm import AttentionalLSTM
-from model.sublayers.contract import Given, Sublayer
+from model.layers.contract import Given, Sublayer
+from model.layers.recurrent import AttentionalLSTM
+from model.network import build_model
 from tests.lines import SIZES
 
 B, T, S, D = 3, 5, 4, 8

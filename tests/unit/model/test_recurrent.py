@@ -7,17 +7,17 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from model import architecture
 from model.config import ModelConfig
-from model.kinds.recurrent import GRU, LSTM, RNN, Recurrent
-from model.sublayers import recurrent
-from model.sublayers.contract import Given
+from model.layers import recurrent
+from model.layers.contract import Given
+from model.specs import GRUSpec, LSTMSpec, RecurrentSpec, RNNSpec
 
-TORCH = {RNN: nn.RNN, GRU: nn.GRU, LSTM: nn.LSTM}
-CELLS = {RNN: nn.RNNCell, GRU: nn.GRUCell, LSTM: nn.LSTMCell}
-COUNTS = {RNN: 525_312, GRU: 1_575_936, LSTM: 2_101_248}
+TORCH = {RNNSpec: nn.RNN, GRUSpec: nn.GRU, LSTMSpec: nn.LSTM}
+CELLS = {RNNSpec: nn.RNNCell, GRUSpec: nn.GRUCell, LSTMSpec: nn.LSTMCell}
+COUNTS = {RNNSpec: 525_312, GRUSpec: 1_575_936, LSTMSpec: 2_101_248}
 B, T, D = 3, 6, 8
 
 
-def built(options: Recurrent, **settings: object) -> recurrent.Recurrent:
+def built(options: RecurrentSpec, **settings: object) -> recurrent.Recurrent:
     config = ModelConfig(d_model=D, **settings)  # type: ignore[arg-type]
     return recurrent.Recurrent(config, options).double()
 

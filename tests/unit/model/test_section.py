@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from experiments.config import RunConfig
-from model.section import Section
+from model.settings import Section
 
 
 class Knobs(Section):

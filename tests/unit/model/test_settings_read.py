@@ -5,7 +5,7 @@ import torch
 
 from model.architecture import settings_read
 from model.config import ModelConfig
-from model.factory import build_model
+from model.network import build_model
 from tests.lines import SETTINGS, SIZES, random_config
 from tests.slow import mostly_slow
 

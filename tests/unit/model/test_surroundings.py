@@ -6,9 +6,8 @@ import torch
 from model import architecture
 from model.config import ModelConfig
 from model.cost import num_params
-from model.factory import build_model
-from model.parts.norms import make_norm
-from model.parts.residual import RESIDUAL
+from model.network import build_model
+from model.parts.residual import RESIDUAL, make_norm
 
 X = torch.randn(3, 5, 8, dtype=torch.float64)
 

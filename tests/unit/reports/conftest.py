@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from ablations.plan.planned import Plan, PlannedEvaluation, PlannedRun
-from ablations.plan.planned_row import PlannedRow
+from ablations.planning.planned import Plan, PlannedEvaluation, PlannedRow, PlannedRun
 from ablations.study.study import Study
 from experiments.config import RunConfig
 from experiments.store.results import EvaluationResult, TrainingResult

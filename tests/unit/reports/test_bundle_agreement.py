@@ -14,15 +14,14 @@ from ablations.service.tables import table_of
 from experiments.errors import UserError
 from experiments.exchange.redaction import NOTHING
 from experiments.identity import eval_identity, of_imported, recorded_identity, run_identity
-from experiments.store.sealed import seal, unseal
+from experiments.store.checksummed import seal, unseal
 from experiments.tasks.load import load_task
 from reports.render.formats import RENDERERS, render
-from reports.render.notebook import fragment
+from reports.render.html import fragment
 from reports.trust import verify
-from reports.trust.bundles.read import read_bundle
-from reports.trust.bundles.write import write_bundle
-from reports.trust.explain import as_text, explain
-from reports.trust.follow import lines
+from reports.trust.bundle_read import read_bundle
+from reports.trust.bundle_write import write_bundle
+from reports.trust.explain import as_text, explain, lines
 from tests.system.test_bundles import altered
 from tests.unit.reports.real import Made
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from ablations.plan.resolve import resolve
+from ablations.planning.resolve import resolve
 from ablations.study.selectors import selection
 from ablations.study.study import Study
 from experiments.errors import UserError

@@ -7,8 +7,8 @@ import pytest
 
 from experiments.config import flatten
 from experiments.jobs.queue.queue import Queue
+from experiments.store.checksummed import read_json, write_json
 from experiments.store.layout import Store
-from experiments.store.sealed import read_json, write_json
 from tests.unit.reports.real import Made, said, train, write
 from tests.unit.reports.test_real_notes import no_int8
 

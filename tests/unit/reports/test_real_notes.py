@@ -10,17 +10,15 @@ from pathlib import Path
 import pytest
 
 from ablations.cli.ui import _table as view
-from experiments.data.batches.batching import BatchPlan
+from experiments.data.batching import BatchPlan
 from experiments.data.encoding.encoded import open_encoded
 from experiments.store import provenance, results
-from experiments.store.facts import Facts
-from experiments.store.results import EvaluationResult, Imported, TrainingResult
+from experiments.store.results import EvaluationResult, Facts, Imported, TrainingResult
 from model.config import ModelConfig
 from model.cost import forward_flops
-from model.fast.int8 import int8_works
-from reports.render.checklist import checklist
+from model.int8 import int8_works
 from reports.render.formats import RENDERERS, render
-from reports.render.setup import paragraph
+from reports.render.setup import checklist, paragraph
 from reports.results.failures import failures
 from reports.table.cost import by_time, counted, training_seconds
 from reports.trust.explain import as_text, explain

@@ -9,7 +9,7 @@ from scipy import stats
 
 from experiments.identity import Trunk, with_trunk
 from reports.render.formats import render
-from reports.statistics import dunnett
+from reports.results import dunnett
 
 CHANCE = np.random.default_rng(3)
 BASE = [(math.exp(1.6 + x), 25 + 10 * x) for x in CHANCE.normal(0, 0.05, 6)]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from reports.statistics.dunnett import Family, detectable, family, t_interval
+from reports.results.dunnett import Family, detectable, family, t_interval
 
 
 @pytest.mark.parametrize(("rows", "n", "control"), [(2, 3, 3), (5, 3, 3), (4, 2, 6), (3, 10, 5)])

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from reports.render import csv as csv_format
-from reports.render import latex_text, markdown
+from reports.render import latex as latex_text
+from reports.render import markdown
+from reports.render import records as csv_format
+from reports.render.cells import plain, width
 from reports.render.formats import RENDERERS, render
-from reports.render.text import plain, width
 
 NASTY = [
     "</script><img src=x onerror=alert(1)>", r"\input{/etc/passwd}", "=cmd|' /C calc'!A0", "@SUM(1)", "+1", "-1+2",

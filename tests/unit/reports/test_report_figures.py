@@ -11,7 +11,10 @@ import pytest
 
 from experiments.events.event_log import EventWriter
 from experiments.store.layout import Store
-from reports.figures import cost, curves, effects, lengths, panels, style
+from reports.figures import curves, effects, style
+from reports.figures import curves as lengths
+from reports.figures import curves as panels
+from reports.figures import effects as cost
 from reports.render import palette
 
 pytestmark = pytest.mark.slow  # matplotlib
@@ -49,10 +52,10 @@ def finished(bench, text, tmp_path):
 
 def drawings(table, store):
     return {
-        "effects": effects.draw(table),
-        "cost": cost.draw(table),
-        "curves": curves.draw(table, store),
-        "lengths": lengths.draw(table, counts_of, lambda outcome, set_: None),
+        "effects": effects.draw_effects(table),
+        "cost": cost.draw_cost(table),
+        "curves": curves.draw_curves(table, store),
+        "lengths": lengths.draw_lengths(table, counts_of, lambda outcome, set_: None),
     }
 
 
@@ -103,10 +106,10 @@ def test_marks_tell_their_values_on_the_page_alone(bench, tmp_path):
         with drawing as figure:
             assert "<title>" not in style.save(figure, name, "svg").decode()
     on_page = {
-        "effects": effects.draw(table, style.WIDE),
-        "cost": cost.draw(table, style.NARROW),
-        "curves": curves.draw(table, store, style.NARROW),
-        "lengths": lengths.draw(table, counts_of, lambda outcome, set_: None, style.WIDE),
+        "effects": effects.draw_effects(table, style.WIDE),
+        "cost": cost.draw_cost(table, style.NARROW),
+        "curves": curves.draw_curves(table, store, style.NARROW),
+        "lengths": lengths.draw_lengths(table, counts_of, lambda outcome, set_: None, style.WIDE),
     }
     told = {}
     for name, drawing in on_page.items():
@@ -141,6 +144,6 @@ def test_letters_of_the_first_font_do_not_hang_on_the_others(bench, tmp_path, mo
     drawn = []
     for others in (style.OTHERS, ()):
         monkeypatch.setattr(style, "OTHERS", others)
-        with effects.draw(table) as figure:
+        with effects.draw_effects(table) as figure:
             drawn.append(style.save(figure, "effects", "svg"))
     assert drawn[0] == drawn[1]

@@ -4,15 +4,14 @@ import re
 
 import pytest
 
-from ablations.plan.plan import plan_study
-from ablations.plan.planned import RunState
+from ablations.planning.plan import plan_study
+from ablations.planning.planned import RunState
 from ablations.study.selectors import selection
 from ablations.study.study import load_study
 from experiments.errors import UserError
 from experiments.tasks.load import load_task
+from reports.render.cells import fixed, gap, width
 from reports.render.formats import RENDERERS, render
-from reports.render.numbers import fixed, gap
-from reports.render.text import width
 from reports.results.table import Measure
 from reports.table.build import build_table
 from tests.unit.reports.conftest import FakeStore, lay_out

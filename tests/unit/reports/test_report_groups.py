@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ablations.study.study import Study
-from reports.statistics import dunnett
+from reports.results import dunnett
 from tests.unit.reports.conftest import Bench, lay_out
 
 SHALLOW = {"post": [(5.0, 20.0), (5.2, 20.4), (5.1, 20.9)], "pre": [(5.1, 20.3), (5.0, 20.6), (5.2, 20.2)]}

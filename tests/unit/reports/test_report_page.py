@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 import pytest
 
 from reports.render import html
-from reports.render.html_figures import Drawn
+from reports.render.html import Drawn
 from reports.results.failures import Failure
 
 NASTY = [

@@ -9,9 +9,9 @@ from scipy import stats
 
 from experiments.errors import UserError
 from experiments.tasks.columns import Column
-from reports.results.cases import collect_cases
-from reports.statistics.paired import paired_tests, shares_in, shares_of_rows
-from reports.statistics.significance import with_tests
+from reports.results.examples import collect_cases
+from reports.results.resampling import paired_tests, shares_in, shares_of_rows
+from reports.results.significance import with_tests
 from reports.table.build import build_table
 
 

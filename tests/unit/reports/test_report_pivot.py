@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from ablations.study.parts import Choices
 from ablations.study.study import Study
-from ablations.study.table_choices import Choices
 from reports.render.cells import Cell, Grid, Line
 from reports.render.formats import RENDERERS
 from reports.results.table import Table

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from reports.statistics.dunnett import POWER, family
-from reports.statistics.power import seeds_for, smallest_difference, spread, table_of
+from reports.results.dunnett import POWER, family, seeds_for, smallest_difference, spread, table_of
 
 
 @pytest.mark.parametrize(("rows", "seeds"), [(1, 2), (3, 3), (19, 3), (8, 10)])

@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 from sacrebleu.metrics import BLEU
 from sacrebleu.significance import PairedTest
 
-from experiments.evaluation.score.counts import bleu
-from reports.statistics.resampling import bootstrap, randomise
-from reports.statistics.sentences import holm
+from experiments.evaluation.counts import bleu
+from reports.results.resampling import bootstrap, holm, randomise
 
 WORDS = ["ein", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun", "zehn", ".", ","]
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from reports.render.checklist import checklist
 from reports.render.formats import render
-from reports.statistics.rule import p_better
+from reports.render.setup import checklist
+from reports.results.rule import p_better
 from tests.unit.reports.real import said
 
 GOOD = [(4.2, 27.0), (4.3, 27.1), (4.25, 27.2)]

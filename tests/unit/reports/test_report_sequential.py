@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from reports.statistics.power import seeds_for
-from reports.statistics.sequential import ALIKE, DIFFERS, OPEN, UNDECIDED, Rule, bounds_of, decide, seeds_asked
+from reports.results.dunnett import seeds_for
+from reports.results.rule import ALIKE, DIFFERS, OPEN, UNDECIDED, Rule, bounds_of, decide, seeds_asked
 
 ROWS = 9
 RULE = Rule(start=3, most=12, alpha=0.05, power=0.8, difference=2.0)
@@ -98,7 +98,7 @@ def test_bounds_are_the_same_at_every_call_and_fall():
 @pytest.mark.parametrize("rows", [1, 30])
 def test_one_look_at_the_end_is_dunnetts_test(rows):
     """With start = max all of the error is spent at once: Dunnett's critical value, by simulation."""
-    from reports.statistics.power import table_of
+    from reports.results.dunnett import table_of
 
     [upper] = bounds_of(Rule(5, 5, 0.05, 0.8, 1.0), rows).upper
     assert upper == pytest.approx(table_of(1.0, rows, 5).critical(), rel=0.02)

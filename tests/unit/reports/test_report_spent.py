@@ -12,21 +12,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ablations.cli.ui import _publish
+from experiments.events.accounting import Spent
 from experiments.events.event_log import FILE, Tail
-from experiments.events.spent import Spent
 from experiments.exchange.import_runs import import_runs, runs_in
 from experiments.exchange.redaction import NOTHING
 from experiments.store.layout import Store
 from experiments.tracking.record import cost_points
-from reports.render.checklist import as_markdown
 from reports.render.formats import render
-from reports.results.amounts import Amounts, amounts_of, total
-from reports.results.spending import Spending, spending
-from reports.statistics.sequential import Decision
+from reports.render.setup import as_markdown
+from reports.results.accounting import Amounts, Spending, amounts_of, spending, total
+from reports.results.rule import Decision
 from reports.table.build import build_table
-from reports.table.spent import spent_on
-from reports.trust.bundles.read import read_bundle
-from reports.trust.bundles.write import write_bundle
+from reports.table.cost import spent_on
+from reports.trust.bundle_read import read_bundle
+from reports.trust.bundle_write import write_bundle
 from reports.trust.statement import state
 from reports.trust.verify import verify
 from tests.unit.reports.real import Made, said, write

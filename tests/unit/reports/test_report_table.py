@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from ablations.study.table_choices import Choices
+from ablations.study.parts import Choices
 from reports.render.formats import render
 from reports.render.printed import printed
+from reports.results import dunnett
 from reports.results.table import missing_cells
-from reports.statistics import dunnett
-from reports.table.row_records import record
+from reports.table.build import record
 from tests.unit.reports.conftest import lay_out
 
 

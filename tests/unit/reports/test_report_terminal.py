@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from ablations.study.table_choices import Choices
+from ablations.study.parts import Choices
+from reports.render.cells import width
 from reports.render.formats import render
 from reports.render.terminal import for_terminal
-from reports.render.text import width
 from reports.results.table import Table
 from tests.unit.reports.conftest import Bench
 

@@ -6,8 +6,8 @@ from typing import Any, get_args, get_origin
 import pytest
 from pydantic import BaseModel
 
-from ablations.plan.plan import plan_study
-from ablations.plan.planned import RunState
+from ablations.planning.plan import plan_study
+from ablations.planning.planned import RunState
 from ablations.study.selectors import Selection, selection
 from ablations.study.study import Study, builtin_studies, load_study
 from experiments.config import TaskConfig, flatten

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from ablations.service.table_options import TableOptions
+from ablations.service.tables import TableOptions
+from ablations.study.parts import Choices
 from ablations.study.study import Study
-from ablations.study.table_choices import Choices
 from experiments.errors import UserError
 from reports.render.formats import RENDERERS, render
 from reports.render.printed import printed

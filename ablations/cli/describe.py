@@ -1,0 +1,385 @@
+"""`ablations new`: write a small study with its trainer, both ready to run and to be changed."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from string import Template
+from typing import Annotated
+
+import typer
+
+from ablations.cli import options
+from ablations.cli.run import run_chosen
+from ablations.cli.terminal import print_json
+from ablations.service.layers import (
+    LONGEST,
+    LayerType,
+    Sizes,
+    Times,
+    crossings,
+    layer_types,
+    measure,
+)
+from ablations.service.selected import Place, Selectors, choose, task_of
+from ablations.service.settings import settings_of
+from ablations.service.tables import TableOptions
+from ablations.study.messages import suggestion
+from ablations.study.study import builtin_studies, load_study
+from experiments.errors import UserError, explain_os_errors
+from experiments.store.code import OURS
+from experiments.store.durable import write_bytes
+from experiments.tasks.base import Task
+from experiments.tasks.load import OF_STUDIES, load_task, named_tasks
+
+STUDY = Template("""\
+name = "$name"
+title = "What the pieces of $name are worth"
+task = "$module:TASK"
+seeds = 3                              # of every row; a row may say its own
+
+[columns]                              # settings that the table prints, with their heads
+noise = "σ"
+
+# What is printed of the trainer's metrics is declared in $module.py, or here:
+# [[metric]]
+# name = "accuracy"                    # as the trainer returns it
+# set = "test"
+# head = "accuracy (%)"
+# better = "higher"
+# digits = 1
+
+[[variation]]
+key = "base"
+seeds = 5
+
+[[variation]]                          # the full model without one component
+key = "without"
+remove = {bias = {bias = false}}
+# paper = {accuracy_test = 92.1}       # a published number, printed beside (of a row written by hand)
+
+[[variation]]                          # one factor at a time; `grid` for every combination
+key = "data"
+vary = {noise = [0.0, 1.0]}
+
+[tune]                                 # `ablations tune $name.toml`: each row at its best, by the same number of trials
+trials = 8
+metric = "accuracy"
+
+[tune.range]
+learning_rate = {low = 0.01, high = 10.0, log = true}
+""")
+
+TRAINER = Template('''\
+"""The trainer of $name.toml: replace what is between the lines. It may import what lies beside it."""
+
+import json
+import math
+import random
+from dataclasses import dataclass
+
+from ablations_task import column, task
+
+
+@dataclass
+class Settings:
+    """What a row may change; every setting has a default."""
+
+    learning_rate: float = 0.5
+    steps: int = 200
+    noise: float = 0.5
+    bias: bool = True
+
+
+COLUMNS = [column("accuracy", "dev", set="dev", digits=1), column("accuracy", "test (%)", digits=1)]
+
+
+@task(Settings, columns=COLUMNS, steps="steps")
+def TASK(settings, context):
+    weights, start = [0.0, 0.0], 0
+    if context.resume:  # killed before: resume at the last checkpoint
+        weights, start = json.loads((context.resume / "state.json").read_text())
+    for step in range(start + 1, settings.steps + 1):
+        # ---- logistic regression on points of a line, one at a time
+        point = draw(random.Random(f"{context.seed} {step}"), settings.noise)
+        error = point[1] - predict(weights, point[0])
+        weights[0] += settings.learning_rate * error * point[0]
+        weights[1] += settings.learning_rate * error * settings.bias
+        # ----
+        if step % 50 == 0 or context.should_stop():
+            context.log(step, dev_accuracy=accuracy(weights, "dev", settings))
+            with context.checkpoint(step) as folder:
+                (folder / "state.json").write_text(json.dumps([weights, step]))
+    return {name: {"accuracy": accuracy(weights, name, settings)} for name in ("dev", "test")}
+
+
+def draw(chance, noise):
+    x = chance.uniform(-3, 3)
+    return x, float(x + chance.gauss(0, noise) > 1)
+
+
+def predict(weights, x):
+    return 1 / (1 + math.exp(-(weights[0] * x + weights[1])))
+
+
+def accuracy(weights, name, settings):
+    points = [draw(random.Random(f"{name} {n}"), settings.noise) for n in range(500)]
+    return 100 * sum((predict(weights, x) > 0.5) == y for x, y in points) / len(points)
+''')
+
+
+def new(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the study: letters, digits, '_' and '-'.")],
+    folder: Annotated[Path, typer.Option(metavar="DIR", help="Where to write the two files.")] = Path(),
+    command: Annotated[bool, typer.Option("--command", help="The trainer is a script, run by a command.")] = False,
+) -> None:
+    """Write NAME.toml and NAME_task.py: a small study with its own trainer, ready to run and to be changed."""
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", name) or name in OURS:
+        raise UserError(f"{name!r} cannot be the name of a study and of a Python module: use letters, digits, _ and -.")
+    module = f"{name.replace('-', '_')}_{'train' if command else 'task'}"
+    study, trainer = (COMMAND_STUDY, SCRIPT) if command else (STUDY, TRAINER)
+    files = {f"{name}.toml": study, f"{module}.py": trainer}
+    for file in files:
+        if (folder / file).exists():
+            raise UserError(f"{folder / file} already exists and was not changed. Choose another name, or --folder.")
+    with explain_os_errors(f"write to {folder}"):
+        folder.mkdir(parents=True, exist_ok=True)
+        for file, template in files.items():
+            write_bytes((folder / file).absolute(), template.substitute(name=name, module=module).encode())
+    typer.echo(f"{folder / name}.toml and {module}.py written. Run:  ablations run {folder / name}.toml")
+
+
+# --- What `ablations new --command` writes: a study whose trainer is a script of its own, and the script
+
+
+COMMAND_STUDY = Template("""\
+name = "$name"
+title = "What the pieces of $name are worth"
+command = "python3 $module.py --rate {rate} --noise {noise} {bias:--no-bias} --seed {seed} --folder {folder}"
+seeds = 3                              # of every row; a row may say its own
+
+[base]                                 # the settings, with their values in base
+rate = 0.5
+noise = 0.5
+bias = true                            # a flag: --no-bias is given where it is false
+
+[columns]                              # settings that the table prints, with their heads
+noise = "σ"
+
+[[metric]]                             # as the script prints it at its end
+name = "accuracy"
+head = "accuracy (%)"
+digits = 1
+
+[[variation]]
+key = "base"
+seeds = 5
+
+[[variation]]                          # the full model without one component
+key = "without"
+remove = {bias = {bias = false}}
+
+[[variation]]                          # one factor at a time; `grid` for every combination
+key = "data"
+vary = {noise = [0.0, 1.0]}
+""")
+
+SCRIPT = Template('''\
+"""The trainer of $name.toml, a script like any other; it may be in another language."""
+
+import argparse
+import json
+import math
+import random
+from pathlib import Path
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--rate", type=float, default=0.5)
+parser.add_argument("--noise", type=float, default=0.5)
+parser.add_argument("--no-bias", action="store_true")
+parser.add_argument("--seed", type=int, default=1)
+parser.add_argument("--folder", type=Path, default=Path())
+given = parser.parse_args()
+
+
+def draw(chance):
+    x = chance.uniform(-3, 3)
+    return x, float(x + chance.gauss(0, given.noise) > 1)
+
+
+def predict(x):
+    return 1 / (1 + math.exp(-(weights[0] * x + weights[1])))
+
+
+state = given.folder / "state.json"  # a run that was killed starts again with the same folder
+weights, start = json.loads(state.read_text()) if state.exists() else ([0.0, 0.0], 0)
+for step in range(start + 1, 201):
+    x, y = draw(random.Random(f"{given.seed} {step}"))
+    error = y - predict(x)
+    weights[0] += given.rate * error * x
+    weights[1] += given.rate * error * (not given.no_bias)
+    if step % 50 == 0:
+        (given.folder / "new").write_text(json.dumps([weights, step]))
+        (given.folder / "new").replace(state)
+        print(json.dumps({"step": step, "loss": abs(error), "checkpoint": True}))  # a point of the curve
+
+points = [draw(random.Random(f"test {n}")) for n in range(500)]
+print(json.dumps({"accuracy": 100 * sum((predict(x) > 0.5) == y for x, y in points) / len(points)}))
+''')
+
+
+# --- `ablations studies`: list the built-in studies
+
+
+def studies(as_json: options.Json = False) -> None:
+    """List the built-in studies, their profiles and rows."""
+    found = [load_study(name) for name in builtin_studies()]
+    if as_json:
+        print_json(
+            [
+                {
+                    "study": study.name, "title": study.title, "task": study.task,
+                    "default_profile": study.default_profile,
+                    "profiles": {name: profile.description for name, profile in study.profiles.items()},
+                    "rows": [row.key for row in study.variations],
+                }
+                for study in found
+            ]
+        )  # fmt: skip
+        return
+    for study in found:
+        typer.echo(f"{study.name}: {study.title}")
+        for profile_name, profile in study.profiles.items():
+            default = " (default)" if profile_name == study.default_profile else ""
+            typer.echo(f"  --profile {profile_name}{default}: {profile.description}")
+        typer.echo(f"  rows: {' '.join(row.key for row in study.variations)}")
+
+
+# --- `ablations settings`: what a row may change
+
+
+def settings(
+    task: Annotated[
+        str, typer.Argument(metavar="[TASK|STUDY]", help=f"{', '.join(named_tasks())}; module:OBJECT; or a study's.")
+    ] = "translation",
+    prefix: Annotated[str, typer.Argument(metavar="[PREFIX]", help="Only these, such as model. or training.")] = "",
+    as_json: options.Json = False,
+) -> None:
+    """List the settings of a task: name, default, allowed values, meaning."""
+    every = settings_of(_task(task))
+    found = [one for one in every if one.name.startswith(prefix)]
+    if not found:
+        groups = dict.fromkeys(f"{one.name.partition('.')[0]}." for one in every if "." in one.name)
+        names = [*groups, *(one.name for one in every)]
+        raise UserError(f"No setting of {task} begins with {prefix!r}. {suggestion(prefix, names, 'beginnings')}")
+    if as_json:
+        print_json([asdict(one) for one in found])
+        return
+    for one in found:
+        typer.echo(f"{one.assignment}  ({one.values}){f': {one.meaning}' if one.meaning else ''}")
+
+
+def _task(name: str) -> Task:
+    if name in named_tasks() and name not in OF_STUDIES:
+        return load_task(name)
+    if name in builtin_studies() or name.endswith(".toml"):
+        return task_of(load_study(name))
+    if ":" in name:
+        return load_task(name)
+    if name in OF_STUDIES:
+        raise UserError(f"The settings of the task {name} are those in [base] of its study: name the study.")
+    nearest = suggestion(name, [*named_tasks(), *builtin_studies()], "names")
+    raise UserError(f"There is no task and no study {name!r}. {nearest}")
+
+
+# --- `ablations layers`: types of layers compared, as Table 1 of "Attention Is All You Need" does
+
+
+HEAD = ("layer type", "complexity", "products", "counted", "sequential", "path", "formula", "exact", "in layers")
+
+
+def layers(
+    n: Annotated[int, typer.Option(metavar="N", help="Positions of the sequence.")] = 70,
+    d: Annotated[int, typer.Option(metavar="D", help="Width of the representation.")] = 512,
+    k: Annotated[int, typer.Option(metavar="K", help="Kernel of the convolutions.")] = 3,
+    r: Annotated[int, typer.Option(metavar="R", help="Neighbourhood of restricted self-attention.")] = 16,
+    measured: Annotated[bool, typer.Option("--measure", help="Time the sub-layers over n and d: a minute.")] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Compare types of layers: complexity, sequential operations, longest path (the paper's Table 1)."""
+    sizes = Sizes(n, d, k, r)
+    types = layer_types(sizes)
+    times = measure(sizes) if measured else {}
+    if as_json:
+        print_json(_as_json(sizes, types, times))
+        return
+    typer.echo(f"n = {n}, d = {d}, k = {k}, r = {r}; n is the sequence, d the width, k the kernel, r the neighbourhood")
+    for line in _columns([HEAD, *(_row(one, n) for one in types)]):
+        typer.echo(line)
+    typer.echo("products: the leading term. counted: all products of one sub-layer, projections and both matrices of a")
+    typer.echo("recurrent cell included; restricted attention computes all scores. exact: propagated through causal")
+    typer.echo("layers, of which each position of the last sees all positions before it; –: never.")
+    if n > LONGEST:
+        typer.echo(f"note: paths are propagated up to n = {LONGEST:,}.")
+    for line in _times(times):
+        typer.echo(line)
+
+
+def _row(one: LayerType, n: int) -> tuple[str, ...]:
+    sequential = f"{one.sequential} {one.operations:,}"
+    exact = "–" if one.exact is None else f"{one.exact:,}"
+    depth = f"{one.layers:,}" if one.layers else "–"
+    return (
+        one.name, one.complexity, f"{one.leading:,}", f"{one.counted:,}", sequential, one.path, f"{one.formula:.4g}",
+        exact, depth,
+    )  # fmt: skip
+
+
+def _times(times: Times) -> list[str]:
+    """One table per width, and where self-attention's and the recurrent sub-layers' times cross."""
+    lines = []
+    for width, attention in times.get("self_attention", {}).items():
+        rows = [(f"d = {width}, ms a sequence", *(f"n={length}" for length in attention))]
+        rows += [(name, *(f"{s * 1e3:.3g}" for s in of[width].values())) for name, of in times.items()]
+        lines += ["", *_columns(rows)]
+        for name in ("rnn", "lstm"):
+            found = crossings(attention, times[name][width])
+            parts = [f"{'faster' if faster else 'slower'} from n = {place:.0f}" for place, faster in found]
+            lines.append(f"self-attention against {name}: {', '.join(parts)}")
+    return lines
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
+
+
+def _as_json(sizes: Sizes, types: Sequence[LayerType], times: Times) -> dict[str, object]:
+    found: dict[str, object] = {"sizes": asdict(sizes), "types": [asdict(one) for one in types]}
+    if times:
+        found["seconds"] = times
+        found["crossings"] = {
+            name: {
+                width: crossings(attention, times[name][width]) for width, attention in times["self_attention"].items()
+            }
+            for name in ("rnn", "lstm")
+        }
+    return found
+
+
+# --- `ablations demo`: Table 3 in miniature on the generated corpus
+
+
+def demo(
+    place: Place,
+    devices: options.Devices = "auto",
+) -> None:
+    """Train the 20 rows of Table 3 in miniature (5 to 12 minutes on 2 cores), record them, print the table."""
+    selectors = Selectors(store=place.store, state_dir=place.state_dir, profile="demo")
+    run_chosen(choose("table3", selectors), devices, "keep", "", printing=TableOptions(paper=True))
+    typer.echo(
+        f"\nThe runs in MLflow:        ablations ui --store {place.store}\n"
+        f"The table as LaTeX:        ablations report table3 --format latex --store {place.store}\n"
+        f"The same on your corpus:   ablations run table3 --profile small --corpus DIR",
+        err=True,
+    )

@@ -1,0 +1,355 @@
+"""`ablations bundle`: pack a finished table into one archive. Also its inverse, for `ablations import`."""
+
+import tempfile
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import typer
+
+from ablations.cli import options
+from ablations.cli.terminal import print_json, say
+from ablations.service import choose_run
+from ablations.service.enqueue import row_of
+from ablations.service.external import arrive, refuse_other_settings, study_text, unknown_settings, write_runs
+from ablations.service.external import places as foreign_places
+from ablations.service.selected import Place, Selectors, choose
+from ablations.study.messages import number
+from ablations.study.study_file import builtin_names
+from experiments.errors import UserError, explain_os_errors
+from experiments.exchange.external import Foreign, read_csv, read_wandb
+from experiments.exchange.import_runs import Taken, import_runs, runs_in
+from experiments.exchange.redaction import NOTHING, identity, places
+from experiments.store.durable import folder_beside, remove_folder, write_bytes
+from experiments.store.layout import Store, TableRow, keep_row
+from experiments.tasks.columns import Column
+from experiments.tracking.rebuild import write_lacking
+from reports.trust.bundle_archive import CRATE_SUFFIX, SUFFIX, is_bundle
+from reports.trust.bundle_crate import check_library
+from reports.trust.bundle_read import read_bundle
+from reports.trust.bundle_write import traces, write_bundle
+from reports.trust.statement import sentences, state
+
+
+def bundle(
+    study: options.LastStudy = None,
+    *,
+    selectors: Selectors,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The archive; STUDY.tar.gz (STUDY.zip of a crate) if unset.")
+    ] = None,
+    crate: Annotated[
+        bool, typer.Option("--crate", help="Write an RO-Crate (.zip), which other programs can read too.")
+    ] = False,
+    weights: Annotated[bool, typer.Option("--weights", help="Include the trained weights.")] = False,
+    anonymous: Annotated[
+        bool, typer.Option("--anonymous", help="For double-blind review: no names, commits, logs or code changes.")
+    ] = False,
+    as_recorded: Annotated[bool, typer.Option("--as-recorded", help="Keep host names and absolute paths.")] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Pack a finished table into a file. `ablations report FILE` prints it anywhere, without corpus or GPU."""
+    if anonymous and as_recorded:
+        raise UserError("--anonymous removes what --as-recorded keeps: give only one of them.")
+    if crate:
+        check_library()
+    study, selectors = selectors.with_last(study, say)
+    chosen = choose(study, selectors, there=True, used=True)
+    suffix = CRATE_SUFFIX if crate else SUFFIX
+    path = out or Path(f"{chosen.study.name}{suffix}")
+    if not path.name.endswith(suffix):
+        what, other = (
+            ("crate", "leave out --crate") if crate else ("bundle", f"for a crate ({CRATE_SUFFIX}) add --crate")
+        )
+        raise UserError(f"--out {path}: a {what}'s name ends with {suffix}; {other}.")
+    if not path.absolute().parent.is_dir():
+        raise UserError(f"--out {path}: there is no folder {path.absolute().parent}. Create it, or name another one.")
+    plan, opened, folder = chosen.plan, chosen.store, chosen.study.folder
+    if as_recorded:
+        redaction = NOTHING
+    else:
+        redaction = (
+            identity(opened, folder) if anonymous else places(opened, [r.run_id for r in plan.trainings], folder)
+        )
+    statement = state(plan, opened, chosen.columns)
+    count = write_bundle(
+        path, plan, opened, chosen.columns, chosen.asked, redaction, weights, statement if crate else None
+    )
+    size = f"{path.stat().st_size / 1e6:.1f} MB"
+    said, left = list(sentences(statement)), list(traces(path, opened.root)) if anonymous else []
+    if as_json:
+        runs = {"runs": len(plan.trainings), "files": count, "bytes": path.stat().st_size}
+        print_json({"file": str(path), **runs, "statement": said, "not_anonymous": left})
+        return
+    typer.echo(f"{path}: {number(len(plan.trainings), 'run')}, {number(count, 'file')}, {size}")
+    for sentence in said:
+        typer.echo(f"- {sentence}")
+    for found in left:
+        typer.echo(f"not anonymous: {found}", err=True)
+
+
+def import_stored(source: Path, place: Place, as_json: bool = False) -> None:
+    """Import finished runs of a bundle or another store; runs that this store already has stay unchanged."""
+    with tempfile.TemporaryDirectory(prefix="ablations-import-") as folder:
+        origin, found = _origin(source, Path(folder))
+        target = place.open(create=True)
+        with target.coordinator_lock():
+            taken = list(import_runs(origin, target, runs_in(origin)))
+            for run_id, rows in found.items():
+                for row in rows if target.result(run_id) else ():
+                    keep_row(target, run_id, row)
+            write_lacking(target)
+    if as_json:
+        runs = [{"run_id": item.run_id, "how": item.how, "evaluations": item.evaluations} for item in taken]
+        print_json({"store": str(target.root), "runs": runs})
+        return
+    _say(taken, target)
+
+
+def _origin(source: Path, folder: Path) -> tuple[Store, dict[str, list[TableRow]]]:
+    """The store to import from; the rows of a bundle's runs, which are in its plan (in a store they are in folders)."""
+    if is_bundle(source.name):
+        found = read_bundle(source, folder)
+        typer.echo(f"{source}: {found.checked.runs}. {found.checked.word}", err=True)
+        rows: dict[str, list[TableRow]] = {}
+        for run in found.plan.trainings:
+            rows.setdefault(run.run_id, []).append(row_of(found.plan, run, found.store))
+        return found.store, rows
+    if not (source / "store.json").is_file():
+        raise UserError(f"{source} is neither a bundle ({SUFFIX}, {CRATE_SUFFIX}) nor a store (it has no store.json).")
+    return Store.open(source, create=False), {}
+
+
+def _say(taken: list[Taken], target: Store) -> None:
+    counts = Counter(item.how for item in taken)
+    scores = sum(item.evaluations for item in taken)
+    typer.echo(
+        f"{number(counts['taken'], 'run')} imported into {target.root}, {counts['had']} already there; "
+        f"{number(scores, 'evaluation')} imported"
+    )
+    for item in taken:
+        if item.how == "other":
+            typer.echo(
+                f"{item.run_id}: both stores trained it, with different results (another device or code); ours is kept",
+                err=True,
+            )
+
+
+# --- `ablations import`: finished runs of another store or a bundle; runs trained by other programs
+
+
+def import_(
+    source: Annotated[
+        str, typer.Argument(metavar="BUNDLE|STORE|STUDY", help="With --csv, --mlflow or --wandb-export: the study.")
+    ],
+    selectors: Selectors,
+    csv: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Scores in a table of your own.")] = None,
+    mlflow: Annotated[str | None, typer.Option("--mlflow", metavar="URI", help="Runs of another MLflow.")] = None,
+    wandb_export: Annotated[
+        Path | None, typer.Option("--wandb-export", metavar="FILE", help="Runs exported from W&B, CSV or JSON.")
+    ] = None,
+    experiment: Annotated[str, typer.Option(metavar="NAME", help="MLflow's experiment, if it has several.")] = "",
+    row_by: Annotated[
+        str, typer.Option("--row-by", metavar="NAME", help="The column, tag or setting of the row.")
+    ] = "",
+    seed_by: Annotated[str, typer.Option("--seed-by", metavar="NAME", help="Column or setting of the seed.")] = "",
+    metrics: Annotated[
+        str | None, typer.Option("--metrics", metavar="A,B", help="Their metrics to import; else those of the study.")
+    ] = None,
+    settings: Annotated[
+        str | None, typer.Option("--settings", metavar="A,B", help="Their settings that count; else all.")
+    ] = None,
+    replace_: Annotated[bool, typer.Option("--replace", help="Replace other numbers imported before.")] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Import finished runs into this store; runs that it already has stay unchanged.
+
+    Of a bundle or another store: as they are. With --csv, --mlflow or --wandb-export: runs that other programs trained,
+    as rows of a study that have imported = true; a study file that does not exist is written (docs/import.md).
+    """
+    given = [option for option in (csv, mlflow, wandb_export) if option is not None]
+    if len(given) > 1:
+        raise UserError("--csv, --mlflow and --wandb-export: give one of them. Nothing was imported.")
+    if not given:
+        import_stored(Path(source), selectors, as_json)
+        return
+    if csv is not None:
+        foreign = read_csv(csv, row_by, seed_by)
+    elif wandb_export is not None:
+        foreign = read_wandb(wandb_export, row_by, seed_by)
+    else:
+        from experiments.tracking.external import read_mlflow  # with MLflow: it takes two seconds
+
+        foreign = read_mlflow(str(mlflow), experiment, row_by, seed_by)
+    done = _import(source, selectors, foreign, _names(metrics) or [], _names(settings), replace_)
+    if as_json:
+        print_json(done.facts)
+    else:
+        done.say(selectors)
+
+
+def _names(text: str | None) -> list[str] | None:
+    return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _import(
+    source: str, selectors: Selectors, foreign: Foreign, metrics: list[str], only: list[str] | None, again: bool
+) -> "_Done":
+    file, existed = Path(source), selectors.store.exists()
+    try:
+        if file.exists() or source in builtin_names():
+            return _into(source, selectors, foreign, metrics, only, again)
+        elif file.suffix != ".toml":
+            raise UserError(f"{source} is no study. Name a file STUDY.toml; it is written if it does not exist.")
+        else:
+            return _with_new_study(file, selectors, foreign, metrics, only)
+    except UserError:
+        if not existed:
+            remove_folder(selectors.store)
+        raise
+
+
+def _with_new_study(
+    file: Path, selectors: Selectors, foreign: Foreign, metrics: list[str], only: list[str] | None
+) -> "_Done":
+    """Try the new study beside its place first: it is written when all of it is imported."""
+    found = foreign_places(foreign, metrics, ())
+    text = study_text(file.stem, foreign.source, arrive(foreign, found, only, None), found)
+    with explain_os_errors(f"write {file}"):
+        if not file.absolute().parent.is_dir():
+            raise UserError(f"{file}: there is no folder {file.absolute().parent}. Create it. Nothing was imported.")
+        with folder_beside(file.absolute().parent, ".importing-") as folder:
+            (folder / file.name).write_text(text, encoding="utf-8")
+            beside = str(folder / file.name)
+            try:
+                done = _into(beside, selectors, foreign, metrics, only, False, named=file)
+            except UserError as error:  # the study that it is about is gone by now
+                raise UserError(str(error).replace(beside, f"{file}, as it would be written")) from None
+        write_bytes(file.absolute(), text.encode())
+    return done._replace(facts=done.facts | {"study_written": str(file)})
+
+
+def _into(
+    study: str,
+    selectors: Selectors,
+    foreign: Foreign,
+    metrics: list[str],
+    only: list[str] | None,
+    again: bool,
+    named: Path | None = None,
+) -> "_Done":
+    if not selectors.store.exists():
+        selectors.open(create=True)
+    chosen = choose(study, selectors)
+    plan = chosen.plan
+    columns: list[Column] = []
+    for column in chosen.columns:
+        sets = {e.spec.set for run in plan.runs for e in run.evaluations} if column.set == "*" else {column.set}
+        columns += [replace(column, set=name) for name in sorted(sets) if (name, column.metric) not in _places(columns)]
+    found = foreign_places(foreign, metrics, columns)
+    for name, place in found.items():
+        if place not in _places(columns):
+            raise UserError(
+                f"{name} is {place[1]} of {place[0]}, which the study does not print. Add it to the study as "
+                "[[metric]], or leave it out of --metrics. Nothing was imported."
+            )
+    planned: dict[str, list[int]] = {}
+    for run in plan.runs:
+        if run.imported:
+            planned.setdefault(run.row, []).append(run.seed)
+    arrived = arrive(foreign, found, only, planned)
+    refuse_other_settings(arrived, plan)
+    store = selectors.open(create=True)
+    with store.coordinator_lock():
+        written = write_runs(plan, store, foreign, arrived, replace=again)
+        write_lacking(store)
+    rows = list(dict.fromkeys(one.row for one in arrived))
+    return _Done(
+        {
+            "study": str(named or study), "store": str(store.root), "source": foreign.source, "rows": rows,
+            "imported": written.new, "there": written.had, "replaced": written.replaced,
+            "left_out": list(foreign.left_out), "other_settings": unknown_settings(arrived, plan),
+        }
+    )  # fmt: skip
+
+
+class _Done(NamedTuple):
+    """What was imported."""
+
+    facts: dict[str, Any]
+
+    def say(self, selectors: Selectors) -> None:
+        """The same in words."""
+        it = self.facts
+        for text in it["left_out"]:
+            typer.echo(f"left out: {text}", err=True)
+        if it["other_settings"]:
+            others = ", ".join(it["other_settings"])
+            typer.echo(f"kept with the runs, but no settings of this study: {others}", err=True)
+        typer.echo(
+            f"{number(it['imported'], 'run')} of {number(len(it['rows']), 'row')} imported from {it['source']} into "
+            f"{it['store']}, {it['there']} already there, {it['replaced']} replaced; "
+            f"`ablations report {it['study']} {selectors.where}`"
+        )
+        if file := it.get("study_written"):
+            typer.echo(f"{file} written: correct its title, the metrics' direction and the base row as you like")
+
+
+def _places(columns: list[Column]) -> set[tuple[str, str]]:
+    return {(column.set, column.metric) for column in columns}
+
+
+# --- `ablations export`: write a trained model to one folder
+
+
+def export(
+    words: Annotated[
+        list[str],
+        typer.Argument(metavar="[STUDY] DIR", help="The study that trained the model (not with --run); a new folder."),
+    ],
+    *,
+    named: choose_run.Named,
+    checkpoint: options.Checkpoint = None,
+    form: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            metavar="own|huggingface",
+            help="For this program, or, of a language model, for Hugging Face's transformers.",
+        ),
+    ] = "own",
+    selectors: Annotated[Selectors, options.Without(("rows", "seeds"))],
+    as_json: options.Json = False,
+) -> None:
+    """Write a trained model to a folder: weights, configuration, tokenizer, README."""
+    if form not in ("own", "huggingface"):
+        raise UserError(f"--format {form}: write own or huggingface.")
+    named, folders = choose_run.study_first(named, words, ["DIR"])
+    if not folders:
+        raise UserError("DIR is missing: the new folder for the model.")
+    folder = Path(folders[0])
+    found = choose_run.find_trained(named, selectors, tuple(choose_run.DOES))
+    choice = checkpoint or found.config.evaluation.checkpoint
+    facts = {
+        "commit": found.result.revision.commit,
+        "code_digest": found.result.code_digest,
+        "versions": found.result.versions,
+    }
+    about: dict[str, Any] = {"run_id": found.run_id, "choice": choice, "facts": facts}
+    layout = None
+    if form == "own":
+        from experiments.evaluation.export import export as write
+
+        write(found.config, found.attempt, folder, **about)
+    else:
+        from experiments.evaluation.huggingface import export as write_theirs
+
+        layout = write_theirs(found.config, found.attempt, folder, **about)
+    if as_json:
+        architecture = {} if layout is None else {"architecture": layout}
+        print_json({"run_id": found.run_id, "folder": str(folder), "checkpoint": choice, **architecture})
+        return
+    verb = "translate" if found.config.needs_encoder else "sample"
+    use = f"ablations {verb} --model {folder}" if layout is None else f"as {layout}, for Hugging Face's transformers"
+    typer.echo(f"run {found.run_id} is in {folder}: {use}")

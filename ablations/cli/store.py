@@ -1,0 +1,385 @@
+"""`ablations tables`: everything that a store holds, one line per table."""
+
+import contextlib
+import shlex
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from ablations.cli import options
+from ablations.cli.terminal import FAILED, print_json, say
+from ablations.service import forget as forgetting
+from ablations.service.selected import Place, Selectors, choose
+from ablations.service.store_tables import Orphan, StoreTable, orphans, store_tables
+from ablations.service.work import UserShare, agree, agreed_in_words, users_of
+from ablations.study.messages import number, show
+from ablations.study.overrides import as_set
+from ablations.study.study import load_study
+from experiments.errors import Damaged, UserError, explain_os_errors
+from experiments.jobs.queue.job import State
+from experiments.jobs.queue.queue import Queue
+from experiments.records import TrackedRun
+from experiments.store.durable import remove_folder
+from experiments.store.known_runs import adopt as keep
+from experiments.store.layout import Store
+from experiments.store.retention import FOLDER, removable, remove, size
+from experiments.tracking.rebuild import rebuild as rebuild_tracking
+from experiments.tracking.rebuild import tracked_runs
+from experiments.tracking.sinks.sink import SinkError, SinkProcess, check_sink, folder_of
+from reports.render.cells import width
+
+HEADS = ("study", "profile", "corpus", "rows", "runs", "state", "last change", "")
+LEFT = (0, 1, 2, 5, 6, 7)  # the columns of words
+
+
+def tables(place: Place, as_json: options.Json = False) -> None:
+    """List the tables of a store: study, profile, corpus, rows, runs, state and last change.
+
+    Runs that are no longer in their study, or have other settings than it says now, stand on lines of their own.
+    """
+    found = store_tables(place)
+    if as_json:
+        print_json([_as_json(table) for table in found])
+    elif not found:
+        typer.echo(f"no run was started in {place.store}")
+    else:
+        typer.echo("\n".join(_aligned([HEADS, *(_line(table) for table in found)])))
+
+
+def note(table: StoreTable) -> str:
+    """What the study has to do with the table's runs."""
+    if table.gone:
+        return "no longer in the study"
+    if table.settings:
+        return f"not in the study as it is now: with {shlex.join(as_set(*item) for item in table.settings.items())}"
+    return "" if table.known else "its study was not found"
+
+
+def _line(table: StoreTable) -> tuple[str, ...]:
+    changed = time.strftime("%Y-%m-%d %H:%M", time.localtime(table.changed)) if table.changed else ""
+    return (*table.name, str(len(table.rows)), str(len(table.runs)), table.state, changed, note(table))
+
+
+def _aligned(lines: list[tuple[str, ...]]) -> list[str]:
+    widths = [max(map(width, column)) for column in zip(*lines, strict=True)]
+
+    def cell(place: int, text: str) -> str:
+        space = " " * (widths[place] - width(text))
+        return text + space if place in LEFT else space + text
+
+    return ["  ".join(cell(*item) for item in enumerate(line)).rstrip() for line in lines]
+
+
+def _as_json(table: StoreTable) -> dict[str, Any]:
+    return {
+        **table.name._asdict(),
+        "rows": table.rows,
+        "runs": len(table.runs),
+        "finished": table.finished,
+        "state": table.state,
+        "changed": table.changed,
+        "in_study": None if not table.known else not (table.gone or table.settings),
+        "settings": dict(table.settings),
+        "note": note(table),
+        "select": list(table.words),
+        "run_ids": [run.run_id for run in table.runs],
+    }
+
+
+# --- `ablations adopt`: take finished runs over, although a default or the command of their study has changed
+
+
+def adopt(
+    study: options.LastStudy = None,
+    *,
+    selectors: Selectors,
+    why: Annotated[str, typer.Option(metavar="TEXT", help="Why it changes no result; printed under the table.")],
+    yes: options.Sure = False,
+    as_json: options.Json = False,
+) -> None:
+    """Take over finished runs of an own task whose default or command has changed since. Asks first.
+
+    Your word is recorded with each run: who, when and why. Nothing is copied or trained, and the table names it.
+    """
+    if not why.strip() or not why.isprintable():
+        raise UserError("--why: write one line that says why the change has no influence on the results.")
+    study, selectors = selectors.with_last(study, say)
+    chosen = choose(study, selectors, there=True, used=True)
+    plan = chosen.plan
+    found = orphans(chosen, plan, plan.runs)
+    before = [run for run in plan.runs if run.adopted]
+    if not found and not before:
+        raise UserError(
+            f"Nothing to take over in {chosen.store.root}: no finished run of {plan.study.name} differs from a missing "
+            "one in a default or the command alone."
+        )
+    if not found:
+        if as_json:
+            print_json([{"run": run.name, "run_id": run.run_id, "taken_over": True} for run in before])
+        else:
+            typer.echo(
+                f"nothing is left to take over: {number(len(before), 'run')} of the table were taken over before"
+            )
+        return
+    if as_json and not yes:
+        print_json(_records(found, taken_over=False))
+        return
+    if not as_json and not _agreed(found, yes):
+        typer.echo("nothing was changed")
+        return
+    with explain_os_errors(f"write to the store {chosen.store.root}"):
+        for orphan in found:
+            keep(chosen.store, orphan.run_id, orphan.was, orphan.now, why.strip())
+    if as_json:
+        print_json(_records(found, taken_over=True))
+    else:
+        _say_taken(found, study)
+
+
+def _agreed(found: Sequence[Orphan], yes: bool) -> bool:
+    """List the runs and ask, unless the user has said yes already."""
+    for orphan in found:
+        typer.echo(f"  {orphan.planned.name}: {orphan.run_id}, trained with {_differences(orphan)}")
+    question = f"Take over {number(len(found), 'run')} as if trained with the present settings?"
+    return yes or typer.confirm(question)
+
+
+def _say_taken(found: Sequence[Orphan], study: str) -> None:
+    typer.echo(f"{number(len(found), 'run')} taken over; `ablations report {shlex.quote(study)}` names them")
+    if queued := dict.fromkeys(orphan.planned.row for orphan in found if orphan.planned.state == "waiting"):
+        typer.echo(f"still queued for training: {', '.join(queued)}; `ablations cancel` takes them out", err=True)
+
+
+def _records(found: Iterable[Orphan], *, taken_over: bool) -> list[dict[str, Any]]:
+    return [{"run": orphan.planned.name, "run_id": orphan.run_id, "taken_over": taken_over} for orphan in found]
+
+
+def _differences(orphan: Orphan) -> str:
+    def of(settings: object, name: str) -> str:
+        return show(settings[name]) if isinstance(settings, dict) and name in settings else "nothing"
+
+    names = dict.fromkeys([*orphan.was, *orphan.now])
+    return "; ".join(f"{name} = {of(orphan.was, name)}, now {of(orphan.now, name)}" for name in names)
+
+
+# --- `ablations forget`: put runs aside, so that no table counts them; they can come back
+
+
+SHOWN = 20
+
+
+def forget(
+    study: Annotated[
+        str | None, typer.Argument(metavar="[STUDY]", help="A built-in study, or the path of a .toml file.")
+    ] = None,
+    *,
+    selectors: Selectors,
+    runs: Annotated[
+        list[str] | None, typer.Option("--run", metavar="RUN_ID", help="This run, whatever its table; repeatable.")
+    ] = None,
+    gone: Annotated[
+        bool, typer.Option("--gone", help="Only runs that are no longer in the study as it is now (see `tables`).")
+    ] = False,
+    back: Annotated[bool, typer.Option("--back", help="Bring runs back that were forgotten.")] = False,
+    yes: options.Sure = False,
+    as_json: options.Json = False,
+) -> None:
+    """Put runs of a table aside; nothing is deleted. Asks first.
+
+    They are moved to the folder `forgotten` of the store, and out of the queue and MLflow. Runs that also belong to
+    another study, and those with which others were made, stay.
+    """
+    if back:
+        _bring_back(selectors, study, runs or [], as_json)
+        return
+    if as_json and not yes:
+        raise UserError("forget --json does not ask: add --yes. Nothing was changed.")
+    if (study is None) == (not runs):
+        raise UserError("forget: name a study (with --rows, --seeds … for a part of it), or runs with --run RUN_ID.")
+    opened = selectors.open()
+    with explain_os_errors(f"write to the store {opened.root}"), opened.coordinator_lock():
+        if study is not None:
+            chosen = choose(study, selectors, there=True)
+            found = forgetting.candidates(opened, forgetting.of_table(chosen, gone=gone), chosen.study.name)
+        else:
+            found = forgetting.candidates(opened, forgetting.of_names(opened, runs or []), None)
+        for run_id, why in found.stay.items():
+            typer.echo(f"{run_id} stays: {why}", err=True)
+        if as_json:
+            forgetting.forget(opened, found.runs)
+            print_json({"forgotten": list(found.runs), "stay": found.stay, "folder": str(opened.root / FOLDER)})
+            return
+        if not found.runs:
+            typer.echo("nothing to forget")
+            return
+        _list(opened, found)
+        if not yes and not typer.confirm(f"Put {number(len(found.runs), 'run')} aside?"):
+            typer.echo("nothing was changed")
+            return
+        forgetting.forget(opened, found.runs)
+    which = shlex.quote(study) if study else " ".join(f"--run {run_id}" for run_id in found.runs)
+    typer.echo(
+        f"{number(len(found.runs), 'run')} moved to {opened.root / FOLDER}; to bring back: "
+        f"`ablations forget {which} --back {selectors.where}`"
+    )
+
+
+def _list(store: Store, found: forgetting.Candidates) -> None:
+    for run_id, members in list(found.runs.items())[:SHOWN]:
+        state = "finished" if (store.run_folder(run_id) / "result.json").exists() else "not finished"
+        where = ", ".join(f"{member.study} {member.row}" for member in members)
+        typer.echo(f"  {run_id} {where or 'of no table'}, {state}")
+    if len(found.runs) > SHOWN:
+        typer.echo(f"  … and {len(found.runs) - SHOWN:,} more")
+
+
+def _bring_back(selectors: Selectors, study: str | None, runs: list[str], as_json: bool) -> None:
+    opened = selectors.open()
+    name = load_study(study).name if study is not None else None
+    with explain_os_errors(f"write to the store {opened.root}"), opened.coordinator_lock():
+        names = forgetting.remembered(opened, name, runs)
+        if not names:
+            raise UserError(
+                f"No such run was forgotten in {opened.root}. Forgotten runs lie in {opened.root / FOLDER}."
+            )
+        back, kept = forgetting.bring(opened, names)
+    for run_id in kept:
+        typer.echo(f"{run_id} was trained again since, so it stays in {opened.root / FOLDER}", err=True)
+    if as_json:
+        print_json({"brought_back": list(back), "kept_aside": list(kept)})
+        return
+    typer.echo(f"{number(len(back), 'run')} brought back")
+
+
+# --- `ablations prune` and `ablations rebuild`: free disk space; write MLflow's database again
+
+
+def prune(
+    place: Place,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Remove the checkpoints of finished runs; weights, scores, events and logs stay. Asks first."""
+    opened = place.open()
+    with _alone(opened):
+        busy = _busy(opened)
+        found = list(removable(opened, busy))
+        if as_json:
+            if yes:
+                remove([one.path for one in found])
+            print_json(
+                [{"run_id": one.run_id, "what": one.what, "path": str(one.path), "removed": yes} for one in found]
+            )
+            return
+        if not found:
+            typer.echo(f"nothing to remove in {opened.root}")
+            return
+        megabytes = size([one.path for one in found]) / 1e6
+        counts = Counter(one.what for one in found)
+        what = ", ".join(f"{number(count, 'folder')} of {name}" for name, count in counts.items())
+        runs = number(len({one.run_id for one in found}), "run")
+        typer.echo(f"{megabytes:,.1f} MB in {opened.root}: {what}, of {runs}.")
+        lost = "averaged, evaluated at their best step, trained for more steps or branched from"
+        typer.echo(f"Without them, runs cannot be {lost}.")
+        if not yes and not typer.confirm("Remove them?"):
+            typer.echo("nothing was removed")
+            return
+        remove([one.path for one in found])
+        typer.echo(f"removed {megabytes:,.1f} MB")
+
+
+def _busy(store: Store) -> set[str]:
+    """Runs that wait or run, and those that they read: a trunk's checkpoint is the beginning of its branches."""
+    with Queue(store.queue_db, create=False) as queue:
+        found = {row.run_id for row in queue.status() if row.state in (State.WAITING, State.RUNNING)}
+        for run_id in list(found):
+            with contextlib.suppress(Damaged):
+                found.update(queue.job(run_id).job.after)
+    return found
+
+
+def rebuild(
+    place: Place,
+    sink: Annotated[
+        str | None, typer.Option("--sink", metavar="tensorboard|wandb", help="Write this sink again, not MLflow.")
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Write MLflow's database again from the runs' events and results; or a sink's files."""
+    opened = place.open()
+    if sink is not None:
+        check_sink(sink)
+    what, where = ("database", opened.mlflow_db) if sink is None else ("folder", folder_of(opened, sink))
+    with _alone(opened):
+        runs = list(tracked_runs(opened))
+        problems = rebuild_tracking(opened, runs) if sink is None else _rebuild_sink(opened, sink, runs)
+    written = len(runs) - len(problems)
+    if as_json:
+        print_json({what: str(where), "runs": written, "problems": problems})
+    else:
+        for line in problems:
+            typer.echo(f"could not be written: {line}", err=True)
+        typer.echo(f"{where}: {number(written, 'run')}")
+    if problems:
+        raise typer.Exit(FAILED)
+
+
+def _rebuild_sink(store: Store, sink: str, runs: Iterable[TrackedRun]) -> list[str]:
+    """The sink's folder, new; returns what could not be written."""
+    remove_folder(folder_of(store, sink))
+    writer, problems = SinkProcess(store, sink), list[str]()
+    for run in runs:
+        try:
+            writer.sync(run)
+        except SinkError as error:
+            problems.append(f"{run.run_id}: {error}")
+    writer.close()
+    return problems
+
+
+def _alone(store: Store) -> contextlib.AbstractContextManager[None]:
+    """Lock the store, so that no other command works on it meanwhile. Raises UserError if it holds no runs."""
+    if not store.runs.is_dir():
+        raise UserError(f"{store.root} is no store with runs. Name it with --store.")
+    return store.coordinator_lock()
+
+
+# --- `ablations shares`: several users of one store, what each has used, and their quotas
+
+
+def shares(
+    place: Place,
+    quota: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="USER=HOURS", help="Most device-hours of a user in 7 days; none for no quota; repeatable."
+        ),
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Show what each user of a store has used in the last 7 days, and set quotas.
+
+    The user who has used least goes first.
+
+    An agreement between colleagues, no barrier: whoever can write in the store can change it.
+    """
+    opened = place.open()
+    if quota:
+        agree(opened, quota)
+    agreed, users = users_of(opened)
+    if as_json:
+        print_json({"users": [asdict(user) for user in users]})
+        return
+    typer.echo(agreed_in_words(agreed))
+    for user in users:
+        typer.echo(_shares_line(user))
+
+
+def _shares_line(user: UserShare) -> str:
+    of = f" of {user.quota_h:g}" if user.quota_h is not None else ""
+    line = f"  {user.user or '(unknown)'}: {user.used_h:.3g}{of} device-hours used, {user.running} running, "
+    return f"{line}{user.waiting} waiting{f'; {user.waits}' if user.waits else ''}"

@@ -1,0 +1,145 @@
+"""Study × selection → plan."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ablations.planning.planned import Find, Plan, PlannedRow, PlannedRun, StateOf, by_name
+from ablations.planning.published import published_names
+from ablations.planning.resolve import resolve
+from ablations.planning.runs import Inputs, ensemble_of, imported_runs, members_of, runs_of, state_fields, steps_kept
+from ablations.study.messages import show
+from ablations.study.selectors import Selection
+from ablations.study.study import Study
+from experiments.errors import UserError
+from experiments.tasks.base import Task
+
+
+def plan_study(
+    study: Study, selection: Selection, task: Task, store: Path, state_of: StateOf, find: Find = by_name
+) -> Plan:
+    """Work out the runs of a study.
+
+    store: the store's folder. state_of: looks up a run's state. find: looks up the run of settings.
+    Raises UserError for mistakes in the study or the selection (see `resolve`), and for an unreadable corpus.
+    """
+    rows = resolve(study, selection, task)
+    inputs = Inputs(task, store, find)
+    name, profile = study.profile_named(selection.profile)
+    kept_at = steps_kept(study, name, profile)
+    runs: list[PlannedRun] = []
+    members: dict[str, PlannedRun] = {}
+    for row in rows:
+        if row.variation.imported:
+            runs += imported_runs(study, row, task, store, state_of)
+            continue
+        if row.trunk is not None:
+            trunks = runs_of(row.trunk, inputs, task, store, state_of)
+            branches = runs_of(row, inputs, task, store, state_of, [run.run_id for run in trunks])
+            runs += branches
+            for trunk, branch in zip(trunks, branches, strict=True):
+                before = members.get(trunk.run_id, replace(trunk, evaluations=()))
+                read_at = {*before.read_at, *([row.shared_steps] if branch.state != "finished" else [])}
+                members[trunk.run_id] = replace(
+                    before,
+                    kept_at=kept_at[row.trunk.variation.key],
+                    read_at=tuple(sorted(read_at)),
+                    **state_fields(state_of(trunk.run_id, [])),
+                )
+            continue
+        if row.variation.ensemble is None:
+            of_row = kept_at.get(row.variation.key, ())
+            runs += [replace(run, kept_at=of_row) for run in runs_of(row, inputs, task, store, state_of)]
+            continue
+        single = members_of(study, row)
+        trained = runs_of(single, inputs, task, store, state_of)
+        runs.append(ensemble_of(row, trained, state_of))
+        for member in trained:
+            before = members.get(member.run_id, member)
+            read_by = (*before.read_by, *(e.spec for e in member.evaluations))
+            overrides = {name: value for name, value in row.overrides.items() if not name.startswith("evaluation.")}
+            members[member.run_id] = replace(
+                member,
+                evaluations=(),
+                read_by=read_by,
+                overrides=overrides,
+                kept_at=kept_at.get(single.variation.key, ()),
+                read_at=before.read_at,
+                **state_fields(state_of(member.run_id, [])),
+            )
+    _refuse_same_runs(runs, study)
+    # A profile's notes describe results of its own settings, so they are left out for another corpus or other settings.
+    of_profile = () if selection.forced else profile.notes
+    notes = (
+        *of_settings(rows),
+        *of_words(runs),
+        *of_added(runs),
+        *of_target(study, name, selection),
+        *of_profile,
+    )
+    paper_keys = tuple(published_names(study, task))
+    by_rule = study.seed_rule is not None and selection.seeds is None
+    return Plan(study, name, tuple(rows), tuple(runs), notes, paper_keys, tuple(members.values()), by_rule)
+
+
+def _refuse_same_runs(runs: list[PlannedRun], study: Study) -> None:
+    """Refuse rows that differ only in settings outside the identities: they would print the same numbers."""
+    seen: dict[tuple[str, ...], PlannedRun] = {}
+    for run in runs:
+        other = seen.setdefault((run.run_id, *run.eval_ids), run)
+        if other.row != run.row:
+            names = ", ".join(dict.fromkeys([*other.overrides, *run.overrides]))
+            raise UserError(
+                f'{study.origin}: the rows "{other.row}" and "{run.row}" are the same run (seed {run.seed}): '
+                f"their changes ({names}) affect neither training nor a score here. Leave one of them out."
+            )
+
+
+# --- What the reader of a table is told of its plan
+
+
+def of_settings(rows: list[PlannedRow]) -> list[str]:
+    """One sentence per replaced setting, with the rows concerned; one per repeated row."""
+    concerned: dict[tuple[str, str, str], list[str]] = {}
+    for row in rows:
+        for r in row.replaced:
+            concerned.setdefault((r.by, r.name, show(r.value)), []).append(f"{r.row} (declares {show(r.declared)})")
+    return [
+        *(
+            f"{by} sets {name} = {value} in every row, also in {', '.join(k)}."
+            for (by, name, value), k in concerned.items()
+        ),
+        *(f"{', '.join(r.repeated_by)} equals {r.variation.key} and is printed once." for r in rows if r.repeated_by),
+    ]
+
+
+def of_words(runs: Sequence[PlannedRun]) -> list[str]:
+    """One sentence per word of a user by which runs of other settings stand for planned ones."""
+    concerned: dict[tuple[str, str], list[str]] = {}
+    for run in runs:
+        if run.adopted is not None:
+            said = f"by `ablations adopt` on {run.adopted.when}" if run.adopted.when else "by the study's same_as"
+            was = ", ".join(f"{name} = {show(value)}" for name, value in run.adopted.was.items()) or "fewer settings"
+            concerned.setdefault((f"with {was} and taken over {said}", run.adopted.why), []).append(run.name)
+    return [f"{', '.join(names)}: trained {how}: {why.rstrip('.')}." for (how, why), names in concerned.items()]
+
+
+def of_added(runs: Sequence[PlannedRun]) -> list[str]:
+    """Runs that were trained before a setting of their trainer existed, and as what they count."""
+    concerned: dict[tuple[str, str], dict[str, None]] = {}
+    for run in runs:
+        if run.added and run.state in ("finished", "stale"):
+            values = ", ".join(f"{name} = {show(value)}" for name, value in run.added.items())
+            concerned.setdefault((", ".join(run.added), values), {})[run.row] = None
+    return [
+        f"{', '.join(rows)}: trained without {names}, and counted as {values}."
+        for (names, values), rows in concerned.items()
+    ]
+
+
+def of_target(study: Study, profile: str, selection: Selection) -> list[str]:
+    """A target is a number for one text, size and length of training; a profile's is for the profile's own."""
+    if not selection.forced or study.rule is None or study.profiles[profile].target is None:
+        return []
+    given = ", ".join(f"{option} {name}" for name, (_, option) in selection.forced.items())
+    return [f"The target of the rule {study.rule} was chosen for the profile {profile} as it is, not for {given}."]

@@ -1,0 +1,118 @@
+"""Serialise a plan as JSON, so that a table prints without its corpus, its study file and its task's code."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ablations.planning.planned import Plan, PlannedEvaluation, PlannedRow, PlannedRun
+from ablations.study.study import Study
+from ablations.study.variation import Variation
+from experiments.store.known_runs import Adopted
+from experiments.tasks.base import EvaluationSpec
+from experiments.tasks.load import describe, recorded_type
+
+_OF_WORD = ("was", "now", "why", "when")  # of Adopted; a bundle does not say who
+_OF_RUN = ("row", "seed", "run_id", "num_params", "cost", "state")
+
+
+def plan_to_json(plan: Plan) -> dict[str, Any]:
+    """All parts of a plan that reports read, with the current states."""
+    return {
+        "settings": describe(type(plan.rows[0].config)),
+        "study": plan.study.model_dump(mode="json", by_alias=True, exclude={"folder"}),
+        "profile": plan.profile,
+        "notes": list(plan.notes),
+        "paper_keys": list(plan.paper_keys),
+        "rows": [_row(row) for row in plan.rows],
+        "runs": [_run(run) for run in plan.runs],
+        "members": [_run(run) | _config(run, plan) for run in plan.members],
+        "by_rule": plan.by_rule,
+    }
+
+
+def _row(row: PlannedRow) -> dict[str, Any]:
+    return {
+        "key": row.variation.key,
+        "config": row.config.model_dump(mode="json"),
+        "seeds": list(row.seeds),
+        "overrides": dict(row.overrides),
+    }
+
+
+def _run(run: PlannedRun) -> dict[str, Any]:
+    evaluations = [
+        {"eval_id": e.eval_id, "set": e.spec.set, "settings": dict(e.spec.settings), "inputs": dict(e.spec.inputs)}
+        for e in run.evaluations
+    ]
+    return {name: getattr(run, name) for name in _OF_RUN} | {
+        "stale": list(run.stale),
+        "inputs": dict(run.inputs),
+        "evaluations": evaluations,
+        **({"adopted": {name: getattr(run.adopted, name) for name in _OF_WORD}} if run.adopted else {}),
+        **({"added": dict(run.added)} if run.added else {}),
+    }
+
+
+def _config(run: PlannedRun, plan: Plan) -> dict[str, Any]:
+    """The settings of a trunk; those of an ensemble's member are the ensemble's."""
+    is_trunk = any(other.trunk and other.trunk.run_id == run.run_id for other in plan.runs)
+    return {"config": run.config.model_dump(mode="json"), "overrides": dict(run.overrides)} if is_trunk else {}
+
+
+def plan_from_json(data: Mapping[str, Any]) -> Plan:
+    """Read a plan back. Raises ValueError (including pydantic's), KeyError or TypeError for invalid data.
+
+    Loads no code but that of built-in tasks; the settings of other tasks are read from the plan's own description.
+    """
+    study = Study.from_mapping(data["study"])
+    config_type = recorded_type(study.task, data["settings"])
+    variations = {row.key: row for row in study.variations}
+    rows = {
+        item["key"]: PlannedRow(
+            variations[item["key"]],
+            config_type.from_mapping(item["config"]),
+            tuple(item["seeds"]),
+            item["overrides"],
+            (),
+        )
+        for item in data["rows"]
+    }
+    runs = tuple(_run_again(item, rows[item["row"]]) for item in data["runs"])
+    members = tuple(_run_again(item, _row_of(item, runs, rows, variations), item["row"]) for item in data["members"])
+    notes, paper_keys = tuple(data["notes"]), tuple(data["paper_keys"])
+    return Plan(study, data["profile"], tuple(rows.values()), runs, notes, paper_keys, members, bool(data["by_rule"]))
+
+
+def _row_of(
+    item: Mapping[str, Any],
+    runs: Iterable[PlannedRun],
+    rows: Mapping[str, PlannedRow],
+    variations: Mapping[str, Variation],
+) -> PlannedRow:
+    """The row of a run that others read: a trunk's own, or that of the ensemble whose member it is."""
+    reader = next(rows[run.row] for run in runs if item["run_id"] in run.reads)
+    if "config" not in item:
+        return reader
+    config = type(reader.config).from_mapping(item["config"])
+    return PlannedRow(variations[item["row"]], config, (item["seed"],), item["overrides"], ())
+
+
+def _run_again(item: Mapping[str, Any], row: PlannedRow, key: str = "") -> PlannedRun:
+    """A run of a row; of the row `key`, with the settings of `row`."""
+    evaluations = tuple(
+        PlannedEvaluation(EvaluationSpec(e["set"], e["settings"], e["inputs"]), e["eval_id"])
+        for e in item["evaluations"]
+    )
+    return PlannedRun(
+        **{name: item[name] for name in _OF_RUN if name != "row"},
+        row=key or row.variation.key,
+        group=row.variation.group,
+        label=row.variation.label,
+        config=row.config_of(item["seed"]),
+        inputs=item["inputs"],
+        evaluations=evaluations,
+        stale=tuple(item["stale"]),
+        adopted=Adopted(**item["adopted"]) if item.get("adopted") else None,
+        added=item.get("added", {}),
+        overrides=row.overrides,
+        paper=row.variation.paper,
+    )

@@ -1,0 +1,228 @@
+"""Study × profile × selection → one validated configuration per row, with a proof that rows differ only as declared.
+
+Sources of a setting, later ones win: the configuration's defaults; the study's base; the row's `set`; the profile's
+ratios; the profile's `set`; the row's `fixed` and `by_profile`; the command line's --corpus and --set.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ablations.planning.planned import PlannedRow, Replaced
+from ablations.planning.published import check_claims, check_heads, check_published, check_target
+from ablations.planning.runs import as_run, check_branch, first_step
+from ablations.study.messages import show
+from ablations.study.overrides import Setting, build, check_names, setting_names
+from ablations.study.selectors import Selection, row_seeds, select_rows
+from ablations.study.study import Study
+from ablations.study.variation import Profile, Variation, check_ratios, scaled
+from experiments.config import TaskConfig, defaults, difference, flatten
+from experiments.errors import UserError
+from experiments.identity import NO_SEED, digest
+from experiments.tasks.base import Task
+from experiments.tasks.columns import START
+
+
+@dataclass(frozen=True)
+class _Context:
+    study: Study
+    profile_name: str
+    profile: Profile
+    selection: Selection
+    task: Task
+
+    def where(self, row: Variation | None) -> str:
+        name = f'row "{row.key}"' if row else "[base]"
+        return f'{self.study.origin}, {name}, profile "{self.profile_name}"'
+
+
+def resolve(study: Study, selection: Selection, task: Task) -> list[PlannedRow]:
+    """The selected rows in the study's order. Raises UserError for every mistake visible without the corpus."""
+    name, profile = study.profile_named(selection.profile)
+    rows = select_rows(study, selection.rows)
+    context = _Context(study, name, profile, selection, task)
+    _check_words(context)
+    _refuse_ensembles(context, rows)
+    configured = [(row, *_row_config(context, row)) for row in (as_run(study, row) for row in rows)]
+    _refuse_unread(context, configured)
+    reference = dict(flatten(_row_config(context, None)[0]))
+    planned = []
+    for row, config, replaced in configured:
+        changed = _changes(config, reference)
+        _prove(context, row, changed)
+        seeds = (NO_SEED,) if row.ensemble else tuple(row_seeds(study, row, selection))
+        config = config.model_copy(update={"seed": seeds[0]})
+        planned.append(_branched(context, PlannedRow(row, config, seeds, changed, replaced), reference))
+    planned = merge_repeats(planned)
+    refuse_equal(planned, study.origin, name)
+    refuse_cancelled(planned, study.origin, name)
+    return planned
+
+
+def _branched(context: _Context, row: PlannedRow, reference: Mapping[str, Any]) -> PlannedRow:
+    """A branch with its trunk as a row of the same seeds; another row as it is. Raises UserError (see branches.py)."""
+    if row.variation.branch is None:
+        return row
+    where = context.where(row.variation)
+    of = next(other for other in context.study.variations if other.key == row.variation.branch.row)
+    step = first_step(row.variation, context.profile_name, context.profile, where)
+    config, _ = _row_config(context, of)
+    check_branch(row.variation, config, row.config, step, context.task, where)
+    trunk = PlannedRow(of, config, row.seeds, _changes(config, reference), ())
+    return replace(row, trunk=trunk, shared_steps=step)
+
+
+def _refuse_ensembles(context: _Context, rows: Iterable[Variation]) -> None:
+    for row in rows:
+        if row.ensemble and not context.task.ensembles:
+            raise UserError(
+                f"{context.where(row)}: the task {context.study.task} has no ensembles: only tasks of this program "
+                "average the probabilities of several trainings. Remove the row."
+            )
+
+
+def _check_words(context: _Context) -> None:
+    """Check that every named setting exists, and that a column exists for every published number."""
+    study, known = context.study, setting_names(context.task.config_type)
+    given = context.task.config_type.setting_roles.given_elsewhere
+    check_names(study.base, known, f"{study.origin}, [base]", given)
+    check_heads(study, context.task)
+    check_claims(study, context.task)
+    check_target(study, context.profile_name, context.task)
+    measured = [f"{START}{name}" for name in context.task.at_start]
+    check_names(study.columns, [*known, *measured], f"{study.origin}, [columns]", given)
+    for name, profile in study.profiles.items():
+        check_names(profile.set, known, f'{study.origin}, profile "{name}"', given)
+    check_ratios(context.profile, known, f'{study.origin}, profile "{context.profile_name}"')
+    for row in study.variations:
+        check_names(row.declared, known, f'{study.origin}, row "{row.key}"', given)
+        check_published(row, study, context.task)
+    for name, (_, option) in context.selection.forced.items():
+        check_names([name], known, option, given)
+
+
+def _row_config(context: _Context, row: Variation | None) -> tuple[TaskConfig, tuple[Replaced, ...]]:
+    """One row's configuration (base's for None), by the order that the head of this file gives."""
+    study, profile, where = context.study, context.profile, context.where(row)
+    by_profile = f'profile "{context.profile_name}"'
+    by_row = f'row "{row.key}"' if row else ""
+    forced = {name: Setting(value, option) for name, (value, option) in context.selection.forced.items()}
+    own = row.last_word(context.profile_name) if row else {}
+    above = _from(profile.set, by_profile) | _from(own, by_row) | forced
+    unset = _from(defaults(context.task.config_type), "the defaults")
+    written = _from(study.base, "[base]") | _from(row.set if row else {}, by_row)
+    known = {name: s for name, s in (unset | written).items() if name not in above}
+    sized = scaled(known, profile, context.profile_name, where)
+    config = build(context.task.config_type, study.task, written | sized | above, where)
+    if row is None:
+        return config, ()
+    meant = {name: (sized.get(name) or Setting(value, by_row)).value for name, value in row.set.items()}
+    meant |= own
+    declared = {**row.set, **own}
+    replaced = [
+        Replaced(row.key, name, declared[name], above[name].value, above[name].source)
+        for name, value in meant.items()
+        if name in above and above[name].value != value
+    ]
+    return config, tuple(replaced)
+
+
+def _from(values: Mapping[str, Any], source: str) -> dict[str, Setting]:
+    return {name: Setting(value, source) for name, value in values.items()}
+
+
+def _refuse_unread(context: _Context, rows: Sequence[tuple[Variation, TaskConfig, object]]) -> None:
+    """Refuse a setting of a row on which nothing in that row depends, and one of --set that no row reads."""
+    for row, config, _ in rows:
+        names = [*row.set, *row.fixed, *row.by_profile.get(context.profile_name, {})]
+        for name in config.unread(names):
+            why = config.why_unread(name)
+            raise UserError(f"{context.where(row)}: it sets {name}, but {why}. Remove {name} from the row.")
+    configs = [config for _, config, _ in rows]
+    for name, (_, option) in context.selection.forced.items() if rows else ():
+        if all(config.unread([name]) for config in configs):
+            why = configs[0].why_unread(name)
+            raise UserError(f"{option}: no row of this table reads {name}: {why}. Leave the option out.")
+
+
+def _changes(config: TaskConfig, reference: Mapping[str, Any]) -> dict[str, Any]:
+    changed = difference(config, reference)
+    changed.pop("seed", None)
+    return changed
+
+
+def _prove(context: _Context, row: Variation, changed: Iterable[str]) -> None:
+    """Check that a row differs from base only in what it declares. Ratios apply to both alike."""
+    undeclared = [name for name in changed if name not in row.declared]
+    if undeclared:
+        raise UserError(
+            f"{context.where(row)}: it differs from base in {', '.join(undeclared)}, which it does not declare. The "
+            f"configuration of the task {context.study.task} derives one setting from another. It must not, because "
+            "then the table does not show everything that a row changes."
+        )
+
+
+# --- Rows that would print the same runs twice: repeats of designs are merged, others are refused with the reason
+
+
+def merge_repeats(rows: list[PlannedRow]) -> list[PlannedRow]:
+    """Merge rows of designs that equal an earlier row (a value equal to base's): each is printed once."""
+    kept: list[PlannedRow] = []
+    first: dict[str, int] = {}  # by settings, the place in `kept`
+    for row in rows:
+        place = first.setdefault(_settings_digest(row), len(kept))
+        if place < len(kept) and row.variation.design and not row.variation.seed_offset:
+            kept[place] = replace(kept[place], repeated_by=(*kept[place].repeated_by, row.variation.key))
+        else:
+            kept.append(row)
+    return kept
+
+
+def _settings_digest(row: PlannedRow) -> str:
+    """Equal for rows of the same settings; for ensembles, of the same members too, and for branches of one place."""
+    ensemble, branch = row.variation.ensemble, row.variation.branch
+    return digest(
+        [
+            row.config.model_dump(mode="json", exclude={"seed"}),
+            ensemble and list(ensemble.seeds),
+            branch and [branch.row, row.shared_steps],
+            row.variation.imported and row.variation.key,
+        ]
+    )
+
+
+def refuse_equal(rows: list[PlannedRow], origin: str, profile: str) -> None:
+    """Refuse two rows with equal settings and a common seed: they would print the same runs twice."""
+    seen: dict[tuple[str, int], PlannedRow] = {}
+    for row in rows:
+        settings = _settings_digest(row)
+        for seed in row.seeds:
+            other = seen.setdefault((settings, seed), row)
+            if other is not row:
+                raise UserError(_equal(other, row, seed, origin, profile))
+
+
+def _equal(first: PlannedRow, second: PlannedRow, seed: int, origin: str, profile: str) -> str:
+    return (
+        f'{origin}: the rows "{first.variation.key}" and "{second.variation.key}" have equal settings '
+        f'under profile "{profile}" and share {f"seed {seed}" if seed != NO_SEED else "their members"}: '
+        "the table would show the same runs twice."
+        f"{_lost(first)}{_lost(second)} Change one of them, leave one out with --rows, or, to repeat base, "
+        "give one a larger seed_offset."
+    )
+
+
+def refuse_cancelled(rows: list[PlannedRow], origin: str, profile: str) -> None:
+    """Refuse a row whose changes were all replaced: it would print base's numbers under its own name."""
+    for row in rows:
+        if row.replaced and not row.overrides and not row.variation.ensemble and not row.trunk:
+            raise UserError(
+                f'{origin}: the row "{row.variation.key}" equals base under profile '
+                f'"{profile}".{_lost(row)} Leave out the row with --rows, or do not replace that setting.'
+            )
+
+
+def _lost(row: PlannedRow) -> str:
+    return "".join(
+        f' {r.by} replaces {r.name} = {show(r.declared)} of row "{r.row}" by {show(r.value)}.' for r in row.replaced
+    )

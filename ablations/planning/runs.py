@@ -1,0 +1,188 @@
+"""The runs of one row: a training per seed, a branch of each, runs from elsewhere, or an ensemble."""
+
+import contextlib
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ablations.planning.planned import Find, PlannedEvaluation, PlannedRow, PlannedRun, RunState, StateOf
+from ablations.study.overrides import Overrides
+from ablations.study.study import Study
+from ablations.study.variation import Profile, Variation, scaled_step
+from experiments.config import TaskConfig, total_steps
+from experiments.errors import UserError
+from experiments.identity import (
+    NO_SEED,
+    Trunk,
+    digest,
+    eval_identity,
+    of_imported,
+    run_identity,
+    with_members,
+    with_trunk,
+)
+from experiments.tasks.base import EvaluationSpec, Task, settings_read
+
+
+class Inputs:
+    """Digests of the task's training inputs, computed once per corpus, because hashing takes time."""
+
+    def __init__(self, task: Task, store: Path, find: Find) -> None:
+        self._task, self._store, self.find = task, store, find
+        self._known: dict[str, dict[str, str]] = {}
+
+    def of(self, config: TaskConfig) -> dict[str, str]:
+        key = digest(settings_read(config, self._task.inputs_read))
+        if key not in self._known:
+            self._known[key] = self._task.inputs(config, self._store)
+        return self._known[key]
+
+
+def runs_of(
+    row: PlannedRow, inputs: Inputs, task: Task, store: Path, state_of: StateOf, trunks: Sequence[str] = ()
+) -> list[PlannedRun]:
+    """One run per seed. Parameters, cost and evaluations are the same for all seeds of a row.
+
+    trunks: of a branch, the runs with which its own begin, by seed.
+    """
+    data = inputs.of(row.config)
+    specs = task.evaluations(row.config, store)
+    num_params, cost = task.num_params(row.config), task.cost(row.config)
+    if row.trunk is not None:
+        steps = total_steps(row.config) or row.shared_steps
+        cost *= (steps - row.shared_steps) / steps
+    runs = []
+    for place, seed in enumerate(row.seeds):
+        config = row.config_of(seed)
+        digests = with_trunk(data, Trunk(trunks[place], row.shared_steps)) if trunks else data
+        found = inputs.find(config, digests)
+        of_seed = {"seed": seed, "inputs": digests, "adopted": found.adopted, "added": found.added}
+        runs.append(_planned(row, config, found.run_id, specs, state_of, num_params=num_params, cost=cost, **of_seed))
+    return runs
+
+
+def imported_runs(study: Study, row: PlannedRow, task: Task, store: Path, state_of: StateOf) -> list[PlannedRun]:
+    """One run per seed, named by study and row. How its sets were decoded elsewhere is not known here."""
+    inputs = of_imported(study.name, row.variation.key)
+    specs = [EvaluationSpec(spec.set, {"imported": spec.set}, {}) for spec in task.evaluations(row.config, store)]
+    runs = []
+    for seed in row.seeds:
+        config = row.config_of(seed)
+        fields = {"seed": seed, "inputs": inputs, "num_params": None, "cost": 0.0}
+        runs.append(_planned(row, config, run_identity(config, inputs), specs, state_of, **fields))
+    return runs
+
+
+def state_fields(state: RunState) -> dict[str, Any]:
+    return {"state": state.word, "stale": state.stale}
+
+
+def members_of(study: Study, ensemble: PlannedRow) -> PlannedRow:
+    """The members of an ensemble as a row of the row that it names: the settings are the same but for decoding."""
+    about = ensemble.variation.ensemble
+    assert about is not None
+    of = next(row for row in study.variations if row.key == about.of)
+    return replace(ensemble, variation=of, seeds=about.seeds)
+
+
+def ensemble_of(row: PlannedRow, members: Sequence[PlannedRun], state_of: StateOf) -> PlannedRun:
+    """The row's one entry. It and its evaluations are named by the members."""
+    inputs = with_members(members[0].inputs, [member.run_id for member in members])
+    run_id = run_identity(row.config, inputs)
+    specs = [evaluation.spec for evaluation in members[0].evaluations]
+    of_one = members[0].num_params
+    num_params = None if of_one is None else of_one * len(members)
+    fields = {"seed": NO_SEED, "inputs": inputs, "num_params": num_params, "cost": 0.0}
+    return _planned(row, row.config, run_id, specs, state_of, **fields)
+
+
+def _planned(
+    row: PlannedRow,
+    config: TaskConfig,
+    run_id: str,
+    specs: Iterable[EvaluationSpec],
+    state_of: StateOf,
+    **fields: Any,
+) -> PlannedRun:
+    """A run of the row with its evaluations, its state, and what the row says of all its runs."""
+    variation = row.variation
+    evaluations = tuple(PlannedEvaluation(spec, eval_identity(run_id, spec.settings, spec.inputs)) for spec in specs)
+    return PlannedRun(
+        row=variation.key,
+        group=variation.group,
+        label=variation.label,
+        overrides=row.overrides,
+        paper=variation.paper,
+        config=config,
+        run_id=run_id,
+        evaluations=evaluations,
+        **state_fields(state_of(run_id, [evaluation.eval_id for evaluation in evaluations])),
+        **fields,
+    )
+
+
+# --- Rows that branch from another: where they begin under a profile, and what forbids it
+
+
+def first_step(row: Variation, profile: str, of: Profile, where: str) -> int:
+    """The last step that a branch shares with its trunk, under a profile. Raises UserError (see `scaled_step`)."""
+    assert row.branch is not None
+    given = row.branch.by_profile.get(profile)
+    return scaled_step(row.branch.step, of, profile, where) if given is None else given
+
+
+def steps_kept(study: Study, profile: str, of: Profile) -> dict[str, tuple[int, ...]]:
+    """Trunk → the steps after which rows of the study branch from it, selected or not: their checkpoints are kept.
+
+    Mistakes in a row are reported where it is planned.
+    """
+    found: dict[str, set[int]] = {}
+    for row in study.variations:
+        if row.branch is not None:
+            with contextlib.suppress(UserError):
+                found.setdefault(row.branch.row, set()).add(first_step(row, profile, of, ""))
+    return {trunk: tuple(sorted(steps)) for trunk, steps in found.items()}
+
+
+def check_branch(row: Variation, trunk: TaskConfig, config: TaskConfig, step: int, task: Task, where: str) -> None:
+    """Raises UserError where a branch is not possible: a step that is not reached, a difference that acts before it."""
+    assert row.branch is not None
+    for steps, whose in ((total_steps(trunk), f'its trunk "{row.branch.row}" has'), (total_steps(config), "it has")):
+        last = "or less" if whose.startswith("its") else "less"
+        if steps is not None and (step > steps or (step == steps and last == "less")):
+            raise UserError(
+                f"{where}: it branches from step {step:,}, and {whose} {steps:,} steps (training.train_steps). Give "
+                f"from.step{f' = {steps:,} or less' if last == 'or less' else f' below {steps:,}'}, or train longer."
+            )
+    if why := task.not_a_branch(trunk, config, step):
+        raise UserError(f"{where}: {why}. Train this row from the start (leave out `from`), or undo that difference.")
+
+
+# --- Rows that are made of another row: ensembles of its trainings, and branches, which begin with one of them
+
+
+def as_run(study: Study, row: Variation) -> Variation:
+    """The row with all settings that its runs have: those of the row that it names, and its own.
+
+    What an ensemble sets itself (how it is decoded) or a branch (how it goes on) replaces what that row sets. A branch
+    has the seeds of its trunk, unless it says how many.
+    """
+    named = row.ensemble.of if row.ensemble else row.branch.row if row.branch else None
+    if named is None:
+        return row
+    of = next(other for other in study.variations if other.key == named)
+
+    def joined(theirs: Overrides, own: Overrides) -> Overrides:
+        return {**{name: value for name, value in theirs.items() if name not in row.declared}, **own}
+
+    parts = {name: joined(getattr(of, name), getattr(row, name)) for name in ("set", "fixed", "tuned")}
+    profiles = dict.fromkeys([*of.by_profile, *row.by_profile])
+    by_profile = {name: joined(of.by_profile.get(name, {}), row.by_profile.get(name, {})) for name in profiles}
+    seeds = {"seeds": row.seeds or of.seeds, "seed_offset": of.seed_offset} if row.branch else {}
+    return row.model_copy(update={**parts, **seeds, "by_profile": by_profile})
+
+
+def ensemble_in_words(seeds: Sequence[int]) -> str:
+    """ "seed 1", "seeds 1, 2, 3"."""
+    return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"

@@ -1,0 +1,416 @@
+"""Runs that were trained elsewhere become rows of a study: which number of theirs goes where.
+
+Everything is decided and checked before anything is written (foreign_store.py writes). A row of theirs is a row of the
+study with `imported = true`; without a study file one is made (foreign_study.py).
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple
+
+from ablations.planning.planned import Plan, PlannedRun
+from ablations.service.enqueue import member
+from ablations.study.messages import number, suggestion
+from experiments.config import flatten
+from experiments.errors import Damaged, UserError, explain_os_errors
+from experiments.exchange.external import Foreign, ForeignRun, value
+from experiments.exchange.external import number as as_number
+from experiments.jobs.queue.job import Member
+from experiments.store.checksummed import write_json
+from experiments.store.durable import whole_folder
+from experiments.store.layout import CONFIG, Store, TableRow
+from experiments.store.results import RESULT_FILE, EvaluationResult, TrainingResult
+from experiments.tasks.columns import Column
+
+SETS = ("train", "dev", "val", "valid", "validation", "eval", "test")
+Place = tuple[str, str]  # set, metric
+NOTHING = "Nothing was imported."
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """A run of theirs with its scores sorted by set, and its row and seed in the study."""
+
+    run: ForeignRun
+    row: str
+    seed: int
+    scores: Mapping[Place, float]
+    settings: Mapping[str, Any]
+
+
+def place_of(name: str) -> Place:
+    """ "dev/bleu", "dev.bleu" and "dev_bleu" are bleu of dev; "bleu" is that of test."""
+    set_, slash, metric = name.rpartition("/")
+    if slash and metric:
+        return set_.replace("/", "."), metric
+    for mark in (".", "_"):
+        first, found, rest = name.partition(mark)
+        if found and rest and first in SETS:
+            return first, rest
+    return "test", name
+
+
+def places(foreign: Foreign, metrics: Sequence[str], columns: Sequence[Column]) -> dict[str, Place]:
+    """Their names of scores → set and metric: those of `metrics`, else all that the study's columns print.
+
+    Raises UserError where none is found, or where a name of `metrics` is not among theirs.
+    """
+    named = list(dict.fromkeys(name for run in foreign.runs for name in (*run.metrics, *run.fields)))
+    lacking = [name for name in metrics if name not in named]
+    if lacking:
+        raise UserError(
+            f"--metrics {lacking[0]}: {foreign.source} has no such metric. "
+            f"{suggestion(lacking[0], named, 'names')} {NOTHING}"
+        )
+    if metrics:
+        found = {name: place_of(name) for name in metrics}
+    elif columns:
+        found = {name: place for column in columns for name, place in _spelt(column, columns, named)}
+    else:
+        found = {name: place_of(name) for run in foreign.runs for name in run.metrics}
+        found |= {name: place_of(name) for run in foreign.runs for name in run.fields if "/" in name}
+    if not found:
+        what = "has no metric that the study prints" if columns else "does not say which of its columns are metrics"
+        raise UserError(
+            f"{foreign.source} {what}. Name them with --metrics A,B. Its columns: {', '.join(named[:40])}. {NOTHING}"
+        )
+    twice = [place for place in found.values() if list(found.values()).count(place) > 1]
+    if twice:
+        names = ", ".join(name for name, place in found.items() if place == twice[0])
+        raise UserError(f"{names} are all {twice[0][1]} of {twice[0][0]}: name one with --metrics. {NOTHING}")
+    return found
+
+
+def _spelt(column: Column, columns: Sequence[Column], named: Iterable[str]) -> list[tuple[str, Place]]:
+    """The name among theirs that means a column: with its set, else its key, else the metric alone."""
+    sets = {other.set for other in columns if other.metric == column.metric}
+    alone = [column.metric] if len(sets) == 1 else []
+    wanted = [f"{column.set}{mark}{column.metric}" for mark in ("/", ".", "_")] + [column.key, *alone]
+    known = list(named)
+    name = next((one for one in wanted if one in known), "")
+    return [(name, (column.set, column.metric))] if name else []
+
+
+def arrive(
+    foreign: Foreign,
+    found: Mapping[str, Place],
+    only: Sequence[str] | None,
+    planned: Mapping[str, Sequence[int]] | None,
+) -> list[Arrived]:
+    """Every run with its row, seed and scores. Raises UserError.
+
+    only: settings that count; None for all. planned: seeds of the study's imported rows; None: there is no study yet.
+    """
+    runs = [_sorted(run, found, only) for run in foreign.runs]
+    runs = _named(runs)
+    grouped: dict[str, list[ForeignRun]] = {}
+    for run in runs:
+        grouped.setdefault(run.row, []).append(run)
+    arrived = []
+    for row, members in grouped.items():
+        _same_settings(row, members)
+        for run, seed in zip(members, _seeds(row, members, planned), strict=True):
+            scores = {found[name]: score for name, score in run.metrics.items()}
+            arrived.append(Arrived(run, row, seed, scores, run.settings))
+    return arrived
+
+
+def _sorted(run: ForeignRun, found: Mapping[str, Place], only: Sequence[str] | None) -> ForeignRun:
+    """The run's columns apart: scores, and settings."""
+    scores = {name: score for name, score in run.metrics.items() if name in found}
+    for name, text in run.fields.items():
+        if name in found:
+            score = as_number(text)
+            if score is None:
+                raise UserError(f"{run.where}: {name} = {text!r} is not a number. {NOTHING}")
+            scores[name] = score
+    bare = {place[1] for place in found.values()} | {name for name in found if "/" in name}
+    rest = {n: value(t) for n, t in run.fields.items() if n not in found and n not in bare and "/" not in n}
+    settings = {**run.settings, **rest}
+    settings = {name: v for name, v in settings.items() if only is None or name in only}
+    return replace(run, metrics=scores, settings=settings, fields={})
+
+
+def _named(runs: Sequence[ForeignRun]) -> list[ForeignRun]:
+    """The runs with their rows: as the source names them, else by the settings in which they differ."""
+    theirs = [run.row for run in runs]
+    if not all(theirs):
+        names = dict.fromkeys(name for run in runs for name in run.settings)
+        varying = [n for n in names if len({repr(run.settings.get(n)) for run in runs}) > 1]
+        theirs = ["-".join(_short(n, run.settings.get(n)) for n in varying) or "base" for run in runs]
+    meant: dict[str, str] = {}
+    for name in theirs:
+        if (other := meant.setdefault(as_key(name), name)) != name:
+            raise UserError(
+                f"The rows {other!r} and {name!r} would both be called {as_key(name)!r}, because a row's key has only "
+                f"letters from A to Z, digits, dots, dashes and underscores. Rename one of them. {NOTHING}"
+            )
+    return [replace(run, row=as_key(name)) for run, name in zip(runs, theirs, strict=True)]
+
+
+def _short(name: str, given: Any) -> str:
+    return f"{name.rpartition('.')[2]}{'' if given is None else given}"
+
+
+def as_key(text: str) -> str:
+    """A key of a row or a group: letters, digits, dot, dash, underscore."""
+    key = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")
+    if not key or len(key) > 64:
+        raise UserError(
+            f"{text[:80]!r} cannot be a row's key or a group (letters, digits, dots, dashes, at most 64): name rows "
+            f"with --row-by, or choose fewer settings with --settings A,B. {NOTHING}"
+        )
+    return key
+
+
+def _same_settings(row: str, runs: Sequence[ForeignRun]) -> None:
+    for run in runs[1:]:
+        names = {*run.settings, *runs[0].settings}
+        other = sorted(n for n in names if run.settings.get(n) != runs[0].settings.get(n))
+        if other:
+            raise UserError(
+                f"{runs[0].where} and {run.where} are of the row {row}, and differ in {', '.join(other[:5])}: a row's "
+                "runs differ in the seed alone. Give them different rows, or name the settings that count: "
+                f"--settings A,B. {NOTHING}"
+            )
+
+
+def _seed(text: str) -> int | str:
+    """A number, so that 1, 01 and 1.0 are the same seed; else the text."""
+    if text.isdecimal() and len(text) < 100:
+        return int(text)
+    found = as_number(text)
+    return int(found) if found is not None and abs(found) < 1 << 53 and found.is_integer() else text
+
+
+def _seeds(row: str, runs: Sequence[ForeignRun], planned: Mapping[str, Sequence[int]] | None) -> list[int]:
+    """The study's seeds of a row's runs: theirs where the study has these, else numbered in their order."""
+    theirs = [_seed(run.seed) for run in runs]
+    if len(runs) > 1 and (len(set(theirs)) < len(runs) or "" in theirs):
+        same = next((s for s in theirs if s != "" and theirs.count(s) > 1), "")
+        what = f"{theirs.count(same)} runs have the seed {same}" if same != "" else "not every run has a seed"
+        raise UserError(
+            f"The row {row} has {number(len(runs), 'run')}, and {what} ({', '.join(run.where for run in runs[:4])}). "
+            f"Name the column of the seed with --seed-by, or give other rows with --row-by. {NOTHING}"
+        )
+    ours = range(1, len(runs) + 1) if planned is None else planned.get(row, ())
+    if planned is not None and row not in planned:
+        raise UserError(
+            f"The study has no imported row {row!r}. {suggestion(row, planned, 'imported rows')} Add it to the study: "
+            f'[[variation]] with key = "{row}" and imported = true. {NOTHING}'
+        )
+    if len(runs) > len(ours):
+        raise UserError(
+            f"The row {row} has {number(len(runs), 'run')} there and {number(len(ours), 'seed')} in the study: write "
+            f"seeds = {len(runs)} in the row. {NOTHING}"
+        )
+    if all(seed in ours for seed in theirs):
+        return [int(seed) for seed in theirs]
+    order = sorted(range(len(runs)), key=lambda i: (True, i) if isinstance(one := theirs[i], str) else (False, one))
+    return [ours[order.index(i)] for i in range(len(runs))]
+
+
+# --- Write runs that were trained elsewhere into a store, as records marked `imported`. Called when all is checked
+
+
+class Written(NamedTuple):
+    """What became of the runs: numbers of runs written, found there with the same numbers, and replaced."""
+
+    new: int
+    had: int
+    replaced: int
+
+
+class _Record(NamedTuple):
+    run: PlannedRun
+    arrived: Arrived
+    training: TrainingResult
+    evaluations: dict[str, EvaluationResult]  # by eval_id
+
+
+def write_runs(plan: Plan, store: Store, foreign: Foreign, arrived: Sequence[Arrived], *, replace: bool) -> Written:
+    """Write them; the caller holds the store's lock. Raises UserError, before the first is written, where a run is
+    there already with other numbers and `replace` is not given."""
+    planned = {(run.row, run.seed): run for run in plan.runs if run.imported}
+    records = [_record(planned[one.row, one.seed], one, foreign) for one in arrived]
+    before = [_there(store, record) for record in records]
+    other = [record for record, how in zip(records, before, strict=True) if how == "other"]
+    if other and not replace:
+        named = ", ".join(record.run.name for record in other[:5])
+        raise UserError(
+            f"Imported before, with other numbers or settings: {named}{' …' if len(other) > 5 else ''}. Add --replace "
+            f"to take those of {foreign.source} in their place. {NOTHING}"
+        )
+    changed = [record for record, how in zip(records, before, strict=True) if how != "same"]
+    for record in changed:
+        with explain_os_errors(f"write to the store {store.root}"):
+            _write(store, record, member(plan, record.run))
+    return Written(before.count(""), before.count("same"), before.count("other"))
+
+
+def _record(run: PlannedRun, one: Arrived, foreign: Foreign) -> _Record:
+    declared = dict(flatten(run.config))
+    rest = {n: v for n, v in one.settings.items() if n not in declared}
+    imported: dict[str, Any] = {"kind": foreign.kind, "source": foreign.source, "t": round(foreign.t, 3)}
+    imported |= {"settings": rest} if rest else {}
+    for name, text in (("sha256", foreign.sha256), ("name", one.run.name), ("id", one.run.id), ("seed", one.run.seed)):
+        imported |= {name: text} if text else {}
+    training = TrainingResult.read(
+        {
+            "run_id": run.run_id,
+            "imported": imported,
+            "attempt": 1,
+            "task": run.config.task,
+            "config": run.config.model_dump(mode="json"),
+            "inputs": dict(run.inputs),
+        }
+    )
+    evaluations = {}
+    for planned in run.evaluations:
+        scores = {metric: score for (set_, metric), score in one.scores.items() if set_ == planned.spec.set}
+        if scores:
+            evaluations[planned.eval_id] = EvaluationResult.read(
+                {
+                    "run_id": run.run_id,
+                    "eval_id": planned.eval_id,
+                    "set": planned.spec.set,
+                    "settings": dict(planned.spec.settings),
+                    "inputs": {},
+                    "attempt": 1,
+                    "weights_attempt": 1,
+                    "metrics": scores,
+                }
+            )
+    return _Record(run, one, training, evaluations)
+
+
+def _there(store: Store, record: _Record) -> str:
+    """ "" if the run is not in the store, "same" if it is with the same numbers and settings, else "other"."""
+    run_id = record.run.run_id
+    try:
+        known = store.result(run_id)
+        if known is None or known.imported is None:
+            return ""
+        kept = {e.eval_id: store.evaluation(run_id, e.eval_id) for e in record.run.evaluations}
+    except Damaged:
+        return "other"
+    scores = {eval_id: dict(made.metrics) for eval_id, made in kept.items() if made is not None}
+    same = repr(scores) == repr({eval_id: dict(made.metrics) for eval_id, made in record.evaluations.items()})
+    theirs = (record.training.imported.settings, record.training.imported.seed) if record.training.imported else None
+    return "same" if same and (known.imported.settings, known.imported.seed) == theirs else "other"
+
+
+def _write(store: Store, record: _Record, of: Member) -> None:
+    """The whole folder at once: a run is imported, or it is not."""
+    place = store.run_folder(record.run.run_id)
+    described: Mapping[str, Any] = {
+        "run_id": record.run.run_id,
+        "config": record.run.config.model_dump(mode="json"),
+        "inputs": dict(record.run.inputs),
+        "row": asdict(TableRow(of, {str(made.set): eval_id for eval_id, made in record.evaluations.items()})),
+    }
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with whole_folder(place, replace=True) as beside:
+        write_json(beside / CONFIG, described)
+        _in(beside, "attempts/0001", record.training.write)
+        for eval_id, made in record.evaluations.items():
+            _in(beside, f"evaluations/{eval_id}", made.write)
+        record.training.write(beside / RESULT_FILE)
+
+
+def _in(folder: Any, inner: str, write: Any) -> None:
+    (folder / inner).mkdir(parents=True)
+    write(folder / inner / RESULT_FILE)
+
+
+def unknown_settings(arrived: Iterable[Arrived], plan: Plan) -> list[str]:
+    """Settings of theirs that the study's task does not have; they are kept with the runs (`ablations explain`)."""
+    declared = {name for run in plan.runs for name, _ in flatten(run.config)}
+    return sorted({name for one in arrived for name in one.settings if setting_name(name) not in declared})
+
+
+def refuse_other_settings(arrived: Iterable[Arrived], plan: Plan) -> None:
+    """Raises UserError where a setting of theirs is another one in the study's row."""
+    configs = {run.row: dict(flatten(run.config)) for run in plan.runs if run.imported}
+    for one in arrived:
+        ours = configs[one.row]
+        for name, given in one.settings.items():
+            if (known := setting_name(name)) in ours and ours[known] != given:
+                raise UserError(
+                    f"{one.run.where}: {name} is {given!r}, and the row {one.row} of the study has {ours[known]!r}. "
+                    f"Correct the row's `set`, or leave the column out with --settings. {NOTHING}"
+                )
+
+
+# --- A study file for runs that were trained elsewhere, where there is none yet: its rows, settings and metrics
+
+
+LOWER = re.compile(
+    r"(^|[_.])(loss|perplexity|ppl|nll|error|err|wer|cer|mse|mae|rmse|bpc|bpb|fid)($|[_.])", re.IGNORECASE
+)
+_NAME = re.compile(r"[A-Za-z_][\w-]*(\.[A-Za-z_][\w-]*)*")
+
+
+def study_text(name: str, source: str, arrived: Sequence[Arrived], places: Mapping[str, Place]) -> str:
+    """The file. The first row is the one that changes are from. Raises UserError for a name that TOML cannot have."""
+    first: dict[str, Arrived] = {}  # of each row, in their order
+    for one in arrived:
+        first.setdefault(one.row, one)
+    names = dict.fromkeys(name for one in first.values() for name in one.settings)
+    varying = [n for n in names if len({repr(one.settings.get(n)) for one in first.values()}) > 1]
+    base = next(iter(first))
+    seeds = {row: sum(one.row == row for one in arrived) for row in first}
+    known = {n: next(v for one in first.values() if (v := one.settings.get(n)) is not None) for n in names}
+    head = [f"name = {_text(name)}", f"title = {_text(f'Runs of {source}')}", 'task = "imported"', ""]
+    settings = [f"{_setting(n)} = {_value(first[base].settings.get(n, _unset(known[n])))}" for n in names]
+    parts = [*head, *(["[base]", *settings, ""] if settings else [])]
+    for set_, metric in dict.fromkeys(places.values()):
+        better = "lower" if LOWER.search(metric) else "higher"
+        parts += ["[[metric]]", f"name = {_text(metric)}", f"set = {_text(set_)}", f'better = "{better}"', ""]
+    for row, one in first.items():
+        parts += ["[[variation]]", f"key = {_text(row)}", "imported = true"]
+        parts += [f"group = {_text(as_key(one.run.group))}"] if one.run.group else []
+        parts += [f"seeds = {seeds[row]}"] if seeds[row] > 1 else []
+        changed = {n: one.settings.get(n, _unset(known[n])) for n in varying}
+        changed = {n: v for n, v in changed.items() if v != first[base].settings.get(n, _unset(known[n]))}
+        inner = ", ".join(f"{_setting(n)} = {_value(v)}" for n, v in changed.items())
+        parts += [f"set = {{{inner}}}", ""] if inner else [""]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _unset(like: Any) -> Any:
+    """What stands for a setting that a run does not have: of the same kind as others have it."""
+    return (
+        False
+        if isinstance(like, bool)
+        else 0
+        if isinstance(like, int | float)
+        else []
+        if isinstance(like, list)
+        else ""
+    )
+
+
+def setting_name(name: str) -> str:
+    """Their name of a setting as a study has it: signs other than letters, digits, . _ - become underscores."""
+    return re.sub(r"[^\w.-]", "_", name)
+
+
+def _setting(name: str) -> str:
+    clean = setting_name(name)
+    if not _NAME.fullmatch(clean) or not clean.isascii():
+        raise UserError(f"The setting {name!r} cannot stand in a study: choose others with --settings A,B. {NOTHING}")
+    return clean
+
+
+def _value(given: Any) -> str:
+    if isinstance(given, float) and not math.isfinite(given):
+        raise UserError(f"A setting is {given}: choose others with --settings A,B. {NOTHING}")
+    return json.dumps(given, ensure_ascii=False).replace("\x7f", "\\u007f")  # TOML refuses this one, JSON does not
+
+
+def _text(words: str) -> str:
+    return json.dumps("".join(c for c in words if c.isprintable()), ensure_ascii=False)

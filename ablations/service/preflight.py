@@ -1,0 +1,117 @@
+"""Reasons why planned runs cannot run: settings, corpus or devices. Checked before anything is trained."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from ablations.planning.planned import PlannedRun
+from ablations.service.selected import Selected
+from experiments.errors import NeedsCorpus, UserError
+from experiments.jobs.devices.hardware import available_cores
+from experiments.jobs.devices.slots import Slot
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """One reason with the rows that it concerns."""
+
+    rows: tuple[str, ...]
+    why: str
+    needs_corpus: bool = False  # the plan is valid except that it names no corpus
+
+    def text(self, every: int) -> str:
+        """One paragraph. `every`: number of rows checked; if all are concerned, they are not listed."""
+        return self.why if len(self.rows) == every else f"{', '.join(self.rows)}: {self.why}"
+
+
+def obstacles(chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slot] = ()) -> list[Obstacle]:
+    """Obstacles of these runs, and of these devices if given; equal reasons of several rows are one."""
+    found: dict[tuple[str, bool], list[str]] = {}
+    for run in _one_of_each_row(runs):
+        for error in chosen.task.obstacles(run.config, chosen.store.root):
+            found.setdefault((str(error), isinstance(error, NeedsCorpus)), []).append(run.row)
+    too_large = _too_large(chosen, runs, slots)
+    lacking = missing_precisions(chosen, runs, slots)
+    return [*(Obstacle(tuple(rows), why, needs) for (why, needs), rows in found.items()), *lacking, *too_large]
+
+
+def refuse(chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slot] = ()) -> None:
+    """Raises UserError if there is any obstacle."""
+    if found := obstacles(chosen, runs, slots):
+        raise UserError(paragraphs(found, runs))
+
+
+def paragraphs(found: Sequence[Obstacle], runs: Sequence[PlannedRun]) -> str:
+    """The obstacles as text, one paragraph each."""
+    every = len(_one_of_each_row(runs))
+    return "\n".join(obstacle.text(every) for obstacle in found)
+
+
+def warnings(chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slot]) -> list[str]:
+    """What these devices can do, but slowly: one paragraph each."""
+    slow = _by_message(chosen, runs, slots, chosen.task.device_warnings)
+    found = paragraphs([Obstacle(tuple(rows), why) for why, rows in slow.items()], runs).splitlines()
+    threads, cores = sum(slot.threads for slot in slots if slot.kind == "cpu"), available_cores()
+    if threads > cores:
+        found.append(
+            f"--devices requests {threads:,} threads on {cores} core{'s' * (cores > 1)}: runs slow each other down, "
+            f"and memory is divided among all slots. cpu:{cores} uses every core once."
+        )
+    return found
+
+
+def _one_of_each_row(runs: Iterable[PlannedRun]) -> list[PlannedRun]:
+    return list({run.row: run for run in runs}.values())  # a row's seeds have the same obstacles
+
+
+def missing_precisions(chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slot]) -> list[Obstacle]:
+    """Rows with an arithmetic that some of these devices lack; any of them may get the run."""
+    found = _by_message(chosen, runs, slots, chosen.task.device_obstacles)
+    return [Obstacle(tuple(rows), f"{why} {_ELSEWHERE}") for why, rows in found.items()]
+
+
+def _by_message(
+    chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slot], ask: Callable[..., Iterable[object]]
+) -> dict[str, list[str]]:
+    """What a task says of these runs on each kind of these devices → the rows that it concerns."""
+    found: dict[str, dict[str, None]] = {}
+    for run in _one_of_each_row(runs):
+        trained = chosen.store.result(run.run_id) is not None
+        for kind in dict.fromkeys(slot.kind for slot in slots):
+            for said in ask(run.config, kind, trained=trained):
+                found.setdefault(str(said), {})[run.row] = None
+    return {said: list(rows) for said, rows in found.items()}
+
+
+def _too_large(chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slot]) -> Iterator[Obstacle]:
+    """Rows that need more memory than the largest device has."""
+    devices: dict[tuple[str, str], list[Slot]] = {}  # by device and kind; one run may use all slots of a device
+    for slot in slots:
+        devices.setdefault((slot.unit, slot.kind), []).append(slot)
+    rooms = {
+        device: sum(math.inf if s.room_gb is None else s.room_gb for s in there) for device, there in devices.items()
+    }
+    limited = {device for device, there in devices.items() if any(s.memory_gb is not None for s in there)}
+    needed: dict[str, float] = {}
+    for run in _one_of_each_row(runs):
+        needs = {
+            device: chosen.task.least_memory_bytes(run.config, device[1], limited=device in limited) / 1e9
+            for device in rooms
+        }
+        if rooms and all(needs[device] > room for device, room in rooms.items()):
+            needed[run.row] = min(needs.values())
+    if needed:
+        largest, room = max(rooms.items(), key=lambda item: item[1])
+        sizes = ", ".join(f"{row} {gb:,.1f} GB" for row, gb in needed.items())
+        told = f"{largest[0]}: {room:,.1f} GB{', the limit in --devices' * (largest in limited)}"
+        least = "even with the smallest micro-batch, for the program, weights, gradients and the optimizer's state, "
+        yield Obstacle(
+            tuple(needed),
+            f"these rows need more memory ({least * (largest in limited)}{sizes}) than any device has for runs (the "
+            f"largest, {told}). Make the model smaller, {'raise the limit, ' * (largest in limited)}choose other rows "
+            f"with --rows, or train on a larger machine: {_THERE}.",
+        )
+
+
+_THERE = "`ablations queue` here, `ablations work` there"
+_ELSEWHERE = f"Or use another machine: {_THERE}."

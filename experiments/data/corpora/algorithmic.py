@@ -1,0 +1,241 @@
+"""The algorithmic corpus: its sets and what identifies them. Imports no torch."""
+
+import random
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from experiments.config import MOST_GENERATED, DataConfig, Names
+from experiments.errors import UserError
+from experiments.identity import digest
+
+# --- Which algorithm, over which symbols and lengths: the `data` section of the algorithmic task. Imports no torch
+
+
+LONGEST = 10_000  # symbols of a line
+
+
+def _range(text: str) -> str:
+    found = re.fullmatch(r"(\d{1,5})-(\d{1,5})", text)
+    if not found or not 1 <= int(found[1]) <= int(found[2]) <= LONGEST:
+        raise ValueError(f'expected two lengths from 1 to {LONGEST:,}, the shorter first, as "5-20"; found "{text}"')
+    return f"{int(found[1])}-{int(found[2])}"
+
+
+Range = Annotated[str, AfterValidator(_range)]
+
+
+def bounds(lengths: str) -> tuple[int, int]:
+    """The shortest and the longest line of a range: "5-20" → (5, 20)."""
+    shortest, longest = lengths.split("-")
+    return int(shortest), int(longest)
+
+
+class AlgorithmicData(DataConfig):
+    """Pairs of an input and what an algorithm makes of it. A word is a symbol; lengths count symbols of the input."""
+
+    corpus: Literal["builtin"] = Field("builtin", description="these pairs are generated")
+    units: Literal["word"] = Field("word", description="every symbol is a piece")
+    builtin_pairs: int = Field(20000, ge=1, le=MOST_GENERATED, description="training pairs that are generated")
+    algorithm: Literal["copy", "reverse", "sort", "recall", "dyck"] = Field(
+        "copy", description="what is to be learnt (docs/algorithmic.md defines each)"
+    )
+    symbols: int = Field(16, ge=2, le=10_000, description="different symbols; dyck: half of them open, half close")
+    train_lengths: Range = Field("5-20", description="symbols of a training input, each length equally often")
+    dev_lengths: Range = Field("5-20", description="the same for dev")
+    test_lengths: Names = Field(("21-30", "31-40", "41-60"), description="a test set for each range, with its name")
+    set_pairs: int = Field(200, ge=1, le=100_000, description="pairs of dev and of each test set, all different")
+    distance: int = Field(
+        0, ge=0, description="recall: the value stands so many pairs before the query, 1 the nearest; 0: any"
+    )
+    corpus_seed: int = Field(1, ge=0, description="seed of the pairs; the training's own seed does not change them")
+
+    @property
+    def sized_by_text(self) -> bool:
+        return True
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        for each in self.test_lengths:
+            try:
+                _range(each)
+            except ValueError as error:
+                raise ValueError(f"test_lengths: {error}") from None
+        if len({_range(each) for each in self.test_lengths}) < len(self.test_lengths):
+            raise ValueError(f"test_lengths names a range twice: {', '.join(self.test_lengths)}")
+        if self.algorithm == "recall":
+            least = 3 if not self.distance else 2 * self.distance + 1
+            for each in (self.train_lengths, self.dev_lengths, *self.test_lengths):
+                if bounds(each)[0] < least:
+                    raise ValueError(
+                        f"recall over distance {self.distance or 'any'} needs inputs of {least} symbols or more (keys, "
+                        f"values, the query), and a range is {each}: start it at {least}, or set data.distance to less"
+                    )
+        elif self.distance:
+            raise ValueError(
+                f'distance is read by algorithm = "recall", and algorithm is "{self.algorithm}": leave it out'
+            )
+        return self
+
+
+# ---
+
+
+@dataclass(frozen=True)
+class AlgorithmicCorpus:
+    """Generated pairs; every test set has the name of its lengths, "21-30"."""
+
+    data: AlgorithmicData
+    source: str = "input"
+    target: str = "output"
+
+    @property
+    def name(self) -> str:
+        """The algorithm's name."""
+        return self.data.algorithm
+
+    @property
+    def sets(self) -> tuple[str, ...]:
+        """The sets that can be evaluated: "dev", then the test sets."""
+        return ("dev", *self.data.test_lengths)
+
+    def pinned(self, cache_dir: Path | None = None) -> Self:
+        """Itself: it has no files."""
+        return self
+
+    def read_pairs(self, set_name: str) -> Iterator[tuple[str, str]]:
+        """The (source, target) lines of "train", "dev" or a test set. Raises UserError where there are too few."""
+        return generate(self.data, set_name)
+
+    def check(self, cache_dir: Path | None = None) -> dict[str, int]:
+        """The number of pairs of each set."""
+        return {"train": self.data.builtin_pairs, **dict.fromkeys(self.sets, self.data.set_pairs)}
+
+    def training_digest(self, cache_dir: Path | None = None) -> str:
+        """16 hex digits of the recipe of train and dev; test sets do not change it."""
+        return digest(
+            {
+                **self._recipe,
+                "train": [self.data.train_lengths, self.data.builtin_pairs],
+                "dev": [self.data.dev_lengths, self.data.set_pairs],
+            }
+        )
+
+    def set_digest(self, set_name: str, cache_dir: Path | None = None) -> str:
+        """16 hex digits of the recipe of one evaluated set."""
+        lengths = self.data.dev_lengths if set_name == "dev" else set_name
+        return digest({**self._recipe, "set": ["dev" if set_name == "dev" else "test", lengths, self.data.set_pairs]})
+
+    @property
+    def _recipe(self) -> dict[str, object]:
+        data = self.data
+        return {
+            "algorithmic": VERSION,
+            "algorithm": data.algorithm,
+            "symbols": data.symbols,
+            "distance": data.distance,
+            "seed": data.corpus_seed,
+        }
+
+
+def resolve(data: AlgorithmicData) -> AlgorithmicCorpus:
+    """The corpus of a configuration. Raises UserError for settings of corpora in files."""
+    if data.source or data.target or data.train or data.dev or data.test:
+        raise UserError(
+            "data.source, data.target, data.train, data.dev and data.test name languages and files; an algorithmic "
+            "corpus is generated: data.train_lengths, data.dev_lengths and data.test_lengths say its sets. Leave them "
+            "out."
+        )
+    return AlgorithmicCorpus(data)
+
+
+# --- Pairs of an input and what an algorithm makes of it: lines of symbols with spaces between, functions of a seed
+# Symbols are the numbers from 0. `VERSION` is part of the corpus's identity: raise it if any line changes (a test pins
+# the text).
+
+
+VERSION = 1
+# Every possible input belongs to train or dev or the test sets, by its hash: so no set holds an input of another.
+PARTS = 10
+DEV, TEST = 0, 1  # one part in ten each; the rest is train's
+TRIES = 2_000  # draws in a row without a new line of the part
+
+Draw = Callable[[random.Random, int, int, int], tuple[list[str], list[str]]]
+Pair = tuple[str, str]
+
+
+def generate(data: AlgorithmicData, name: str) -> Iterator[Pair]:
+    """The pairs of "train", "dev" or a test set, named by its lengths. Raises UserError where there are too few."""
+    lengths = {"train": data.train_lengths, "dev": data.dev_lengths}.get(name, name)
+    shortest, longest = bounds(lengths)
+    wanted = data.builtin_pairs if name == "train" else data.set_pairs
+    parts = {"train": range(2, PARTS), "dev": (DEV,)}.get(name, (TEST,))
+    chance = random.Random(f"{VERSION} {data.corpus_seed} {name} {lengths}")
+    draw, seen, made, tries = _DRAWS[data.algorithm], set[str](), 0, 0
+    while made < wanted:
+        source, target = draw(chance, chance.randint(shortest, longest), data.symbols, data.distance)
+        line = " ".join(source)
+        tries += 1
+        if tries > TRIES:
+            raise UserError(
+                f"data.algorithm = {data.algorithm} with data.symbols = {data.symbols} and lengths {lengths} has too "
+                f"few different inputs for {name}: {made:,} of {wanted:,} were found. Raise data.symbols or the "
+                f"lengths{'' if name == 'train' else ', or lower data.set_pairs'}."
+            )
+        if zlib.crc32(line.encode()) % PARTS in parts and (name == "train" or line not in seen) and target:
+            seen.update(() if name == "train" else (line,))
+            made, tries = made + 1, 0
+            yield line, " ".join(target)
+
+
+def _line(chance: random.Random, length: int, symbols: int) -> list[int]:
+    return [chance.randrange(symbols) for _ in range(length)]
+
+
+def _copy(chance: random.Random, length: int, symbols: int, _distance: int) -> tuple[list[str], list[str]]:
+    source = [str(symbol) for symbol in _line(chance, length, symbols)]
+    return source, source
+
+
+def _reverse(chance: random.Random, length: int, symbols: int, _distance: int) -> tuple[list[str], list[str]]:
+    source = [str(symbol) for symbol in _line(chance, length, symbols)]
+    return source, source[::-1]
+
+
+def _sort(chance: random.Random, length: int, symbols: int, _distance: int) -> tuple[list[str], list[str]]:
+    source = _line(chance, length, symbols)
+    return list(map(str, source)), list(map(str, sorted(source)))
+
+
+def _recall(chance: random.Random, length: int, symbols: int, distance: int) -> tuple[list[str], list[str]]:
+    """Keys and values in turn, then one of the keys: its latest value (Graves et al. 2014, section 4.3, in this form).
+
+    An even length is made odd by one symbol less. The key of `distance` is drawn such that it does not come again.
+    """
+    pairs = (length - 1) // 2
+    place = pairs - (distance or chance.randint(1, pairs))
+    keys, values = _line(chance, pairs, symbols), _line(chance, pairs, symbols)
+    asked = keys[place]
+    keys[place + 1 :] = [(asked + chance.randrange(1, symbols)) % symbols for _ in keys[place + 1 :]]
+    source = [text for key, value in zip(keys, values, strict=True) for text in (f"k{key}", str(value))]
+    return [*source, f"k{asked}"], [str(values[place])]
+
+
+def _dyck(chance: random.Random, length: int, symbols: int, _distance: int) -> tuple[list[str], list[str]]:
+    """The beginning of a word of Dyck-k, k = symbols / 2: the brackets that close it. Empty where none is open."""
+    source, opened = list[str](), list[int]()
+    for _ in range(length):
+        if opened and chance.randrange(2):
+            source.append(f"){opened.pop()}")
+        else:
+            opened.append(chance.randrange(symbols // 2))
+            source.append(f"({opened[-1]}")
+    return source, [f"){kind}" for kind in reversed(opened)]
+
+
+_DRAWS: dict[str, Draw] = {"copy": _copy, "reverse": _reverse, "sort": _sort, "recall": _recall, "dyck": _dyck}

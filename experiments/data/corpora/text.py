@@ -1,0 +1,238 @@
+"""A corpus of running text: its lines with the starts of documents, and the digests that identify it. Imports no torch.
+
+A folder's sets are its files. One file is split by lines: the last 5 % are the test set, the 5 % before them dev.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal, NamedTuple, Self
+
+from pydantic import Field
+
+from experiments.config import DataConfig, Names
+from experiments.data.builtin.generate import generate, recipe_digest
+from experiments.data.corpora.files import FileFacts, Fingerprints, read_raw
+from experiments.errors import UserError
+from experiments.identity import digest
+
+# --- Which text, in which pieces and windows: the `data` section of language models. Imports no torch
+
+
+class TextData(DataConfig):
+    """Running text. The pieces hold any text: what was not learnt is spelt in bytes."""
+
+    corpus: str = Field(
+        "builtin", description='"builtin" (generated), a folder with train*.txt, dev*.txt …, or a file, which is split'
+    )
+    train: Names = Field((), description="names or patterns of the training files; train*.txt if unset")
+    dev: Names = Field((), description="the same for the development set; dev*.txt or val*.txt")
+    test: Names = Field((), description="the same for test sets, each file one; test*.txt")
+    vocab_size: int = Field(8000, ge=16, description="pieces of the vocabulary; char and byte do not read it")
+    units: Literal["bpe", "unigram", "char", "byte"] = Field(
+        "bpe", description="pieces: learnt by BPE or as a unigram model, characters, bytes"
+    )
+    window: int = Field(256, ge=2, description="pieces that the network sees at once")
+    documents: Literal["file", "line", "blank_line"] = Field(
+        "file", description="a document is a file, a line, or what blank lines part; EOS stands before and after it"
+    )
+    mix_documents: bool = Field(True, description="windows reach from a document into the next; false: none does")
+
+
+UNREAD = {"data.source": "languages", "data.target": "languages", "data.max_pieces": "pairs of sentences"}
+
+
+# --- Find the text files of a corpus by their names; does not read them. Imports no torch
+
+
+PATTERNS = {"train": ("train*.txt",), "dev": ("dev*.txt", "val*.txt"), "test": ("test*.txt",)}
+SHOWN = 24  # names listed in a message
+
+Files = tuple[Path, ...]
+
+
+def find(folder: Path, data: TextData) -> tuple[Files, Files, dict[str, Files]]:
+    """The files of train, of dev, and of each test set by its name. Raises UserError for missing ones."""
+    if not folder.is_dir():
+        what = "is no file of text" if folder.exists() else "does not exist"
+        raise UserError(
+            f'The corpus {folder} {what}. data.corpus (--corpus) is "builtin", a folder with train*.txt and dev*.txt, '
+            "or one file of text, which is split."
+        )
+    train, dev = (_files(folder, name, getattr(data, name)) for name in ("train", "dev"))
+    tests: dict[str, Files] = {}
+    for path in _matching(folder, "test", data.test or PATTERNS["test"]):
+        first = tests.setdefault(_stem(path), (path,))[0]
+        if first != path:
+            both = f"{first.relative_to(folder)} and {path.relative_to(folder)}"
+            raise UserError(f"data.test: {both} are both the set {_stem(path)}. Rename one of them.")
+    if data.test and not tests:
+        raise _missing(folder, "test", data.test)
+    if clash := {"train", "dev"} & set(tests):
+        raise UserError(f"data.test names a file {clash.pop()}, which is the name of another set. Rename it.")
+    return train, dev, tests
+
+
+def _files(folder: Path, name: str, given: Sequence[str]) -> Files:
+    for patterns in [given] if given else [(pattern,) for pattern in PATTERNS[name]]:
+        if found := _matching(folder, name, patterns):
+            return found
+    raise _missing(folder, name, given or PATTERNS[name])
+
+
+def _matching(folder: Path, name: str, patterns: Sequence[str]) -> Files:
+    """Files by name, or by name without .gz; each once, in the order of patterns and names. Raises UserError."""
+    found: dict[Path, None] = {}
+    for pattern in patterns:
+        for one in (pattern, f"{pattern}.gz"):
+            try:
+                found |= dict.fromkeys(path for path in sorted(folder.glob(one)) if path.is_file())
+            except (ValueError, NotImplementedError) as error:
+                raise UserError(
+                    f"data.{name} = {pattern!r} is no pattern of names in {folder} ({error}). Write a name such as "
+                    "news.txt, or a pattern such as news*.txt."
+                ) from None
+    for path in found:
+        if (packed := path.with_name(f"{path.name}.gz")) in found:
+            raise UserError(f"Both {path} and {packed} exist. Remove one of them.")
+    return tuple(found)
+
+
+def _stem(path: Path) -> str:
+    return path.name.removesuffix(".gz").removesuffix(".txt")
+
+
+def _missing(folder: Path, name: str, patterns: Sequence[str]) -> UserError:
+    there = sorted(path.name for path in folder.iterdir() if path.is_file())
+    listed = ", ".join(there[:SHOWN]) + (f" and {len(there) - SHOWN} more" if len(there) > SHOWN else "")
+    return UserError(
+        f"{folder} has no {' or '.join(patterns)} (plain or .gz). Files there: {listed or 'none'}. Name others with "
+        f"data.{name}, for instance --set data.{name}=NAME, or give one file of text as the corpus: it is split."
+    )
+
+
+# ---
+
+
+LONGEST = 1 << 14  # characters; longer lines are read in parts
+HELD_OUT = 20  # one file: dev and test are 1 / 20 of its lines each
+
+
+class Line(NamedTuple):
+    """A line with its end, or a part of a long one."""
+
+    text: str
+    starts: bool  # a document
+
+
+@dataclass(frozen=True)
+class TextCorpus:
+    """Text in named sets. `raw`: bytes that are no UTF-8 are kept, as lone surrogates (PEP 383)."""
+
+    name: str
+    documents: str  # what a document is: data.documents
+    raw: bool
+    train: Files = ()
+    dev: Files = ()
+    tests: Mapping[str, Files] = field(default_factory=dict)
+    split: bool = False  # all sets are parts of one file
+    builtin_pairs: int = 0  # > 0: generated
+    facts: Mapping[Path, FileFacts] = field(default_factory=dict)  # of the files, once `pinned`
+
+    @property
+    def sets(self) -> tuple[str, ...]:
+        """The sets that can be evaluated: "dev", then the test sets."""
+        return ("dev", *self.tests)
+
+    def files(self, set_name: str) -> Files:
+        """The files of "train", "dev" or a test set."""
+        return {"train": self.train, "dev": self.dev}.get(set_name) or self.tests[set_name]
+
+    def read_lines(self, set_name: str) -> Iterator[Line]:
+        """The text of "train", "dev" or a test set. Raises UserError for a file that is not what was hashed."""
+        if self.builtin_pairs:
+            sentences = (f"{english}\n" for english, _ in generate(set_name, self.builtin_pairs))
+            yield from self._in_documents(sentences)
+            return
+        for path in self.files(set_name):
+            lines = read_raw(path, self.facts[path].sha256 if path in self.facts else "")
+            texts = (line.decode("utf-8", "surrogateescape" if self.raw else "strict") for line in lines)
+            yield from self._in_documents(self._part(texts, set_name, path) if self.split else texts)
+
+    def _in_documents(self, lines: Iterator[str]) -> Iterator[Line]:
+        first = after_blank = True
+        for line in lines:
+            blank = not line.strip()
+            starts = first or self.documents == "line" or (self.documents == "blank_line" and after_blank and not blank)
+            for start in range(0, len(line), LONGEST):
+                yield Line(line[start : start + LONGEST], starts and start == 0)
+            first, after_blank = False, blank
+
+    def _part(self, lines: Iterator[str], set_name: str, path: Path) -> Iterator[str]:
+        count = self.facts[path].lines if path in self.facts else Fingerprints(None, raw=self.raw).facts(path).lines
+        held = count // HELD_OUT
+        bounds = {
+            "train": (0, count - 2 * held),
+            "dev": (count - 2 * held, count - held),
+            "test": (count - held, count),
+        }
+        start, end = bounds[set_name]
+        for number, line in enumerate(lines):  # to the end: the file's hash is compared there
+            if start <= number < end:
+                yield line
+
+    def pinned(self, cache_dir: Path | None = None) -> Self:
+        """This corpus fixed to the present content of its files: reading other content raises UserError."""
+        fingerprints = Fingerprints(cache_dir, self.facts, raw=self.raw)
+        facts = {path: fingerprints.facts(path) for path in self._paths}
+        fingerprints.save()
+        return replace(self, facts=facts)
+
+    @property
+    def _paths(self) -> Iterator[Path]:
+        return (path for name in ("train", *self.sets) for path in (() if self.builtin_pairs else self.files(name)))
+
+    def check(self, cache_dir: Path | None = None) -> None:
+        """Read and check every file once. Raises UserError for unusable ones."""
+        facts = self.pinned(cache_dir).facts
+        if self.split and (lines := facts[self.train[0]].lines) < HELD_OUT:
+            raise UserError(
+                f"{self.train[0]} has {lines} line{'s' * (lines != 1)}: one file is split by lines, and needs at least "
+                f"{HELD_OUT}. Put train.txt and dev.txt into a folder, and name that as the corpus."
+            )
+
+    def training_digest(self, cache_dir: Path | None = None) -> str:
+        """16 hex digits of the content of train and dev; names and places of files do not matter."""
+        return digest(
+            {"documents": self.documents, **{name: self._content(name, cache_dir) for name in ("train", "dev")}}
+        )
+
+    def set_digest(self, set_name: str, cache_dir: Path | None = None) -> str:
+        """16 hex digits of the content of one evaluated set."""
+        return digest({"documents": self.documents, "set": self._content(set_name, cache_dir)})
+
+    def _content(self, set_name: str, cache_dir: Path | None) -> list[str]:
+        if self.builtin_pairs:
+            return [recipe_digest(self.builtin_pairs), set_name]
+        fingerprints = Fingerprints(cache_dir, self.facts, raw=self.raw)
+        content = [fingerprints.facts(path).sha256 for path in self.files(set_name)]
+        fingerprints.save()
+        return [*content, f"{set_name} of 1/{HELD_OUT}"] if self.split else content
+
+
+def resolve(data: TextData) -> TextCorpus:
+    """The corpus of a configuration, found by file names; does not read files. Raises UserError for missing ones."""
+    raw = data.units == "byte"
+    if data.corpus == "builtin":
+        if data.train or data.dev or data.test:
+            raise UserError(
+                "data.train, data.dev and data.test name files of a folder; the built-in text has its own sets "
+                '("dev", "test"). Leave them out, or name a folder as data.corpus (--corpus).'
+            )
+        return TextCorpus("builtin", data.documents, raw, tests={"test": ()}, builtin_pairs=data.builtin_pairs)
+    place = Path(data.corpus).expanduser()
+    name = place.resolve().name
+    if place.is_file():
+        one = (place,)
+        return TextCorpus(name, data.documents, raw, one, one, {"test": one}, split=True)
+    return TextCorpus(name, data.documents, raw, *find(place, data))

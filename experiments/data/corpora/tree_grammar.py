@@ -1,0 +1,300 @@
+"""Random English sentences with their trees, in the labels of the Penn Treebank, over the built-in corpus's words.
+
+Each function gives bracketed text. Prepositional phrases attach to noun or verb, brackets repeat (a noun phrase in a
+noun phrase), particles, questions and clauses inside clauses occur: what a parser must tell apart.
+More than 200 lines: a grammar's rules refer to each other.
+"""
+
+from collections.abc import Iterator
+from functools import cache
+
+from experiments.data.builtin import lexicon
+from experiments.data.builtin.dice import Dice
+from experiments.data.builtin.lexicon import Noun, Verb
+from experiments.data.corpora.tree import Bracket, Tree, parse_line
+from experiments.identity import digest
+
+MIN_WORDS, MAX_WORDS = 4, 24
+_NAMES = tuple(name for name, _ in lexicon.NAMES)
+_INTRANSITIVE = tuple(verb for verb in lexicon.VERBS if not verb.objects)
+_TRANSITIVE = tuple(verb for verb in lexicon.VERBS if verb.objects) + lexicon.DATIVE_VERBS
+_VOWELS = tuple("aeiou")
+
+
+def sentence(dice: Dice) -> Tree:
+    """One sentence of MIN_WORDS to MAX_WORDS words, its first in a capital."""
+    while True:
+        tree = parse_line(dice.pick(_SENTENCES)(dice))
+        if MIN_WORDS <= len(tree) <= MAX_WORDS:
+            first = tree.words[0]
+            return Tree((first[0].upper() + first[1:], *tree.words[1:]), tree.tags, tree.brackets)
+
+
+def _fits(verb_or_noun: str, letters: str) -> bool:
+    return bool(set(verb_or_noun) & set(letters))
+
+
+def _noun(dice: Dice, letters: str, plural: bool) -> tuple[str, str]:
+    """A noun, perhaps with a modifier before it, and its first word."""
+    noun: Noun = dice.pick_early([n for n in lexicon.NOUNS if _fits(n.classes, letters)])
+    text = f"(NNS {noun.plural})" if plural else f"(NN {noun.singular})"
+    if "k" in noun.classes and dice.chance(20):
+        modifier = dice.pick(lexicon.MODIFIERS)[0]
+        return f"(NN {modifier}) {text}", modifier
+    adjectives = lexicon.ADJECTIVES[noun.classes[0]]
+    if adjectives and dice.chance(30):
+        adjective = dice.pick_early(adjectives)[0]
+        return f"(JJ {adjective}) {text}", adjective
+    return text, noun.plural if plural else noun.singular
+
+
+def _plain(dice: Dice, letters: str) -> tuple[str, bool]:
+    """The content of a simple noun phrase, and whether it is plural."""
+    if "h" in letters and dice.chance(25):
+        return f"(NNP {dice.pick(_NAMES)})", False
+    plural = dice.chance(25)
+    noun, first = _noun(dice, letters, plural)
+    roll = dice.below(100)
+    if roll < 50:
+        return f"(DT the) {noun}", plural
+    if roll < 70:
+        article = "" if plural else "(DT an) " if first.startswith(_VOWELS) else "(DT a) "
+        return f"{article}{noun}", plural
+    if roll < 85:
+        return f"(PRP$ {dice.pick(('his', 'her', 'its', 'our'))}) {noun}", plural
+    if plural:
+        return f"(CD {dice.pick(lexicon.NUMBERS)[0]}) {noun}", True
+    return f"(DT {dice.pick(('this', 'every'))}) {noun}", False
+
+
+def _phrase(dice: Dice, letters: str, depth: int = 0) -> tuple[str, bool]:
+    """A noun phrase and whether it is plural; not too deep, with what may stand behind a noun."""
+    inside, plural = _plain(dice, letters)
+    roll = dice.below(100) if depth < 2 else 100
+    if roll < 8:
+        other, _ = _plain(dice, letters)
+        return f"(NP (NP {inside}) (CC and) (NP {other}))", True
+    if roll < 15:
+        owned, _ = _noun(dice, letters, False)
+        return f"(NP (NP {inside} (POS 's)) {owned})", False
+    if roll < 25:
+        return f"(NP (NP {inside}) {_place(dice, depth + 1)})", plural
+    if roll < 34:
+        return f"(NP (NP {inside}) {_relative(dice, letters, plural, depth + 1)})", plural
+    return f"(NP {inside})", plural
+
+
+def _place(dice: Dice, depth: int, to: bool = False) -> str:
+    letter = dice.pick("pt")
+    preposition = dice.pick_early(lexicon.PLACE_PREPOSITIONS[letter])[0]
+    where, _ = _phrase(dice, letter, depth)
+    return f"(PP (IN {lexicon.INTO.get(preposition, preposition) if to else preposition}) {where})"
+
+
+def _relative(dice: Dice, letters: str, plural: bool, depth: int) -> str:
+    pronoun = "(WP who)" if letters[0] == "h" else "(WDT which)"
+    if dice.chance(60):
+        return f"(SBAR (WHNP {pronoun}) (S {_predicate(dice, letters[0], plural, depth)}))"
+    subject, many = _phrase(dice, "h", depth + 1)
+    verb: Verb = dice.pick_early([v for v in _TRANSITIVE if " " not in v.base])
+    return f"(SBAR (WHNP {pronoun}) (S {subject} (VP {_finite(dice, verb, many)})))"
+
+
+def _finite(dice: Dice, verb: Verb, plural: bool) -> str:
+    word, *particle = (verb.past if dice.chance(45) else verb.base if plural else verb.third).split(" ")
+    tag = "VBD" if word == verb.past.split(" ")[0] else "VBP" if plural else "VBZ"
+    return _verb(tag, word, particle)
+
+
+def _verb(tag: str, word: str, particle: list[str]) -> str:
+    """With its particle; the preposition of "look for" is left to the object."""
+    ends = f" (PRT (RP {particle[0]}))" if particle and particle[0] != "for" else ""
+    return f"({tag} {word}){ends}"
+
+
+def _predicate(dice: Dice, letter: str, plural: bool, depth: int) -> str:
+    """A verb phrase for a subject of a class: a verb and what goes with it, or a state."""
+    if dice.chance(18):
+        return _state(dice, letter, plural)
+    verb, after = _verb_and_complements(dice, letter, depth)
+    roll = dice.below(100)
+    adverb = f"(ADVP (RB {dice.pick(lexicon.FREQUENCIES)[0]})) " if dice.chance(10) else ""
+    if roll < 66:
+        return f"(VP {adverb}{_finite(dice, verb, plural)}{after})"
+    word, *particle = verb.base.split(" ")
+    inner = f"(VP {_verb('VB', word, particle)}{after})"
+    if roll < 84:
+        return f"(VP (MD {dice.pick(('will', 'can', 'must', 'may'))}) {adverb}{inner})"
+    auxiliary = dice.pick(("(VBD did)", "(VBP do)" if plural else "(VBZ does)"))
+    return f"(VP {auxiliary} (RB not) {inner})"
+
+
+def _verb_and_complements(dice: Dice, letter: str, depth: int) -> tuple[Verb, str]:
+    kind = dice.below(100)
+    if kind < 22 or letter not in "ha":
+        verb: Verb = dice.pick_early([v for v in _INTRANSITIVE if _fits(v.subjects, letter)] or _INTRANSITIVE)
+        parts = [_place(dice, depth + 1)] if dice.chance(50) else []
+    elif kind < 70 or letter != "h":
+        verb = dice.pick_early([v for v in _TRANSITIVE if _fits(v.subjects, letter)])
+        thing, _ = _phrase(dice, verb.objects, depth + 1)
+        parts = [f"(PP (IN for) {thing})" if verb.base.endswith(" for") else thing]
+        parts += [_place(dice, depth + 1)] if dice.chance(20) else []
+    elif kind < 82:
+        verb = dice.pick(lexicon.GIVING_VERBS)
+        thing, person = _phrase(dice, verb.objects, depth + 1)[0], _phrase(dice, "h", 2)[0]
+        parts = [person, thing] if dice.chance(50) else [thing, f"(PP (TO to) {person})"]
+    elif kind < 92:
+        verb = dice.pick(lexicon.PLACING_VERBS)
+        parts = [_phrase(dice, verb.objects, 2)[0], _place(dice, 2, to=True)]
+    else:
+        verb = dice.pick(lexicon.GOING_VERBS)
+        parts = [_place(dice, depth + 1, to=True)]
+    if depth == 0 and dice.chance(22):
+        parts.append(_time(dice))
+    return verb, "".join(f" {part}" for part in parts)
+
+
+def _state(dice: Dice, letter: str, plural: bool) -> str:
+    verb = dice.pick(("(VBD were)", "(VBP are)") if plural else ("(VBD was)", "(VBZ is)"))
+    negation = " (RB not)" if dice.chance(20) else ""
+    if dice.chance(25):
+        return f"(VP {verb}{negation} {_place(dice, 1)})"
+    adjective = dice.pick_early(lexicon.ADJECTIVES.get(letter, lexicon.ADJECTIVES["t"]))[0]
+    return f"(VP {verb}{negation} (ADJP (JJ {adjective})))"
+
+
+def _time(dice: Dice) -> str:
+    if dice.chance(50):
+        return f"(PP (IN on) (NP (NNP {dice.pick(lexicon.DAYS)[0]})))"
+    return dice.pick(("(NP (NN today))", "(NP (NN yesterday))", "(ADVP (RB now))"))
+
+
+def _clause(dice: Dice, depth: int = 0) -> str:
+    """Subject and predicate, without the bracket around them."""
+    if dice.chance(12):
+        pronoun = dice.pick(("he", "she", "we", "they"))
+        return f"(NP (PRP {pronoun})) {_predicate(dice, 'h', pronoun in ('we', 'they'), depth)}"
+    letter = "h" if dice.chance(75) else "a"
+    subject, plural = _phrase(dice, letter, depth)
+    return f"{subject} {_predicate(dice, letter, plural, depth)}"
+
+
+def _statement(dice: Dice) -> str:
+    front = f"{_time(dice)} (, ,) " if dice.chance(12) else ""
+    return f"(S {front}{_clause(dice)} (. .))"
+
+
+def _complex(dice: Dice) -> str:
+    conjunction = dice.pick(lexicon.CONJUNCTIONS)[0]
+    subordinate = f"(SBAR (IN {conjunction}) (S {_clause(dice, 1)}))"
+    if dice.chance(40):
+        return f"(S {subordinate} (, ,) {_clause(dice, 1)} (. .))"
+    subject, plural = _phrase(dice, "h", 1)
+    verb, after = _verb_and_complements(dice, "h", 1)
+    return f"(S {subject} (VP {_finite(dice, verb, plural)}{after} {subordinate}) (. .))"
+
+
+def _report(dice: Dice) -> str:
+    subject, plural = _phrase(dice, "h", 1)
+    verb = _finite(dice, dice.pick(lexicon.SAYING_VERBS), plural)
+    return f"(S {subject} (VP {verb} (SBAR (IN that) (S {_clause(dice, 1)}))) (. .))"
+
+
+def _question(dice: Dice) -> str:
+    subject, plural = _phrase(dice, "h", 1)
+    verb, after = _verb_and_complements(dice, "h", 1)
+    word, *particle = verb.base.split(" ")
+    auxiliary = dice.pick(("(VBD did)", "(VBP do)" if plural else "(VBZ does)", "(MD can)"))
+    return f"(SQ {auxiliary} {subject} (VP {_verb('VB', word, particle)}{after}) (. ?))"
+
+
+def _contrast(dice: Dice) -> str:
+    conjunction = dice.pick(("but", "and"))
+    return f"(S (S {_clause(dice, 1)}) (, ,) (CC {conjunction}) (S {_clause(dice, 1)}) (. .))"
+
+
+_SENTENCES = (_statement,) * 9 + (_complex,) * 4 + (_report,) * 3 + (_question,) * 3 + (_contrast,) * 2
+
+
+# --- The built-in trees: a stream cut to a training set, fixed dev and test sets, and the output of "another parser"
+# The paper's second row trains on some 17 million sentences that other parsers parsed, with their mistakes. Here these
+# are trees of the grammar with random mistakes.
+
+
+# Increase it when the trees change: a test compares their hash.
+RECIPE_VERSION = 1
+# The name of version 1, once hashes of its files. run_ids contain it, so it stays when the files change.
+_SOURCES = [
+    "6ea71a4909576dc5c655a3c141a925fed274d7b9b7f44f6af4e9c77b5072e1b5",
+    "054f09193649c4ad8cb870c6066b374da1c448d444411ef1e882e4d4d12e16ee",
+    "51a45a359c9b461ffd4bed36c9dbb2b6c6902d0e0ec762ae20ab2c795df95565",
+    "79feb79bef6d94952a77ee7a653af15faabbaa503314fd348970b06f8c26887a",
+    "520cde7fc38e4271b036d10a72282a72a3cd8a8b3ccbff748433c9ca12e1b349",
+    "8daaad3de06e2546f2078ecf605e7c86efb689ae51f4787b6d645efc24a3df11",
+]
+HELD_OUT = {"dev": 300, "test": 300}
+_SEEDS = {"held out": 2_342_017, "train": 2_122_017, "extra": 1_722_017}
+_DROPPED, _RELABELLED, _RAISED = 3, 2, 12  # percent of brackets; of phrases at another's end
+_LABELS = ("NP", "VP", "PP", "ADVP", "ADJP", "SBAR", "S")
+
+
+def recipe_digest(trees: int, extra: int) -> str:
+    """16 hex digits that change with the recipe's version or the number of training trees."""
+    recipe = {"version": RECIPE_VERSION, "trees": trees, "extra": extra, "held out": HELD_OUT, "sources": _SOURCES}
+    return digest(recipe)
+
+
+def generate_trees(split: str, trees: int = 0) -> Iterator[Tree]:
+    """Yield the trees of "train" or "extra" (the first `trees` of a stream), "dev" or "test" (of fixed size).
+
+    No sentence of dev or test occurs in another split.
+    """
+    if split in HELD_OUT:
+        return iter(_held_out()[split])
+    if split not in _SEEDS:
+        raise ValueError(f"the built-in trees have no split {split!r}")
+    return _stream(split, trees)
+
+
+def _stream(split: str, trees: int) -> Iterator[Tree]:
+    held_out = {each.words for part in _held_out().values() for each in part}
+    dice, mistakes = Dice(_SEEDS[split]), Dice(_SEEDS[split] + 1)
+    while trees > 0:
+        made = sentence(dice)
+        if made.words not in held_out:
+            yield mistaken(mistakes, made) if split == "extra" else made
+            trees -= 1
+
+
+@cache
+def _held_out() -> dict[str, tuple[Tree, ...]]:
+    """Dev and test: no sentence twice."""
+    dice = Dice(_SEEDS["held out"])
+    found: dict[tuple[str, ...], Tree] = {}
+    while len(found) < sum(HELD_OUT.values()):
+        made = sentence(dice)
+        found.setdefault(made.words, made)
+    trees = iter(found.values())
+    return {name: tuple(next(trees) for _ in range(count)) for name, count in HELD_OUT.items()}
+
+
+def mistaken(dice: Dice, original: Tree) -> Tree:
+    """The tree as a parser might get it wrong: brackets lost, mislabelled, phrases attached too high."""
+    brackets: list[Bracket] = []
+    for bracket in original.brackets:
+        whole = bracket[1:] == (0, len(original))
+        if not whole and dice.chance(_DROPPED):
+            continue
+        label = dice.pick(_LABELS) if not whole and dice.chance(_RELABELLED) else bracket.label
+        brackets.append(bracket._replace(label=label))
+        if label in ("PP", "SBAR") and len(brackets) > 1 and dice.chance(_RAISED):
+            _raise_last(brackets)
+    return Tree(original.words, original.tags, tuple(brackets))
+
+
+def _raise_last(brackets: list[Bracket]) -> None:
+    """Attach the last bracket above the noun phrase that ends with it, if there is one: that one ends before it."""
+    start, end = brackets[-1].start, brackets[-1].end
+    above = [i for i, b in enumerate(brackets[:-1]) if b.start < start and b.end >= end]
+    if above and brackets[above[-1]].label == "NP" and brackets[above[-1]].end == end:
+        brackets[above[-1]] = brackets[above[-1]]._replace(end=start)

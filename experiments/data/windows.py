@@ -1,0 +1,105 @@
+"""Assign windows of running text to batches, as a pure function of (seed, step). Imports no torch.
+
+Randomness is raw bits of PCG64, and sorts are stable, so another version of numpy makes the same plan.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from experiments.data.batching import Batch
+from experiments.data.encoding.pairs import Places, Stream
+from experiments.data.encoding.tokenizer import PAD_ID
+from experiments.errors import UserError
+
+Windows = NDArray[np.int64]  # (B, 2): the place of the first piece that is read, and the number of pieces predicted
+
+
+class WindowPlan:
+    """Batches of windows; every window occurs once per epoch, in another order and, where documents mix, at other cuts.
+
+    documents: the places of EOS in the stream (stream.py). window: pieces predicted by one. mix: windows reach from a
+    document into the next; otherwise each document is cut from its start, and its last window may be short.
+    Steps and epochs count from 0. Raises UserError for a text shorter than a window, or a batch smaller than one.
+    """
+
+    def __init__(self, documents: Places, window: int, mix: bool, tokens_per_batch: int, seed: int) -> None:
+        self.window, self.seed = window, seed
+        self.rows = rows_of(tokens_per_batch, window)
+        self._last = int(documents[-1])  # pieces that can be predicted
+        if mix and self._last < window:
+            raise UserError(
+                f"The training text has {self._last:,} piece{'s' * (self._last != 1)}, fewer than data.window = "
+                f"{window}. Set data.window to {self._last} or less, or take more text."
+            )
+        self._cut = None if mix else cut(documents, window, window)[:, :2]
+        # With any offset there are so many whole windows.
+        self.windows = max(1, (self._last - window + 1) // window) if self._cut is None else len(self._cut)
+        self._cached: tuple[int, Windows] = (-1, np.zeros((0, 2), np.int64))
+
+    def batch(self, step: int) -> Windows:
+        """The windows of update number `step`."""
+        if step < 0:
+            raise ValueError(f"steps count from 0, but this is {step}")
+        places = np.arange(step * self.rows, (step + 1) * self.rows)
+        epochs = places // self.windows
+        return np.concatenate([self.epoch(int(e))[places[epochs == e] % self.windows] for e in np.unique(epochs)])
+
+    def seen(self, steps: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Lengths of windows, and how many of each the first `steps` updates contain."""
+        if self._cut is None:
+            return np.array([self.window]), np.array([steps * self.rows])
+        epochs, rest = divmod(steps * self.rows, self.windows)
+        lengths = np.concatenate([self._cut[:, 1]] * (epochs > 0) + [self.epoch(epochs)[:rest, 1]])
+        weights = np.repeat([epochs, 1], [self.windows * (epochs > 0), rest])
+        found, where = np.unique(lengths, return_inverse=True)
+        return found, np.bincount(where, weights, len(found)).astype(np.int64)
+
+    def epoch(self, epoch: int) -> Windows:
+        """All windows of an epoch, in their order. The last epoch is cached."""
+        if self._cached[0] != epoch:
+            bits = np.random.PCG64(np.random.SeedSequence([self.seed, epoch]))
+            order = np.argsort(bits.random_raw(self.windows), kind="stable")
+            windows = self._cut
+            if windows is None:
+                offset = int(bits.random_raw()) % (self._last - self.windows * self.window + 1)
+                starts = offset + self.window * np.arange(self.windows)
+                windows = np.stack([starts, np.full_like(starts, self.window)], axis=1)
+            self._cached = epoch, windows[order]
+        return self._cached[1]
+
+
+def rows_of(tokens_per_batch: int, window: int) -> int:
+    """The windows of a batch. Raises UserError where it holds none."""
+    if tokens_per_batch < window:
+        raise UserError(
+            f"training.tokens_per_batch = {tokens_per_batch} is less than data.window = {window}: a batch holds at "
+            f"least one window. Set training.tokens_per_batch to {window} or more, or data.window to less."
+        )
+    return tokens_per_batch // window
+
+
+def cut(documents: Places, window: int, stride: int) -> NDArray[np.int64]:
+    """Windows that predict every piece of every document once: (n, 3), the place of the first piece read, the pieces
+    that are read, and how many of the last of them are predicted for the first time.
+
+    Each window but a document's first begins `stride` pieces after the one before it.
+    """
+    length = np.diff(documents)  # pieces to predict, EOS counted
+    counts = 1 + np.maximum(0, -(-(length - window) // stride))
+    document = np.repeat(np.arange(len(length)), counts)
+    number = np.arange(len(document)) - np.repeat(np.cumsum(counts) - counts, counts)  # within its document
+    begins = stride * number
+    ends = np.minimum(begins + window, length[document])
+    new = ends - np.where(number > 0, begins - stride + window, 0)
+    return np.stack([documents[document] + begins, ends - begins, new], axis=1)
+
+
+def collate_windows(stream: Stream, windows: Windows, width: int) -> Batch[NDArray[np.int64]]:
+    """What is read and what is predicted, a piece later, padded to `width`. No windows give one row of PAD."""
+    starts, lengths = windows[:, 0], windows[:, 1]
+    steps = np.arange(width + 1)
+    rows = stream.windows(np.minimum(starts[:, None] + steps, len(stream) - 1)) if len(windows) else None
+    pieces = np.full((1, width + 1), PAD_ID) if rows is None else np.where(steps <= lengths[:, None], rows, PAD_ID)
+    read, predicted = pieces[:, :-1].copy(), pieces[:, 1:].copy()
+    read[predicted == PAD_ID] = PAD_ID
+    return Batch(np.zeros((len(read), 0), np.int64), read, predicted, 0, int(lengths.sum()))

@@ -1,0 +1,145 @@
+"""Corpus scores of many sums of counts at once: BLEU in sacrebleu's arithmetic, F1, shares, bits. Imports no torch.
+
+An evaluation keeps one row of counts per sentence; sums over any sentences give their corpus score. So a report
+recomputes a recorded score, and resamples sentences for tests.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+ORDERS = 4
+BLEU_COUNTS = (
+    "sys_len", "ref_len", *(f"correct_{n}" for n in range(1, ORDERS + 1)), *(f"total_{n}" for n in range(1, ORDERS + 1))
+)  # fmt: skip
+BRACKET_COUNTS = ("matched", "gold", "parsed")
+EXACT_COUNTS = ("exact", "sequences", "right", "pieces")
+TEXT_COUNTS = ("nll", "pieces", "bytes", "words")  # of a line of running text; nll in natural logarithms
+_NO_SCORE = -9999999999.0  # sacrebleu's logarithm of a precision of zero
+
+
+def bleu(sums: NDArray[Any]) -> NDArray[np.float64]:
+    """`sums` (… × 10, BLEU_COUNTS) → BLEU (…), 0 to 100: smoothing "exp", no effective order, as sacrebleu does."""
+    import numpy as np  # only here: planning knows the function and does not call it
+
+    sums = sums.astype(np.float64)
+    sys_len, ref_len = sums[..., 0], sums[..., 1]
+    correct, total = sums[..., 2 : 2 + ORDERS], sums[..., 2 + ORDERS :]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = correct / total
+        product = ratios[..., 0] * ratios[..., 1] * ratios[..., 2] * ratios[..., 3]
+        precision = np.asarray(100.0 * np.sqrt(np.sqrt(product)))  # the geometric mean of four, without a logarithm
+        lacking = ~(product > 0)  # each score on its own: it does not depend on the others in the call
+        if lacking.any():
+            precision[lacking] = np.exp(_smoothed(correct[lacking], total[lacking]) / ORDERS)
+        penalty = np.where(sys_len < ref_len, np.exp(np.minimum(0.0, 1 - ref_len / sys_len)), 1.0)
+    penalty = np.where((sys_len == 0) & (ref_len > 0), 0.0, penalty)
+    score: NDArray[np.float64] = np.where(correct.any(axis=-1), penalty * precision, 0.0)
+    return score
+
+
+def _smoothed(correct: NDArray[Any], total: NDArray[Any]) -> NDArray[np.float64]:
+    """Sum of the logarithms of precisions; an order without matches counts 1/2, the next 1/4 …; without n-grams 0."""
+    import numpy as np
+
+    zero = (correct == 0) & (total > 0)
+    halvings = 2.0 ** np.cumsum(zero, axis=-1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        precision = 100.0 * np.where(zero, 1 / halvings, correct) / total
+        logs = np.where(total > 0, np.log(precision), _NO_SCORE)
+    summed: NDArray[np.float64] = logs.sum(axis=-1)
+    return summed
+
+
+def f1(sums: NDArray[Any]) -> NDArray[np.float64]:
+    """`sums` (… × 3, BRACKET_COUNTS) → F1 (…), 0 to 100; 0 where there is no bracket."""
+    import numpy as np
+
+    matched, gold, parsed = np.moveaxis(sums.astype(np.float64), -1, 0)
+    score: NDArray[np.float64] = 200 * matched / np.maximum(gold + parsed, 1.0)
+    return score
+
+
+def exact(sums: NDArray[Any]) -> NDArray[np.float64]:
+    """`sums` (… × 4, EXACT_COUNTS) → share of exact sequences (…), 0 to 100."""
+    return _share(sums[..., 0], sums[..., 1])
+
+
+def pieces(sums: NDArray[Any]) -> NDArray[np.float64]:
+    """`sums` (… × 4, EXACT_COUNTS) → share of pieces at their place (…), 0 to 100."""
+    return _share(sums[..., 2], sums[..., 3])
+
+
+def bits_per_byte(sums: NDArray[Any]) -> NDArray[np.float64]:
+    """`sums` (… × 4, TEXT_COUNTS) → bits per byte of the text (…)."""
+    bits: NDArray[np.float64] = sums[..., 0] / (math.log(2) * sums[..., 2])
+    return bits
+
+
+def piece_perplexity(sums: NDArray[Any]) -> NDArray[np.float64]:
+    """`sums` (… × 4, TEXT_COUNTS) → perplexity per piece (…), at most e^700."""
+    return _perplexity(sums, 1)
+
+
+def word_perplexity(sums: NDArray[Any]) -> NDArray[np.float64]:
+    """`sums` (… × 4, TEXT_COUNTS) → perplexity per word between spaces (…), at most e^700."""
+    return _perplexity(sums, 3)
+
+
+def _perplexity(sums: NDArray[Any], unit: int) -> NDArray[np.float64]:
+    import numpy as np
+
+    perplexity: NDArray[np.float64] = np.exp(np.minimum(700.0, sums[..., 0] / np.maximum(sums[..., unit], 1)))
+    return perplexity
+
+
+def _share(part: NDArray[Any], whole: NDArray[Any]) -> NDArray[np.float64]:
+    import numpy as np
+
+    shares: NDArray[np.float64] = 100.0 * part / np.maximum(whole, 1)
+    return shares
+
+
+# --- The result of scoring a set: of translations.py and parses.py
+
+
+@dataclass(frozen=True)
+class SetScores:
+    """`metrics` and `signatures` by metric name; `statistics`: counts per sentence.
+
+    BLEU's columns: sys_len, ref_len, correct_1 … correct_4, total_1 … total_4; sums over rows give corpus BLEU.
+    """
+
+    metrics: dict[str, float]
+    signatures: dict[str, str]
+    statistics: NDArray[np.int64]
+
+
+# --- Exact sequences and exact pieces: for outputs of which one is right and every other wrong
+
+
+def score_exact(outputs: Sequence[str], references: Sequence[str]) -> SetScores:
+    """The share of outputs that equal their reference, and of pieces that stand at their place, 0 to 100.
+
+    Pieces are what stands between spaces. Each sentence counts the longer of output and reference, so that pieces that
+    are missing or too many are wrong. Raises ValueError for unequal numbers of lines.
+    """
+    rows = []
+    for output, reference in zip(outputs, references, strict=True):
+        made, right = output.split(), reference.split()
+        places = sum(a == b for a, b in zip(made, right, strict=False))
+        rows.append([made == right, 1, places, max(len(made), len(right))])
+    statistics = np.array(rows, dtype=np.int64).reshape(len(rows), len(EXACT_COUNTS))
+    sums = statistics.sum(axis=0)
+    signatures = {"exact": "whole sequences|space-separated", "pieces": "by place, of the longer side|space-separated"}
+    return SetScores({"exact": float(exact(sums)), "pieces": float(pieces(sums))}, signatures, statistics)

@@ -1,0 +1,132 @@
+"""A trained model in one folder, for use elsewhere; for Hugging Face's programs see huggingface/folder.py.
+
+config.json                     the run's configuration, its identity, and its code version
+final/model.safetensors         weights; meta.json beside them has their hash
+final/tokenizer.model           or source.model and target.model: SentencePiece, or the name of bytes
+README.md                       how to use it
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from experiments.config import DeviceSpec, RunConfig
+from experiments.data.encoding.encoded import model_names
+from experiments.device import Device
+from experiments.errors import UserError, explain_os_errors
+from experiments.evaluation.trained import load_model, load_tokenizers, model_sizes, spacing
+from experiments.store.checksummed import read_json, write_json
+from experiments.training import checkpoint
+from model.cost import num_params
+from model.protocol import Network
+
+_README = """# {title}
+
+A network of {params} million parameters, {steps:,} steps of training, checkpoint: {choice}.
+
+{use}
+`final/model.safetensors` holds the weights (fp32), `config.json` every setting, `{tokenizers}` the vocabulary
+({units}). Run {run_id}, seed {seed}, commit {commit}.
+"""
+_TRANSLATE = """Translate on the command line:
+
+    ablations translate --model {name} < input.txt > output.txt
+
+and in Python:
+
+    from experiments.evaluation.translator import Translator
+    translator = Translator.load("{name}")
+    print(translator.translate(["A sentence."]))
+"""
+_WRITE = """Continue a text on the command line:
+
+    ablations sample --model {name} --prompt "Text"
+
+and in Python:
+
+    from experiments.tasks.sampler import Choice, Sampler
+    sampler = Sampler.load("{name}")
+    print(sampler.sample("Text", pieces=50, choice=Choice(temperature=0.8)))
+
+Programs of Hugging Face read what `ablations export --format huggingface` writes.
+"""
+
+
+def export(
+    config: RunConfig, attempt: Path, folder: Path, *, run_id: str, choice: str, facts: Mapping[str, Any]
+) -> None:
+    """Write the model of an attempt to `folder`, which must be new or empty. Raises UserError."""
+    model = loaded(config, attempt, folder, choice)
+    tokenizers = list(dict.fromkeys(model_names(config.model.shared_vocabulary)))
+    with explain_os_errors(f"write {folder}"):
+        folder.mkdir(parents=True, exist_ok=True)
+        checkpoint.save_weights(folder / "final", checkpoint.model_tensors(model), {"run_id": run_id})
+        for name in tokenizers:
+            checkpoint.add_file(folder / "final", name, (attempt / "final" / name).read_bytes())
+        write_json(
+            folder / "config.json",
+            {
+                "format": FORMAT,
+                "run_id": run_id,
+                "config": config.model_dump(mode="json"),
+                "checkpoint": choice,
+                **facts,
+            },
+        )
+        text = _README.format(
+            title=folder.name,
+            use=(_TRANSLATE if config.needs_encoder else _WRITE).format(name=folder.name),
+            params=millions(num_params(config.model, *model_sizes(config, attempt))),
+            steps=config.training.train_steps,
+            choice=choice,
+            units="bytes of UTF-8" if config.data.units == "byte" else f"SentencePiece, {config.data.units}",
+            tokenizers=", ".join(f"final/{name}" for name in tokenizers),
+            run_id=run_id,
+            seed=config.seed,
+            commit=facts.get("commit") or "unknown",
+        )
+        (folder / "README.md").write_text(text, encoding="utf-8")
+
+
+def loaded(config: RunConfig, attempt: Path, folder: Path, choice: str) -> Network:
+    """The model that is to be written to `folder`. Raises UserError unless that is new or empty."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder} exists and is not empty: name a new folder.")
+    load_tokenizers(config, attempt)  # checks them
+    device = Device.open(DeviceSpec(), "fp32")
+    return load_model(config, choice, spacing(config, choice), attempt, device)
+
+
+def millions(params: int) -> str:
+    """Parameters in millions, three digits of them."""
+    return f"{params / 1e6:.3g}"
+
+
+# --- The record in a folder of `ablations export`
+
+
+FORMAT = "transformer-ablations model 1"
+Config = TypeVar("Config", bound=RunConfig)
+_OF_HUGGINGFACE = b'"model_type"'  # in every config.json of theirs
+
+
+def exported_config(folder: Path, kind: type[Config], task: str) -> Config:
+    """The configuration of an exported model of a task. Raises UserError."""
+    path = folder / "config.json"
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{folder} is not an exported model: config.json cannot be read ({error.strerror}).") from None
+    if _OF_HUGGINGFACE in text:
+        raise UserError(
+            f"{folder} is a model for Hugging Face's programs. For this program export it again, without "
+            "--format huggingface."
+        )
+    found = read_json(path) or {}
+    if found.get("format") != FORMAT:
+        raise UserError(f"{folder} was exported by another version: its format is {found.get('format')!r}.")
+    other = found["config"].get("task", task)
+    if other != task:
+        use = {"language_modelling": " Use `ablations sample`.", "translation": " Use `ablations translate`."}
+        raise UserError(f"{folder} holds a model of the task {other}, not of {task}.{use.get(other, '')}")
+    return kind.from_mapping(found["config"])

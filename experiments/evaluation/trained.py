@@ -1,0 +1,87 @@
+"""Load the network and tokenizers of a finished training."""
+
+from pathlib import Path
+
+from experiments.config import RunConfig
+from experiments.data.encoding.encoded import model_names
+from experiments.data.encoding.tokenizer import Tokenizer
+from experiments.device import Device
+from experiments.errors import Damaged, UserError
+from experiments.evaluation.averaging import kept_average
+from experiments.training import checkpoint, retention
+from model.int8 import to_int8
+from model.network import build_model
+from model.protocol import Network
+
+
+def load_model(
+    config: RunConfig,
+    choice: str,
+    every: int,
+    attempt: Path,
+    device: Device,
+    vocab_sizes: tuple[int, int] | None = None,
+) -> Network:
+    """The network with the weights of an attempt chosen by `choice` (last, best, average:K).
+
+    every: spacing of the checkpoints for an average, or of the measurements for the best (0: all). vocab_sizes: target
+    and source, if they are neither data.vocab_size nor the sizes of the tokenizers. Raises UserError if weights are
+    damaged, if there are too few checkpoints for the average, or if none was measured for the best.
+    """
+    kind, _, number = choice.partition(":")
+    if kind == "average":
+        tensors = kept_average(attempt, int(number), every)
+    elif kind == "best":
+        found = retention.best(attempt, every)
+        if found is None:
+            raise UserError(
+                f"The best checkpoint was requested, but {attempt} has none with a measured perplexity on dev: the "
+                "training ran without training.eval_steps, or its checkpoints were pruned. Use the last one, or "
+                "train with training.eval_steps set and keep the checkpoints."
+            )
+        tensors = checkpoint.load_weights(found)
+    else:
+        tensors = checkpoint.load_weights(attempt / "final")
+    sizes = vocab_sizes or model_sizes(config, attempt)
+    model = build_model(config.model, *sizes, device=device.torch_device)
+    checkpoint.restore_model(model, tensors)
+    if device.precision == "int8":
+        to_int8(model)
+    return model
+
+
+def load_chosen(config: RunConfig, choice: str | None, attempt: Path, device: Device) -> Network:
+    """The network for inference; `choice` of checkpoint: the configuration's if None. Raises as `load_model` does."""
+    choice = choice or config.evaluation.checkpoint
+    return load_model(config, choice, spacing(config, choice), attempt, device).eval()
+
+
+def model_sizes(config: RunConfig, attempt: Path) -> tuple[int, int]:
+    """Pieces of target and source of a finished translation."""
+    if not config.data.sized_by_text:
+        return config.data.vocab_size, config.data.vocab_size
+    source, target = load_tokenizers(config, attempt)
+    return target.vocab_size, source.vocab_size
+
+
+def spacing(config: RunConfig, choice: str) -> int:
+    """The steps between the checkpoints, or the measurements, of a run's own choice."""
+    return config.training.eval_steps if choice == "best" else config.training.checkpoint_steps
+
+
+def load_tokenizers(config: RunConfig, attempt: Path) -> tuple[Tokenizer, Tokenizer]:
+    """Source and target tokenizers, one object for a shared vocabulary. Raises Damaged if they are not the run's."""
+    names = model_names(config.model.shared_vocabulary)
+    source = _tokenizer(attempt, names[0])
+    return source, source if names[0] == names[1] else _tokenizer(attempt, names[1])
+
+
+def _tokenizer(attempt: Path, name: str) -> Tokenizer:
+    path = attempt / "final" / name
+    tokenizer = Tokenizer.load(path)
+    if tokenizer.sha256 != retention.meta_of(path.parent)["files"].get(name, {}).get("sha256"):
+        raise Damaged(
+            f"{path} is not the tokenizer of the run's training: it was changed or damaged. Restore it from a "
+            "backup, or delete the run's folder to train it again."
+        )
+    return tokenizer

@@ -1,0 +1,172 @@
+"""Translate sources to hypotheses in the same order: sort, pack into batches, pad.
+
+Shapes: B sentences, S source.
+"""
+
+import math
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+
+from experiments.device import Device
+from experiments.errors import Preempted
+from experiments.evaluation.beam import Hypothesis, SearchSettings, beam_search
+from experiments.evaluation.likelihood import by_length, check_length, evaluating, pad_sources
+from model.config import ModelConfig
+from model.protocol import Network
+
+# Places in the key/value cache of one batch: sentences × beam × longest output. For base each takes 24 KB in fp32, so
+# 0.4 and 3.2 GB; more gave no gain on a processor with small models.
+BATCH_SLOTS = {"cpu": 2**14, "cuda": 2**17}
+LEAST_SLOTS = 2**11  # smaller batches cost more than idle workers
+CHECK_EVERY = {"cpu": 1, "cuda": 8}  # steps between checks for ended sentences
+
+Progress = Callable[[int, int], None]  # sentences done, total
+
+
+def translate(
+    model: Network,
+    sources: Sequence[Sequence[int]],
+    settings: SearchSettings,
+    device: Device,
+    *,
+    max_batch_slots: int | None = None,
+    progress: Progress | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> list[list[Hypothesis]]:
+    """The hypotheses of each source (pieces without EOS, which is added here), best first, in the order of the input.
+
+    An empty source gives one empty hypothesis without using the model. The result does not depend on `max_batch_slots`
+    or on the other sources: exactly in float64, up to ties of scores in fp32. Raises UserError with the line number for
+    a source too long for the model's position table, and Preempted if `should_stop()` is true.
+    """
+    limits = [
+        _limit(model.config, check_length(model.config, source, line, "source"), settings)
+        for line, source in enumerate(sources, start=1)
+    ]
+    results: list[list[Hypothesis]] = [[Hypothesis(ids=(), score=0.0, log_prob=0.0)] for _ in sources]
+    workers = 1 if device.is_cuda else device.threads
+    slots = max_batch_slots or BATCH_SLOTS[device.torch_device.type]
+    told = _Told(progress, sum(len(source) == 0 for source in sources), len(sources))
+
+    def decode(batch: list[int]) -> None:
+        ended = 0
+
+        def after_check(now: int) -> None:
+            nonlocal ended
+            if should_stop is not None and should_stop():
+                raise Preempted
+            told.more(now - ended)
+            ended = now
+
+        with evaluating(model), device.autocast():
+            source_BS, mask_BS = pad_sources([sources[i] for i in batch], device)
+            found = beam_search(
+                model,
+                source_BS,
+                mask_BS,
+                [limits[i] for i in batch],
+                settings,
+                CHECK_EVERY[device.torch_device.type],
+                after_check,
+            )
+        for i, hypotheses in zip(batch, found, strict=True):
+            results[i] = hypotheses
+
+    batches = list(_pack(sources, limits, settings.beam_size, slots, workers))
+    with evaluating(model):
+        in_parallel(decode, batches, workers)
+    return results
+
+
+def in_parallel(work: Callable[[list[int]], None], batches: Sequence[list[int]], workers: int) -> None:
+    """Run batches in parallel, each on one thread of the processor; one after the other with a single worker.
+
+    A search's operations are small: two searches on one thread each are faster than one on two threads, and torch lets
+    other Python threads run meanwhile. The first error ends all.
+    """
+    if workers == 1 or len(batches) == 1:
+        for batch in batches:
+            work(batch)
+        return
+    failed = threading.Event()
+
+    def one(batch: list[int]) -> None:
+        if failed.is_set():
+            return
+        try:
+            work(batch)
+        except BaseException:
+            failed.set()
+            raise
+
+    try:
+        with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            try:
+                for done in [pool.submit(one, batch) for batch in batches]:
+                    done.result()
+            except BaseException:  # also Ctrl-C, which only this thread receives; the pool waits for running batches
+                failed.set()
+                raise
+    finally:
+        torch.set_num_threads(workers)
+
+
+class _Told:
+    """Reports each percentage to `progress` once, from the thread that reaches it."""
+
+    def __init__(self, progress: Progress | None, done: int, total: int) -> None:
+        self._progress, self._done, self._total = progress, done, total
+        self._told = -1
+        self._lock = threading.Lock()
+
+    def more(self, ended: int) -> None:
+        if self._progress is None:
+            return
+        with self._lock:
+            self._done += ended
+            if self._done * 100 >= (self._told + 1) * self._total:
+                self._told = self._done * 100 // self._total
+                self._progress(self._done, self._total)
+
+
+def _limit(config: ModelConfig, length: int, settings: SearchSettings) -> int:
+    """The longest output: source length + max_extra_length, EOS counted in both, limited by the position table."""
+    limit = length + settings.max_extra_length
+    return limit if config.longest is None else min(limit, config.longest)
+
+
+def _pack(
+    sources: Sequence[Sequence[int]], limits: Sequence[int], beam_size: int, slots: int, workers: int
+) -> Iterator[list[int]]:
+    """Batches of similar length: at most `slots` places in the key/value cache, at least one sentence.
+
+    With several workers, batches are also cut at equal shares of all places, equally many per worker: of four shares
+    for two workers, one gets the longest and the shortest sentences, and none waits long for the other.
+    """
+    order = [i for i in by_length(sources) if len(sources[i])]
+    needed = beam_size * sum(limits[i] for i in order)
+    shares = _shares(needed, slots, workers)
+    batch: list[int] = []
+    longest = share = before = 0
+    for i in order:
+        longest = max(longest, limits[i])
+        middle = before + beam_size * limits[i] / 2
+        its_share = int(middle * shares / needed)
+        if batch and (its_share != share or (len(batch) + 1) * beam_size * longest > slots):
+            yield batch
+            batch, longest = [], limits[i]
+        batch.append(i)
+        share = its_share
+        before += beam_size * limits[i]
+    if batch:
+        yield batch
+
+
+def _shares(needed: int, slots: int, workers: int) -> int:
+    """Two shares per worker; more if they would not fit, fewer if batches would be too small."""
+    if workers == 1:
+        return 1
+    return min(workers * max(2, math.ceil(needed / (slots * workers))), math.ceil(needed / LEAST_SLOTS))

@@ -1,0 +1,181 @@
+"""What each attempt at a run cost, from its first and its last event. Imports no torch.
+
+Attempts that failed, were stopped or killed, or were repeated are among them. An amount that was not recorded is None.
+"""
+
+from collections.abc import Collection, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from experiments.errors import Damaged, UserError
+from experiments.events.event_log import ENDS, NOT_FSYNCED, Tail, last_event
+from experiments.store.checksummed import read_json
+from experiments.store.layout import Store
+from experiments.store.results import Amount, Attempt, Facts, TrainingResult, Word
+from experiments.store.spec import FILE
+from experiments.store.spec import FILE as SPEC
+
+HEAD = 20  # one of the first events is "started"
+
+
+class Spent(Facts):
+    """An attempt. Seconds, joules."""
+
+    attempt: Attempt = 0
+    wall_s: Amount = 0.0  # from the start of its process to its end
+    seen: bool = False  # whether its start and end are known; if not, wall_s is from its first to its last known event
+    ended: Word = ""  # "finished", the class of its failure, "stopped", "killed"; "": running, or its end is not known
+    t: Amount | None = None  # Unix time of its end
+    kind: Word | None = None  # of its devices: "cpu", "cuda"
+    device_s: Amount | None = None  # wall_s × threads of processors, or × GPUs × their share
+    cpu_s: Amount | None = None
+    cpu_joules: Amount | None = None
+    gpu_joules: Amount | None = None
+    tables: list[Word] = Field(default_factory=list)  # studies and profiles that it was started for
+
+
+def spent(store: Store, run_id: str) -> list[Spent]:
+    """The attempts at a run that have begun, oldest first."""
+    folders = {number: store.attempt_folder(run_id, number) for number in store.attempts(run_id)}
+    every = {number: _spent(number, folder) for number, folder in folders.items()}
+    silent = [number for number, one in every.items() if one is None and (folders[number] / SPEC).exists()]
+    record = _record(store, run_id) if silent else TrainingResult()
+    if record.attempt in silent:  # its events are lost
+        every[record.attempt] = Spent(attempt=record.attempt, wall_s=record.wall_s or 0.0, ended="finished")
+    found = [one for one in every.values() if one is not None]
+    # after one whose end nobody saw, the next one shows that it had ended
+    lost = {"ended": "killed"}
+    found = [one if one.ended or one is found[-1] else one.model_copy(update=lost) for one in found]
+    if all((folder / SPEC).exists() for folder in folders.values()):
+        return found  # nothing was imported: no record to read
+    return [*_elsewhere(store, run_id, folders), *found]
+
+
+def _spent(number: int, folder: Path) -> Spent | None:
+    head = list(islice(Tail(folder).read(), HEAD))
+    first = next((event for event in head if event["kind"] == "started"), head[0] if head else None)
+    last = last_event(folder)
+    if first is None or last is None:
+        return None
+    used = last_event(folder, "cpu_s") or {} if last["kind"] == "ended" else last
+    wall_s = round(max(0.0, last["t"] - first["t"]) + first.get("after_s", 0.0), 3)
+    return Spent(
+        attempt=number,
+        wall_s=wall_s,
+        seen=first["kind"] == "started" and last["kind"] in ENDS,
+        ended=_ended(last),
+        t=last["t"],
+        **_leased(first.get("device"), wall_s),
+        cpu_s=used.get("cpu_s"),
+        cpu_joules=used.get("cpu_joules"),
+        gpu_joules=used.get("gpu_joules"),
+        tables=[" ".join(filter(None, member[:2])) for member in first.get("members", ())],
+    )
+
+
+def _ended(last: dict[str, Any]) -> str:
+    how = {"finished": "finished", "preempted": "stopped", "ended": "killed", "failed": last.get("cls", "failed")}
+    return str(how.get(last["kind"], ""))
+
+
+def _leased(device: Any, wall_s: float) -> dict[str, Any]:
+    """Kind and device_s; {} where the attempt did not say what it leased."""
+    if not isinstance(device, dict) or not isinstance(kind := device.get("kind"), str):
+        return {}
+    each = device.get("threads", 1) if kind == "cpu" else device.get("share", 1.0)
+    count = device.get("count", 1)
+    if not all(isinstance(number, int | float) and 0 < number < 1e6 for number in (each, count)):
+        return {}
+    return {"kind": kind, "device_s": round(wall_s * each * count, 3)}
+
+
+def _elsewhere(store: Store, run_id: str, numbers: Collection[int]) -> list[Spent]:
+    """Attempts that only the record names, since they were made in the store that the run was imported from."""
+    record = _record(store, run_id)
+    return [
+        Spent(attempt=earlier.attempt, wall_s=earlier.seconds, seen=True, ended=earlier.ended or "killed")
+        for earlier in record.earlier_attempts
+        if earlier.attempt >= record.attempt or earlier.attempt not in numbers
+    ]
+
+
+def _record(store: Store, run_id: str) -> TrainingResult:
+    """An empty one in place of a damaged one, which the table names."""
+    try:
+        return store.result(run_id) or TrainingResult()
+    except Damaged:
+        return TrainingResult()
+
+
+# --- Training time of a run over all its attempts, computed from their events. Imports no torch
+
+
+def training_time(store: Store, run_id: str, attempt: int, seconds: float) -> dict[str, Any]:
+    """Fields for the record of attempt `attempt`, which itself took `seconds`.
+
+    train_s            seconds of all attempts together, including failed and repeated work
+    earlier_attempts   of each: attempt, seconds until its last event, how it ended ("killed" if it did not say)
+    continues          {run_id, step}: the shorter run whose checkpoint this run began with; usually None
+    """
+    earlier: list[dict[str, Any]] = []
+    resumed: dict[str, Any] | None = None
+    for number, events in _line_of_work(store, run_id, attempt):
+        resumed = resumed or next((dict(event) for event in events if event["kind"] == "resumed"), None)
+        if number < attempt and events:
+            earlier.append({"attempt": number, "seconds": _seconds(events), "ended": _training_time_ended(events)})
+    total = seconds + sum(item["seconds"] for item in earlier)
+    other = resumed is not None and resumed.get("run") not in (None, run_id)
+    begun = {"run_id": resumed["run"], "step": resumed["step"]} if resumed and other else None
+    return {"train_s": round(total, 3), "earlier_attempts": earlier, "continues": begun}
+
+
+def _line_of_work(store: Store, run_id: str, last: int) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+    """The attempts that contribute to this result: from the last restart on."""
+    found: list[tuple[int, list[dict[str, Any]]]] = []
+    for number in store.attempts(run_id):
+        folder = store.attempt_folder(run_id, number)
+        if number > last or not _trains(folder):
+            continue
+        events = _without_curve(folder)
+        if any(event["kind"] == "restarted" for event in events):
+            found = []
+        found.append((number, events))
+    yield from found
+
+
+def _trains(folder: Path) -> bool:
+    """Whether the attempt trained; others only evaluate. An unreadable spec counts as training."""
+    try:
+        spec: Any = read_json(folder / FILE)
+    except UserError:
+        return True
+    return bool(spec.get("train")) if isinstance(spec, dict) else spec is not None
+
+
+def _without_curve(folder: Path) -> list[dict[str, Any]]:
+    """The attempt's events; of consecutive curve points only the last, since there may be a million."""
+    kept: list[dict[str, Any]] = []
+    last: list[dict[str, Any]] = []
+    for event in Tail(folder).read():
+        if kept and event["kind"] in NOT_FSYNCED:
+            last = [event]
+        else:
+            kept.append(event)
+            last = []
+    return kept + last
+
+
+def _seconds(events: list[dict[str, Any]]) -> float:
+    until = next((event for event in events if event["kind"] == "trained"), events[-1])
+    return round(max(0.0, float(until["t"]) - float(events[0]["t"])), 3)
+
+
+def _training_time_ended(events: list[dict[str, Any]]) -> str:
+    """The class of the failure, "stopped" on request, or "killed"."""
+    last = events[-1]  # "ended" of a killed one
+    if last["kind"] == "failed":
+        return str(last.get("cls", "failed"))
+    return "stopped" if last["kind"] == "preempted" else "killed"

@@ -1,0 +1,153 @@
+"""Move results from an attempt's folder to the run's folder: the only place where a result becomes valid.
+
+A child writes only into its attempt's folder. What is complete there (`result.json`, an evaluation's folder with a
+`result.json`) is moved by renames. Every step can be repeated: if a coordinator dies in between, the next one does the
+rest. Files with damaged JSON count as not written.
+"""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from experiments.errors import Damaged
+from experiments.jobs.queue.job import Job
+from experiments.records import TRAINING
+from experiments.store.checksummed import read_json
+from experiments.store.durable import fsync_folder, fsync_tree, remove_folder
+from experiments.store.layout import Store
+from experiments.store.results import RESULT_FILE, EvaluationResult, Record, TrainingResult
+
+_ASKED = ("eval_id", "set", "settings", "inputs")  # fields of a job's evaluation
+
+
+R = TypeVar("R", bound=Record)
+
+
+class Promoted(NamedTuple):
+    parts: list[str]
+    replaced: list[dict[str, Any]]  # evaluations (eval_id, set, settings, inputs) of weights that are no longer valid
+
+
+def promote(store: Store, run_id: str, attempt: int, rerun_after: int = 0) -> Promoted:
+    """Move the completed parts of attempt `attempt` into place. A result of a later attempt stays.
+
+    Scores of an earlier result stay valid if the weights are equal, bit for bit. Results of attempts up to
+    `rerun_after` are stale, and so are their scores.
+    """
+    folder = store.attempt_folder(run_id, attempt)
+    trained, result = _whole(TrainingResult, folder), store.result(run_id)
+    parts, replaced = [], []
+    if trained is not None and (result is None or result.attempt < attempt):
+        before = result.attempt if result else 0
+        if before <= rerun_after or not _same_weights(store, run_id, before, attempt):
+            scores = [_demote(store, run_id, eval_id) for eval_id in _evaluations(store.run_folder(run_id))]
+            replaced = [score for score in scores if score]
+        result = trained
+        _put(folder / RESULT_FILE, store.run_folder(run_id) / RESULT_FILE, result)
+        parts.append(TRAINING)
+    if result is None or (trained is not None and result.attempt != attempt):
+        return Promoted(parts, replaced)  # it came too late: its scores belong to weights that are not valid
+    for eval_id in _evaluations(folder):
+        if _take_evaluation(store, run_id, attempt, eval_id, result.attempt):
+            parts.append(eval_id)
+    return Promoted(parts, replaced)
+
+
+def _same_weights(store: Store, run_id: str, one: int, other: int) -> bool:
+    """Compare recorded hashes; tasks without them are trained again only if stale."""
+    finals = (store.attempt_folder(run_id, attempt) / "final" / "meta.json" for attempt in (one, other))
+    files = [_files_of(path) for path in finals]
+    return bool(files[0]) and files[0] == files[1]
+
+
+def _files_of(meta: Path) -> Any:
+    with contextlib.suppress(Damaged):
+        return (read_json(meta) or {}).get("files")
+    return None
+
+
+def _put(made: Path, place: Path, result: TrainingResult) -> None:
+    """Hard-link the child's own file, whose bytes are already on the disk, so that no fsync is needed.
+
+    A power cut may lose the link; `leftover` restores it. On disks without hard links the file is written again.
+    """
+    temporary = place.with_name(f".{place.name}.link")
+    temporary.unlink(missing_ok=True)
+    try:
+        temporary.hardlink_to(made)
+    except OSError:
+        result.write(place)
+    else:
+        temporary.replace(place)
+
+
+def _take_evaluation(store: Store, run_id: str, attempt: int, eval_id: str, weights: int) -> bool:
+    source = store.attempt_folder(run_id, attempt) / "evaluations" / eval_id
+    target = store.evaluation_folder(run_id, eval_id)
+    made, stands = _whole(EvaluationResult, source), _whole(EvaluationResult, target)
+    if made is None or (stands is not None and made.renews != stands.attempt):
+        return False  # the first one stays, unless this one was made to replace it
+    if made.weights_attempt not in (None, weights):  # demoted here, or made from weights that were replaced since
+        return False
+    made.write(source / RESULT_FILE, attempt=attempt, weights_attempt=weights)
+    target.parent.mkdir(exist_ok=True)
+    fsync_tree(source)
+    if stands is not None:
+        _demote(store, run_id, eval_id)
+    remove_folder(target)  # if its record is gone
+    source.rename(target)
+    fsync_folder(target.parent)
+    return True
+
+
+def _demote(store: Store, run_id: str, eval_id: str) -> dict[str, Any] | None:
+    """Move an evaluation back to its attempt's folder, out of every table. Returns its description; None if damaged."""
+    made = _whole(EvaluationResult, store.evaluation_folder(run_id, eval_id))
+    if made is None:
+        return None  # the first new one replaces it
+    home = store.attempt_folder(run_id, made.attempt) / "evaluations"
+    home.mkdir(parents=True, exist_ok=True)
+    if (home / eval_id).exists():
+        remove_folder(home / eval_id)
+    store.evaluation_folder(run_id, eval_id).rename(home / eval_id)
+    asked = {name: made.content.get(name) for name in _ASKED}
+    return None if None in asked.values() else asked
+
+
+def missing(store: Store, job: Job) -> list[str]:
+    """The parts that a job still needs: TRAINING, eval_ids. Those to be renewed count until they are."""
+    result = store.result(job.run_id)
+    if result is None or result.attempt <= job.rerun_after:
+        return [TRAINING] * job.train + [item["eval_id"] for item in job.evaluations]
+    return [item["eval_id"] for item in job.evaluations if _is_needed(store, job.run_id, item)]
+
+
+def _is_needed(store: Store, run_id: str, item: Mapping[str, Any]) -> bool:
+    made, renew = store.evaluation(run_id, item["eval_id"]), item.get("renew")
+    return made is None or (renew is not None and made.attempt <= int(renew))
+
+
+def leftover(store: Store, job: Job, code_digest: str) -> Promoted:
+    """Move an earlier attempt into place that finished training with the present code but was not moved yet.
+
+    So a lost queue costs no training. Attempts up to `job.rerun_after` are stale.
+    """
+    for attempt in reversed(store.attempts(job.run_id)):
+        trained = _whole(TrainingResult, store.attempt_folder(job.run_id, attempt))
+        if attempt > job.rerun_after and trained and (trained.code_digest or "") == code_digest:
+            return promote(store, job.run_id, attempt, job.rerun_after)
+    return Promoted([], [])
+
+
+def _evaluations(folder: Path) -> Iterator[str]:
+    home = folder / "evaluations"
+    names = [p.name for p in home.iterdir() if p.is_dir()] if home.is_dir() else []
+    return iter(sorted(names))
+
+
+def _whole(kind: type[R], folder: Path) -> R | None:
+    try:
+        return kind.load(folder / RESULT_FILE)
+    except Damaged:
+        return None

@@ -1,0 +1,125 @@
+"""Decide from measured speeds whether several runs should share a device, and how many."""
+
+import heapq
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import takewhile
+
+from experiments.jobs.devices.slots import Slot
+
+WORTH = 1.1  # smallest gain: below it, one run at a time ends earlier and needs less memory
+ON_A_GPU = (1, 2, 4, 8)
+
+
+def gain(alone: float, together: Sequence[float]) -> float:
+    """Total speed of runs that share a device, relative to one run alone.
+
+    Speeds are in steps or tokens per second of the same work. Raises ValueError for a speed of 0.
+    """
+    if alone <= 0:
+        raise ValueError(f"a speed of {alone} was measured")
+    return sum(together) / alone
+
+
+def worth_sharing(alone: float, together: Sequence[float]) -> bool:
+    """Whether sharing gains at least WORTH times."""
+    return gain(alone, together) >= WORTH
+
+
+def shares(slot: Slot, count: int) -> list[Slot]:
+    """Split a device's slot into `count` slots, each with an equal share of threads and memory."""
+    room = slot.room_gb and round(slot.room_gb / count, 2)
+    return [
+        replace(slot, name=f"{slot.name}/{n}", threads=max(1, slot.threads // count), room_gb=room,
+                memory_gb=room if slot.kind == "cuda" or slot.memory_gb else None)
+        for n in range(count)
+    ]  # fmt: skip
+
+
+def counts(slot: Slot, needs_gb: float) -> Iterable[int]:
+    """Numbers of runs to try at once: rising from 1, each at least twice the one before.
+
+    Threads of a processor are divided equally; each run gets the memory that it needs (`needs_gb`; 0: unknown).
+    """
+    if slot.kind == "cuda":
+        steps = list(ON_A_GPU)
+    else:
+        steps = [1]
+        for count in range(2, slot.threads + 1):
+            if slot.threads % count == 0 and count >= 2 * steps[-1]:
+                steps.append(count)
+    return takewhile(lambda count: not slot.room_gb or needs_gb <= slot.room_gb / count, steps)
+
+
+def most_worth(tried: Iterable[int], speeds: Callable[[int], Sequence[float]]) -> list[tuple[int, float]]:
+    """(runs at once, total speed) for rising counts, as long as each step up gains WORTH times.
+
+    The last pair is the choice.
+    """
+    taken: list[tuple[int, float]] = []
+    for count in tried:
+        found = speeds(count)
+        if taken and not worth_sharing(taken[-1][1], found):
+            break
+        taken.append((count, sum(found)))
+    return taken
+
+
+# --- Decide how many devices a long run takes (`--devices-per-run auto`): pure functions of predicted costs
+# If a table's longest row takes longer than all others together, most devices are idle at the end (`big` in Table 3).
+# More devices for that row shorten the total, as long as the others fit on the rest meanwhile.
+
+
+DOUBLING = 1.8  # assumed speed-up of one run on twice the devices
+GAIN = 0.05  # smallest relative gain in total time that justifies more devices for a run
+ALIKE = 0.99  # runs of at least this fraction of the longest one get more devices together with it
+
+
+def speedup(devices: int) -> float:
+    """Speed of a run on `devices` relative to one: DOUBLING for each doubling."""
+    doublings = devices.bit_length() - 1
+    return float(DOUBLING**doublings)
+
+
+def devices_per_run(costs: Mapping[str, float], devices: int, known: Mapping[str, int] | None = None) -> dict[str, int]:
+    """run_id → devices (a power of two) for runs that should get more than one. Runs in `known` keep their number.
+
+    Each round doubles the devices of the longest runs (the seeds of a row) while this shortens the total by GAIN.
+    """
+    known = {run_id: min(width, devices) for run_id, width in (known or {}).items()}
+    found = {run_id: known.get(run_id, 1) for run_id in costs}
+    end = max(simulate(costs, found, devices).values(), default=0.0)
+    while True:
+        lengths = {run_id: cost / speedup(found[run_id]) for run_id, cost in costs.items() if run_id not in known}
+        longest = max(lengths.values(), default=0.0)
+        doubled = {run_id: found[run_id] * 2 for run_id, length in lengths.items() if length >= ALIKE * longest}
+        if not longest or max(doubled.values()) > devices:  # costs may be unknown
+            break
+        after = max(simulate(costs, {**found, **doubled}, devices).values())
+        if after > end * (1 - GAIN):
+            break
+        found, end = {**found, **doubled}, after
+    return {run_id: count for run_id, count in found.items() if count > 1}
+
+
+def simulate(costs: Mapping[str, float], wide: Mapping[str, int], devices: int) -> dict[str, float]:
+    """End time of each run, longest first; a run on several devices waits until they are free."""
+    free_at = [0.0] * devices
+    ends = {}
+    for run_id in sorted(costs, key=lambda r: -costs[r]):
+        mine = [heapq.heappop(free_at) for _ in range(wide[run_id])]
+        ends[run_id] = max(mine) + costs[run_id] / speedup(wide[run_id])
+        for _ in mine:
+            heapq.heappush(free_at, ends[run_id])
+    return ends
+
+
+def makespan(lengths: Sequence[float], slots: int, free_at: Sequence[float] = ()) -> float:
+    """End of all runs, longest first, each on the slot that is free first; in the unit of `lengths`.
+
+    free_at: when each slot becomes free; 0 for all if empty.
+    """
+    free_at = sorted(free_at) or [0.0] * slots
+    for length in sorted(lengths, reverse=True):
+        heapq.heapreplace(free_at, free_at[0] + length)
+    return max(free_at)

@@ -1,0 +1,194 @@
+"""Checkpoints that a training must keep for later evaluations: demands on a run that are not part of its identity.
+
+Studies that share a run make different demands: the average of its last 5 checkpoints, or the best of those measured
+every 500 steps. The run is trained once and serves all of them. Imports no torch.
+"""
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from experiments.config import EvaluationConfig, TrainingConfig
+from experiments.errors import UserError
+from experiments.store.checksummed import read_json, write_json
+from experiments.store.durable import discard, fsync_folder, regular_files
+from experiments.store.layout import Store
+
+SPACED = "spaced"  # checkpoints at multiples of `every`, and the last step
+BEST = "best"  # the best on dev among checkpoints at multiples of `every`
+AT = "at"  # the checkpoint of step `every` alone, from which another run branches, with its optimizer state
+
+
+class Keep(NamedTuple):
+    """One demand. An evaluation or a branch uses `needed` of the `kept` checkpoints; the rest is for later ones."""
+
+    what: str
+    every: int  # steps
+    kept: int = 1
+    needed: int = 0
+
+    def steps(self, last_step: int) -> list[int]:
+        """Ascending steps of the checkpoints needed after `last_step`; [] where the steps are not known (the best)."""
+        if self.what == AT:
+            return [self.every] if self.needed and self.every <= last_step else []
+        if self.what != SPACED or not self.needed:
+            return []
+        return spaced_steps(last_step, self.every, self.needed)
+
+
+def spaced_steps(last_step: int, every: int, count: int) -> list[int]:
+    """The newest `count` of: the multiples of `every`, and the last step. Ascending; fewer if there are fewer."""
+    return [*range(every, last_step, every), *([last_step] if last_step else [])][-count:]
+
+
+def at_steps(steps: Iterable[int]) -> tuple[Keep, ...]:
+    """The demands of branches that begin after these steps."""
+    return tuple(Keep(AT, step, 1, 1) for step in steps)
+
+
+def keeps_of(training: TrainingConfig, evaluation: EvaluationConfig | None = None) -> tuple[Keep, ...]:
+    """The demands of one configuration."""
+    kind, _, number = evaluation.checkpoint.partition(":") if evaluation else ("last", "", "")
+    averaged, best = int(number or 0) if kind == "average" else 0, kind == "best"
+    spaced = Keep(SPACED, training.checkpoint_steps, max(training.keep_checkpoints, averaged), averaged)
+    return (spaced, Keep(BEST, training.eval_steps, 1, int(best))) if training.eval_steps else (spaced,)
+
+
+def union(*demands: Iterable[Keep]) -> tuple[Keep, ...]:
+    """All demands; those with the same spacing are merged into one that serves both."""
+    found: dict[tuple[str, int], Keep] = {}
+    for keep in (Keep(*keep) for some in demands for keep in some):
+        other = found.get((keep.what, keep.every), keep)
+        kept, needed = max(keep.kept, other.kept), max(keep.needed, other.needed)
+        found[keep.what, keep.every] = keep._replace(kept=kept, needed=needed)
+    return tuple(found[key] for key in sorted(found))
+
+
+# --- Find folders that can be deleted without losing a number of a table: checkpoints of finished runs
+
+
+@dataclass(frozen=True)
+class Removable:
+    """A folder that can be deleted."""
+
+    path: Path
+    run_id: str
+    what: str  # "checkpoints", "weights of an attempt that was done again", "files left by a kill"
+
+
+def removable(store: Store, busy: Iterable[str] = ()) -> Iterator[Removable]:
+    """Folders that no table reads. `busy`: runs that wait or run, which are left alone.
+
+    Always kept: configurations, events, logs, results, evaluations, and the final weights. Without its checkpoints a
+    run can no longer be averaged, evaluated at its best step, or trained for more steps.
+    """
+    busy = set(busy)
+    for run_id in store.run_ids():
+        if run_id in busy:
+            continue
+        try:
+            result = store.result(run_id)
+        except UserError:  # damaged: its weights may be all that is left
+            continue
+        for number in store.attempts(run_id):
+            folder = store.attempt_folder(run_id, number)
+            for path in folder.glob("checkpoints/.*.partial" if result is None else ".*.partial"):
+                yield Removable(path, run_id, "files left by a kill")
+            if result is None:
+                continue
+            if (folder / "checkpoints").is_dir():
+                yield Removable(folder / "checkpoints", run_id, "checkpoints")
+            if result.attempt != number and (folder / "final").is_dir():
+                yield Removable(folder / "final", run_id, "weights of an attempt that was done again")
+
+
+def size(folders: Iterable[Path]) -> int:
+    """Bytes that deleting would free; a file that also has a hard link elsewhere does not count."""
+    links: dict[int, tuple[int, int, int]] = {}  # inode → bytes, total links, links found here
+    for folder in folders:
+        for path in regular_files(folder):
+            stat = path.stat()
+            found = links.get(stat.st_ino, (0, 0, 0))[2]
+            links[stat.st_ino] = (stat.st_blocks * 512, stat.st_nlink, found + 1)
+    return sum(count for count, there, found in links.values() if found >= there)
+
+
+def remove(folders: Iterable[Path]) -> None:
+    """Delete the folders, each so that a kill leaves none that looks complete."""
+    for folder in folders:
+        discard(folder)
+
+
+# --- Runs that are put aside: moved to STORE/forgotten, where nothing reads them, and from where they can come back
+
+
+FOLDER = "forgotten"
+FILE = "forgotten.json"  # in the run's folder
+VERSION = 1
+
+
+def folder_of(store: Store, run_id: str) -> Path:
+    """Where a forgotten run lies. Raises ValueError for text that is no identity."""
+    return store.root / FOLDER / store.run_folder(run_id).name
+
+
+def forgotten(store: Store) -> dict[str, list[list[str]]]:
+    """run_id → the tables that it belonged to (see AttemptSpec.members), of all runs that are put aside.
+
+    Also of those that a killed command has moved back without completing it.
+    """
+    found: dict[str, list[list[str]]] = {}
+    for file in sorted(path for home in (store.runs, store.root / FOLDER) for path in home.glob(f"*/{FILE}")):
+        try:
+            record: dict[str, Any] = read_json(file) or {}
+        except UserError:
+            record = {}
+        found[file.parent.name] = [list(map(str, member)) for member in record.get("members", ())]
+    return found
+
+
+def put_aside(store: Store, run_id: str, members: Iterable[Iterable[str]]) -> None:
+    """Move a run's folder away, in one step. The caller holds the store's coordinator lock."""
+    source, target = store.run_folder(run_id), folder_of(store, run_id)
+    if not source.is_dir():
+        return
+    when = time.strftime("%Y-%m-%d %H:%M:%S")
+    write_json(source / FILE, {"version": VERSION, "when": when, "members": [list(member) for member in members]})
+    target.parent.mkdir(exist_ok=True)
+    number = 0
+    while target.exists():  # put aside before, and trained again since
+        number += 1
+        target = target.with_name(f"{run_id}.{number}")
+    source.rename(target)
+    _settle(source, target)
+
+
+def bring_back(store: Store, name: str) -> bool:
+    """Move a run back; false if a run of its name was begun since, which stays. The caller holds the lock.
+
+    The run is remembered as forgotten until `was_brought_back`.
+    """
+    source, target = store.root / FOLDER / name, _back(store, name)
+    if not source.exists():
+        return (target / FILE).exists()
+    if target.exists():
+        return False
+    source.rename(target)
+    _settle(source, target)
+    return True
+
+
+def was_brought_back(store: Store, name: str) -> None:
+    """Note that nothing is left to be done for a run that was moved back."""
+    (_back(store, name) / FILE).unlink(missing_ok=True)
+
+
+def _back(store: Store, name: str) -> Path:
+    return store.run_folder(name.partition(".")[0])
+
+
+def _settle(source: Path, target: Path) -> None:
+    fsync_folder(source.parent)
+    fsync_folder(target.parent)

@@ -1,0 +1,137 @@
+"""The weights and tokenizers for an evaluation. Those of one part are kept for the next."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from experiments.config import DeviceSpec, RunConfig
+from experiments.data.corpora.files import write_lines
+from experiments.data.encoding.encoded import EncodedSet
+from experiments.data.encoding.text import EncodedText
+from experiments.data.encoding.tokenizer import Tokenizer
+from experiments.device import Device
+from experiments.evaluation.beam import SearchSettings
+from experiments.evaluation.counts import bits_per_byte, piece_perplexity, word_perplexity
+from experiments.evaluation.likelihood import measure_likelihood, stream_nll
+from experiments.evaluation.trained import load_model, load_tokenizers
+from experiments.evaluation.translate import translate
+from experiments.tasks.base import Context, EvaluationSpec
+from experiments.tasks.configs import LanguageConfig
+from experiments.tasks.network import spacing_of
+from model.ensemble import Ensemble
+from model.protocol import Network
+
+
+class Trained(NamedTuple):
+    model: Network
+    source_tokenizer: Tokenizer
+    target_tokenizer: Tokenizer
+    device: Device
+
+
+_last: list[tuple[object, Trained]] = []
+
+
+def open_trained(
+    config: RunConfig,
+    evaluation: EvaluationSpec,
+    trainings: Sequence[Path],
+    spec: DeviceSpec,
+    vocab_sizes: tuple[int, int],
+) -> Trained:
+    """The evaluation's checkpoint, in its precision, on the device. Raises the errors of `load_model`.
+
+    trainings: the folder of the attempt that trained; several for an ensemble, whose members share the tokenizers.
+    """
+    settings, every = evaluation.settings, spacing_of(evaluation)
+    choice, precision = settings["checkpoint"], settings["precision"]
+    key = (config.model_dump_json(), choice, precision, every, tuple(trainings), spec, vocab_sizes)
+    if not _last or _last[0][0] != key:
+        _last.clear()  # before the next one is loaded, since memory may not hold both
+        device = Device.open(spec, precision)
+        members = [load_model(config, choice, every, folder, device, vocab_sizes) for folder in trainings]
+        model = members[0] if len(members) == 1 else Ensemble(members)
+        _last.append((key, Trained(model, *load_tokenizers(config, trainings[0]), device)))
+    return _last[0][1]
+
+
+# --- The first part of an evaluation: perplexity of a set's references. Only the child imports it: it needs torch
+
+
+def measure_pairs(trained: Trained, text: EncodedSet, context: Context) -> dict[str, Any]:
+    """The facts of this part for the record. `pieces`: the number of pieces that the perplexity is a mean over."""
+    threads = trained.device.threads
+    source_ids = trained.source_tokenizer.encode_batch(text.source, threads)
+    target_ids = trained.target_tokenizer.encode_batch(text.target, threads)
+    found = measure_likelihood(trained.model, source_ids, target_ids, trained.device, should_stop=context.should_stop)
+    return {"metrics": {"perplexity": found.perplexity}, "pieces": found.pieces, **trained.device.describe()}
+
+
+# --- The second part of an evaluation: decode a set to a file, one output per line. Needs torch: for the child only
+
+
+def decode(
+    trained: Trained, text: EncodedSet, settings: Mapping[str, Any], outputs: Path, what: str, context: Context
+) -> dict[str, Any]:
+    """Write the best output of each source to the file `outputs`; returns the facts of this part for the record.
+
+    unfinished: outputs that reached their length limit. `what` is decoded: text for the progress.
+    """
+    found = translate(
+        trained.model,
+        trained.source_tokenizer.encode_batch(text.source, trained.device.threads),
+        SearchSettings(settings["beam_size"], settings["length_penalty"], settings["max_extra_length"]),
+        trained.device,
+        progress=lambda done, total: context.emit("progress", what=f"decoding {what}", done=done, total=total),
+        should_stop=context.should_stop,
+    )
+    write_lines(outputs, [trained.target_tokenizer.decode(best[0].ids) for best in found])
+    words = np.array([len(sentence.split()) for sentence in text.source], dtype=np.int64)
+    np.save(outputs.with_name("source_lengths.npy"), words, allow_pickle=False)
+    return {
+        "sentences": len(found),
+        "unfinished": sum(not best[0].finished for best in found),
+        "set_facts": text.facts,
+        **trained.device.describe(),
+    }
+
+
+# --- The evaluation of a language model: −ln P of each line of a set. Only the child imports it: it needs torch
+
+
+def measure_text(
+    config: LanguageConfig, encoded: EncodedText, evaluation: EvaluationSpec, trainings: Sequence[Path], folder: Path,
+    context: Context,
+) -> dict[str, Any]:  # fmt: skip
+    """Score a set; `statistics.npy` keeps of each line the sum of −ln P, its pieces, bytes and words.
+
+    A document's end is predicted too and counts to its last line.
+    """
+    settings = evaluation.settings
+    size = encoded.facts["vocab_size"]["target"]
+    trained = open_trained(config, evaluation, trainings, context.device, (size, size))
+    stream, facts = encoded.set(evaluation.set, evaluation.inputs["set"])
+    stream = stream.first(context.limit)
+    nll = stream_nll(
+        trained.model, stream, trained.device, window=settings["window"], stride=settings["stride"],
+        mix=config.data.mix_documents, should_stop=context.should_stop,
+    )  # fmt: skip
+    assert stream.lines is not None
+    first = stream.lines[:, 0] - 1  # in nll, which begins at the second piece
+    pieces = np.diff(first, append=len(nll))
+    statistics = np.column_stack([np.add.reduceat(nll, first), pieces, stream.lines[:, 1:]])
+    np.save(folder / "statistics.npy", statistics, allow_pickle=False)
+    sums = statistics.sum(axis=0)
+    return {
+        "metrics": {
+            "bits_per_byte": float(bits_per_byte(sums)),
+            "perplexity": float(piece_perplexity(sums)),
+            "word_perplexity": float(word_perplexity(sums)),
+        },
+        "sentences": len(statistics),
+        "pieces": len(nll),
+        "set_facts": facts,
+        **trained.device.describe(),
+    }

@@ -1,0 +1,282 @@
+"""Find reasons why a run cannot be trained or scored, from its settings and corpus, before anything is trained.
+
+Imports no torch.
+"""
+
+import functools
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from itertools import islice
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+from experiments.config import DataConfig, EvaluationConfig, InferencePrecision, RunConfig, TrainingConfig
+from experiments.data.corpora.pair_corpus import PairCorpus, select_sets
+from experiments.data.encoding.encoded import EncodedCorpus, encoded_digest, open_encoded
+from experiments.data.encoding.prepare import prepare
+from experiments.data.encoding.tokenizer import VocabularyTooLarge
+from experiments.errors import NeedsCorpus, UserError
+from experiments.identity import digest
+from experiments.processes.processor import has_bf16
+from experiments.store.code import UserCache
+
+BUILTIN_PIECES = 3000  # more than a built-in corpus of any size allows: 20,000 pairs allow 2,467
+MOST_ALPHA = 50.0  # ((5 + |Y|) / 6)^alpha of longer outputs would be more than a double holds
+_NAME_A_CORPUS = (
+    "Name a corpus of your own with --corpus DIR, or take a smaller vocabulary, as --set data.vocab_size=1000."
+)
+
+
+def of_settings(training: TrainingConfig, evaluation: EvaluationConfig) -> Iterator[UserError]:
+    """Choices among checkpoints that this training does not keep; scores that overflow."""
+    steps, every = training.train_steps, training.checkpoint_steps
+    choice, _, number = evaluation.checkpoint.partition(":")
+    there = steps // every + (steps % every > 0)
+    if choice != "last" and not steps:
+        yield UserError(
+            f'evaluation.checkpoint = "{evaluation.checkpoint}", and training.train_steps = 0 leaves no checkpoint. '
+            'Set it to "last": the model as it was initialised.'
+        )
+        return
+    if choice == "average" and int(number) > there:
+        yield UserError(
+            f"evaluation.checkpoint averages {number} checkpoints, and training.train_steps = {steps} with "
+            f"training.checkpoint_steps = {every} leaves {there}. Set training.checkpoint_steps to "
+            f"{steps // int(number) or 1} or less, or average fewer."
+        )
+    if choice == "best" and training.eval_steps > steps:
+        yield UserError(
+            f"evaluation.checkpoint is the best on dev, and training.eval_steps = {training.eval_steps} measures none "
+            f"within training.train_steps = {steps}. Set training.eval_steps to {steps} or less."
+        )
+    if evaluation.length_penalty > MOST_ALPHA:
+        yield UserError(
+            f"evaluation.length_penalty = {evaluation.length_penalty:g}: scores of long outputs overflow. Set it to "
+            f"{MOST_ALPHA:g} or less; the paper's is 0.6."
+        )
+
+
+def of_builtin(data: DataConfig) -> Iterator[UserError]:
+    """A vocabulary larger than a generated corpus of any size fills."""
+    if data.corpus == "builtin" and not data.sized_by_text and data.vocab_size > BUILTIN_PIECES:
+        yield NeedsCorpus(
+            f"data.vocab_size = {data.vocab_size} is more than the built-in corpus allows, whatever its size (fewer "
+            f"than {BUILTIN_PIECES} pieces). {_NAME_A_CORPUS}"
+        )
+
+
+def of_corpus(config: RunConfig, corpus: PairCorpus, root: Path, target_symbols: int) -> Iterator[UserError]:
+    """A vocabulary that the text cannot fill, pairs that fit no batch, lines beyond a learned position table.
+
+    root: folder of prepared corpora.
+    """
+    data, tokens, model = config.data, config.training.tokens_per_batch, config.model
+    if too_large := list(of_builtin(data)):
+        yield from too_large
+        return
+    positions = model.longest
+    try:
+        sets = select_sets(corpus, config.evaluation.sets)
+        found = Longest(corpus, data, model.shared_vocabulary, target_symbols, root).lengths(tokens, positions)
+    except VocabularyTooLarge as error:
+        yield NeedsCorpus(f"{error} {_NAME_A_CORPUS}") if data.corpus == "builtin" else error
+        return
+    except UserError as error:
+        yield error
+        return
+    if found.longest_pair > tokens:
+        yield UserError(
+            f"training.tokens_per_batch = {tokens} is less than the longest training sentence, which has "
+            f"{found.longest_pair} pieces (EOS counted). Set training.tokens_per_batch to {found.longest_pair} or "
+            f"more, or data.max_pieces to {tokens} or less, which drops such pairs."
+        )
+    for name, pieces in {"train": found.longest_pair, **{name: found.longest_of[name] for name in sets}}.items():
+        if positions is not None and pieces > positions:
+            yield UserError(
+                f"model.max_length = {positions}: the longest sentence of {name} has {pieces} pieces (EOS counted), "
+                f"and learned positions reach no further. Set model.max_length to {pieces} or more"
+                f"{', or data.max_pieces to less' if name == 'train' else ''}."
+            )
+
+
+# --- The longest sentences of a corpus in pieces, without a prepared corpus. Imports no torch
+# Text bounds its pieces: a piece has at least one character or byte, and a BPE can contain at least every short word.
+# If these bounds are not enough, a corpus of up to LOOKED_AT pairs is prepared in a temporary folder, which is exact
+# and takes seconds. For a larger one `prepare` itself decides, before anything is queued.
+
+
+LOOKED_AT = 200_000  # pairs
+WORD = 15  # letters: SentencePiece's longest piece has 16 signs, one of them for the space
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Pieces of the longest sentence, EOS counted: exact, or bounds from above."""
+
+    longest_pair: int
+    longest_of: Mapping[str, int]  # by evaluated set
+
+
+class Longest:
+    """Measures of a corpus, remembered by content: the rows of a table share them.
+
+    target_symbols: as in `prepare`; 0: the target is text. root: the folder of prepared corpora.
+    """
+
+    _known: ClassVar[dict[tuple[object, ...], Lengths | UserError | None]] = {}
+
+    def __init__(self, corpus: PairCorpus, data: DataConfig, shared: bool, target_symbols: int, root: Path) -> None:
+        self._corpus, self._data, self._shared, self._symbols, self._root = corpus, data, shared, target_symbols, root
+        self._name = encoded_digest(corpus.training_digest(root), data, shared, target_symbols)
+        self._digests = {each: corpus.set_digest(each, root) for each in corpus.sets}
+
+    def lengths(self, tokens: int, positions: int | None) -> Lengths:
+        """Longest sentences, exact or bounded within `tokens` and `positions`. Raises UserError as `prepare` does."""
+        if self._is_prepared() and (prepared := self._once(self._prepared)) is not None:
+            return prepared
+        bounds = self._once(self._bounds)
+        if bounds is not None and bounds.longest_pair <= tokens:
+            longest = max(bounds.longest_pair, *bounds.longest_of.values())
+            if positions is None or longest <= positions:
+                return bounds
+        return self._once(self._exact) or Lengths(0, dict.fromkeys(self._digests, 0))
+
+    def _once(self, look: Callable[[], Lengths | None]) -> Lengths | None:
+        key = (look.__name__, self._root, self._name, *self._digests.items())
+        if key not in self._known:
+            try:
+                self._known[key] = look() if look == self._prepared else self._looked_up(look)
+            except UserError as error:
+                self._known[key] = error
+        known = self._known[key]
+        if isinstance(known, UserError):
+            raise known
+        return known
+
+    def _looked_up(self, look: Callable[[], Lengths | None]) -> Lengths | None:
+        """From the user's cache, because a tokenizer or the generated corpus takes half a second."""
+        key = digest([look.__name__, self._name, sorted(self._digests.items()), metadata.version("sentencepiece")])
+        with UserCache("lengths-1") as cache:
+            match cache.get(key):
+                case [int(longest_pair), dict(longest_of)]:
+                    return Lengths(longest_pair, longest_of)
+                case []:
+                    return None
+            found = look()
+            cache.put(key, [] if found is None else [found.longest_pair, dict(found.longest_of)])
+        return found
+
+    def _is_prepared(self) -> bool:
+        """Whether the store already has the corpus and its sets."""
+        folder = self._root / self._name
+        sets = (folder / "sets" / f"{name}-{digest}" for name, digest in self._digests.items())
+        return (folder / "facts.json").exists() and all(place.is_dir() for place in sets)
+
+    def _prepared(self) -> Lengths:
+        return self._lengths(open_encoded(self._root, self._name))
+
+    def _exact(self) -> Lengths | None:
+        """By preparing the corpus in a temporary folder; None if it is too large for that."""
+        if self._corpus.check(self._root)["train"] > LOOKED_AT:
+            return None
+        with tempfile.TemporaryDirectory(prefix="ablations-corpus-") as folder:
+            arguments = (self._corpus, self._data, self._shared, Path(folder), lambda *_: None)
+            return self._lengths(prepare(*arguments, target_symbols=self._symbols))
+
+    def _lengths(self, encoded: EncodedCorpus) -> Lengths:
+        sets = {name: encoded.longest(name, digest) for name, digest in self._digests.items()}
+        return Lengths(encoded.longest("train"), sets)
+
+    def _bounds(self) -> Lengths | None:
+        """Bounds from the text; None if it may not give `data.vocab_size` pieces, or no pair may be left."""
+        size, most = self._data.vocab_size, self._data.max_pieces
+        if self._data.units in ("unigram", "word") and not self._data.sized_by_text:
+            return None  # which strings repeat, and how many words are unknown, only the tokenizer counts
+        words: tuple[set[str], set[str]] = (set(), set())
+        signs: tuple[set[str], set[str]] = (set(), set())
+        longest, fits = 0, False
+        for pair in islice(self._corpus.read_pairs("train"), LOOKED_AT):
+            for side, text in enumerate(pair):
+                signs[side].update(text)
+                if len(words[side]) < size:
+                    words[side].update(filter(_one_piece, text.split(" ")))
+            length = self._most_pieces(*pair)
+            longest = max(longest, min(length, most))
+            fits = fits or (length <= most and all(text.strip() for text in pair))
+        if self._shared:
+            words, signs = (words[0] | words[1],) * 2, (signs[0] | signs[1],) * 2
+        for side in () if self._data.sized_by_text else (0,) if self._shared or self._symbols else (0, 1):
+            fits = fits and len(words[side]) >= size > len(signs[side]) + 5  # special symbols, the space
+        sets = (
+            max((self._most_pieces(*p) for p in self._corpus.read_pairs(name)), default=0) for name in self._digests
+        )
+        return Lengths(longest, dict(zip(self._digests, sets, strict=True))) if fits else None
+
+    def _most_pieces(self, *texts: str) -> int:
+        """A sign for the space before the text, a piece for each character or byte, and EOS."""
+        if self._data.units == "byte":
+            return max(len(text.encode("utf-8", "replace")) for text in texts) + 2
+        return max(map(len, texts)) + 2
+
+
+def _one_piece(word: str) -> bool:
+    """Letters of one script (those with upper and lower case are not mixed within words)."""
+    return len(word) <= WORD and word.isalpha() and word.lower() != word.upper()
+
+
+# --- Whether this machine's devices compute in a precision, and how: asked of torch in a process of its own
+# Imports no torch itself.
+
+
+PATIENCE_S = 120.0  # torch's import on a busy machine or from a network disk
+_ASK = """
+import json
+import sys
+import torch
+from experiments.device import has_bf16_instructions, resolve_precision
+from experiments.errors import UserError
+precision, device = sys.argv[1], torch.device(sys.argv[2])
+if device.type == "cuda" and not torch.cuda.is_available():
+    sys.exit(1)
+try:
+    resolve_precision(precision, device)
+    print(json.dumps(["", precision == "bf16" and not has_bf16_instructions(device)]))
+except UserError as error:
+    print(json.dumps([str(error), False]))
+"""
+
+
+class Ability(NamedTuple):
+    """What a kind of devices can do with a precision."""
+
+    refused: str = ""  # why they do not compute in it
+    slow: bool = False  # they compute it without instructions for it
+
+
+def ability(precision: InferencePrecision, kind: str) -> Ability:
+    """Of this machine's devices of a kind ("cpu", "cuda"). Raises UserError for a bad switch (processor.py).
+
+    `Ability()` also where it cannot be found out here: a child whose device lacks the precision says so before it
+    trains. For int8 the answer depends on the processor, on oneDNN's variables and on the build of torch, so only a
+    computation shows it (model/int8.py).
+    """
+    if precision in ("auto", "fp32"):
+        return Ability()
+    if precision == "bf16" and kind == "cpu":
+        return Ability(slow=not has_bf16())
+    return _asked(precision, kind)
+
+
+@functools.cache
+def _asked(precision: str, kind: str) -> Ability:
+    command = [sys.executable, "-P", "-c", _ASK, precision, kind]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+        return Ability(*json.loads(done.stdout))
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return Ability()

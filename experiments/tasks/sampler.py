@@ -1,0 +1,113 @@
+"""A trained language model as a writer of text.
+
+Shapes: B samples, V pieces of the vocabulary.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from experiments.config import DeviceSpec
+from experiments.data.encoding.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer
+from experiments.device import Device
+from experiments.evaluation.export import exported_config
+from experiments.evaluation.likelihood import evaluating
+from experiments.evaluation.trained import load_chosen, load_tokenizers
+from experiments.tasks.configs import LanguageConfig
+from model.protocol import Network, SearchState
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How a piece is drawn: from the `top_k` most probable (0: all), and of these from the fewest that together have
+    the probability `top_p`. Probabilities are those of logits / `temperature`; 0 takes the most probable piece.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+
+
+class Sampler:
+    """Continues text."""
+
+    def __init__(self, model: Network, tokenizer: Tokenizer, device: Device, window: int) -> None:
+        self.model, self.tokenizer, self.device, self.window = model, tokenizer, device, window
+
+    @classmethod
+    def of_run(
+        cls, config: LanguageConfig, attempt: Path, spec: DeviceSpec, precision: str = "fp32", choice: str | None = None
+    ) -> "Sampler":
+        """Load from the folder of the attempt that trained; `choice` of checkpoint: the configuration's if None."""
+        device = Device.open(spec, precision)
+        model = load_chosen(config, choice, attempt, device)
+        return cls(model, load_tokenizers(config, attempt)[0], device, config.data.window)
+
+    @classmethod
+    def load(cls, folder: Path | str, spec: DeviceSpec | None = None, precision: str = "fp32") -> "Sampler":
+        """Load from a folder of `ablations export`. Raises UserError for another or a damaged folder."""
+        attempt = Path(folder)
+        config = exported_config(attempt, LanguageConfig, "language_modelling")
+        return cls.of_run(config, attempt, spec or DeviceSpec(), precision, "last")
+
+    def sample(self, prompt: str, pieces: int, choice: Choice, samples: int = 1, seed: int = 1) -> list[str]:
+        """Continuations of a text, of up to so many pieces each, or to the end of the document."""
+        drawn = list(self.draw(prompt, pieces, choice, samples, seed))
+        rows = torch.stack(drawn).T.tolist() if drawn else [[] for _ in range(samples)]
+        ends = [row.index(EOS_ID) if EOS_ID in row else len(row) for row in rows]
+        return [self.tokenizer.decode(row[:end]) for row, end in zip(rows, ends, strict=True)]
+
+    def draw(self, prompt: str, pieces: int, choice: Choice, samples: int, seed: int) -> Iterator[Tensor]:
+        """One piece of every sample at a time: (B,). Ends where all documents have ended.
+
+        The text so far is read in windows as large as in training: when one is full, its second half begins the next.
+        """
+        generator = torch.Generator(self.device.torch_device).manual_seed(seed)
+        start = [EOS_ID, *self.tokenizer.encode(prompt)][-self.window + 1 :]
+        so_far = [torch.full((samples,), piece, device=self.device.torch_device) for piece in start]
+        ended = torch.zeros(samples, dtype=torch.bool, device=self.device.torch_device)
+        state: SearchState | None = None
+        with evaluating(self.model), self.device.autocast():
+            for _ in range(pieces):
+                if state is None or state.step == self.window:
+                    state, logits = self._read(so_far[-self.window // 2 :] if state else so_far, samples)
+                else:
+                    logits = self._step(so_far[-1], state)
+                chosen = drawn(logits, choice, generator)
+                so_far.append(chosen)
+                ended |= chosen == EOS_ID
+                yield chosen
+                if bool(ended.all()):
+                    return
+
+    def _read(self, pieces: Sequence[Tensor], samples: int) -> tuple[SearchState, Tensor]:
+        """A new window that begins with these pieces, and the logits after them."""
+        memory = self.model.encode(torch.zeros(samples, 0, dtype=torch.int64, device=self.device.torch_device))
+        state = self.model.start_decoding(memory, None, 1, self.window)
+        for piece in pieces:
+            logits = self._step(piece, state)
+        return state, logits
+
+    def _step(self, piece_B: Tensor, state: SearchState) -> Tensor:
+        hidden = self.model.decode_step(piece_B.unsqueeze(1), state)
+        return self.model.next_logits(hidden, state)[:, 0].float()
+
+
+def drawn(logits_BV: Tensor, choice: Choice, generator: torch.Generator) -> Tensor:
+    """One piece of each row: (B,). PAD, BOS and UNK are never drawn: no text has them."""
+    logits_BV = logits_BV.clone()
+    logits_BV[:, [PAD_ID, BOS_ID, UNK_ID]] = -torch.inf
+    if not choice.temperature:
+        return logits_BV.argmax(-1)
+    ordered, order_BV = torch.sort(logits_BV / choice.temperature, dim=-1, descending=True, stable=True)
+    if choice.top_k:
+        ordered[:, choice.top_k :] = -torch.inf
+    shares = ordered.softmax(-1)
+    before = shares.cumsum(-1) - shares  # of the more probable pieces
+    shares = shares.masked_fill(before >= choice.top_p, 0)
+    place_B1 = torch.multinomial(shares, 1, generator=generator)
+    piece_B1: Tensor = order_BV.gather(-1, place_B1)
+    return piece_B1[:, 0]

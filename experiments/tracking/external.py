@@ -1,0 +1,134 @@
+"""Runs of other people's MLflow: a server, a database, or an old folder of files (`mlruns`). It is only read."""
+
+import logging
+import os
+import re
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from experiments.errors import UserError
+from experiments.exchange.external import Foreign, ForeignRun, seed_of, value
+
+_OF_MLFLOW = "mlflow."  # its own tags
+_PASSWORD = re.compile(r"(?<=://)([^/@:]*):[^/@]*@")
+
+
+def read_mlflow(uri: str, experiment: str = "", row_by: str = "", seed_by: str = "") -> Foreign:
+    """The finished runs of an experiment, by name; of the only one if no name is given. Raises UserError.
+
+    row_by: a tag or parameter that names the row.
+    """
+    shown = _PASSWORD.sub(r"\1:…@", uri)
+    where = f"--mlflow {shown}"
+    os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+    os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # folders of earlier versions
+    from mlflow import MlflowClient
+
+    for name in ("mlflow", "alembic"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    try:
+        with tempfile.TemporaryDirectory(prefix="ablations-mlflow-") as folder:
+            client = MlflowClient(tracking_uri=_readable(uri, where, Path(folder)))
+            chosen = _experiment(client, experiment, where)
+            runs = list(_runs(client, chosen))
+    except UserError:
+        raise
+    except Exception as error:  # of MLflow, SQLAlchemy, requests: whatever keeps it from being read
+        first = str(error).strip().splitlines()[:1] or [type(error).__name__]
+        raise UserError(f"{where} cannot be read: {first[0]} Nothing was imported.") from None
+    left_out = tuple(
+        f"run {_name(run)}: its status is {run.info.status}" for run in runs if run.info.status != "FINISHED"
+    )
+    kept = tuple(_run(run, where, row_by, seed_by) for run in runs if run.info.status == "FINISHED")
+    if not kept:
+        raise UserError(f"{where}: the experiment {chosen.name!r} has no finished run. Nothing was imported.")
+    return Foreign("mlflow", f"{shown} ({chosen.name})", kept, None, left_out)
+
+
+def _readable(uri: str, where: str, folder: Path) -> str:
+    """The address; of SQLite that of a copy in `folder`, because MLflow would make or change tables in the file."""
+    parts = urlsplit(uri)
+    if parts.scheme in ("", "file"):
+        place = Path(unquote(parts.path))
+        if place.is_file():
+            return _copied(place, where, folder)
+        if not place.is_dir():
+            raise UserError(f"{where}: there is no such file or folder. Nothing was imported.")
+        return place.absolute().as_uri()
+    if parts.scheme.startswith("sqlite"):
+        return _copied(Path(unquote(parts.path.removeprefix("/"))), where, folder)
+    return uri
+
+
+def _copied(file: Path, where: str, folder: Path) -> str:
+    """A copy of the database, brought to this MLflow's version. Raises UserError for what is no database of MLflow."""
+    from mlflow.store.db import utils
+
+    if not file.is_file():
+        raise UserError(f"{where}: there is no file {file}. Nothing was imported.")
+    copy = folder / "mlflow.db"
+    try:
+        with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as theirs:
+            tables = {name for (name,) in theirs.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            with closing(sqlite3.connect(copy)) as ours:
+                theirs.backup(ours)
+    except sqlite3.Error as error:
+        raise UserError(f"{where}: {file} cannot be read as a database: {error}. Nothing was imported.") from None
+    if not {"experiments", "runs", "metrics", "alembic_version"} <= tables:
+        raise UserError(f"{where}: {file} is not a database of MLflow. Nothing was imported.")
+    uri = f"sqlite:///{copy}"
+    engine = utils.create_sqlalchemy_engine(uri)
+    try:
+        utils._upgrade_db(engine)
+    finally:
+        engine.dispose()
+    return uri
+
+
+def _experiment(client: Any, name: str, where: str) -> Any:
+    every = client.search_experiments()
+    found = [one for one in every if one.name == name] if name else [one for one in every if _has_runs(client, one)]
+    if len(found) != 1:
+        names = ", ".join(repr(one.name) for one in (every if name else found)) or "none with runs"
+        what = f"it has no experiment {name!r}" if name else "name one experiment with --experiment"
+        raise UserError(f"{where}: {what}. Its experiments: {names}. Nothing was imported.")
+    return found[0]
+
+
+def _has_runs(client: Any, experiment: Any) -> bool:
+    return bool(client.search_runs([experiment.experiment_id], max_results=1))
+
+
+def _runs(client: Any, experiment: Any) -> Iterator[Any]:
+    token = None
+    while True:
+        page = client.search_runs(
+            [experiment.experiment_id], max_results=1000, order_by=["start_time ASC"], page_token=token
+        )
+        yield from page
+        token = page.token
+        if not token:
+            return
+
+
+def _name(run: Any) -> str:
+    return str(run.info.run_name or run.info.run_id)
+
+
+def _run(run: Any, where: str, row_by: str, seed_by: str) -> ForeignRun:
+    tags = {name: text for name, text in run.data.tags.items() if not name.startswith(_OF_MLFLOW)}
+    seed, settings = seed_of({name: value(text) for name, text in run.data.params.items()}, seed_by)
+    if not seed:
+        seed, _ = seed_of(tags, seed_by)
+    row = str(settings.pop(row_by, "") or tags.get(row_by, "")) if row_by else tags.get("row", "")
+    if row_by and not row:
+        raise UserError(f"{where}, run {_name(run)}: it has no tag or parameter {row_by!r}. Nothing was imported.")
+    return ForeignRun(
+        f"run {_name(run)}", _name(run), run.info.run_id, row, tags.get("group", ""), seed, settings=settings,
+        metrics=dict(run.data.metrics),
+    )  # fmt: skip

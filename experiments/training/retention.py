@@ -1,0 +1,156 @@
+"""Decide which checkpoints are kept during and after training, and which an evaluation uses.
+
+Imports no torch: planning also asks whether a run can be evaluated.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments.errors import Damaged, UserError
+from experiments.store.checksummed import read_json, write_json
+from experiments.store.durable import discard
+from experiments.store.retention import AT, BEST, SPACED, Keep, spaced_steps
+
+OPTIMIZER = "optimizer.safetensors"
+
+
+def all_of(attempt: Path) -> list[Path]:
+    """An attempt's checkpoints, oldest first, valid or not."""
+    return sorted(p for p in (attempt / "checkpoints").glob("step-*") if p.name[5:].isdigit())
+
+
+def step_of(path: Path) -> int:
+    """The step of a checkpoint's folder."""
+    return int(path.name[5:])
+
+
+def meta_of(path: Path) -> dict[str, Any]:
+    """A checkpoint's meta.json. Raises Damaged."""
+    try:
+        meta = read_json(path / "meta.json")
+    except OSError as error:
+        raise Damaged(f"{path / 'meta.json'} cannot be read: {error.strerror}") from error
+    if meta is None or not isinstance(meta.get("files"), dict):
+        raise Damaged(f"{path / 'meta.json'} is missing or names no files")
+    if path.name.startswith("step-") and meta.get("step") != step_of(path):
+        raise Damaged(f"{path / 'meta.json'} belongs to step {meta.get('step')}, not to the folder's")
+    return meta
+
+
+def same_training(path: Path, meta: Mapping[str, Any]) -> bool:
+    """Whether a checkpoint belongs to the same training as `meta`."""
+    try:
+        other = meta_of(path)
+    except Damaged:
+        return False
+    return all(other.get(key) == meta.get(key) for key in ("format", "lineage", "code"))
+
+
+def prune(folder: Path, keeps: Iterable[Keep]) -> None:
+    """Remove all checkpoints except the newest and those that `keeps` demands.
+
+    Others come from stops on request; an average must not depend on whether there was one.
+    """
+    paths = all_of(folder)
+    kept = set(paths[-1:])
+    for keep in keeps:
+        if keep.what == SPACED:
+            kept |= set([p for p in paths if step_of(p) % keep.every == 0][-keep.kept :])
+            continue
+        if keep.what == AT:
+            kept |= {p for p in paths if step_of(p) == keep.every}
+            continue
+        try:
+            kept |= {top} if (top := best(folder, keep.every)) else set()
+        except Damaged:
+            return  # the best one is unknown: keep all
+    for path in paths:
+        if path not in kept:
+            discard(path)
+
+
+def drop_optimizers(folder: Path, keeps: Iterable[Keep] = ()) -> None:
+    """Keep only the weights in a finished training's checkpoints, but for those from which other runs branch.
+
+    Other attempts that link the files keep theirs.
+    """
+    needed = {keep.every for keep in keeps if keep.what == AT}
+    for path in all_of(folder):
+        if step_of(path) in needed:
+            continue
+        meta = meta_of(path)
+        if meta["files"].pop(OPTIMIZER, None) is not None:
+            write_json(path / "meta.json", meta)
+        (path / OPTIMIZER).unlink(missing_ok=True)
+
+
+def best(folder: Path, every: int = 0) -> Path | None:
+    """The checkpoint with the lowest dev perplexity among those at multiples of `every`; the first of equals.
+
+    every = 0: among all that were measured. Raises Damaged if one is unreadable or the best is missing, because
+    another one would be taken for the best.
+    """
+    metas = {path: meta_of(path) for path in all_of(folder)}
+    measured = [p for p, meta in metas.items() if "dev_perplexity" in meta and not (every and step_of(p) % every)]
+    found = min(measured, key=lambda path: (metas[path]["dev_perplexity"], step_of(path)), default=None)
+    known: dict[str, int] = list(metas.values())[-1]["best_steps"] if metas else {}
+    expected = {known[str(every)]} if str(every) in known else set() if every else set(known.values())
+    if expected and (found is None or step_of(found) not in expected):
+        lost = ", ".join(map(str, sorted(expected)))
+        raise Damaged(f"{folder} lacks its best checkpoint, that of step {lost}: train the run again.")
+    return found
+
+
+def gap(found: Path, meta: Mapping[str, Any], attempts: Sequence[Path], keeps: Sequence[Keep], last_step: int) -> str:
+    """What a training resumed from `found` to `last_step` would lack of `keeps`; "" if nothing.
+
+    The earlier training may have kept less than is needed now.
+    """
+    there = {
+        step_of(path)
+        for path in (path for attempt in attempts for path in all_of(attempt))
+        if step_of(path) <= step_of(found) and (path == found or same_training(path, meta))
+    }
+    measured = {keep[1] for keep in meta["keeps"] if keep[0] == BEST}
+    for keep in keeps:
+        if lost := [step for step in keep.steps(last_step) if step <= step_of(found) and step not in there]:
+            what = "a branch" if keep.what == AT else "an average"
+            return f"the checkpoint of step {lost[0]}, needed for {what}, was not kept"
+        if keep.what == BEST and keep.needed and step_of(found) >= keep.every and keep.every not in measured:
+            return f"the perplexity on dev was not measured every {keep.every} steps up to it, as is needed now"
+    return ""
+
+
+def last(folder: Path, count: int, every: int) -> list[Path]:
+    """The newest `count` checkpoints of a finished training, oldest first: multiples of `every`, and the last step.
+
+    Raises UserError if there are fewer or if one of them is missing; an older one is never used instead.
+    """
+    there = {step_of(path): path for path in all_of(folder)}
+    wanted = spaced_steps(max(there, default=0), every, count)
+    found = [there[step] for step in wanted if step in there]
+    if len(found) < count:
+        lacking = ", ".join(str(step) for step in wanted if step not in there)
+        raise UserError(
+            f"{folder} has {len(found)} of the checkpoints for the average of {count}"
+            f"{f' (step {lacking} is missing)' if lacking else ''}: set training.keep_checkpoints to {count} or more, "
+            "and training.checkpoint_steps so that there are as many, and train the run again."
+        )
+    return found
+
+
+def serves(folder: Path, choice: str, every: int) -> bool:
+    """Whether a finished training's folder has the checkpoints for a choice: last, best or average:K."""
+    kind, _, number = choice.partition(":")
+    if kind == "last":
+        return True
+    try:
+        if kind == "average":
+            return bool(last(folder, int(number), every))
+        if best(folder, every) is None:
+            return False
+        asked = meta_of(all_of(folder)[-1])["keeps"]
+    except UserError:
+        return False
+    return [BEST, every] in [list(keep[:2]) for keep in asked]

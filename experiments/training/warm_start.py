@@ -1,0 +1,148 @@
+"""The checkpoint with which a branch begins: that of another run, its trunk, after one step. Imports no torch."""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+from experiments.config import RunConfig, flatten
+from experiments.errors import UserError
+from experiments.identity import Trunk, digest
+from experiments.store.layout import Store
+from experiments.store.results import TrainingResult
+from experiments.store.retention import spaced_steps
+from experiments.training.retention import OPTIMIZER, meta_of
+from experiments.training.schedules import make_schedule
+
+_WEIGHTS = "model.safetensors"
+
+
+def checkpoint_of(store: Store, trunk: Trunk, code: str) -> Path | None:
+    """The trunk's checkpoint, of its newest attempt that has one by this code with the optimizer's state; else None.
+
+    code: the digest of the training code. A branch never mixes old and new code, as a resumed run does not. Sizes and
+    hashes are checked where it is read.
+    """
+    return next((path for path, meta in _there(store, trunk) if meta[0] == code and OPTIMIZER in meta[1]), None)
+
+
+def digest_of(path: Path) -> str:
+    """A digest of a checkpoint's weights. Raises Damaged."""
+    return digest(meta_of(path)["files"][_WEIGHTS])
+
+
+def other_weights(store: Store, record: TrainingResult) -> bool:
+    """Whether the trunk of a recorded branch has other weights at that step now; unknown ones count as the same."""
+    if not record.trunk.run_id:
+        return False
+    there = next((path for path, _ in _there(store, Trunk(record.trunk.run_id, record.trunk.step))), None)
+    return there is not None and digest_of(there) != record.trunk.weights
+
+
+def _there(store: Store, trunk: Trunk) -> Iterator[tuple[Path, tuple[str, dict[str, object]]]]:
+    """The checkpoints of the step, of the newest attempt first, each with its code and its files."""
+    for number in reversed(store.attempts(trunk.run_id)):
+        path = store.attempt_folder(trunk.run_id, number) / "checkpoints" / f"step-{trunk.step:08d}"
+        try:
+            meta = meta_of(path)
+        except UserError:  # missing or damaged
+            continue
+        if _WEIGHTS in meta["files"] and all((path / name).is_file() for name in meta["files"]):
+            yield path, (str(meta.get("code")), meta["files"])
+
+
+# --- In which settings a branch may differ from its trunk: those that act step by step. Imports no torch
+# A branch takes the trunk's weights, the optimizer's moments and the number of steps; everything else of a step is
+# computed from its own settings, as in a resumed training. So the network and its pieces must be the same, and the
+# learning rates up to the branch too: a schedule is a function of the step, and a branch's would describe rates that
+# were never used.
+
+
+# Names that end in a dot are groups.
+ACT_STEP_BY_STEP = (
+    "training.", "evaluation.", "model.dropout", "model.attention_dropout", "model.activation_dropout",
+    "model.layer_drop", "data.max_pieces", "data.window", "data.mix_documents",
+)  # fmt: skip
+_TEXT = ("data.corpus", "data.source", "data.target", "data.train", "data.dev", "data.test", "data.builtin_pairs")
+_SETS = ("data.dev", "data.test")
+_SCHEDULE = tuple(
+    f"training.{name}"
+    for name in (
+        "schedule", "train_steps", "warmup_steps", "learning_rate", "learning_rate_scale", "min_lr_ratio",
+        "stable_ratio", "plateau_patience",
+    )
+)  # fmt: skip
+
+
+def why_no_branch(trunk: RunConfig, config: RunConfig, step: int) -> str:
+    """Why a run of `config` cannot begin with the state of a run of `trunk` after `step`; "" where it can."""
+    theirs = dict(flatten(trunk))
+    changed = [name for name, value in flatten(config) if name != "seed" and theirs.get(name) != value]
+    early = [name for name in changed if not _acts_late(name, config)]
+    if early:
+        text = any(name in _TEXT for name in early)
+        return (
+            f"it differs from its trunk in {', '.join(early)}, which {_act(early)} before step {step:,}: the network, "
+            f"how it is initialised and its pieces come from the trunk{_OTHER_TEXT if text else ''}"
+        )
+    if "training.optimizer" in changed:
+        return (
+            f"it differs from its trunk in training.optimizer ({trunk.training.optimizer}, and "
+            f"{config.training.optimizer} here): the moments that a branch goes on with are those of the trunk's "
+            "optimizer; its settings, such as training.weight_decay, may differ"
+        )
+    return _rates(trunk, config, step, changed) or _checkpoints(config, step)
+
+
+_OTHER_TEXT = ". Pieces are learnt from the training text, so only a branch with data.units = byte may read another"
+
+
+def _act(names: list[str]) -> str:
+    return "act" if len(names) > 1 else "acts"
+
+
+def _acts_late(name: str, config: RunConfig) -> bool:
+    groups = tuple(late for late in ACT_STEP_BY_STEP if late.endswith("."))
+    if name in ACT_STEP_BY_STEP or name.startswith(groups) or name in _SETS:
+        return True
+    return name in _TEXT and config.data.units == "byte"
+
+
+def _rates(trunk: RunConfig, config: RunConfig, step: int, changed: list[str]) -> str:
+    """Why the learning rates up to the branch are not the trunk's; "" where they are."""
+    named = [name for name in changed if name in _SCHEDULE]
+    if "plateau" in (trunk.training.schedule, config.training.schedule):
+        named = [name for name in changed if name in (*_SCHEDULE, "training.eval_steps") and "train_steps" not in name]
+        if named:
+            return (
+                f"it differs from its trunk in {', '.join(named)}, which {_act(named)} before step {step:,}: the rate "
+                "of the schedule plateau follows all measurements on dev from the start"
+            )
+        return ""
+    if not named:
+        return ""
+    width = config.model.d_model
+    before, after = make_schedule(trunk.training, width), make_schedule(config.training, width)
+    for at in range(1, step + 1):
+        if not math.isclose(before(at), after(at), rel_tol=1e-12, abs_tol=0.0):
+            return (
+                f"it differs from its trunk in {', '.join(named)}, so the learning rate differs already at step "
+                f"{at:,} ({before(at):.3g}, and {after(at):.3g} here), before step {step:,}. A branch may have another "
+                "end of the schedule; up to its first step the rates must be equal"
+            )
+    return ""
+
+
+def _checkpoints(config: RunConfig, step: int) -> str:
+    """Why its evaluation would need checkpoints of the trunk; "" where its own are enough."""
+    training, choice = config.training, config.evaluation.checkpoint
+    kind, _, number = choice.partition(":")
+    every = training.eval_steps if kind == "best" else training.checkpoint_steps
+    steps = training.train_steps
+    first = spaced_steps(steps, every, int(number))[0] if kind == "average" else steps - steps % every if every else 0
+    if kind == "last" or first > step:
+        return ""
+    return (
+        f'evaluation.checkpoint = "{choice}" would need the checkpoint of step {first:,}, which is its trunk\'s: a '
+        f"branch is evaluated with its own, of later steps than {step:,}. Set training."
+        f"{'eval_steps' if kind == 'best' else 'checkpoint_steps'} to less"
+    )

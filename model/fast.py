@@ -1,0 +1,457 @@
+"""Where the quick form of a search applies: Transformers of the paper's three sub-layers, with its sizes free.
+
+Shapes: B sentences, S source, D d_model.
+"""
+
+import functools
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from model import architecture
+from model.config import ModelConfig
+from model.int8 import Int8Product
+from model.layers.attention import CrossAttention, SelfAttention
+from model.layers.contract import BLOCKED, Given, Room, blocking_bias, without_autocast
+from model.layers.feed_forward import FeedForward
+from model.parts.embedding import Embedding
+from model.parts.residual import Residual
+from model.stack import Stack, check_ancestors
+
+# --- The decoder's caches during a beam search
+# Shapes: B sentences, S source, T time steps, K beams, H heads, N = B·H; keys and values end in their width n (d_k,
+# d_v).
+#
+# Beams are never reordered. A beam's past is a path through (time, beam) slots. Each query is compared with all slots
+# of its sentence; a bias blocks the slots that are not its ancestors. Keys and values of the source are stored once per
+# sentence.
+
+
+class LayerCache:
+    """Keys and values of one decoder layer. Those of self-attention are (B, H, T, K, n), written in place by time."""
+
+    def __init__(self, memory_keys: Tensor, memory_values: Tensor, self_keys: Tensor, self_values: Tensor) -> None:
+        self.memory_keys, self.memory_values = memory_keys, memory_values  # (B, H, S, n)
+        self.self_keys, self.self_values = self_keys, self_values
+        self.folded: FoldedAttention | None = None  # replaces memory_keys and memory_values
+        # Views that every step uses, created once.
+        self.memory_NnS, self.memory_NSn = memory_keys.flatten(0, 1).mT, memory_values.flatten(0, 1)
+        self._key_slots, self._value_slots = self_keys.unbind(2), self_values.unbind(2)
+        self._keys_NMn, self._values_NMn = (x.flatten(2, 3).flatten(0, 1) for x in (self_keys, self_values))
+
+    @classmethod
+    def start(
+        cls, memory_keys: Tensor, memory_values: Tensor, beam_size: int, max_steps: int, dtype: torch.dtype
+    ) -> "LayerCache":
+        """Empty caches for max_steps positions; all tensors in `dtype`."""
+
+        def room(like: Tensor) -> Tensor:
+            sentences, heads, _, width = like.shape
+            return like.new_empty(sentences, heads, max_steps, beam_size, width)
+
+        keys, values = memory_keys.to(dtype).contiguous(), memory_values.to(dtype).contiguous()
+        return cls(keys, values, room(keys), room(values))
+
+    def append(self, keys_BHKn: Tensor, values_BHKn: Tensor, time: int) -> tuple[Tensor, Tensor]:
+        """Write the slots of `time`; return views of all slots so far: keys (N, n, M), values (N, M, n)."""
+        self._key_slots[time].copy_(keys_BHKn)
+        self._value_slots[time].copy_(values_BHKn)
+        used = (time + 1) * keys_BHKn.shape[2]
+        return self._keys_NMn.narrow(1, 0, used).mT, self._values_NMn.narrow(1, 0, used)
+
+    def keep(self, count: int, places: Tensor, sentences: Tensor, steps: int) -> "LayerCache":
+        """Move `sentences` to `places`, then keep the first `count`; `steps` positions are in use."""
+        if len(places):
+            used = self.self_keys[:, :, :steps], self.self_values[:, :, :steps]
+            for slots in (self.memory_keys, self.memory_values, *used):
+                slots.index_copy_(0, places, slots.index_select(0, sentences))
+        return LayerCache(
+            *(x[:count] for x in (self.memory_keys, self.memory_values, self.self_keys, self.self_values))
+        )
+
+
+@dataclass
+class DecoderState:
+    """The caches of all layers. `step` counts the positions written so far, so it is the next position's index."""
+
+    weights: "StepWeights"
+    layers: list[LayerCache]
+    source_bias_B11S: Tensor | None
+    positions_TD: Tensor  # position vectors, added to the embeddings at each step
+    beam_size: int
+    embedding: Embedding
+    final_norm: nn.Module
+    step: int = 0
+
+    def __post_init__(self) -> None:
+        self.num_sentences, self.num_heads = self.layers[0].memory_keys.shape[:2]
+
+    @property
+    def max_steps(self) -> int:
+        """Number of steps for which the caches have room."""
+        return self.positions_TD.shape[0]
+
+    def keep(self, sentences: Sequence[int]) -> None:
+        """Keep only the named sentences, in the order of the names.
+
+        Only sentences whose place changes are copied, because keys and values are most of a search's memory. The freed
+        memory is not returned.
+        """
+        moved = [place for place, sentence in enumerate(sentences) if place != sentence]
+        device = self.positions_TD.device
+        places, movers = (torch.tensor(rows, device=device) for rows in (moved, [sentences[place] for place in moved]))
+        self.layers = [cache.keep(len(sentences), places, movers, self.step) for cache in self.layers]
+        if self.source_bias_B11S is not None:
+            self.source_bias_B11S = self.source_bias_B11S[torch.tensor(sentences, device=device)]
+        self.__post_init__()
+
+    def decode_step(self, tokens_BK: Tensor, visible_BKTK: Tensor | None) -> Tensor:
+        """Hidden states (B, K, D) after one more piece per beam (Network.decode_step)."""
+        bias = self.ancestor_bias(visible_BKTK)
+        x_RD = self.embedding.at(tokens_BK.flatten(), self.positions_TD[self.step])
+        with without_autocast(x_RD.device):
+            hidden_RD: Tensor = self.final_norm(self.weights.step(x_RD, self, bias))
+        self.step += 1
+        return hidden_RD.view(*tokens_BK.shape, -1)
+
+    def next_logits(self, hidden_BKD: Tensor) -> Tensor:
+        """(B, K, D) → (B, K, W)."""
+        with without_autocast(hidden_BKD.device):
+            logits_RW = self.weights.output(hidden_BKD.flatten(0, 1))
+        return logits_RW.view(*hidden_BKD.shape[:2], -1)
+
+    def ancestor_bias(self, visible_BKTK: Tensor | None) -> Tensor | None:
+        """(B, 1, K, (step + 1)·K) from the mask of ancestors, True = may attend; None for a single beam.
+
+        Raises ValueError for a mask of another shape, and for a missing mask with several beams.
+        """
+        check_ancestors(visible_BKTK, self.num_sentences, self.beam_size, self.step)
+        if visible_BKTK is None:
+            return None
+        return torch.where(visible_BKTK.flatten(2), self.weights.zero_bias, self.weights.blocked_bias).unsqueeze(1)
+
+
+# ---
+
+
+_LAYER = ("self_attention", "cross_attention", "feed_forward")
+# Settings that the quick form knows, or that the encoder alone reads. Any other must have the paper's value.
+_KNOWN = frozenset({
+    "encoder", "decoder", "encoder_layers", "decoder_layers", "num_layers", "d_model", "d_ff", "num_heads", "d_k",
+    "d_v", "dropout", "attention_dropout", "activation_dropout", "max_length", "shared_vocabulary",
+    "memory_embeddings",
+})  # fmt: skip
+_VALUES = {"norm": ("post", "pre"), "positions": ("sinusoidal", "learned", "none"), "tying": ("all", "decoder")}
+
+
+def applies(config: ModelConfig) -> bool:
+    """Whether the quick form computes this decoder."""
+    for name, field in ModelConfig.model_fields.items():
+        if name not in _KNOWN and getattr(config, name) not in _VALUES.get(name, (field.default,)):
+            return False
+    layers = architecture.layers(config, "decoder")
+    return all(_plain(layer, config) for layer in layers)
+
+
+def _plain(layer: Iterable[architecture.SublayerSpec], config: ModelConfig) -> bool:
+    parts = tuple(layer)
+    return tuple(part.kind for part in parts) == _LAYER and all(part.config == config for part in parts)
+
+
+def quick_state(
+    network: nn.Module, decoder: Stack, embedding: Embedding, given: Given, room: Room, config: ModelConfig
+) -> DecoderState:
+    """The state of a quick search; `network` is the owner of the weights."""
+    memory_BSD, source_mask_BS = given.memory_BMD, given.memory_keep_BM
+    assert memory_BSD is not None
+    output_WD = embedding.weight[: embedding.vocab_size]
+    int8 = embedding.product is not None
+    weights = step_weights(network, decoder.layers, output_WD, config, int8=int8)
+    dtype = weights.attention_dtype
+    folds = source_mask_BS is None and weights.folds(*memory_BSD.shape[:2])
+    caches = []
+    for layer in decoder.layers:
+        attention = layer.cross_attention
+        assert isinstance(attention, CrossAttention)
+        cache = LayerCache.start(*attention.keys_values(memory_BSD), room.beam_size, room.max_steps, dtype)
+        if folds:
+            cache.folded = FoldedAttention(attention, cache.memory_keys[0], cache.memory_values[0])
+        caches.append(cache)
+    positions_TD = decoder.positions(memory_BSD.new_zeros(1, room.max_steps, memory_BSD.shape[2]))[0]
+    bias = None if source_mask_BS is None else blocking_bias(source_mask_BS[:, None, None, :], dtype)
+    return DecoderState(weights, caches, bias, positions_TD, room.beam_size, embedding, decoder.final_norm)
+
+
+# --- One position of a decoder of the paper's sub-layers, for a search, in fewer and larger operations
+# A search step consists of many small operations; starting one costs more than computing it. So q's scale is part of
+# its weights, q, k and v are one product, sentences and heads are one dimension of batched products, and matrices are
+# packed. Dropout is left out: a search never trains. Tests prove it equal to the decoder over whole sentences.
+#
+# Shapes: B sentences, K beams, R = B·K rows, H heads, N = B·H, M memory positions (source, or time × beam),
+# D d_model; q and k end in d_k, v in d_v, written n.
+
+
+Norm = Callable[[Tensor], Tensor]
+Product = Callable[[Tensor], Tensor]
+# Largest product of a layer, in multiplications, for which one thread is faster than several: sharing costs about 5 µs.
+ALONE_TO = 2**20
+# Elements of folded keys up to which fewer operations outweigh more reading: measured on a processor, with d_model 128
+# and 512 and sources of 8 to 96 pieces. Beyond it, folding is faster for sources of up to d_k pieces.
+FOLDED_TO = 2**15
+
+
+class StepWeights:
+    """The weights of a decoder and of its softmax, prepared for steps in `dtype`."""
+
+    def __init__(self, layers: Iterable[nn.Module], output_FD: Tensor, config: ModelConfig, dtype: torch.dtype) -> None:
+        self.layers = [_LayerWeights(layer, config, dtype) for layer in layers]
+        # On a processor logits are not bf16: it has three digits, and 4 % of multi30k's translations would change.
+        narrow = output_FD.is_cuda or dtype == torch.int8
+        self.output = _product(output_FD, None, dtype if narrow else output_FD.dtype)
+        self.dtype, self.config = dtype, config
+        self.largest = config.d_model * config.d_ff  # elements of a layer's largest matrix
+        # On a processor attention stays in fp32: oneDNN builds a new kernel for each number of positions.
+        self.attention_dtype = dtype if output_FD.is_cuda else output_FD.dtype
+        # The two values of masks.blocking_bias, created once because every step needs them.
+        self.zero_bias, self.blocked_bias = (
+            torch.tensor(value, dtype=self.attention_dtype, device=output_FD.device) for value in (0.0, BLOCKED)
+        )
+
+    def folds(self, sentences: int, positions: int) -> bool:
+        """Whether folded cross-attention (folded.py) is faster for this number of sentences and source positions."""
+        if sentences > 1 or self.zero_bias.is_cuda or self.dtype != self.attention_dtype:
+            return False
+        return positions <= self.config.d_k or self.config.num_heads * positions * self.config.d_model <= FOLDED_TO
+
+    def step(self, x_RD: Tensor, state: DecoderState, ancestor_bias: Tensor | None) -> Tensor:
+        """Pass one position of every beam through all layers: (R, D) → (R, D)."""
+        threads = torch.get_num_threads()
+        alone = threads > 1 and x_RD.shape[0] * self.largest <= ALONE_TO and not x_RD.is_cuda
+        if alone:
+            torch.set_num_threads(1)
+        try:
+            for layer, cache in zip(self.layers, state.layers, strict=True):
+                x_RD = layer.step(x_RD, cache, state, ancestor_bias)
+        finally:
+            if alone:
+                torch.set_num_threads(threads)
+        return x_RD
+
+
+class _LayerWeights:
+    def __init__(self, layer: nn.Module, config: ModelConfig, dtype: torch.dtype) -> None:
+        own, cross, network = layer.self_attention, layer.cross_attention, layer.feed_forward
+        assert isinstance(own, SelfAttention) and isinstance(cross, CrossAttention) and isinstance(network, FeedForward)
+        self.parts = [config.num_heads * width for width in (config.d_k, config.d_k, config.d_v)]
+        self.qkv = _query_key_value(own, config, dtype)
+        self.self_output = _linear(own.output, dtype)
+        self.query = _query(cross, config, dtype)
+        self.cross_output = _linear(cross.output, dtype)
+        self.inner = _linear(network.inner, dtype, relu=True)
+        self.outer = _linear(network.outer, dtype)
+        residuals = [module for module in layer.children() if isinstance(module, Residual)]
+        self.norms = [_norm(residual.norm) for residual in residuals]
+        self.pre = config.norm == "pre"
+
+    def step(self, x_RD: Tensor, cache: LayerCache, state: DecoderState, ancestor_bias: Tensor | None) -> Tensor:
+        x_RD = self.after(0, x_RD, self.self_attention(self.before(0, x_RD), cache, state, ancestor_bias))
+        x_RD = self.after(1, x_RD, self.cross_attention(self.before(1, x_RD), cache, state))
+        return self.after(2, x_RD, self.outer(self.inner(self.before(2, x_RD))))
+
+    def before(self, sublayer: int, x_RD: Tensor) -> Tensor:
+        return self.norms[sublayer](x_RD) if self.pre else x_RD
+
+    def after(self, sublayer: int, x_RD: Tensor, output_RD: Tensor) -> Tensor:
+        return x_RD + output_RD if self.pre else self.norms[sublayer](x_RD + output_RD)
+
+    def self_attention(
+        self, x_RD: Tensor, cache: LayerCache, state: DecoderState, ancestor_bias: Tensor | None
+    ) -> Tensor:
+        q, k, v = self.qkv(x_RD).split_with_sizes(self.parts, 1)
+        keys_values = cache.append(_by_head(k, state), _by_head(v, state), state.step)
+        return self.self_output(_attend(q, *keys_values, state, ancestor_bias))
+
+    def cross_attention(self, x_RD: Tensor, cache: LayerCache, state: DecoderState) -> Tensor:
+        if cache.folded is not None:
+            return cache.folded(x_RD)
+        q = self.query(x_RD)
+        return self.cross_output(_attend(q, cache.memory_NnS, cache.memory_NSn, state, state.source_bias_B11S))
+
+
+def _attend(q: Tensor, k_NnM: Tensor, v_NMn: Tensor, state: DecoderState, bias: Tensor | None) -> Tensor:
+    """Equation 1, heads side by side: (R, H·d_v). q's weights include the factor 1/√d_k; bias (B, 1, 1 or K, M)."""
+    B, K, H = state.num_sentences, state.beam_size, state.num_heads
+    q_NKn = q.view(B, K, H, -1).transpose(1, 2).reshape(B * H, K, -1)
+    if q_NKn.dtype != k_NnM.dtype:
+        q_NKn = q_NKn.to(k_NnM.dtype)
+    scores_NKM = torch.bmm(q_NKn, k_NnM)
+    if bias is not None:
+        scores_NKM.view(B, H, K, -1).add_(bias)
+    heads_NKn = torch.bmm(scores_NKM.softmax(-1), v_NMn)
+    return heads_NKn.view(B, H, K, -1).transpose(1, 2).reshape(B * K, -1)
+
+
+def _by_head(x_R: Tensor, state: DecoderState) -> Tensor:
+    """(R, H·n) → (B, H, K, n), a view."""
+    return x_R.view(state.num_sentences, state.beam_size, state.num_heads, -1).transpose(1, 2)
+
+
+_known: "weakref.WeakKeyDictionary[nn.Module, tuple[object, StepWeights]]" = weakref.WeakKeyDictionary()
+
+_packing = threading.Lock()  # batches are decoded by several threads
+
+
+def step_weights(
+    model: nn.Module, layers: nn.ModuleList, output_FD: Tensor, config: ModelConfig, *, int8: bool = False
+) -> StepWeights:
+    """The weights of `model` for steps: in 8 bits, in autocast's type, or in their own without autocast.
+
+    Cached with the model until a weight or the type changes: packing costs as much as about ten steps.
+    """
+    kind = output_FD.device.type
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else output_FD.dtype
+    dtype = torch.int8 if int8 else dtype
+    parameters = list(model.parameters())
+    if any(p.is_inference() for p in parameters):  # created in inference mode: torch does not count their changes
+        return StepWeights(layers, output_FD, config, dtype)
+    state = (dtype, *((p.data_ptr(), p._version) for p in parameters))
+    with _packing:
+        known = _known.get(model)
+        if known is None or known[0] != state:
+            with torch.inference_mode(False), torch.no_grad():
+                known = (state, StepWeights(layers, output_FD, config, dtype))
+            _known[model] = known
+        return known[1]
+
+
+def _product(weight_FD: Tensor, bias_F: Tensor | None, dtype: torch.dtype, *, relu: bool = False) -> Product:
+    if dtype == torch.int8:
+        return Int8Product(weight_FD, bias_F, relu=relu)
+    return Projection(weight_FD, bias_F, dtype, relu=relu)
+
+
+def _linear(linear: nn.Linear, dtype: torch.dtype, *, relu: bool = False) -> Product:
+    return _product(linear.weight, linear.bias, dtype, relu=relu)
+
+
+def _query(attention: CrossAttention, config: ModelConfig, dtype: torch.dtype) -> Product:
+    scale = config.d_k**-0.5
+    return _product(attention.query.weight * scale, attention.query.bias * scale, dtype)
+
+
+def _query_key_value(attention: SelfAttention, config: ModelConfig, dtype: torch.dtype) -> Product:
+    """Reorder the rows from head by head (q, k, v of each) to all q, all k, all v."""
+    weight, bias = attention.qkv.weight, attention.qkv.bias
+    parts = [config.d_k, config.d_k, config.d_v]
+    q, k, v = torch.split(weight.view(config.num_heads, sum(parts), -1), parts, dim=1)
+    q_bias, k_bias, v_bias = torch.split(bias.view(config.num_heads, sum(parts)), parts, dim=1)
+    scale = config.d_k**-0.5
+    rows = torch.cat([(q * scale).flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)])
+    return _product(rows, torch.cat([(q_bias * scale).flatten(), k_bias.flatten(), v_bias.flatten()]), dtype)
+
+
+def _norm(norm: nn.Module) -> Norm:
+    assert isinstance(norm, nn.LayerNorm)
+    shape, weight, bias, eps = list(norm.normalized_shape), norm.weight.detach(), norm.bias.detach(), norm.eps
+    return lambda x: torch.layer_norm(x, shape, weight, bias, eps)
+
+
+# --- Cross-attention to a single sentence in three operations instead of eight
+# A head's scores are (x W^Q) kᵀ = x (k W^Qᵀ)ᵀ and its part of the output is (p v) W^O = p (v W^O). Keys and values are
+# computed once per sentence, so W^Q and W^O can be multiplied into them at the same time. All heads are then one
+# product. It reads H · S rows of the model's width instead of the H · d_k rows of W^Q and W^O: fewer for a short
+# sentence.
+#
+# Shapes: R beams, H heads, S source, M = H · S, D d_model; keys and values end in their width n (d_k, d_v).
+
+
+class FoldedAttention:
+    """Equation 1 with its projections, for the keys and values (H, S, n) of one sentence: (R, D) → (R, D)."""
+
+    def __init__(self, attention: CrossAttention, keys_HSn: Tensor, values_HSn: Tensor) -> None:
+        self.heads = heads = attention.num_heads
+        scale = attention.d_k**-0.5
+        query_HnD = attention.query.weight.view(heads, attention.d_k, -1) * scale
+        query_bias_Hn1 = attention.query.bias.view(heads, attention.d_k, 1) * scale
+        output_HnD = attention.output.weight.mT.reshape(heads, attention.d_v, -1)
+        self.keys_DM = torch.bmm(keys_HSn, query_HnD).flatten(0, 1).mT
+        self.bias_M = torch.bmm(keys_HSn, query_bias_Hn1).flatten()
+        self.values_MD = torch.bmm(values_HSn, output_HnD).flatten(0, 1)
+        self.output_bias_D = attention.output.bias
+
+    def __call__(self, x_RD: Tensor) -> Tensor:
+        scores_RM = torch.addmm(self.bias_M, x_RD, self.keys_DM)
+        weights_RHS = scores_RM.view(x_RD.shape[0], self.heads, -1).softmax(-1)
+        return torch.addmm(self.output_bias_D, weights_RHS.flatten(1), self.values_MD)
+
+
+# --- Matrices in oneDNN's blocked layout, for the many small products of a search
+# Shapes: R rows, D inputs, F outputs.
+#
+# oneDNN multiplies matrices in blocks that suit its kernels. For few rows, changing the layout at every call costs more
+# than the product: 4 × 512 by 512 × 37,000 took 26 ms as F.linear, 8 ms packed, 2 ms packed in bf16 (one thread). torch
+# has packing for its compiler only (torch.ops.mkldnn). Where it is missing or fails, F.linear computes the same.
+
+
+# Matrices of at least so many elements gain from packing (fp32) or bf16: a packed call costs 10 µs more than F.linear.
+PACK_FROM = 2**19
+NARROW_FROM = 2**16
+# A smaller matrix is kept in both layouts; calls with so many rows use the packed one: 8 % faster for 440 × 128 by
+# 128 × 512.
+PACK_BESIDE_FROM, MANY_ROWS = 2**15, 160
+
+
+class Projection:
+    """x W ᵀ + b, optionally with a ReLU; weights in `dtype`, or in a wider type where that is faster."""
+
+    def __init__(self, weight_FD: Tensor, bias_F: Tensor | None, dtype: torch.dtype, *, relu: bool = False) -> None:
+        on_cpu = weight_FD.device.type == "cpu"
+        if on_cpu and dtype == torch.bfloat16 and weight_FD.numel() < NARROW_FROM:
+            dtype = weight_FD.dtype
+        self.dtype, self.relu = dtype, relu
+        self.bias_F = None if bias_F is None else bias_F.detach().to(dtype)
+        self.weight_FD = weight_FD.detach().to(dtype)
+        always = weight_FD.numel() >= PACK_FROM or dtype == torch.bfloat16
+        worth = always or weight_FD.numel() >= PACK_BESIDE_FROM
+        self.packed = _pack(self.weight_FD) if on_cpu and worth and packing_works(dtype) else None
+        self.packed_from = 0 if always else MANY_ROWS
+        if self.packed is not None and always:
+            del self.weight_FD  # this copy would never be used
+
+    def __call__(self, x_RD: Tensor) -> Tensor:
+        """(R, D) → (R, F), in the weights' type."""
+        if x_RD.dtype != self.dtype:
+            x_RD = x_RD.to(self.dtype)
+        if self.packed is not None and x_RD.shape[0] >= self.packed_from:
+            return _packed_linear(x_RD, self.packed, self.bias_F, "relu" if self.relu else "none")
+        y_RF = F.linear(x_RD, self.weight_FD, self.bias_F)
+        return y_RF.relu_() if self.relu else y_RF
+
+
+@functools.cache
+def packing_works(dtype: torch.dtype) -> bool:
+    """Whether this torch packs matrices of this type on this processor, with correct products."""
+    if dtype not in (torch.float32, torch.bfloat16) or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return False
+    weight_FD = torch.arange(-32, 32).view(8, 8).to(dtype) / 8
+    x_RD, bias_F = torch.eye(8, dtype=dtype)[:3], torch.ones(8, dtype=dtype)
+    try:
+        found = _packed_linear(x_RD, _pack(weight_FD), bias_F, "relu")
+    except (AttributeError, NotImplementedError, RuntimeError, TypeError):
+        return False
+    return torch.equal(found, F.linear(x_RD, weight_FD, bias_F).relu())
+
+
+def _pack(weight_FD: Tensor) -> Tensor:
+    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight_FD.contiguous())
+    return packed
+
+
+def _packed_linear(x_RD: Tensor, packed: Tensor, bias_F: Tensor | None, after: str) -> Tensor:
+    y_RF: Tensor = torch.ops.mkldnn._linear_pointwise.default(x_RD, packed, bias_F, after, [], "")
+    return y_RF

@@ -1,0 +1,397 @@
+"""Multi-head attention (section 3.2, figure 2).
+
+Shapes: B sentences, S source, T target, Q queries, M memory positions, D d_model, H heads, K d_k, V d_v.
+d_k and d_v are independent of D / H: row (B) of Table 3 varies d_k alone.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from model.layers.contract import BLOCKED, Given, Now, Room, State, Sublayer, causal_bias
+from model.layers.recurrent import AttentionalLSTM
+from model.parts.compatibility import COMPATIBILITY
+from model.parts.dropout import dropout as drop
+from model.parts.positions import DISTANCES, Distances
+from model.parts.residual import NORM_EPSILON
+from model.settings import ModelSettings
+from model.specs import Spec
+
+Kernel = Callable[[Tensor, Tensor, Tensor, Tensor | None, bool, float], Tensor]
+
+
+def attend_plain(
+    q_BHQK: Tensor, k_BHMK: Tensor, v_BHMV: Tensor, bias: Tensor | None, causal: bool, dropout: float
+) -> Tensor:
+    """Equation 1 as batched products. For short sentences on a CPU faster than the fused kernel's backward pass.
+
+    Scores are stored memory-major, so the softmax over the last but one axis reads contiguous queries. A softmax over a
+    last axis of 15 elements takes two to four times as long, its backward pass three to seven times (torch 2.13, CPU).
+    """
+    scores_BHMQ = (k_BHMK @ q_BHQK.mT).mul_(q_BHQK.shape[-1] ** -0.5)
+    M, Q = scores_BHMQ.shape[-2:]
+    # Expanded for every query: adding a bfloat16 bias that is strided or broadcast over queries is ten times slower.
+    if bias is not None:
+        scores_BHMQ += bias.mT.expand(*bias.shape[:-2], M, Q).contiguous()
+    if causal:
+        scores_BHMQ += causal_bias(Q, scores_BHMQ.dtype, scores_BHMQ.device).mT.contiguous()
+    weights_BHMQ = drop(softmax_over_memory(scores_BHMQ), dropout)
+    return weights_BHMQ.mT @ v_BHMV
+
+
+def attend_sdpa(
+    q_BHQK: Tensor, k_BHMK: Tensor, v_BHMV: Tensor, bias: Tensor | None, causal: bool, dropout: float
+) -> Tensor:
+    """Equation 1 by torch's fused kernels. torch chooses one by the device, by d_k = d_v and by the bias."""
+    return F.scaled_dot_product_attention(q_BHQK, k_BHMK, v_BHMV, attn_mask=bias, dropout_p=dropout, is_causal=causal)
+
+
+FUSED_FROM = 32  # positions
+
+
+def attend_by_length(
+    q_BHQK: Tensor, k_BHMK: Tensor, v_BHMV: Tensor, bias: Tensor | None, causal: bool, dropout: float
+) -> Tensor:
+    """Equation 1 by the faster kernel on a processor, as measured by benchmarks/attention.py.
+
+    fp32: the fused kernel from 32 positions on, 1.04 to 1.8 times as fast. bf16: never up to 512 positions, because its
+    backward pass is 1.1 to 16 times as slow. For d_k ≠ d_v and for dropout, torch falls back to a slower kernel.
+    """
+    positions = min(q_BHQK.shape[-2], k_BHMK.shape[-2])
+    alike = q_BHQK.shape[-1] == v_BHMV.shape[-1] and not dropout
+    fused = q_BHQK.dtype == torch.float32 and positions >= FUSED_FROM and alike
+    return (attend_sdpa if fused else attend_plain)(q_BHQK, k_BHMK, v_BHMV, bias, causal, dropout)
+
+
+KERNELS: dict[str, Kernel] = {"plain": attend_plain, "sdpa": attend_sdpa, "by_length": attend_by_length}
+BEST_KERNEL = {"cuda": "sdpa", "cpu": "by_length"}  # for the kernel "auto", by device; plain on other devices
+
+
+def attend(
+    q_BHQK: Tensor,
+    k_BHMK: Tensor,
+    v_BHMV: Tensor,
+    bias: Tensor | None = None,
+    *,
+    causal: bool = False,
+    dropout: float = 0.0,
+    kernel: str = "auto",
+) -> Tensor:
+    """softmax(q kᵀ / √d_k + bias) v, of shape (B, H, Q, V) (equation 1).
+
+    bias: broadcastable to (B, H, Q, M), from masks.blocking_bias; None blocks nothing.
+    causal: query t sees memory 0 … t only; requires Q = M and no bias.
+    dropout: rate on the attention weights.
+    """
+    if kernel == "auto":
+        kernel = BEST_KERNEL.get(q_BHQK.device.type, "plain")
+    if bias is not None:
+        bias = bias.to(q_BHQK.dtype)  # autocast makes queries narrower than the bias
+    return KERNELS[kernel](q_BHQK, k_BHMK, v_BHMV, bias, causal, dropout)
+
+
+class Attention(Sublayer):
+    """Common part of self- and cross-attention: heads, comparison, kernel, gate, output projection W^O.
+
+    kv_heads: keys and values of G heads, each for H / G queries (Shazeer 2019, arXiv 1911.02150: one; Ainslie 2023,
+    arXiv 2305.13245: some). qk_norm: an RMSNorm on queries and one on keys, before positions turn them (Dehghani 2023,
+    arXiv 2302.05442, section 2.1). attention_gate: heads are multiplied by σ(x W) element by element, x being the
+    sub-layer's input (Qiu 2025, arXiv 2505.06708, position G1).
+    """
+
+    def __init__(self, config: ModelSettings, options: Spec) -> None:
+        super().__init__()
+        self.num_heads, self.kv_heads = config.num_heads, config.kv_heads or config.num_heads
+        self.d_k, self.d_v = config.d_k, config.d_v
+        self.dropout = config.attention_dropout
+        self.kernel = "auto"
+        self.compare = COMPATIBILITY[config.compatibility](config)
+        self.distances = Distances(config)
+        self.query_norm = nn.RMSNorm(config.d_k, NORM_EPSILON) if config.qk_norm else None
+        self.key_norm = nn.RMSNorm(config.d_k, NORM_EPSILON) if config.qk_norm else None
+        width = config.num_heads * config.d_v
+        self.output = nn.Linear(width, config.d_model, bias=config.bias)
+        self.gate = nn.Linear(config.d_model, width, bias=config.bias) if config.attention_gate else None
+
+    def combine(self, x_BQD: Tensor, q_BHQK: Tensor, k_BGMK: Tensor, v_BGMV: Tensor, seen: "Seen") -> Tensor:
+        """MultiHead(Q, K, V) = Concat(head_1 … head_h) W^O, of shape (B, Q, D)."""
+        k_BHMK, v_BHMV = self._per_query(k_BGMK), self._per_query(v_BGMV)
+        rate = self.dropout if self.training else 0.0
+        if self.compare.fused and self.distances.fused:
+            q_BHQK = self.compare.prepared(q_BHQK)
+            heads_BHQV = attend(q_BHQK, k_BHMK, v_BHMV, seen.bias, causal=seen.causal, dropout=rate, kernel=self.kernel)
+        else:
+            weights_BHQM = drop(self._softmax(q_BHQK, k_BHMK, seen).to(v_BHMV.dtype), rate)
+            heads_BHQV = weights_BHQM @ v_BHMV
+            if seen.distance_QM is not None and (a_QMV := self.distances.values(seen.distance_QM)) is not None:
+                a_QMV = a_QMV.to(v_BHMV.dtype)
+                heads_BHQV = heads_BHQV + torch.einsum("bhqm,qmv->bhqv", weights_BHQM, a_QMV)
+        heads_BQE = heads_BHQV.transpose(1, 2).flatten(2)
+        if self.gate is not None:
+            heads_BQE = heads_BQE * self.gate(x_BQD).sigmoid()
+        output: Tensor = self.output(heads_BQE)
+        return output
+
+    def _softmax(self, q_BHQK: Tensor, k_BHMK: Tensor, seen: "Seen") -> Tensor:
+        """The weights (B, H, Q, M), in at least fp32."""
+        a_QMK = None if seen.distance_QM is None else self.distances.keys(seen.distance_QM)
+        scores_BHQM: Tensor = self.compare(q_BHQK, k_BHMK, a_QMK)
+        scores_BHQM = scores_BHQM.to(torch.promote_types(scores_BHQM.dtype, torch.float32))
+        if seen.bias is not None:
+            scores_BHQM = scores_BHQM + seen.bias
+        if seen.causal:
+            scores_BHQM = scores_BHQM + causal_bias(q_BHQK.shape[2], scores_BHQM.dtype, scores_BHQM.device)
+        return scores_BHQM.softmax(-1)
+
+    def split_heads(self, x: Tensor, heads: int) -> Tensor:
+        """(B, T, H·n) → (B, H, T, n), a view."""
+        return x.view(*x.shape[:2], heads, -1).transpose(1, 2)
+
+    def _per_query(self, x_BGMn: Tensor) -> Tensor:
+        """Keys or values (B, G, M, n) → (B, H, M, n)."""
+        if self.kv_heads == self.num_heads:
+            return x_BGMn
+        return x_BGMn.repeat_interleave(self.num_heads // self.kv_heads, dim=1)
+
+
+class Seen(NamedTuple):
+    """What a query knows of the memory positions besides keys and values."""
+
+    bias: Tensor | None  # broadcastable to (B, H, Q, M), added to the scores
+    causal: bool = False  # query t sees memory 0 … t only
+    distance_QM: Tensor | None = None
+
+
+class SelfAttention(Attention):
+    """Queries, keys and values from the same sequence, projected by one matrix (as in tensor2tensor).
+
+    The rows of `qkv` go head by head: q, k and v of the first head, then of the second. With fewer heads of keys and
+    values, the queries of each stand before it. `window` r lets a position see r // 2 positions on either side
+    (section 4: "a neighborhood of size r").
+    """
+
+    def __init__(self, config: ModelSettings, options: Spec) -> None:
+        super().__init__(config, options)
+        self.distances = DISTANCES.get(config.positions, Distances)(config)
+        self.reach = None if config.window is None else config.window // 2
+        self.split = [self.num_heads // self.kv_heads * self.d_k, self.d_k, self.d_v]
+        self.qkv = nn.Linear(config.d_model, self.kv_heads * sum(self.split), bias=config.bias)
+
+    def initialise(self) -> None:
+        self.compare.initialise()
+        self.distances.initialise()
+
+    def project(self, x_BTD: Tensor, first: int, last: int) -> tuple[Tensor, Tensor, Tensor]:
+        """q (B, H, T, K), k (B, G, T, K), v (B, G, T, V) of the positions first … last − 1, or all of `first`."""
+        heads = self.split_heads(self.qkv(x_BTD), self.kv_heads)
+        q_BHTK, k_BGTK, v_BGTV = torch.split(heads, self.split, dim=-1)
+        if self.kv_heads != self.num_heads:
+            q_BHTK = q_BHTK.view(*q_BHTK.shape[:3], -1, self.d_k).transpose(2, 3).flatten(1, 2)
+        q_BHTK, k_BGTK = _normed(q_BHTK, self.query_norm), _normed(k_BGTK, self.key_norm)
+        return self.distances.turned(q_BHTK, first, last), self.distances.turned(k_BGTK, first, last), v_BGTV
+
+    def forward(self, x_BTD: Tensor, given: Given) -> Tensor:
+        """(B, T, D) → (B, T, D)."""
+        return self.combine(x_BTD, *self.project(x_BTD, 0, x_BTD.shape[1]), self._seen(x_BTD, given))
+
+    def shrink(self, factor: float) -> None:
+        self.output.weight.mul_(factor)
+        self.qkv.weight.view(self.kv_heads, -1, self.qkv.in_features)[:, -self.d_v :].mul_(factor)
+
+    def weights(self, x_BTD: Tensor, given: Given) -> Tensor:
+        """softmax(q kᵀ / √d_k + bias), (B, H, T, T)."""
+        q_BHTK, k_BGTK, _ = self.project(x_BTD, 0, x_BTD.shape[1])
+        return self._softmax(q_BHTK, self._per_query(k_BGTK), self._seen(x_BTD, given))
+
+    def _seen(self, x_BTD: Tensor, given: Given) -> Seen:
+        """Of whole sequences."""
+        T = x_BTD.shape[1]
+        if not self._reads_distance(T):
+            return Seen(given.bias_B11T, given.causal)
+        time_T = torch.arange(T, device=x_BTD.device)
+        return self._by_distance(given.bias_B11T, given.causal, time_T - time_T.unsqueeze(1), x_BTD.dtype)
+
+    def _reads_distance(self, length: int) -> bool:
+        """Whether anything depends on distances; a window from the first to the last position hides nothing."""
+        return self.distances.reads_distance or (self.reach is not None and self.reach < length - 1)
+
+    def _by_distance(self, bias: Tensor | None, causal: bool, distance_QM: Tensor, dtype: torch.dtype) -> Seen:
+        """`bias` with what the distances add and hide; causality becomes a part of it."""
+        added = self.distances.bias(distance_QM, causal)
+        hidden_QM = distance_QM > 0 if causal else None
+        if self.reach is not None:
+            far_QM = distance_QM.abs() > self.reach
+            hidden_QM = far_QM if hidden_QM is None else far_QM | hidden_QM
+        if hidden_QM is not None:
+            start = torch.zeros(distance_QM.shape, dtype=dtype, device=distance_QM.device) if added is None else added
+            added = start.masked_fill(hidden_QM, BLOCKED)
+        if bias is not None:
+            added = bias if added is None else bias + added
+        return Seen(added, False, distance_QM)
+
+    def start(self, given: Given, room: Room) -> State:
+        """Room for keys and values, (B, G, max_steps, K, n): slots are written in place, beams never move."""
+        slots = (room.sentences, self.kv_heads, room.max_steps, room.beam_size)
+        weight = self.qkv.weight
+        return State(keys=weight.new_empty(*slots, self.d_k), values=weight.new_empty(*slots, self.d_v))
+
+    def step(self, x_RD: Tensor, state: State, now: Now) -> Tensor:
+        """(R, D) → (R, D): each beam attends to the (time, beam) slots of its own past."""
+        x_BKD = _by_sentence(x_RD, now)
+        q_BHKn, k_BGKn, v_BGKn = self.project(x_BKD, now.time, now.time + 1)
+        state["keys"][:, :, now.time], state["values"][:, :, now.time] = k_BGKn, v_BGKn
+        keys_BGMn, values_BGMn = (state[name][:, :, : now.time + 1].flatten(2, 3) for name in ("keys", "values"))
+        seen = Seen(now.bias_B1KM)
+        if self._reads_distance(now.time + 1):
+            time_M = torch.arange(now.time + 1, device=x_RD.device).repeat_interleave(now.beam_size)
+            distance_KM = (time_M - now.time).expand(now.beam_size, -1)
+            seen = self._by_distance(now.bias_B1KM, True, distance_KM, x_RD.dtype)
+        return self.combine(x_BKD, q_BHKn, keys_BGMn, values_BGMn, seen).flatten(0, 1)
+
+
+class CrossAttention(Attention):
+    """Queries from the decoder, keys and values from the encoder's output ("encoder-decoder attention").
+
+    It sees no positions besides those in the embeddings.
+    """
+
+    def __init__(self, config: ModelSettings, options: Spec) -> None:
+        super().__init__(config, options)
+        self.query = nn.Linear(config.d_model, config.num_heads * config.d_k, bias=config.bias)
+        widths = self.kv_heads * (config.d_k + config.d_v)
+        self.key_value = nn.Linear(config.d_model, widths, bias=config.bias)
+
+    def initialise(self) -> None:
+        self.compare.initialise()
+
+    def queries(self, x_BTD: Tensor) -> Tensor:
+        """(B, T, D) → (B, H, T, K)."""
+        return _normed(self.split_heads(self.query(x_BTD), self.num_heads), self.query_norm)
+
+    def keys_values(self, memory_BSD: Tensor) -> tuple[Tensor, Tensor]:
+        """k (B, G, S, K), v (B, G, S, V): computed once per sentence for all beams and steps."""
+        heads = self.split_heads(self.key_value(memory_BSD), self.kv_heads)
+        k_BGSK, v_BGSV = torch.split(heads, [self.d_k, self.d_v], dim=-1)
+        return _normed(k_BGSK, self.key_norm), v_BGSV
+
+    def forward(self, x_BTD: Tensor, given: Given) -> Tensor:
+        """(B, T, D) → (B, T, D)."""
+        assert given.memory_BMD is not None
+        keys_values = self.keys_values(given.memory_BMD)
+        return self.combine(x_BTD, self.queries(x_BTD), *keys_values, Seen(given.memory_bias_B11M))
+
+    def shrink(self, factor: float) -> None:
+        self.output.weight.mul_(factor)
+        self.key_value.weight.view(self.kv_heads, -1, self.key_value.in_features)[:, -self.d_v :].mul_(factor)
+
+    def weights(self, x_BTD: Tensor, given: Given) -> Tensor:
+        """softmax(q kᵀ / √d_k + bias), (B, H, T, M)."""
+        assert given.memory_BMD is not None
+        k_BGMK, _ = self.keys_values(given.memory_BMD)
+        return self._softmax(self.queries(x_BTD), self._per_query(k_BGMK), Seen(given.memory_bias_B11M))
+
+    def start(self, given: Given, room: Room) -> State:
+        """Keys and values, once per sentence."""
+        assert given.memory_BMD is not None
+        keys_BGMK, values_BGMV = self.keys_values(given.memory_BMD)
+        return State(keys=keys_BGMK, values=values_BGMV)
+
+    def step(self, x_RD: Tensor, state: State, now: Now) -> Tensor:
+        """(R, D) → (R, D)."""
+        x_BKD = _by_sentence(x_RD, now)
+        seen = Seen(now.given.memory_bias_B11M)
+        return self.combine(x_BKD, self.queries(x_BKD), state["keys"], state["values"], seen).flatten(0, 1)
+
+
+def _normed(x_BHTK: Tensor, norm: nn.RMSNorm | None) -> Tensor:
+    """Normalised over the width of a head, in the type of x: autocast makes it narrower than the norm's weight."""
+    if norm is None:
+        return x_BHTK
+    return F.rms_norm(x_BHTK, norm.normalized_shape, norm.weight.to(x_BHTK.dtype), norm.eps)
+
+
+def _by_sentence(x_RD: Tensor, now: Now) -> Tensor:
+    """(R, D) → (B, K, D): the beams of a sentence as positions."""
+    return x_RD.view(-1, now.beam_size, x_RD.shape[-1])
+
+
+# --- Softmax over the memory positions when these are not the last axis. Shapes: M memory positions, Q queries
+# For 85 × 4 × 24 × 24 scores in bfloat16 torch's softmax takes 0.96 ms, this one 0.25 ms (2.13, CPU, one thread). Over
+# an axis that is not the last, torch computes 32 queries at a time and the remaining ones one by one.
+
+
+LOG2_E = 1 / math.log(2)
+AT_A_TIME = 32  # queries per pass of torch's kernel
+
+
+def softmax_over_memory(scores_MQ: Tensor) -> Tensor:
+    """(…, M, Q) → the same shape; each query's weights sum to 1. Computed in at least fp32."""
+    if not scores_MQ.is_cpu or scores_MQ.shape[-1] % AT_A_TIME == 0 or torch.compiler.is_compiling():
+        return scores_MQ.softmax(dim=-2)
+    weights_MQ: Tensor = _Softmax.apply(scores_MQ)  # type: ignore[no-untyped-call]
+    return weights_MQ
+
+
+class _Softmax(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, scores_MQ: Tensor) -> Tensor:
+        wide_MQ = scores_MQ.to(torch.promote_types(scores_MQ.dtype, torch.float32))
+        power_MQ = torch.sub(wide_MQ, _maximum(wide_MQ)).mul_(LOG2_E).exp2_()
+        weights_MQ = power_MQ.mul_(power_MQ.sum(-2, keepdim=True).reciprocal_()).to(scores_MQ.dtype)
+        ctx.save_for_backward(weights_MQ)
+        return weights_MQ
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient_MQ: Tensor) -> Tensor:
+        (weights_MQ,) = ctx.saved_tensors
+        return torch._softmax_backward_data(gradient_MQ, weights_MQ, -2, weights_MQ.dtype)
+
+
+def _maximum(scores_MQ: Tensor) -> Tensor:
+    """(…, 1, Q), by halving: torch's amax over this axis takes four times as long."""
+    while (length := scores_MQ.shape[-2]) > 1:
+        half = (length + 1) // 2
+        scores_MQ = torch.maximum(scores_MQ[..., :half, :], scores_MQ[..., length - half :, :])
+    return scores_MQ
+
+
+# --- The weights of every attention of a network, while it computes. Shapes: B sentences, H heads, T queries, M memory
+
+
+KINDS = ("encoder", "decoder", "cross")
+See = Callable[[str, Tensor], None]  # gets a kind, and weights (B, H, T, M)
+
+
+@contextmanager
+def watching(model: nn.Module, see: See) -> Iterator[None]:
+    """In this context, `see` is called with the weights of each attention before it computes, in order.
+
+    The weights are computed once more, by the plain formula; outputs stay the same.
+    """
+    hooks = [
+        module.register_forward_pre_hook(_look(see))
+        for module in model.modules()
+        if isinstance(module, SelfAttention | CrossAttention | AttentionalLSTM)
+    ]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _look(see: See) -> Any:
+    def hook(module: nn.Module, arguments: tuple[Any, ...]) -> None:
+        assert isinstance(module, SelfAttention | CrossAttention | AttentionalLSTM)
+        x_BTD, given = arguments
+        kind = "cross" if not isinstance(module, SelfAttention) else "decoder" if given.causal else "encoder"
+        see(kind, module.weights(x_BTD, given))
+
+    return hook

@@ -1,0 +1,111 @@
+"""A mixture of experts. Shapes: B sentences, T positions, N positions in all, D d_model, E experts, A of a position."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from model.layers.contract import Given, Now, State, Sublayer, add
+from model.layers.feed_forward import FeedForward
+from model.parts.dropout import normal_like
+from model.settings import ModelSettings
+from model.specs import ExpertsSpec
+
+
+class Experts(Sublayer):
+    """y = Σ_{i ∈ T} g_i(x) E_i(x), T the A experts with the largest gates.
+
+    gate "softmax": g = softmax(W_r x), equations 1 and 2 of Fedus et al. 2021 (arXiv 2101.03961, section 2.1; there
+    A = 1). The g_i of the chosen are not divided by their sum, so that the router learns with A = 1 too.
+    gate "noisy_top_k": g = softmax(KeepTopK(h)), h = W_r x + ε · softplus(W_n x), ε from N(0, 1) in training, 0 else
+    (Shazeer et al. 2017, arXiv 1701.06538, equations 3 to 5): the gates of the chosen add up to 1.
+
+    `importance` and `load` weigh the squared coefficients of variation of the experts' sums of gates (equations 6 and
+    7) and of their expected numbers of positions (equations 8 to 11), over the positions of one forward pass, padding
+    at the end of targets included. With a capacity c, an expert takes at most c·N·A / count of N positions in training,
+    the first ones of the batch; what is beyond it adds nothing to the output.
+    """
+
+    def __init__(self, config: ModelSettings, options: ExpertsSpec) -> None:
+        super().__init__()
+        self.options, self.active = options, options.active
+        self.router = nn.Linear(config.d_model, options.count, bias=False)
+        noisy = options.gate == "noisy_top_k"
+        self.noise = nn.Linear(config.d_model, options.count, bias=False) if noisy else None
+        self.experts = nn.ModuleList(FeedForward(config, options) for _ in range(options.count))
+
+    def initialise(self) -> None:
+        """Both matrices of the noisy gate begin at 0: "equal load at the start" (appendix A)."""
+        if self.noise is not None:
+            nn.init.zeros_(self.router.weight)
+            nn.init.zeros_(self.noise.weight)
+
+    def forward(self, x_BTD: Tensor, given: Given) -> Tensor:
+        """(B, T, D) → (B, T, D). No expert computes padding, which gets zeros."""
+        if given.keep_BT is None:
+            return self._mixed(x_BTD.flatten(0, 1), given).view_as(x_BTD)
+        output_ND = self._mixed(x_BTD[given.keep_BT], given)
+        output_BTD = output_ND.new_zeros(x_BTD.shape)
+        output_BTD[given.keep_BT] = output_ND
+        return output_BTD
+
+    def step(self, x_RD: Tensor, state: State, now: Now) -> Tensor:
+        """(R, D) → (R, D)."""
+        return self._mixed(x_RD, now.given)
+
+    def gates(self, x_ND: Tensor) -> tuple[Tensor, Tensor]:
+        """The gates of the chosen experts and their indices, each (N, A); in training, losses are added."""
+        clean_NE = self.router(x_ND).to(torch.promote_types(x_ND.dtype, torch.float32))
+        if self.noise is None:
+            gates_NE = clean_NE.softmax(-1)
+            weights_NA, chosen_NA = gates_NE.topk(self.active)
+        else:
+            scale_NE = F.softplus(self.noise(x_ND).to(clean_NE.dtype))
+            noisy_NE = clean_NE + normal_like(clean_NE) * scale_NE if self.training else clean_NE
+            best, indices = noisy_NE.topk(min(self.active + 1, len(self.experts)))
+            weights_NA, chosen_NA = best[:, : self.active].softmax(-1), indices[:, : self.active]
+            gates_NE = torch.zeros_like(clean_NE).scatter(1, chosen_NA, weights_NA)
+            if self.training and self.options.load:
+                add(self.options.load * _variation(_load(clean_NE, noisy_NE, scale_NE, best)))
+        if self.training and self.options.importance:
+            add(self.options.importance * _variation(gates_NE.sum(0)))
+        return weights_NA, chosen_NA
+
+    def _mixed(self, x_ND: Tensor, given: Given) -> Tensor:
+        """Sort positions by expert, apply each expert to its part, bring the positions back to their places.
+
+        Gathering by a permutation gives the same bits each time, also backwards; adding up by index would not.
+        """
+        weights_NA, chosen_NA = self.gates(x_ND)
+        order = chosen_NA.flatten().argsort(stable=True)
+        shares = torch.bincount(chosen_NA.flatten(), minlength=len(self.experts)).tolist()
+        each_ND = x_ND.unsqueeze(1).expand(-1, self.active, -1).flatten(0, 1).index_select(0, order)
+        limit = self._limit(len(order))
+        parts = []
+        for expert, part_ND in zip(self.experts, torch.split(each_ND, shares), strict=True):
+            found_ND = expert(part_ND[:limit], given)
+            beyond = len(part_ND) - len(found_ND)
+            parts.append(F.pad(found_ND, (0, 0, 0, beyond)) if beyond else found_ND)  # a pad of nothing copies
+        output_NAD = torch.cat(parts).index_select(0, order.argsort()).view(*chosen_NA.shape, -1)
+        mixed_ND: Tensor = (output_NAD * weights_NA.unsqueeze(-1)).sum(1)
+        return mixed_ND
+
+    def _limit(self, assignments: int) -> int:
+        """Positions that an expert takes."""
+        if self.options.capacity is None or not self.training:
+            return assignments
+        return math.ceil(self.options.capacity * assignments / len(self.experts))
+
+
+def _variation(sums_E: Tensor) -> Tensor:
+    """The squared coefficient of variation, 0 for one expert."""
+    return sums_E.var(correction=0) / (sums_E.mean() ** 2 + 1e-10)
+
+
+def _load(clean_NE: Tensor, noisy_NE: Tensor, scale_NE: Tensor, best: Tensor) -> Tensor:
+    """Expected number of positions of each expert, (E,): equations 8 to 10 with the largest A + 1 of each position."""
+    last, next_one = best[:, -2:-1], best[:, -1:]  # the A-th largest and the one after it
+    threshold_NE = torch.where(noisy_NE >= last, next_one, last)  # the A-th largest of the others
+    load_E: Tensor = torch.special.ndtr((clean_NE - threshold_NE) / scale_NE).sum(0)
+    return load_E

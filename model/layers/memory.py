@@ -1,0 +1,81 @@
+"""One position of the encoder's output for each position of the decoder.
+
+Shapes: B sentences, T positions, S source, K beams, R = B·K rows of a search, D d_model.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from model.layers.contract import Given, Now, Room, State, Sublayer
+from model.settings import ModelSettings
+from model.specs import LastStateSpec, SamePositionSpec
+
+
+class LastState(Sublayer):
+    """y_t = W m_S for every t: all that the decoder knows of the source is one vector.
+
+    As the summary c of Cho et al. 2014 (arXiv 1406.1078, section 2.2), which every step of the decoder reads. Sutskever
+    et al. 2014 (arXiv 1409.3215, section 2) give it to the decoder's first state alone.
+    """
+
+    def __init__(self, config: ModelSettings, options: LastStateSpec) -> None:
+        super().__init__()
+        self.backward_ = options.backward
+        self.project = nn.Linear(config.d_model, config.d_model, bias=False)
+
+    def forward(self, x_BTD: Tensor, given: Given) -> Tensor:
+        """(B, T, D) → (B, T, D)."""
+        return self._context(given).unsqueeze(1).expand(x_BTD.shape)
+
+    def start(self, given: Given, room: Room) -> State:
+        """W m_S, (B, D)."""
+        return State(context=self._context(given))
+
+    def step(self, x_RD: Tensor, state: State, now: Now) -> Tensor:
+        """(R, D) → (R, D)."""
+        return state["context"].repeat_interleave(now.beam_size, 0)
+
+    def _context(self, given: Given) -> Tensor:
+        memory_BSD = given.memory_BMD
+        assert memory_BSD is not None
+        context_BD: Tensor
+        if self.backward_:
+            context_BD = self.project(memory_BSD[:, 0])
+        elif given.memory_keep_BM is None:
+            context_BD = self.project(memory_BSD[:, -1])
+        else:
+            last_B = given.memory_keep_BM.sum(1) - 1
+            context_BD = self.project(memory_BSD[torch.arange(len(last_B), device=last_B.device), last_B])
+        return context_BD
+
+
+class SamePosition(Sublayer):
+    """y_t = W m_t, and 0 beyond the source's end: the decoder is stacked on the encoder.
+
+    As in ByteNet (Kalchbrenner et al. 2016, arXiv 1610.10099, sections 3.1 and 3.2), which computes the encoder beyond
+    the source's end too, up to the length that it expects of the target.
+    """
+
+    def __init__(self, config: ModelSettings, options: SamePositionSpec) -> None:
+        super().__init__()
+        self.project = nn.Linear(config.d_model, config.d_model, bias=False)
+
+    def forward(self, x_BTD: Tensor, given: Given) -> Tensor:
+        """(B, T, D) → (B, T, D)."""
+        return self._aligned(given, x_BTD.shape[1])
+
+    def start(self, given: Given, room: Room) -> State:
+        """W m, (B, T, D)."""
+        return State(aligned=self._aligned(given, room.max_steps))
+
+    def step(self, x_RD: Tensor, state: State, now: Now) -> Tensor:
+        """(R, D) → (R, D)."""
+        return state["aligned"][:, now.time].repeat_interleave(now.beam_size, 0)
+
+    def _aligned(self, given: Given, length: int) -> Tensor:
+        assert given.memory_BMD is not None
+        projected_BSD = self.project(given.memory_BMD)
+        if given.memory_keep_BM is not None:
+            projected_BSD = projected_BSD * given.memory_keep_BM.unsqueeze(-1)
+        return F.pad(projected_BSD, (0, 0, 0, max(0, length - projected_BSD.shape[1])))[:, :length]

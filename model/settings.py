@@ -1,0 +1,124 @@
+"""Settings of a network by themselves, and the base of every group of settings. Imports no torch.
+
+What they say together, and whether it is possible, config.py checks.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Section(BaseModel):
+    """A group of settings: frozen, typed strictly, unknown names refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> Self:
+        """The checked section, by the rules of JSON: a list may stand for a tuple, text for a path, but no "1" for 1.
+
+        pydantic has these rules for text alone. Raises pydantic.ValidationError.
+        """
+        return cls.model_validate_json(json.dumps(dict(values), default=str))
+
+
+class ModelSettings(Section):
+    """The columns of Table 3 and further settings, each with its default and meaning.
+
+    Every default is the base model of "Attention Is All You Need" (section 3, Table 3).
+    """
+
+    num_layers: int = Field(6, ge=1, description="layers of the encoder and of the decoder (N)")
+    d_model: int = Field(512, ge=1, description="width of the residual stream (d_model)")
+    d_ff: int = Field(2048, ge=1, description="inner width of the feed-forward network (d_ff)")
+    num_heads: int = Field(8, ge=1, description="attention heads (h)")
+    d_k: int = Field(64, ge=1, description="width of a query and a key, per head (d_k)")
+    d_v: int = Field(64, ge=1, description="width of a value, per head (d_v)")
+    dropout: float = Field(0.1, ge=0, lt=1, description="on sub-layer outputs and on embedding + position (P_drop)")
+    attention_dropout: float = Field(0.0, ge=0, lt=1, description="on attention weights; the paper has none")
+    activation_dropout: float = Field(0.0, ge=0, lt=1, description="after the activation; the paper has none")
+    positions: Literal["sinusoidal", "learned", "none", "relative", "bias", "alibi", "rotary"] = Field(
+        "sinusoidal", description="how positions are told apart (section 3.5; parts/positions.py has the sources)"
+    )
+    max_length: int = Field(
+        1024, ge=1, le=10_000_000, description="rows of the learned position table; longer input is refused"
+    )
+    norm: Literal["post", "pre", "sandwich", "none"] = Field(
+        "post",
+        description="place of the norms: after the residual sum, before the sub-layer, both sides of it, nowhere",
+    )
+    shared_vocabulary: bool = Field(
+        True, description="one matrix for source, target and softmax; if false, target and softmax share one"
+    )
+    # New settings go below the old ones: their order is that of records and listings.
+    encoder: str = Field("N * (self_attention, feed_forward)", description="layers of the encoder; N is num_layers")
+    decoder: str = Field(
+        "N * (self_attention, cross_attention, feed_forward)", description="layers of the decoder; N is num_layers"
+    )
+    encoder_layers: int | None = Field(None, ge=1, description="N of the encoder alone; num_layers if unset")
+    decoder_layers: int | None = Field(None, ge=1, description="N of the decoder alone; num_layers if unset")
+    compatibility: Literal["scaled_dot", "dot", "additive", "bilinear"] = Field(
+        "scaled_dot", description="how a query is compared with a key (section 3.2.1)"
+    )
+    window: int | None = Field(
+        None, ge=1, description="self-attention to r / 2 positions on either side (section 4); all if unset"
+    )
+    kv_heads: int | None = Field(None, ge=1, description="heads of keys and values, each for several queries")
+    qk_norm: bool = Field(False, description="normalise queries and keys")
+    attention_gate: bool = Field(False, description="a sigmoid gate on the output of each head")
+    bias: bool = Field(True, description="biases in the matrices of sub-layers")
+    position_clip: int = Field(16, ge=0, description="relative positions: distances are clipped to this (k)")
+    position_keys: bool = Field(True, description="relative positions in the keys")
+    position_values: bool = Field(True, description="relative positions in the values")
+    position_buckets: int = Field(32, ge=2, description="position bias: number of buckets of distances")
+    position_distance: int = Field(128, ge=1, description="position bias: distances from here on share a bucket")
+    position_shared: bool = Field(True, description="position bias: one table for all layers of a stack")
+    rotary_share: float = Field(1.0, gt=0, le=1, description="part of a head's width that rotary positions turn")
+    activation: Literal[
+        "relu",
+        "gelu",
+        "swish",
+        "relu2",
+        "elu",
+        "selu",
+        "sigmoid",
+        "softplus",
+        "glu",
+        "bilinear",
+        "reglu",
+        "geglu",
+        "swiglu",
+    ] = Field("relu", description="of the feed-forward network; the last five are gated, with a third matrix")
+    norm_kind: Literal["layer", "rms", "scale"] = Field("layer", description="LayerNorm, RMSNorm or ScaleNorm")
+    fixnorm: bool = Field(False, description="embeddings of length 1, in the look-up and in the softmax")
+    residual: bool = Field(True, description="residual connections around the sub-layers")
+    residual_scale: float | Literal["deepnorm", "rezero", "fast_forward"] = Field(
+        1.0, description="factor on the residual sum, or how the two terms are weighted"
+    )
+    embedding_norm: bool = Field(False, description="a norm on embedding + position")
+    embedding_scale: float | None = Field(
+        None, gt=0, description="factor on the embeddings; the root of their width if unset"
+    )
+    tying: Literal["all", "decoder", "inputs", "none"] = Field(
+        "all",
+        description="matrices that are one: source, target and softmax; target and softmax; source and target; none",
+    )
+    embedding_size: int | None = Field(
+        None, ge=1, description="width of factorised embeddings; d_model if unset, and in a softmax of tying = inputs"
+    )
+    layer_groups: int | None = Field(
+        None, ge=1, description="layers of a stack share weights within so many groups; 1: all; each its own if unset"
+    )
+    layer_drop: float = Field(0.0, ge=0, lt=1, description="probability that a layer is left out of a training step")
+
+    memory_embeddings: bool = Field(False, description="the decoder reads the encoder's output plus its input")
+    layer_groups_in: Literal["both", "encoder", "decoder"] = Field(
+        "both", description="stacks whose layers share weights within layer_groups"
+    )
+
+    @property
+    def longest(self) -> int | None:
+        """The longest sequence that the network reads, EOS counted; None: any."""
+        return self.max_length if self.positions == "learned" else None

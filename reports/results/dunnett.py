@@ -1,0 +1,169 @@
+"""Dunnett's comparison of many rows with one control, by numerical integration. Imports no torch.
+
+scipy.stats.dunnett gives the same p-values from random draws: four seconds for 19 rows, minutes for 99, and other last
+digits with another seed. All rows share the control and the pooled variance, so that the joint distribution is one
+integral over the control's mean and one over the variance (Dunnett 1955); both are smooth, and the trapezoid rule on
+them is exact to about 1e-9. The tests hold scipy against it.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+ALPHA = 0.05
+POWER = 0.8
+_POINTS = 161
+
+
+@dataclass(frozen=True)
+class Family:
+    """Rows compared with one control: how many values each has, and the spread they are taken to share."""
+
+    control: int  # values of the control
+    rows: tuple[int, ...]  # values of each row
+    variance: float  # pooled within rows and control
+    freedom: int  # its degrees of freedom
+    alpha: float = ALPHA  # level of the test
+
+    def error(self, n: int) -> float:
+        """Standard error of the difference between the mean of `n` values and the control's."""
+        return math.sqrt(self.variance * (1 / n + 1 / self.control))
+
+    def p(self, difference: float, n: int) -> float:
+        """Two-sided, corrected for all rows of the family."""
+        return min(1.0, max(0.0, 1 - self._inside(abs(difference) / self.error(n))))
+
+    def critical(self) -> float:
+        """The t beyond which a row differs: differences of critical × error(n) and less are not marked."""
+        return _solve(lambda t: 1 - self._inside(t) - self.alpha, 0.0, 200.0)
+
+    def _inside(self, t: float) -> float:
+        """P(every row's |t| ≤ t) where no row differs."""
+        spread, weight = _pooled_spread(self.freedom)
+        z = np.linspace(-8.5, 8.5, _POINTS)
+        density = np.exp(-z * z / 2) / math.sqrt(2 * math.pi) * (z[1] - z[0])
+        joint = np.ones((len(spread), len(z)))
+        for n, count in Counter(self.rows).items():
+            share = n / (n + self.control)  # correlation of two such rows, through the control
+            own, shift = math.sqrt(1 - share), math.sqrt(share) * z
+            joint *= _between((-t * spread[:, None] + shift) / own, (t * spread[:, None] + shift) / own) ** count
+        return float(weight @ joint @ density)
+
+
+def family(control: Sequence[float], rows: Sequence[Sequence[float]]) -> Family | None:
+    """The family; None without a spread: too few values, all equal, or of sizes too unlike for floating point."""
+    samples = [np.asarray(values, dtype=float) for values in (control, *rows)]
+    freedom = sum(len(values) - 1 for values in samples)
+    if not rows or freedom < 1 or min(map(len, samples)) < 1:
+        return None
+    with np.errstate(over="ignore", invalid="ignore"):
+        variance = sum(float(((values - values.mean()) ** 2).sum()) for values in samples) / freedom
+    scale = max(float(abs(values).max()) for values in samples)
+    if not 1e-12 * scale < math.sqrt(variance) < math.inf:
+        return None
+    return Family(len(control), tuple(len(values) for values in rows), variance, freedom)
+
+
+@lru_cache(maxsize=256)  # 60 ms, and asked for each row of a column
+def detectable(of: Family, n: int) -> float:
+    """The true difference that is marked with probability POWER, for a row of `n` values."""
+    limit = of.critical()
+    return _solve(lambda shift: POWER - _marked(of, limit, shift), 0.0, 400.0) * of.error(n)
+
+
+def _marked(of: Family, limit: float, shift: float) -> float:
+    """The probability that a row is marked, by its true difference over the standard error (`shift`).
+
+    The estimate of that has a noncentral t distribution.
+    """
+    from scipy.special import nctdtr
+
+    above, below = (float(nctdtr(of.freedom, shift, t)) for t in (limit, -limit))
+    return 1.0 if math.isnan(above) else 1 - above + (0.0 if math.isnan(below) else below)  # nan: too far to compute
+
+
+def t_interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """Mean of values and its two-sided 95 % interval by Student's t; infinite for a single value."""
+    from scipy.special import stdtrit
+
+    sample = np.asarray(values, dtype=float)
+    mean = float(sample.mean())
+    if len(sample) < 2:
+        return mean, -math.inf, math.inf
+    half = float(stdtrit(len(sample) - 1, 1 - ALPHA / 2)) * float(sample.std(ddof=1)) / math.sqrt(len(sample))
+    return mean, mean - half, mean + half
+
+
+def _pooled_spread(freedom: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Points of s/σ and their probabilities, s² = χ²/ν: the trapezoid rule in ln s, whose density is smooth."""
+    from scipy.special import gammaln
+
+    width = min(12.0 / math.sqrt(freedom), 7.0)
+    log_s = np.linspace(-1.6 * width - 6 / freedom, width, 2 * _POINTS)
+    half = freedom / 2
+    log_density = math.log(2) + half * math.log(half) - gammaln(half) + freedom * log_s - half * np.exp(2 * log_s)
+    return np.exp(log_s), np.exp(log_density) * (log_s[1] - log_s[0])
+
+
+def _between(low: NDArray[np.float64], high: NDArray[np.float64]) -> NDArray[np.float64]:
+    from scipy.special import ndtr
+
+    found: NDArray[np.float64] = ndtr(high) - ndtr(low)
+    return np.clip(found, 0.0, 1.0)
+
+
+def _solve(falling: Callable[[float], float], low: float, high: float) -> float:
+    """The root of a falling function between low and high, to 1e-12."""
+    from scipy.optimize import brentq
+
+    return float(brentq(falling, low, high, xtol=1e-12))
+
+
+# --- What so many seeds can show: the power of the report's own test between seeds, before any of them is trained
+# A table of `rows` rows and a base with `seeds` seeds each is tested by Dunnett's test with the spread pooled over all
+# of them (dunnett.py). Its power for one row depends on the true difference over the spread alone.
+
+
+MOST_SEEDS = 1000
+
+
+def table_of(sd: float, rows: int, seeds: int) -> Family:
+    """The test of a table with so many seeds a row, where single seeds spread by `sd`."""
+    return Family(seeds, (seeds,) * rows, sd**2, (rows + 1) * (seeds - 1))
+
+
+def smallest_difference(sd: float, rows: int, seeds: int) -> float | None:
+    """The true difference from base that is marked with probability POWER; None: one seed shows no spread."""
+    return detectable(table_of(sd, rows, seeds), seeds) if seeds > 1 else None
+
+
+def seeds_for(difference: float, sd: float, rows: int) -> int | None:
+    """The fewest seeds a row that show this true difference; None: more than MOST_SEEDS."""
+    # With the spread known exactly, seeds go with the square of sd over difference; estimating it takes a few more.
+    known = smallest_difference(sd, rows, MOST_SEEDS) or math.inf
+    first = max(2, math.floor(MOST_SEEDS * (known / difference) ** 2))
+    for seeds in range(first, MOST_SEEDS + 1):
+        if (smallest_difference(sd, rows, seeds) or math.inf) <= difference:
+            return seeds
+    return None
+
+
+def spread(values: Sequence[float]) -> tuple[float, float, float]:
+    """The standard deviation of seeds, and its 95 % interval by the χ² distribution (normal values assumed).
+
+    Raises ValueError for fewer than two values.
+    """
+    from scipy.special import chdtri
+
+    n = len(values)
+    if n < 2:
+        raise ValueError("a spread needs two values")
+    mean = math.fsum(values) / n
+    sd = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1))
+    low, high = (sd * math.sqrt((n - 1) / float(chdtri(n - 1, tail))) for tail in (ALPHA / 2, 1 - ALPHA / 2))
+    return sd, low, high

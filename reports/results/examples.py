@@ -1,0 +1,88 @@
+"""Single examples side by side: each row's output, from the files of its evaluation.
+
+A field that is the same in every row (the question, the right answer) is printed once, other fields once per row.
+Fields named like a metric are the example's share of it, and are used by paired tests only.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from ablations.planning.planned import Plan, PlannedRun
+from experiments.errors import UserError
+from experiments.tasks.columns import EXAMPLE_FILE
+from reports.results.results import Results, sound_evaluation
+
+Example = Mapping[str, Any]
+
+
+class Folders(Results, Protocol):
+    """What is read of a store (experiments/store/layout.py)."""
+
+    def evaluation_folder(self, run_id: str, eval_id: str) -> Path:
+        """The folder of a valid evaluation and of its files."""
+
+
+@dataclass(frozen=True)
+class Cases:
+    """`lines` are in the set's order; the first of each is the example's number, from 1."""
+
+    heads: tuple[str, ...]
+    lines: tuple[tuple[Any, ...], ...]
+
+
+def collect_cases(plan: Plan, store: Folders, set_: str, seed: int, *, differing: bool = False) -> Cases:
+    """The examples of one set over the plan's rows, from each row's run of `seed`.
+
+    `differing`: only examples on which the rows differ. Raises UserError if no row kept any, or if rows kept different
+    numbers of them.
+    """
+    runs = [run for run in plan.runs if run.seed == seed]
+    found = {run.row: read for run in runs if (read := _examples(run, store, set_)) is not None}
+    if not found:
+        raise UserError(
+            f"No row has outputs for single examples of the set {set_!r} with seed {seed}. A trainer keeps them with "
+            "context.examples(set, rows); the runs must have finished. --set and --seed choose others."
+        )
+    lengths = {row: len(examples) for row, examples in found.items()}
+    if len(set(lengths.values())) > 1:
+        raise UserError(f"The rows kept different numbers of examples of {set_!r}: {lengths}. They cannot be paired.")
+    shared, own = _fields(found, _metrics(plan))
+    heads = ("#", *shared, *(f"{row}: {name}" if len(own) > 1 else row for row in found for name in own))
+    judged = [name for name in own if not _is_number_field(found, name)] or own  # probabilities always differ
+    lines = []
+    for number, examples in enumerate(zip(*found.values(), strict=True), start=1):
+        if not differing or any(len({repr(e.get(name)) for e in examples}) > 1 for name in judged):
+            common = [examples[0].get(name) for name in shared]
+            lines.append((number, *common, *(example.get(name) for example in examples for name in own)))
+    return Cases(heads, tuple(lines))
+
+
+def _examples(run: PlannedRun, store: Folders, set_: str) -> list[Example] | None:
+    for evaluation in run.evaluations:
+        path = store.evaluation_folder(run.run_id, evaluation.eval_id) / EXAMPLE_FILE
+        if evaluation.spec.set == set_ and path.is_file():
+            _, why = sound_evaluation(store, run, evaluation)
+            if why:
+                raise UserError(why)
+            return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+    return None
+
+
+def _is_number_field(found: Mapping[str, Sequence[Example]], name: str) -> bool:
+    return any(isinstance(example.get(name), float) for examples in found.values() for example in examples)
+
+
+def _metrics(plan: Plan) -> set[str]:
+    named = {str(e.spec.settings.get("metrics", "")) for run in plan.runs for e in run.evaluations}
+    return {name.rpartition(".")[2] for names in named for name in names.split(", ")}
+
+
+def _fields(found: Mapping[str, Sequence[Example]], metrics: set[str]) -> tuple[list[str], list[str]]:
+    """(the same in every row, different somewhere), in the order of the first row."""
+    names = dict.fromkeys(name for examples in found.values() for example in examples for name in example)
+    first, *others = found.values()
+    own = [n for n in names if any(a.get(n) != b.get(n) for rows in others for a, b in zip(first, rows, strict=True))]
+    return [n for n in names if n not in own and n not in metrics], [n for n in own if n not in metrics]

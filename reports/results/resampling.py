@@ -1,0 +1,298 @@
+"""Tests between two systems on the same sentences, from counts per sentence; all rows of a table at once.
+
+Approximate randomisation (Riezler and Maxwell 2005): if two systems were one, swapping their translations of a
+sentence would change nothing, so the observed difference is compared with those after random swaps. Paired bootstrap
+(Koehn 2004): the same resampled sentences for both systems. Draws and p-values are those of sacrebleu's `PairedTest`
+with its default seed, but for ties: a difference that swaps cannot exceed is no evidence here (p = 1), there it is the
+smallest p there is.
+
+A metric is a function `value` of summed counts (experiments/tasks/columns.py).
+
+Shapes: N sentences, T trials, R rows, C counts a sentence (10 for BLEU).
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from experiments.tasks.columns import EXAMPLE_FILE, Column
+from reports.results.dunnett import ALPHA
+from reports.results.results import CountsOf, Outcome, Results
+from reports.results.table import Row, Table, Test
+
+Counts = NDArray[Any]  # N × C, integers or real numbers
+Value = Callable[[NDArray[Any]], NDArray[Any]]  # sums (… × C) → values (…)
+SEED = 12345  # sacrebleu's
+TRIALS, RESAMPLES = 10_000, 1_000  # sacrebleu's defaults
+EXACT = 2**24  # up to here sums of whole numbers are exact in 32-bit floats, in any order
+_TRIALS_AT_ONCE, _ROWS_AT_ONCE = 500, 64
+_TIE = 1e-9  # in the metric's unit; closer than this two differences are one
+
+
+@dataclass(frozen=True)
+class Resampled:
+    """One row against base."""
+
+    difference: float  # row minus base
+    p: float
+    low: float = float("nan")  # 95 % percentile interval of the difference (bootstrap only)
+    high: float = float("nan")
+
+
+def randomise(base: Counts, rows: Sequence[Counts], value: Value, trials: int = TRIALS) -> list[Resampled]:
+    """Two-sided approximate randomisation of each row against base, with the same swaps for all rows."""
+    swaps = np.random.default_rng(SEED).integers(2, size=(trials, len(base)), dtype=bool).astype(np.float32)
+    found: list[Resampled] = []
+    for block in _blocks(rows):
+        both, observed = _sums(base, block, value)
+        extreme = np.zeros(len(block), dtype=np.int64)
+        parts = _parts(base, block)
+        for start in range(0, trials, _TRIALS_AT_ONCE):
+            some = swaps[start : start + _TRIALS_AT_ONCE]
+            one = np.repeat(both[1].T[:, None], len(some), axis=1)  # C × T × R: the rows' sums …
+            for part in parts:
+                moved = some[:, part.sentences] @ part.differences
+                for number, columns in enumerate(part.columns):
+                    one[columns] += moved[:, number * len(block) : (number + 1) * len(block)]
+            other = (both[0] + both[1]).T[:, None] - one  # … plus base minus row where swapped; and the other way
+            sizes = abs(value(np.moveaxis(one, 0, -1)) - value(np.moveaxis(other, 0, -1)))
+            extreme += (sizes >= abs(observed) - _TIE).sum(axis=0)
+        for difference, count in zip(observed.tolist(), extreme.tolist(), strict=True):
+            found.append(Resampled(difference, (count + 1) / (trials + 1)))
+    return found
+
+
+def bootstrap(base: Counts, rows: Sequence[Counts], value: Value, resamples: int = RESAMPLES) -> list[Resampled]:
+    """Paired bootstrap: sacrebleu's p-value, and the percentile interval of the difference."""
+    drawn = np.random.default_rng(SEED).choice(len(base), size=(resamples, len(base)), replace=True)
+    times = np.stack([np.bincount(line, minlength=len(base)) for line in drawn])
+    reference = value(times.astype(_precision(base)) @ base.astype(_precision(base)))
+    found: list[Resampled] = []
+    for block in _blocks(rows):
+        _, observed = _sums(base, block, value)
+        beside = np.concatenate([row.astype(_precision(base, row)) for row in block], axis=1)
+        scores = value((times.astype(beside.dtype) @ beside).reshape(resamples, len(block), base.shape[1]))
+        differences = scores - reference[:, None]
+        sizes = abs(differences)
+        extreme = (sizes - sizes.mean(axis=0) > abs(observed) - _TIE).sum(axis=0)
+        low, high = np.percentile(differences, (2.5, 97.5), axis=0)
+        lines = zip(observed.tolist(), extreme.tolist(), low.tolist(), high.tolist(), strict=True)
+        for difference, count, lower, upper in lines:
+            p = (count + 1) / (resamples + 1) if abs(difference) > _TIE else 1.0
+            found.append(Resampled(difference, p, lower, upper))
+    return found
+
+
+def _blocks(rows: Sequence[Counts]) -> Iterator[Sequence[Counts]]:
+    return (rows[at : at + _ROWS_AT_ONCE] for at in range(0, len(rows), _ROWS_AT_ONCE))
+
+
+def pooled(counts: Sequence[Counts]) -> Counts:
+    """Counts of several seeds, added sentence by sentence."""
+    added: Counts = np.stack(counts).sum(axis=0, dtype=np.int32 if _whole(counts) else np.float64)
+    return added
+
+
+def _whole(counts: Sequence[Counts]) -> bool:
+    return all(np.issubdtype(c.dtype, np.integer) for c in counts)
+
+
+def _precision(*counts: Counts) -> type[np.floating]:
+    """32-bit floats where every sum that can come up is exact in them: twice as fast to multiply."""
+    largest = max(float(abs(c).sum(axis=0).max(initial=0)) for c in counts) if _whole(counts) else EXACT
+    return np.float32 if largest * 2 < EXACT else np.float64
+
+
+def _sums(base: Counts, rows: Sequence[Counts], value: Value) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """(2 × R × C) sums of base and of each row, and the differences of the metric."""
+    of_base = np.repeat(base.sum(axis=0, dtype=np.float64)[None], len(rows), axis=0)
+    of_rows = np.stack([row.sum(axis=0, dtype=np.float64) for row in rows])
+    return np.stack([of_base, of_rows]), value(of_rows) - value(of_base)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Base minus rows in some of the sentences; block n of R columns serves every one of columns[n]."""
+
+    columns: list[list[int]]
+    sentences: slice | NDArray[np.intp]
+    differences: NDArray[np.floating]  # sentences × len(columns)·R
+
+
+def _parts(base: Counts, rows: Sequence[Counts]) -> list[_Part]:
+    """What swapping changes, with as few products as possible.
+
+    BLEU's totals of all orders differ by as much as the words do, except in the shortest sentences, and the
+    reference's length never differs.
+    """
+    signed = base.astype(np.int32 if _whole([base]) else np.float64)
+    differences = np.stack([(signed - row).T for row in rows], axis=-1)  # C × N × R
+    dtype = _precision(base, *rows)
+    kept: list[list[int]] = []
+    rest: list[_Part] = []
+    for column in (column for column in range(base.shape[1]) if differences[column].any()):
+        for alike in kept:
+            beyond = differences[column] - differences[alike[0]]
+            sentences = np.flatnonzero(beyond.any(axis=1))
+            if len(sentences) <= len(base) // 4:
+                alike.append(column)
+                rest.append(_Part([[column]], sentences, beyond[sentences].astype(dtype)))
+                break
+        else:
+            kept.append([column])
+    if not kept:
+        return []
+    whole = np.concatenate([differences[alike[0]] for alike in kept], axis=1).astype(dtype)
+    return [_Part(kept, slice(None), whole), *(part for part in rest if len(part.differences))]
+
+
+# --- Paired tests on single examples: for metrics that are the mean of a share per example (accuracy: 1 or 0)
+# A trainer keeps the shares with its examples (`context.examples`), under the metric's name. If two rows were one,
+# exchanging their outputs for an example would change nothing: the observed difference is compared with those under
+# random exchanges (approximate randomisation; Riezler and Maxwell 2005). The interval is a paired bootstrap's.
+
+
+SharesOf = Callable[[Outcome, str, str], NDArray[Any] | None]  # of an outcome: set, metric → one share per example
+_AT_ONCE = 500
+
+
+def shares_in(store: Results) -> SharesOf:
+    """A reader of shares per example in evaluations; None if the metric has none or they are damaged."""
+    folder_of = getattr(store, "evaluation_folder", None)
+
+    def read(outcome: Outcome, set_: str, metric: str) -> NDArray[Any] | None:
+        scored = outcome.scored.get(set_)
+        if folder_of is None or scored is None or scored.record is None:
+            return None
+        try:
+            text = (folder_of(outcome.run.run_id, scored.eval_id) / EXAMPLE_FILE).read_text(encoding="utf-8")
+            return np.array([json.loads(line)[metric] for line in text.split("\n") if line], dtype=np.float64)
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    return read
+
+
+def shares_of_rows(base: Row, row: Row, key: str, set_: str, metric: str, shares_of: SharesOf) -> Any:
+    """Shares of both rows in the metric's unit, averaged over the seeds that both have; None if they do not pair.
+
+    They must average to the metric, up to a factor that both rows share (per cent): else they are of something else.
+    """
+    seeds = min(len(base.outcomes), len(row.outcomes))
+    found: list[NDArray[Any]] = []
+    factors = []
+    for one in (base, row):
+        kept = [shares_of(outcome, set_, metric) for outcome in one.outcomes[:seeds]]
+        usable = [shares for shares in kept if shares is not None and np.isfinite(shares).all()]
+        if len(usable) < seeds or len({len(shares) for shares in usable}) != 1:
+            return None
+        mean, value = float(np.mean(usable)), float(np.mean(one.measures[key].values[:seeds]))
+        factors.append(value / mean if mean else 0.0)
+        found.append(np.mean(usable, axis=0))
+    known = [factor for factor in factors if factor]
+    if len(found[0]) != len(found[1]) or not known or not np.allclose(known, known[0], rtol=1e-6):
+        return None
+    return found[0] * known[0], found[1] * known[0]
+
+
+def paired_tests(pairs: Sequence[tuple[NDArray[Any], NDArray[Any]]]) -> list[Resampled]:
+    """Each (base, row) pair of shares: two-sided p of the difference of means, and its 95 % interval."""
+    return [_test(row - base) for base, row in pairs]
+
+
+def _test(differences: NDArray[Any]) -> Resampled:
+    observed, n = float(differences.mean()), len(differences)
+    chance, extreme = np.random.default_rng(SEED), 0
+    for _ in range(TRIALS // _AT_ONCE):
+        signs = chance.integers(2, size=(_AT_ONCE, n)) * 2 - 1
+        extreme += int((abs(signs @ differences) / n >= abs(observed) - 1e-12).sum())
+    means = [differences[chance.integers(n, size=(_AT_ONCE, n))].mean(axis=1) for _ in range(RESAMPLES // _AT_ONCE)]
+    low, high = np.percentile(np.concatenate(means), (2.5, 97.5))
+    return Resampled(observed, (extreme + 1) / (TRIALS + 1), float(low), float(high))
+
+
+# --- Whether these very weights would differ on other sentences: paired tests of one column, from what was kept of each
+# Counts per sentence are resampled (reports/results/resampling.py); for a metric without counts, shares per example
+# are paired (reports/results/resampling.py). Holm's correction over a column's rows.
+
+
+def by_counts(table: Table, column: Column, counts_of: CountsOf) -> tuple[dict[str, Test], str]:
+    """Tests of a column's rows against base by their counts, by row, and a note on rows without any."""
+    base, rows = table.base_row, table.compared(column)
+    if base is None or not rows or column.counts is None:
+        return {}, ""
+    reader, value = _Pooled(column, counts_of), column.counts.of
+    pairs = [(row, reader.pair(base, row)) for row in rows]
+    by_size: dict[int, list[tuple[Row, NDArray[Any], NDArray[Any]]]] = {}
+    for row, pair in pairs:
+        if pair is not None:  # rows paired over equally many seeds of base share its counts
+            by_size.setdefault(pair[2], []).append((row, pair[0], pair[1]))
+    raw: dict[str, Resampled] = {}
+    bounds: dict[str, Resampled] = {}
+    for some in by_size.values():
+        keys, control, counts = [row.key for row, *_ in some], some[0][1], [c for *_, c in some]
+        raw |= zip(keys, randomise(control, counts, value), strict=True)
+        bounds |= zip(keys, bootstrap(control, counts, value), strict=True)
+    corrected = holm({key: found.p for key, found in raw.items()})
+    tests = {k: Test(p, bounds[k].low, bounds[k].high, p <= ALPHA, None) for k, p in corrected.items()}
+    lacking = [row.key for row, pair in pairs if pair is None]
+    return tests, f"{column.header}: no counts per sentence are kept of {', '.join(lacking)}." if lacking else ""
+
+
+def by_shares(table: Table, column: Column, shares_of: SharesOf | None) -> tuple[dict[str, Test], str]:
+    """The same for a metric that is the mean of a share per example, which the trainer kept."""
+    base, rows = table.base_row, table.compared(column)
+    if base is None or not rows:
+        return {}, ""
+    if shares_of is None or column.logarithmic:
+        return {}, f"{column.header}: not tested between sentences, since it is no mean of values per sentence."
+    pairs = {row.key: shares_of_rows(base, row, column.key, column.set, column.metric, shares_of) for row in rows}
+    there = {key: pair for key, pair in pairs.items() if pair is not None}
+    if not there:
+        return {}, f"{column.header}: not tested, since no shares per example that pair with base's are kept."
+    found = dict(zip(there, paired_tests(list(there.values())), strict=True))
+    corrected = holm({key: result.p for key, result in found.items()})
+    tests = {k: Test(p, found[k].low, found[k].high, p <= ALPHA, None) for k, p in corrected.items()}
+    lacking = [key for key in pairs if key not in there]
+    return (
+        tests,
+        f"{column.header}: no shares per example that pair are kept of {', '.join(lacking)}." if lacking else "",
+    )
+
+
+class _Pooled:
+    """Counts of a row per sentence, summed over its first seeds, as many as both rows have."""
+
+    def __init__(self, column: Column, counts_of: CountsOf) -> None:
+        self._column, self._counts_of = column, counts_of
+        self._known: dict[tuple[str, int], NDArray[Any] | None] = {}
+
+    def pair(self, base: Row, row: Row) -> tuple[NDArray[Any], NDArray[Any], int] | None:
+        """Counts of both rows over as many seeds as both have, and that number; None where they do not pair."""
+        seeds = min(len(base.outcomes), len(row.outcomes))
+        ours, theirs = self._sum(base, seeds), self._sum(row, seeds)
+        if ours is None or theirs is None or len(ours) != len(theirs):
+            return None
+        return ours, theirs, seeds
+
+    def _sum(self, row: Row, seeds: int) -> NDArray[Any] | None:
+        if (row.key, seeds) not in self._known:
+            found = [self._counts_of(outcome, self._column) for outcome in row.outcomes[:seeds]]
+            usable = [counts for counts in found if counts is not None]
+            alike = len(usable) == len(found) and len({counts.shape for counts in usable}) == 1
+            self._known[row.key, seeds] = pooled(usable) if alike else None
+        return self._known[row.key, seeds]
+
+
+def holm(p_values: dict[str, float]) -> dict[str, float]:
+    """Holm's step-down correction: the smallest p times the number of tests, the next times one less, never falling."""
+    corrected: dict[str, float] = {}
+    highest = 0.0
+    for rank, (key, p) in enumerate(sorted(p_values.items(), key=lambda item: item[1])):
+        highest = max(highest, min(1.0, p * (len(p_values) - rank)))
+        corrected[key] = highest
+    return {key: corrected[key] for key in p_values}

@@ -1,0 +1,233 @@
+"""A study's rule: each row by itself, the mean over its seeds against a target chosen before the rows were trained.
+
+"speedrun" is the rule for records of modded-nanogpt (github.com/KellerJordan/modded-nanogpt, "Submission rules"): as
+many trainings as show at p < 0.01 that their mean loss is below 3.28; Student's t test of one sample, one-sided.
+"""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ablations.planning.planned import Plan
+from ablations.planning.published import target_column
+from ablations.study.messages import number
+from ablations.study.parts import Target
+from experiments.tasks.columns import Column
+from reports.results import comparable
+from reports.results.table import Measure, Row, RuleTest, Table
+
+
+@dataclass(frozen=True)
+class _Rule:
+    name: str
+    target: Target
+    column: Column
+
+    @property
+    def better(self) -> str:
+        return "below" if self.column.better == "lower" else "above"
+
+
+def with_rule(table: Table, plan: Plan) -> Table:
+    """The table with the rule's test of every row and with notes on it; as it is if the study has no rule."""
+    name, target = plan.study.rule, plan.study.target_in(plan.profile)
+    if name is None:
+        return table
+    if target is None:
+        note = f"Rule {name}: no row is tested, the profile {plan.profile} has no target."
+        return replace(table, test_notes=(*table.test_notes, note))
+    column = target_column(target, table.columns)
+    if column is None:
+        note = f"Rule {name}: no row is tested, none is scored on {target.set}."
+        return replace(table, test_notes=(*table.test_notes, note))
+    rule = _Rule(name, target, column)
+    tests = {row.key: _tested(row, rule) for row in table.rows}
+    notes = [_about(rule), *(f"{name}, {row.key}: {_verdict(row, tests[row.key], rule)}." for row in table.rows)]
+    return replace(table, rule=tests, test_notes=(*table.test_notes, *notes))
+
+
+def p_better(values: Sequence[float], target: float, *, lower: bool) -> float | None:
+    """P(a mean as good as this | the true mean is `target`), by Student's t; None without spread between values."""
+    from scipy.special import stdtr
+
+    if len(values) < 2 or (spread := statistics.stdev(values)) <= 1e-12 * max(map(abs, values)):
+        return None
+    t = (statistics.fmean(values) - target) / (spread / math.sqrt(len(values)))
+    return float(stdtr(len(values) - 1, t if lower else -t))
+
+
+def _tested(row: Row, rule: _Rule) -> RuleTest:
+    measure, column = row.measures[rule.column.key], rule.column
+    if _why_not(row, measure):
+        return RuleTest()
+    (target,) = comparable.scale([rule.target.value], column)
+    p = p_better(comparable.scale(measure.values, column), target, lower=column.better == "lower")
+    return RuleTest(p, None if p is None else p < rule.target.alpha)
+
+
+def _why_not(row: Row, measure: Measure) -> str:
+    if row.ensemble:
+        return "an ensemble has no seeds"
+    if not measure.requested:
+        return "not scored on this set"
+    if measure.missing:
+        return f"{len(measure.values)} of {number(measure.requested, 'seed')} done"
+    return "one seed shows no spread between seeds" if measure.requested == 1 else ""
+
+
+def _about(rule: _Rule) -> str:
+    target, column = rule.target, rule.column
+    logarithmic = ", in natural logarithms" if column.logarithmic else ""
+    source = f" Target: {target.source.rstrip('.')}." if target.source else ""
+    return (
+        f"Rule {rule.name}: it holds for a row whose mean {column.header} over seeds is {rule.better} {target.value:g} "
+        f"at p < {target.alpha:g} (Student's t of one sample, one-sided{logarithmic}; each row by itself, without a "
+        f"correction for several rows).{source}"
+    )
+
+
+def _verdict(row: Row, test: RuleTest, rule: _Rule) -> str:
+    measure = row.measures[rule.column.key]
+    why = _why_not(row, measure)
+    if why or test.p is None:
+        return f"not tested, {why or 'its values do not vary between seeds'}"
+    shown = "p < 0.0001" if test.p < 0.0001 else f"p = {test.p:.4f}"
+    words = "holds" if test.holds else "does not hold"
+    return f"{words}, mean {measure.mean:.{rule.column.digits + 1}f} of {number(measure.requested, 'seed')}, {shown}"
+
+
+# --- Seeds by a rule fixed in advance: a group-sequential comparison of rows with one base
+# After every seed from `start` to `most`, each undecided row is compared with base. It is decided, and gets no more
+# seeds, when its difference is proven (t beyond the look's upper bound), or proven to be smaller than the one that
+# matters (difference − |d| beyond the look's lower bound, in standard errors). The error of both is spent over the
+# looks by the power family of Kim & DeMets (1987, Biometrika 74:149): α(t) = α t^ρ of the share t of seeds spent (Lan &
+# DeMets 1983). Bounds come from simulated tables without effects, with the spread estimated as the table estimates it;
+# α is for all rows at once (the largest of their |t|, as in Dunnett's test), 1 − power for each row.
+
+
+RHO_UPPER, RHO_LOWER = 1.0, 0.7  # of the power family; higher: more of the error is kept for the last looks
+TABLES = 40_000  # simulated: α = 0.05 is met within 0.001 (one standard error)
+DIFFERS, ALIKE, OPEN, UNDECIDED = "differs", "alike", "open", "undecided"
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What is fixed in advance. `difference`: the smallest that matters, on the scale of the compared values."""
+
+    start: int
+    most: int
+    alpha: float
+    power: float
+    difference: float
+
+    @property
+    def looks(self) -> range:
+        """Seeds a row at each look."""
+        return range(self.start, self.most + 1)
+
+
+class Bounds(NamedTuple):
+    """One value for each look, in standard errors of a difference; infinite: no row is decided there."""
+
+    upper: tuple[float, ...]
+    lower: tuple[float, ...]
+
+
+class Decision(NamedTuple):
+    """What is known of a row: DIFFERS, ALIKE, UNDECIDED (at the end) or OPEN (seeds are missing)."""
+
+    verdict: str
+    seeds: int  # that decided it, or that it needs next
+    difference: float = math.nan  # of the means of so many seeds; not for OPEN
+    half: float = math.nan  # of its interval, which holds at all looks and for all rows at once
+
+
+def decide(
+    base: Sequence[float], rows: Mapping[str, Sequence[float]], rule: Rule, compared: int | None = None
+) -> dict[str, Decision]:
+    """The decision of each row, from the values of seeds 1, 2, … as far as they are there.
+
+    Values beyond those that the rule asks for are not looked at, so more seeds change no decision. compared: the rows
+    of the whole table, if these are some of them.
+    """
+    bounds = bounds_of(rule, max(compared or 0, len(rows)))
+    found: dict[str, Decision] = {}
+    last: dict[str, Decision] = {}
+    for look, seeds in enumerate(rule.looks):
+        left = [key for key in rows if key not in found]
+        if not left:
+            break
+        if min(len(base), *(len(rows[key]) for key in left)) < seeds:
+            return {key: found.get(key, Decision(OPEN, seeds)) for key in rows}
+        samples = [base[:seeds], *(values[: found[k].seeds if k in found else seeds] for k, values in rows.items())]
+        error = _spread(samples) * math.sqrt(2 / seeds)
+        for key in left:
+            d = float(np.mean(rows[key][:seeds]) - np.mean(base[:seeds]))
+            last[key] = Decision(UNDECIDED, seeds, d, bounds.upper[look] * error)
+            if abs(d) > last[key].half:
+                found[key] = last[key]._replace(verdict=DIFFERS)
+            elif rule.difference - abs(d) > bounds.lower[look] * error:
+                found[key] = last[key]._replace(verdict=ALIKE)
+    return {key: found.get(key, last[key]) for key in rows}
+
+
+def seeds_asked(decisions: Mapping[str, Decision]) -> tuple[int, dict[str, int]]:
+    """Seeds of base, and of each row, that the rule asks for."""
+    return max(one.seeds for one in decisions.values()), {key: one.seeds for key, one in decisions.items()}
+
+
+@lru_cache(maxsize=32)
+def bounds_of(rule: Rule, rows: int) -> Bounds:
+    """The bounds of each look for so many rows, from TABLES simulated ones; the same at every call."""
+    rng = np.random.default_rng(20_260_717)
+    largest, one = _simulated(rng, rule, rows)
+    upper = _spent(largest, [rule.alpha * share**RHO_UPPER for share in _shares(rule)])
+    lower = _spent(one, [(1 - rule.power) * share**RHO_LOWER for share in _shares(rule)])
+    return Bounds(tuple(upper), tuple(lower))
+
+
+def _shares(rule: Rule) -> list[float]:
+    return [seeds / rule.most for seeds in rule.looks]
+
+
+def _spent(values_KT: Array, spent: Sequence[float]) -> list[float]:
+    """For each look the bound that so much of all tables have passed by then, each at its first look."""
+    tables, bounds = values_KT.shape[1], []
+    inside = np.ones(tables, dtype=bool)
+    for values, total in zip(values_KT, spent, strict=True):
+        more = round(total * tables) - int((~inside).sum())
+        left = np.sort(values[inside])
+        bound = float(left[-more - 1]) if 0 < more < len(left) else math.inf
+        bounds.append(bound)
+        inside &= values <= bound
+    return bounds
+
+
+def _simulated(rng: np.random.Generator, rule: Rule, rows: int) -> tuple[Array, Array]:
+    """Without effects, at each look: the largest |t| of a table's rows, and t of one row. (looks, tables) each."""
+    largest, one = (np.empty((len(rule.looks), TABLES)) for _ in range(2))
+    sums, squares = np.zeros((TABLES, rows + 1)), np.zeros(TABLES)
+    for seeds in range(1, rule.most + 1):
+        drawn = rng.standard_normal((TABLES, rows + 1))
+        sums += drawn
+        squares += (drawn**2).sum(axis=1)
+        if seeds >= rule.start:
+            within = squares - (sums**2).sum(axis=1) / seeds
+            error = np.sqrt(within / ((rows + 1) * (seeds - 1)) * 2 / seeds)
+            t = (sums[:, 1:] - sums[:, :1]) / seeds / error[:, None]
+            largest[seeds - rule.start], one[seeds - rule.start] = np.abs(t).max(axis=1), t[:, 0]
+    return largest, one
+
+
+def _spread(samples: Sequence[Sequence[float]]) -> float:
+    """The standard deviation within rows, pooled over all of them."""
+    arrays = [np.asarray(values, dtype=float) for values in samples]
+    within = math.fsum(((values - values.mean()) ** 2).sum() for values in arrays)
+    return math.sqrt(within / sum(len(values) - 1 for values in arrays))

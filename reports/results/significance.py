@@ -1,0 +1,299 @@
+"""Which changes from base are more than chance: between seeds or between sentences, never both under one mark.
+
+"seeds" asks whether other trainings would differ: Dunnett's test of every row with base, over the seeds' values; rows
+that share steps with another are paired by seed (branches.py).
+"sentences" asks whether these very weights would differ on other sentences: paired approximate randomisation of the
+stored counts, Holm's correction over a column's rows; it knows nothing of the noise between trainings. "auto" takes
+seeds where base and every compared row have three, and no test otherwise.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from ablations.study.messages import number
+from experiments.errors import UserError
+from experiments.tasks.columns import Column
+from reports.results import comparable, dunnett, resampling
+from reports.results.resampling import SharesOf, by_counts, by_shares
+from reports.results.results import CountsOf
+from reports.results.rule import DIFFERS, OPEN, Decision
+from reports.results.table import Row, Table, Test
+
+MODES = ("auto", "seeds", "sentences", "none")
+ALPHA, POWER = dunnett.ALPHA, dunnett.POWER
+ENOUGH_SEEDS = 3  # "auto" tests from this many on
+
+
+def with_tests(
+    table: Table,
+    mode: str,
+    counts_of: CountsOf,
+    shares_of: SharesOf | None = None,
+    decided: tuple[Column, Mapping[str, Decision]] | None = None,
+) -> Table:
+    """The table with a Test on every measure that was tested. Raises UserError for another mode than MODES.
+
+    Where groups are compared within themselves, as in a pivoted table, each is tested by itself. decided: by a rule for
+    seeds, which then tests its column; another test would not know that the seeds were stopped.
+    """
+    if mode not in MODES:
+        raise UserError(f"--significance {mode}: write one of {', '.join(MODES)}.")
+    if decided is not None and mode in ("auto", "seeds"):
+        return _by_rule(table, *decided)
+    apart = len(table.families) > 1
+    tested = [_tested(family, mode, counts_of, shares_of, apart) for family in table.families]
+    rows = {row.key: row for family in tested for row in family.rows}
+    return replace(
+        table,
+        rows=tuple(rows[row.key] for row in table.rows),
+        test=next((family.test for family in tested if family.test), ""),
+        test_notes=tuple(dict.fromkeys(note for family in tested for note in family.test_notes)),
+    )
+
+
+def _tested(table: Table, mode: str, counts_of: CountsOf, shares_of: SharesOf | None, apart: bool) -> Table:
+    """One family of rows; `apart`: it is one of several, so that notes say whose they are."""
+    chosen = _chosen(table) if mode == "auto" else mode
+    if chosen == "none" or table.base_row is None:
+        return replace(table, test_notes=tuple(_untested(table, mode)))
+    tests: dict[tuple[str, str], Test] = {}
+    notes: list[str] = []
+    base = "the base of its group" if apart else table.base
+    for column in table.columns:
+        if chosen == "seeds":
+            found, note = _seeds(table, column)
+            of_branches, more = paired(table, column)
+            found, note = found | of_branches, " ".join(filter(None, (note, more)))
+        elif column.counts is not None:
+            found, note = by_counts(table, column, counts_of)
+        else:
+            found, note = by_shares(table, column, shares_of)
+        tests |= {(key, column.key): test for key, test in found.items()}
+        notes += [f"{table.base} and its group: {note}" if apart else note] if note else []
+    table = replace(table, rows=tuple(_with(row, tests) for row in table.rows))
+    if chosen == "seeds":
+        for column in table.columns:
+            table = _with_best(table, column)
+    made = [_ABOUT[chosen].format(base=base)] if tests else [f"No change is tested{'' if notes else f': {_NEEDED}'}."]
+    if chosen == "seeds" and tests and (shared := _that_share(table)):
+        alone = {key for key, _ in tests} <= shared
+        made = [*([] if alone else made), ABOUT.format(base=base, alpha=ALPHA, power=POWER)]
+    return replace(table, test=chosen if tests else "", test_notes=(*made, *notes))
+
+
+_NEEDED = "that needs complete rows, measured over the same tokens and sentences as base"
+
+_ABOUT = {
+    "seeds": (
+        f"*: differs from {{base}} at the {ALPHA:.0%} level between seeds, by no less than these seeds can show (with "
+        f"{POWER:.0%} power): Dunnett's test over the seeds' values, two-sided, all rows of a column at once, equal "
+        "variances assumed."
+    ),
+    "sentences": (
+        f"*: differs from {{base}} at the {ALPHA:.0%} level between sentences (or single examples): paired approximate "
+        f"randomisation ({resampling.TRIALS:,} trials), two-sided, Holm's correction over a column's rows. It concerns "
+        "these weights on other sentences; other trainings may differ by more."
+    ),
+}
+
+
+def _with(row: Row, tests: dict[tuple[str, str], Test]) -> Row:
+    measures = {key: replace(m, test=tests.get((row.key, key))) for key, m in row.measures.items()}
+    return replace(row, measures=measures)
+
+
+def _that_share(table: Table) -> set[str]:
+    """Keys of the rows that may share steps with base."""
+    base = table.base_row
+    return {row.key for row in table.rows if base is not None and row is not base and shares_steps(row, base)}
+
+
+def _chosen(table: Table) -> str:
+    compared = [row for column in table.columns for row in table.compared(column) if not row.ensemble]
+    if table.base_row is None or not compared:
+        return "none"
+    seeds = [len(row.outcomes) for row in (table.base_row, *compared)]
+    return "seeds" if min(seeds) >= ENOUGH_SEEDS else "none"
+
+
+def _with_seeds(table: Table, column: Column) -> list[Row]:
+    """The compared rows whose trainings are independent of base's; an ensemble is one entry, which shows no spread."""
+    shared = _that_share(table)
+    return [row for row in table.compared(column) if not row.ensemble and row.key not in shared]
+
+
+def _untested(table: Table, mode: str) -> Iterator[str]:
+    if mode in ("seeds", "sentences"):
+        yield "No change is tested: base is not in the table."
+    if mode == "auto" and any(table.compared(column) for column in table.columns):
+        yield (
+            f"Not tested for significance (needs at least {ENOUGH_SEEDS} seeds per row): another training may change "
+            "any of these numbers, and none is bold."
+        )
+
+
+def _seeds(table: Table, column: Column) -> tuple[dict[str, Test], str]:
+    base, rows = table.base_row, _with_seeds(table, column)
+    if base is None or not rows or base.ensemble:
+        return {}, ""
+    control = comparable.scale(base.measures[column.key].values, column)
+    values = [comparable.scale(row.measures[column.key].values, column) for row in rows]
+    family = dunnett.family(control, values)
+    if family is None:
+        return {}, f"{column.header}: not tested, {_no_spread([control, *values])}."
+    critical = family.critical()
+    tests = {}
+    for row, own in zip(rows, values, strict=True):
+        difference, half = float(np.mean(own) - np.mean(control)), critical * family.error(len(own))
+        p, marked = family.p(difference, len(own)), abs(difference) >= dunnett.detectable(family, len(own))
+        tests[row.key] = Test(p, difference - half, difference + half, marked, _paired(base, row, column))
+    return tests, _power(family, column, len(rows))
+
+
+def _no_spread(samples: list[list[float]]) -> str:
+    if max(map(len, samples)) == 1:
+        return "one seed per row shows no spread between seeds"
+    if all(len(set(values)) == 1 for values in samples):
+        return "its values do not vary between seeds"
+    return "its spread between seeds is lost beside values of another order of magnitude"
+
+
+def _with_best(table: Table, column: Column) -> Table:
+    """The best of a column in bold, and the rows that these seeds cannot tell from it.
+
+    None is bold where that would be all of them, where rows cannot be compared, share steps, or where one has no value.
+    """
+    if _that_share(table):
+        return table
+    asked = [row for row in table.rows if row.measures[column.key].requested]
+    tested = [row for row in asked if row.measures[column.key].test is not None]
+    if not tested or any(row.measures[column.key].mean is None for row in asked):
+        return table
+    if not comparable.one_basis(table.rows, column):
+        return table
+    values = {row.key: comparable.scale(row.measures[column.key].values, column) for row in asked}
+    family = dunnett.family(values[asked[0].key], [values[row.key] for row in asked[1:]])
+    if family is None:
+        return table
+    means = {key: float(np.mean(of)) for key, of in values.items()}
+    best = min(means.values()) if column.better == "lower" else max(means.values())
+    near = dunnett.detectable(family, min(family.rows))
+    bold = {key for key, mean in means.items() if abs(mean - best) < near}
+    if len(bold) == len(means):
+        return table
+    rows = tuple(_bold(row, column) if row.key in bold else row for row in table.rows)
+    return replace(table, rows=rows)
+
+
+def _bold(row: Row, column: Column) -> Row:
+    return replace(row, measures={**row.measures, column.key: replace(row.measures[column.key], best=True)})
+
+
+def _by_rule(table: Table, column: Column, decisions: Mapping[str, Decision]) -> Table:
+    """Marks of the rows that the rule decided to differ, each with the interval that holds at all looks."""
+    base, rows = table.base_row, {row.key: row for row in table.rows}
+    if base is None:
+        return replace(table, test_notes=tuple(_untested(table, "seeds")))
+    tests = {}
+    for key, one in decisions.items():
+        if one.verdict != OPEN:
+            low, high = one.difference - one.half, one.difference + one.half
+            marked, paired = one.verdict == DIFFERS, _paired(base, rows[key], column)
+            tests[key, column.key] = Test(None, low, high, marked, paired)
+    others = ", ".join(other.header for other in table.columns if other.key != column.key)
+    note = f"Not tested, as the seeds were chosen by {column.header}: {others}." if others else ""
+    made = tuple(_with(row, tests) for row in table.rows)
+    return replace(table, rows=made, test="seeds" if tests else "", test_notes=(note,) if note else ())
+
+
+def _paired(base: Row, row: Row, column: Column) -> tuple[float, float] | None:
+    """The t interval of the seeds' own differences, uncorrected: seeds pair by number, with equal order of data."""
+    ours, theirs = row.measures[column.key].values, base.measures[column.key].values
+    if len(ours) != len(theirs) or len(ours) < 2:
+        return None
+    pairs = zip(comparable.scale(ours, column), comparable.scale(theirs, column), strict=True)
+    _, low, high = dunnett.t_interval([a - b for a, b in pairs])
+    return low, high
+
+
+def _power(family: dunnett.Family, column: Column, rows: int) -> str:
+    """The differences that the test can detect, so that a reader can judge a missing star."""
+    n = min(family.rows)
+    digits = max(comparable.change_digits(column), 2)
+    significant, found = family.critical() * family.error(n), dunnett.detectable(family, n)
+    unit = " in ln" if column.logarithmic else ""
+    of = f"a row of {n} seeds is " if len(set(family.rows)) > 1 else ""
+    spread = f"sd {family.variance**0.5:.{digits}f}{unit}"
+    return (
+        f"{column.header}: {number(rows, 'row')} compared, {spread} on "
+        f"{number(family.freedom, 'degree')} of freedom; {of}marked from a difference of "
+        f"{found:.{digits}f}, found with {POWER:.0%} power where it is true (p is {ALPHA} at {significant:.{digits}f})."
+    )
+
+
+# --- Which changes of branches are more than chance: they share steps with another row, so seeds are paired
+# Dunnett's test takes the rows' trainings for independent. A branch has its first steps in common with its trunk, seed
+# by seed, and so with the other branches of it. The difference of the same seed's values is one number per seed,
+# whatever the two share, and the seeds are independent: the t test of these differences holds. Bonferroni's correction
+# over the tested rows of a column holds however they depend on each other.
+
+
+ABOUT = (
+    "*, of branches: differs from {base} at the {alpha:.0%} level between seeds, by no less than these seeds can show "
+    "(with {power:.0%} power): t test of the differences of the same seed, two-sided, Bonferroni's correction over the "
+    "branches of a column, because they share steps. For the same reason nothing is bold."
+)
+
+
+def shares_steps(row: Row, base: Row) -> bool:
+    """Whether two rows may share steps, so that their values are not independent."""
+    return row.branch or base.branch
+
+
+def paired(table: Table, column: Column) -> tuple[dict[str, Test], str]:
+    """Tests of a column's branches against base, by row, and a note on what they can show."""
+    base = table.base_row
+    if base is None or base.ensemble:
+        return {}, ""
+    rows = [row for row in table.compared(column) if not row.ensemble and shares_steps(row, base)]
+    tests, words, alike = {}, [], []
+    for row in rows:
+        differences = _differences(row, base, column)
+        family = _family(differences, len(rows))
+        if family is None:
+            alike.append(row.key)
+            continue
+        n, mean = len(differences), float(np.mean(differences))
+        half, least = family.critical() * family.error(n), dunnett.detectable(family, n)
+        p = min(1.0, family.p(mean, n) * len(rows))
+        _, low, high = dunnett.t_interval(differences)
+        tests[row.key] = Test(p, mean - half, mean + half, abs(mean) >= least, (low, high))
+        words.append(f"{least:.{max(comparable.change_digits(column), 2)}f} ({row.key})")
+    notes = [f"{column.header}: branches are marked from a difference of {', '.join(words)}"] if words else []
+    notes += [f"{column.header}: {', '.join(alike)} not tested, no spread of the seeds' differences"] if alike else []
+    return tests, ". ".join(notes) + "." if notes else ""
+
+
+def _differences(row: Row, base: Row, column: Column) -> list[float]:
+    """Row minus base, of the seeds that both have."""
+    values = []
+    for one in (row, base):
+        measured = one.measures[column.key].values  # complete, as all compared rows are
+        seeds = [outcome.run.seed for outcome in one.outcomes]
+        values.append(dict(zip(seeds, comparable.scale(measured, column), strict=True)))
+    ours, theirs = values
+    return [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
+
+
+def _family(differences: list[float], rows: int) -> dunnett.Family | None:
+    """The t test of the mean difference: as if two independent samples had half its variance each.
+
+    None without spread.
+    """
+    n = len(differences)
+    variance = float(np.var(differences, ddof=1)) if n > 1 else 0.0
+    if variance <= (1e-12 * max(map(abs, differences), default=0.0)) ** 2:
+        return None
+    return dunnett.Family(n, (n,), variance / 2, n - 1, dunnett.ALPHA / rows)

@@ -1,0 +1,192 @@
+"""Check that a bundle's plan and its runs agree, and that its numbers follow from its files.
+
+A checksum inside a file proves nothing, because it can be recomputed after a change. So names are computed from
+settings, and scores from counts. What cannot be computed again (a perplexity needs weights and corpus) is its sender's
+word, and the first line of the printed table says so. Whoever makes up the counts too is not found out.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ablations.planning.planned import Plan, PlannedEvaluation, PlannedRun
+from experiments.config import TaskConfig, flatten
+from experiments.errors import UserError
+from experiments.identity import eval_identity, identity_settings, recorded_identity, run_identity, seed_in_words
+from experiments.store.ensembles import members, together
+from experiments.store.layout import Store, description_of
+from experiments.store.results import EvaluationResult
+from experiments.tasks.columns import Column
+from experiments.tasks.load import is_built_in, load_task
+from reports.render.printed import FROM_BUNDLE
+from reports.results.recomputed import differs, recomputed
+
+_STATES = ("finished", "stale")
+# Settings of an evaluation that a row's configuration has too. They are part of no run_id.
+_OF_EVALUATIONS = ("checkpoint", "precision", "beam_size", "length_penalty", "max_extra_length", "window", "stride")
+_ALWAYS = ("times", "costs", "devices")  # nothing in a bundle lets them be computed again
+
+
+class Checked(NamedTuple):
+    """What a reader is told of a bundle that agrees with itself."""
+
+    runs: str
+    word: str  # what was computed again, and what is the sender's word: the first line of a printed table
+
+
+_Proofs = dict[tuple[str, str], dict[str, bool]]  # metric and set → row → whether all its values follow from counts
+
+
+def check(plan: Plan, columns: Sequence[Column], store: Store, names_can_be_checked: bool = True) -> Checked:
+    """Check the runs one by one. Raises UserError at the first disagreement."""
+    if not plan.runs:
+        raise UserError("it holds no run.")
+    built_in = is_built_in(plan.study.task)
+    counted = built_in and not all(run.imported for run in plan.trainings)
+    names = names_can_be_checked or built_in  # no path names the run of a built-in task, so that nothing was left out
+    proofs: _Proofs = {}
+    for run in plan.trainings:
+        where = f"row {run.row}, {seed_in_words(run.seed)}"
+        _check_run(where, run, store, plan.study.task, names)
+        if built_in and not run.imported:
+            counted = _check_parameters(where, run, plan.study.task) and counted
+            _check_members(where, run, store)
+        if len({evaluation.spec.set for evaluation in run.evaluations}) < len(run.evaluations):
+            raise UserError(f"{where}: it has two evaluations of one set.")
+        for evaluation in run.evaluations:
+            record = _check_evaluation(f"{where}, {evaluation.spec.set}", run, evaluation, store, names)
+            record.check(built_in)
+            for name, column in _printed(columns, evaluation.spec.set).items():
+                at = f"{where}, {evaluation.spec.set}: {name}"
+                computed = recomputed(column, store.evaluation_folder(run.run_id, evaluation.eval_id), record)
+                kept = record.metrics.get(name)
+                if computed is not None and differs(kept, computed):
+                    raise UserError(f"{at} is recorded as {kept}, and its counts give {computed:.4f}.")
+                if computed is None and column.counts is not None and built_in and not run.imported:
+                    raise UserError(f"{at} cannot be computed again, because {column.counts.file} is missing or empty.")
+                if computed is not None or kept is not None:
+                    rows = proofs.setdefault((name, evaluation.spec.set), {})
+                    rows[run.row] = rows.get(run.row, True) and computed is not None
+    found = f"{len(plan.trainings)} run{'s' * (len(plan.trainings) > 1)} as planned"
+    if not names:
+        found += ", by settings alone (what was left out names them)"
+    return Checked(found, _word(proofs, counted))
+
+
+def _word(proofs: _Proofs, counted: bool) -> str:
+    """ "From a bundle. Recomputed: bleu (dev, test), parameters. The sender's word: perplexity (dev), times …".
+
+    Metrics have their own names here: a column's head is the sender's text.
+    """
+    parts: dict[bool, dict[tuple[str, str], list[str]]] = {True: {}, False: {}}  # proven → metric and rows → sets
+    for (metric, set_), rows in proofs.items():
+        for proven, found in parts.items():
+            those = [row for row, is_ in rows.items() if is_ is proven]
+            if those:
+                of = "" if len(those) == len(rows) else f" of {', '.join(those)}"
+                found.setdefault((_quoted(metric), of), []).append(_quoted(set_))
+    again, word = ([f"{m} ({', '.join(sets)}){of}" for (m, of), sets in parts[p].items()] for p in (True, False))
+    if not again and not counted:
+        return f"{FROM_BUNDLE} Recomputed: nothing. The sender's word: all numbers."
+    (again if counted else word).append("parameters")
+    return f"{FROM_BUNDLE} Recomputed: {', '.join(again)}. The sender's word: {', '.join([*word, *_ALWAYS])}."
+
+
+def _quoted(name: str) -> str:
+    """A name as a bundle has it: in quotes where it could be read as words of this sentence."""
+    return name if re.fullmatch(r"[\w.+-]{1,40}", name) else repr(name[:40])
+
+
+def _check_run(where: str, run: PlannedRun, store: Store, task: str, names: bool) -> None:
+    result = store.result(run.run_id)
+    if result is None or run.state not in _STATES:
+        raise UserError(f"{where}: it has no result of the run {run.run_id}.")
+    result.check(is_built_in(task))
+    if result.config is None:
+        raise UserError(f"{where}: the record of its training has no configuration.")
+    _equal(where, "task", task, run.config.task, "its row has")
+    _equal(where, "task", task, result.task or task, "the run recorded")
+    about = description_of(store, run.run_id)
+    for record in (result.content, about):
+        _equal(where, "run_id", run.run_id, record.get("run_id", run.run_id), "the record has")
+        if "config" in record:
+            theirs, ours = dict(flatten(record["config"])), identity_settings(run.config)
+            _equal(where, "task", task, theirs.get("task"), "the run recorded")
+            theirs = run.adopted.applied(theirs, ours) if run.adopted else theirs
+            for name, value in ours.items():
+                without = run.added.get(name, _default(run.config, name))
+                _equal(where, name, value, theirs.get(name, without), "the run recorded")
+    _equal(where, "inputs", dict(run.inputs), about.get("inputs", dict(run.inputs)), "the run recorded")
+    _equal(where, "seed", run.seed, result.config.get("seed", run.seed), "the run recorded")
+    if run.trunk is not None:
+        recorded = result.trunk.run_id, result.trunk.step
+        _equal(where, "trunk and its steps", tuple(run.trunk), recorded, "the run recorded")
+    if names:
+        _equal(where, "run_id", run.run_id, _named(run, about), "its settings give")
+    settings = dict(flatten(run.config))
+    for name, value in run.overrides.items():
+        _equal(where, name, value, settings.get(name), "its settings have")
+    _equal(where, "parameters", run.num_params, result.content.get("num_params", run.num_params), "the run recorded")
+
+
+def _named(run: PlannedRun, about: Mapping[str, Any]) -> str:
+    """The name that a run's settings give: of an own task those that it recorded, without any that were added later."""
+    roles, recorded = run.config.roles(), about.get("config")
+    if roles.frozen_defaults or not isinstance(recorded, Mapping):
+        return run_identity(run.config, run.inputs)
+    return recorded_identity(recorded, run.inputs, roles.not_in_run_id)
+
+
+def _check_parameters(where: str, run: PlannedRun, task: str) -> bool:
+    """Whether they were counted: not where a corpus that is not here decides the vocabulary's size."""
+    try:
+        count = load_task(task).num_params(run.config)
+    except UserError:
+        return False
+    whole = None if count is None else count * max(1, len(run.members))
+    _equal(where, "parameters", run.num_params, whole, "those settings have")
+    return True
+
+
+def _check_members(where: str, run: PlannedRun, store: Store) -> None:
+    """The sums of an ensemble are those of its members."""
+    if run.members:
+        record, sums = store.result(run.run_id), together(members(store, run.members))
+        for name in ("num_params", "flops", "target_tokens", "train_s"):
+            _equal(where, name, getattr(record, name), sums.get(name), "its members have together")
+
+
+def _default(config: TaskConfig, name: str) -> Any:
+    """The value of a setting that the run does not record: it was added later, with this default."""
+    return dict(flatten(type(config)())).get(name)
+
+
+def _check_evaluation(
+    where: str, run: PlannedRun, evaluation: PlannedEvaluation, store: Store, names: bool
+) -> EvaluationResult:
+    record = store.evaluation(run.run_id, evaluation.eval_id)
+    if record is None or "metrics" not in record.model_fields_set:
+        raise UserError(f"{where}: it has no scores of the evaluation {evaluation.eval_id}.")
+    spec = evaluation.spec
+    asked: dict[str, Any] = {"settings": dict(spec.settings), "inputs": dict(spec.inputs)}
+    for name, value in (asked if "set" in spec.inputs else {"set": spec.set, **asked}).items():  # as in sound.py
+        _equal(where, name, value, record.content.get(name, value), "the evaluation recorded")
+    settings = dict(flatten(run.config))
+    for name in _OF_EVALUATIONS:
+        ours = settings.get(f"evaluation.{name}")
+        if ours is not None and name in spec.settings:
+            _equal(where, name, ours, spec.settings[name], "the evaluation has")
+    if names:
+        named = eval_identity(run.run_id, spec.settings, spec.inputs)
+        _equal(where, "eval_id", evaluation.eval_id, named, "its settings give")
+    return record
+
+
+def _printed(columns: Sequence[Column], set_: str) -> dict[str, Column]:
+    """The metrics of a set that the table prints, each with one of its columns."""
+    return {column.metric: column for column in columns if column.set in (set_, "*")}
+
+
+def _equal(where: str, what: str, planned: Any, found: Any, by: str) -> None:
+    if planned != found:
+        raise UserError(f"{where}: the plan says {what} = {planned}, {by} {found}.")

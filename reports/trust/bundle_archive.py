@@ -1,0 +1,317 @@
+"""The files of a bundle, whatever contains them: unpacked as untrusted data, within limits.
+
+bundle.json       the table, and size and SHA-256 of every other file (the manifest)
+store.json  runs/<run_id>/…     as in a store
+A crate (zipped.py) also has a description of itself, a statement, and the printed table.
+"""
+
+import gzip
+import io
+import json
+import re
+import shutil
+import stat
+import tarfile
+import zipfile
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from ablations.study.messages import number
+from experiments.errors import UserError
+from experiments.store.checksummed import describe_file
+
+HEAD = "bundle.json"
+STATEMENT = "statement.json"
+TABLES = {"table.csv": "csv", "table.md": "markdown"}  # the printed table in a crate, by format
+SUFFIX, CRATE_SUFFIX = ".tar.gz", ".zip"
+NAME = re.compile(
+    r"store\.json|statement\.json|table\.(csv|md)|"
+    r"runs/(?P<run_id>[0-9a-f]{16})/(config\.json|result\.json|attempts/(?P<attempt>[0-9]{4,6})/(final/)?"
+    r"(?!\.)[A-Za-z0-9._-]{1,80}|evaluations/(?P<eval_id>[0-9a-f]{16})/(?!\.)[A-Za-z0-9._-]{1,80})"
+)
+# Limits of an archive: about a hundred times a large table with its weights.
+LARGEST = 64 << 30  # bytes, unpacked
+LARGEST_HEAD = 256 << 20
+LARGEST_RECORD = 64 << 20  # a .json file, which is read as a whole
+MOST_FILES = 1_000_000
+DEEPEST = 64  # brackets within brackets in JSON
+
+
+def is_bundle(name: str) -> bool:
+    """Whether a word of the command line names a bundle: an archive or a crate."""
+    return name.endswith((SUFFIX, CRATE_SUFFIX))
+
+
+class Entry(NamedTuple):
+    """One file as an archive lists it."""
+
+    name: str
+    size: int  # as claimed
+    plain: bool  # an ordinary file: no link, no device, not sparse
+    open: Callable[[], IO[bytes] | None]
+
+
+class Archive(ABC):
+    """A bundle that is open for reading. Methods raise ValueError, or an error of the container, for anything else."""
+
+    head_text: bytes
+
+    @property
+    def head(self) -> dict[str, Any]:
+        """The head, parsed."""
+        return parsed(self.head_text)
+
+    @abstractmethod
+    def entries(self) -> Iterator[Entry]:
+        """All files but the head; each can be read until the next is asked for."""
+
+    def finish(self) -> None:  # noqa: B027  (most containers have nothing to check)
+        """Check what lies behind the last file."""
+
+    def unpack(self, manifest: Mapping[str, Mapping[str, Any]], folder: Path) -> None:
+        """Write the manifest's files below `folder`, which must be empty. Raises UserError for one that is altered."""
+        _check(manifest, folder)
+        missing = set(manifest)
+        for entry in self.entries():
+            if not entry.plain or not NAME.fullmatch(entry.name):
+                raise ValueError(f"{entry.name[:80]!r} has no place in a bundle")
+            if entry.name not in missing:
+                raise ValueError(f"{entry.name} is not in its manifest, or there twice")
+            _unpack(entry, folder / entry.name, manifest[entry.name])
+            missing.discard(entry.name)
+        if missing:
+            verb = "is" if len(missing) == 1 else "are"
+            raise UserError(f"{number(len(missing), 'file')} {verb} missing, such as {min(missing)}.")
+        self.finish()
+
+
+def _unpack(entry: Entry, target: Path, listed: Mapping[str, Any]) -> None:
+    content = entry.open() if entry.size == listed["bytes"] else None
+    if content is not None:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("xb") as file:
+            _copy(content, file, entry.size)
+    if content is None or describe_file(target)["sha256"] != listed["sha256"]:
+        raise UserError(f"{entry.name} is not the file that was packed.")
+    if target.suffix == ".json":
+        parsed(target.read_bytes())
+
+
+def _copy(content: IO[bytes], file: IO[bytes], size: int) -> None:
+    """Copy `size` bytes at most: compressed data may be longer than its entry claims."""
+    while size > 0 and (read := content.read(min(size, 1 << 20))):
+        size -= len(read)
+        file.write(read)
+
+
+def _check(manifest: Mapping[str, Mapping[str, Any]], folder: Path) -> None:
+    """Raises, before anything is written, if the manifest exceeds the limits of an archive or the free disk space."""
+    if len(manifest) > MOST_FILES:
+        raise ValueError(f"it claims {len(manifest):,} files")
+    for name, listed in manifest.items():
+        size = listed["bytes"]
+        if type(size) is not int or size < 0 or (name.endswith(".json") and size > LARGEST_RECORD):
+            raise ValueError(f"{name[:80]!r} claims a size of {size!r} bytes")
+    total = sum(listed["bytes"] for listed in manifest.values())
+    if total > LARGEST:
+        raise ValueError(f"it claims to unpack to {total / 1e9:,.0f} GB")
+    folder.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(folder).free
+    if total > free:
+        raise UserError(f"it unpacks to {total / 1e9:.1f} GB, and {folder} has {free / 1e9:.1f} GB free (see TMPDIR).")
+
+
+def parsed(text: bytes) -> dict[str, Any]:
+    """A JSON object of bounded depth. Raises ValueError."""
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError("brackets are nested without end") from None
+    if not isinstance(value, dict):
+        raise ValueError("expected a JSON object")
+    if any(depth > DEEPEST for depth in _depths(value)):
+        raise ValueError(f"brackets are nested more than {DEEPEST} deep")
+    return value
+
+
+def _depths(value: Any) -> Iterator[int]:
+    """The depth of each list and object, without recursion."""
+    waiting = [(value, 1)]
+    while waiting:
+        inside, depth = waiting.pop()
+        yield depth
+        if depth <= DEEPEST:
+            parts = inside.values() if isinstance(inside, dict) else inside
+            waiting += [(part, depth + 1) for part in parts if isinstance(part, dict | list)]
+
+
+# --- A bundle as tar.gz, its head first: equal files are packed to equal bytes
+
+
+_ONE_READ = 1 << 20  # tarfile reads an extended header as a whole, whatever length it claims
+
+
+def pack(file: IO[bytes], head: bytes, files: Mapping[str, Path]) -> None:
+    """Write a tar.gz without dates, owners and its own name, so that equal files give equal bytes."""
+    with (
+        gzip.GzipFile(fileobj=file, mode="wb", mtime=0, filename="", compresslevel=6) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        _add(archive, HEAD, io.BytesIO(head), len(head))
+        for name, path in files.items():
+            with path.open("rb") as content:
+                _add(archive, name, content, path.stat().st_size)
+
+
+def _add(archive: tarfile.TarFile, name: str, content: IO[bytes], size: int) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size, entry.mode = size, 0o644
+    archive.addfile(entry, content)
+
+
+class Packed(Archive):
+    """A tar.gz that is open for reading. Raises ValueError, or an error of tarfile, gzip or zlib, for anything else."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._stream = _Measured(gzip.GzipFile(fileobj=file, mode="rb"))
+        self._archive = tarfile.open(fileobj=self._stream, mode="r:")  # type: ignore[call-overload]  # noqa: SIM115
+        first = self._archive.next()
+        if first is None or first.name != HEAD or not _plain(first) or first.size > LARGEST_HEAD:
+            raise ValueError(f"it does not begin with {HEAD}")
+        content = self._archive.extractfile(first)
+        self.head_text = content.read() if content else b""
+
+    def entries(self) -> Iterator[Entry]:
+        for entry in self._archive:
+            if entry.name != HEAD or entry.offset != 0:
+                yield Entry(entry.name, entry.size, _plain(entry), partial(self._archive.extractfile, entry))
+
+    def finish(self) -> None:
+        while rest := self._stream.read(_ONE_READ):  # to the end, where gzip compares its own checksum
+            if rest.strip(b"\0"):
+                raise ValueError("something follows its last file")
+
+
+class _Measured:
+    """A stream that refuses large reads, whatever lengths its headers claim."""
+
+    def __init__(self, stream: gzip.GzipFile) -> None:
+        self._stream = stream
+
+    def read(self, size: int = -1) -> bytes:
+        if not 0 <= size <= _ONE_READ:
+            raise ValueError("a header of it claims to be larger than any")
+        return self._stream.read(size)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return self._stream.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._stream.tell()
+
+
+def _plain(entry: tarfile.TarInfo) -> bool:
+    """Whether the entry is an ordinary file: no link, no device, not sparse."""
+    return entry.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and not entry.issparse()
+
+
+# --- A bundle as a crate: a zip whose ro-crate-metadata.json describes its files to other programs
+# The description is in no manifest: anyone may add authors, a licence or a preview to it. The checksums that it gives
+# have to be the manifest's.
+
+
+METADATA, PREVIEW = "ro-crate-metadata.json", "ro-crate-preview.html"
+_FIRST_DAY = (1980, 1, 1, 0, 0, 0)  # of a zip's calendar: equal files give equal bytes
+_LARGE = 1 << 31  # bytes; above, a zip's older form has no room for the size
+_READ = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+
+
+class ForeignZipError(UserError):
+    """A zip of another program, or of none."""
+
+
+def pack_crate(file: IO[bytes], metadata: bytes, head: bytes, files: Mapping[str, Path]) -> None:
+    """Write a zip without dates and owners."""
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
+        for name, content in ((METADATA, metadata), (HEAD, head)):
+            _zipped_add(archive, name, io.BytesIO(content), len(content))
+        for name, path in files.items():
+            with path.open("rb") as stream:
+                _zipped_add(archive, name, stream, path.stat().st_size)
+
+
+def _zipped_add(archive: zipfile.ZipFile, name: str, content: IO[bytes], size: int) -> None:
+    entry = zipfile.ZipInfo(name, _FIRST_DAY)
+    entry.create_system, entry.external_attr = 3, (stat.S_IFREG | 0o644) << 16
+    entry.compress_type = zipfile.ZIP_DEFLATED
+    with archive.open(entry, "w", force_zip64=size > _LARGE) as out:
+        while part := content.read(1 << 20):
+            out.write(part)
+
+
+class Crate(Archive):
+    """A zip that is open for reading. Raises ForeignZipError, ValueError, or an error of zipfile or zlib for others."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        try:
+            self._archive = zipfile.ZipFile(file)
+        except (NotImplementedError, OverflowError) as error:
+            raise ValueError(str(error)) from None
+        listed = self._archive.infolist()
+        names = [entry.filename for entry in listed]
+        if len(names) > MOST_FILES:
+            raise ValueError(f"it claims {len(names):,} files")
+        for name in (METADATA, HEAD):
+            if names.count(name) > 1:
+                raise ValueError(f"{name} is there twice")
+        if METADATA not in names:
+            raise ForeignZipError(f"is a zip, but no RO-Crate: it has no {METADATA}. {_OURS}")
+        self.metadata = parsed(self._text(METADATA, LARGEST_RECORD))
+        if HEAD not in names:
+            raise ForeignZipError(
+                f"is an RO-Crate of another program{_title(self.metadata)}: it has no {HEAD}. {_OURS}"
+            )
+        self.head_text = self._text(HEAD, LARGEST_HEAD)
+
+    def _text(self, name: str, largest: int) -> bytes:
+        entry = self._archive.getinfo(name)
+        if entry.file_size > largest or not _zipped_plain(entry):
+            raise ValueError(f"{name} claims a size of {entry.file_size:,} bytes, or is no ordinary file")
+        with self._open(entry) as content:
+            return content.read(largest)
+
+    def entries(self) -> Iterator[Entry]:
+        for entry in self._archive.infolist():
+            if entry.filename not in (METADATA, PREVIEW, HEAD) and not _folder(entry):
+                yield Entry(entry.filename, entry.file_size, _zipped_plain(entry), partial(self._open, entry))
+
+    def _open(self, entry: zipfile.ZipInfo) -> IO[bytes]:
+        try:
+            return self._archive.open(entry)
+        except (NotImplementedError, RuntimeError) as error:  # another compression; encrypted
+            raise ValueError(f"{entry.filename[:80]!r}: {error}") from None
+
+
+_OURS = "This program reads the crates that `ablations bundle --crate` writes"
+
+
+def _folder(entry: zipfile.ZipInfo) -> bool:
+    """Whether the entry is a folder: other programs list them, and they hold nothing."""
+    return entry.is_dir() and entry.file_size == 0
+
+
+def _zipped_plain(entry: zipfile.ZipInfo) -> bool:
+    """Whether the entry is an ordinary file, packed in one of the two usual ways."""
+    kind = stat.S_IFMT(entry.external_attr >> 16)  # 0 where the packing system has no such kinds
+    return kind in (0, stat.S_IFREG) and entry.compress_type in _READ and not entry.flag_bits & 1
+
+
+def _title(metadata: Mapping[str, Any]) -> str:
+    """The crate's own name in brackets, where it has one."""
+    graph = metadata.get("@graph")
+    entities = [entity for entity in graph if isinstance(entity, dict)] if isinstance(graph, list) else []
+    name = next((entity.get("name") for entity in entities if entity.get("@id") == "./"), None)
+    return f' ("{name[:80]}")' if isinstance(name, str) and name.isprintable() else ""
