@@ -1,7 +1,6 @@
 """A run's configuration: every setting with its default, meaning and unit. Imports no torch.
 
-The defaults are the paper's base and are frozen: changing one would rename every run of every store (identity.py).
-More than 200 lines: every setting is described in one place.
+The defaults are the paper's base and are frozen: changing one would rename every run of every store (experiments/identity.py).
 """
 
 import math
@@ -18,8 +17,8 @@ from model import architecture, cost
 from model.config import ModelConfig
 from model.settings import Section
 
-# --- What the optimizers and the schedules of the learning rate read, keep and need. Imports no torch
-# Their formulas are in experiments/training/optimizers.py and schedules.py.
+# --- What the optimizers and the schedules of the learning rate read, keep and need
+# Their formulas are in experiments/training/optimizers.py and experiments/training/schedules.py.
 
 
 OptimizerName = Literal["adam", "adamw", "sgd", "adafactor", "lion", "muon"]
@@ -100,7 +99,7 @@ def state_per_weight(training: "TrainingConfig", hidden: float = 0.0) -> float:
     return {"lion": 1.0, "muon": 2.0 - hidden}.get(training.optimizer, 2.0)
 
 
-# ---
+# --- The settings
 
 
 def _words(value: Any) -> Any:

@@ -1,7 +1,8 @@
-"""Parameters, arithmetic and memory of a network, as pure functions of its configuration. Imports no torch.
+"""Parameters, arithmetic, memory, sequential operations and path lengths of a network, from its configuration alone.
 
-One multiplication and one addition are two floating-point operations. Only matrix products are counted: norms,
-softmax, dropout and embedding look-ups are left out, as is usual. Each kind of sub-layer counts itself (model/kinds/).
+Imports no torch. One multiplication and one addition are two floating-point operations. Only matrix products are
+counted: norms, softmax, dropout and embedding look-ups are left out, as is usual. Each kind of sub-layer counts
+itself (model/specs.py).
 """
 
 from collections.abc import Iterator
@@ -154,7 +155,7 @@ def _attention_weights(part: architecture.SublayerSpec, length: float, memory: f
     return part.config.num_heads * length * (memory if part.options.reads_memory else length)
 
 
-# --- Sequential operations and path lengths of a stack: two columns of Table 1. Imports no torch
+# --- Sequential operations and path lengths of a stack: two columns of Table 1
 # The path between two positions is the number of operations through which a signal passes from one to the other. A
 # position-wise sub-layer and a residual connection add none. The longest of all shortest paths is found by propagation
 # through the stack's real sub-layers, so it is exact where Table 1 gives an order of growth.

@@ -1,6 +1,8 @@
-"""Where the quick form of a search applies: Transformers of the paper's three sub-layers, with its sizes free.
+"""A quicker form of the decoder for beam search, for the paper's three sub-layers with free sizes.
 
-Shapes: B sentences, S source, D d_model.
+It holds the decoder's caches, one step over all beams in fewer and larger operations, cross-attention folded into the
+output projection, and matrices packed for oneDNN. Any other architecture is searched by model/stack.py, to which the
+tests compare this form.
 """
 
 import functools
@@ -24,9 +26,7 @@ from model.parts.residual import Residual
 from model.stack import Stack, check_ancestors
 
 # --- The decoder's caches during a beam search
-# Shapes: B sentences, S source, T time steps, K beams, H heads, N = B·H; keys and values end in their width n (d_k,
-# d_v).
-#
+# Shapes: B sentences, S source, T time steps, K beams, H heads, N = B·H; keys and values end in their width n.
 # Beams are never reordered. A beam's past is a path through (time, beam) slots. Each query is compared with all slots
 # of its sentence; a bias blocks the slots that are not its ancestors. Keys and values of the source are stored once per
 # sentence.
@@ -136,7 +136,7 @@ class DecoderState:
         return torch.where(visible_BKTK.flatten(2), self.weights.zero_bias, self.weights.blocked_bias).unsqueeze(1)
 
 
-# ---
+# --- Which decoders have the quick form, and its state at the start of a search. Shapes: B sentences, S source, D d_model
 
 
 _LAYER = ("self_attention", "cross_attention", "feed_forward")
@@ -187,11 +187,10 @@ def quick_state(
     return DecoderState(weights, caches, bias, positions_TD, room.beam_size, embedding, decoder.final_norm)
 
 
-# --- One position of a decoder of the paper's sub-layers, for a search, in fewer and larger operations
+# --- One position of the decoder, in fewer and larger operations
 # A search step consists of many small operations; starting one costs more than computing it. So q's scale is part of
 # its weights, q, k and v are one product, sentences and heads are one dimension of batched products, and matrices are
-# packed. Dropout is left out: a search never trains. Tests prove it equal to the decoder over whole sentences.
-#
+# packed. Dropout is left out: a search never trains.
 # Shapes: B sentences, K beams, R = B·K rows, H heads, N = B·H, M memory positions (source, or time × beam),
 # D d_model; q and k end in d_k, v in d_v, written n.
 
@@ -366,7 +365,6 @@ def _norm(norm: nn.Module) -> Norm:
 # computed once per sentence, so W^Q and W^O can be multiplied into them at the same time. All heads are then one
 # product. It reads H · S rows of the model's width instead of the H · d_k rows of W^Q and W^O: fewer for a short
 # sentence.
-#
 # Shapes: R beams, H heads, S source, M = H · S, D d_model; keys and values end in their width n (d_k, d_v).
 
 
@@ -390,9 +388,7 @@ class FoldedAttention:
         return torch.addmm(self.output_bias_D, weights_RHS.flatten(1), self.values_MD)
 
 
-# --- Matrices in oneDNN's blocked layout, for the many small products of a search
-# Shapes: R rows, D inputs, F outputs.
-#
+# --- Matrices in oneDNN's blocked layout, for the many small products of a search. Shapes: R rows, D inputs, F outputs
 # oneDNN multiplies matrices in blocks that suit its kernels. For few rows, changing the layout at every call costs more
 # than the product: 4 × 512 by 512 × 37,000 took 26 ms as F.linear, 8 ms packed, 2 ms packed in bf16 (one thread). torch
 # has packing for its compiler only (torch.ops.mkldnn). Where it is missing or fails, F.linear computes the same.

@@ -1,5 +1,7 @@
 """An encoder and a decoder of any architecture (section 3, figure 1), or a decoder alone: a language model.
 
+`build_network` makes one with initial weights from a configuration.
+
 Shapes: B sentences, S source, T target, K beams, R = B·K rows, D d_model, W vocabulary. Masks: True = may attend.
 """
 
@@ -138,7 +140,7 @@ class EncoderDecoder(Network):
                 module.kernel = name
 
 
-# --- Build a network with initialised weights from a configuration
+# --- Build a network with initial weights from a configuration
 
 
 def build_model(

@@ -1,4 +1,7 @@
-"""What is known of a kind of sub-layer without torch: its options, the settings that it reads, its cost."""
+"""The kinds of sub-layer as planning sees them, without torch: options, settings that each reads, parameters and cost.
+
+Their computation is in model/layers.
+"""
 
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar
 
@@ -68,7 +71,7 @@ class Spec(Section):
         return False
 
 
-# --- Self-attention and cross-attention: settings and costs (section 3.2)
+# --- Self-attention and cross-attention (section 3.2)
 
 
 class _Attention(Spec):
@@ -219,7 +222,7 @@ def _divisors(number: int) -> str:
     return ", ".join(str(n) for n in range(1, number + 1) if number % n == 0)
 
 
-# --- The position-wise feed-forward network: settings and costs (section 3.3)
+# --- The position-wise feed-forward network (section 3.3)
 
 
 # Values of d_ff that are kept: the operand of W_2, what the activation needs, both factors of a gate.
@@ -241,7 +244,7 @@ class FeedForwardSpec(Spec):
         return Cost(weights + biases, 2 * length * weights, kept * length * config.d_ff)
 
 
-# --- A mixture of experts: settings and costs
+# --- A mixture of experts
 
 
 class ExpertsSpec(FeedForwardSpec):
@@ -281,7 +284,7 @@ class ExpertsSpec(FeedForwardSpec):
         )
 
 
-# --- Recurrent sub-layers: settings and costs (one type of layer of Table 1)
+# --- Recurrent sub-layers (one type of layer of Table 1)
 
 
 class RecurrentSpec(Spec):
@@ -350,7 +353,7 @@ class LSTMSpec(RecurrentSpec):
     states: ClassVar[int] = 6  # four gates, c, h
 
 
-# --- An LSTM that reads its own attention of the step before: settings and costs
+# --- An LSTM that reads its own attention of the step before
 
 
 class AttentionalLSTMSpec(Spec):
@@ -388,7 +391,7 @@ class AttentionalLSTMSpec(Spec):
         return False
 
 
-# --- Convolution over positions: settings and costs (one type of layer of Table 1)
+# --- Convolution over positions (one type of layer of Table 1)
 
 
 class ConvolutionSpec(Spec):
@@ -438,7 +441,7 @@ class ConvolutionSpec(Spec):
         return Cost(weights + (output if config.bias else 0), 2 * length * weights, length * kept)
 
 
-# --- The average of all positions so far: settings and costs
+# --- The average of all positions so far
 
 
 class AverageSpec(FeedForwardSpec):
@@ -478,7 +481,7 @@ class AverageSpec(FeedForwardSpec):
         return Cost(params, flops, kept)
 
 
-# --- One position of the encoder's output as a sub-layer of the decoder, in place of attention: settings and costs
+# --- One position of the encoder's output, in place of attention
 
 
 class _OnePosition(Spec):

@@ -1,5 +1,7 @@
 """The encoder and the decoder: layers of sub-layers, each in its residual connection (section 3.1, figure 1).
 
+`Stepwise` is the state of a search through any such decoder.
+
 Shapes: B sentences, T positions, R rows of a search (sentence by beam), D d_model.
 """
 
@@ -123,7 +125,7 @@ class Stack(nn.Module):
                 module.shrink(self.beta)
 
 
-# --- The state of a search, one position at a time, for any architecture. model/fast has quicker ones, equal by test
+# --- The state of a search, one position at a time, for any architecture (model/fast.py has a quicker one for some)
 # Shapes: B sentences, T time steps, K beams, R = B·K rows, D d_model, W vocabulary. Masks: True = may attend.
 
 

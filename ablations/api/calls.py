@@ -104,7 +104,7 @@ def _as_option(value: Any) -> Any:
     return value if value is None or isinstance(value, bool) else str(value)
 
 
-# ---
+# --- The three functions
 
 
 PROGRESS_EVERY_S = 10.0

@@ -1,4 +1,4 @@
-"""`ablations new`: write a small study with its trainer, both ready to run and to be changed."""
+"""Verbs that describe and start studies: `ablations new`, `studies`, `settings`, `layers` and `demo`."""
 
 import re
 from collections.abc import Sequence
@@ -149,7 +149,7 @@ def new(
     typer.echo(f"{folder / name}.toml and {module}.py written. Run:  ablations run {folder / name}.toml")
 
 
-# --- What `ablations new --command` writes: a study whose trainer is a script of its own, and the script
+# --- `ablations new --command`: a study whose trainer is a script of its own, and the script
 
 
 COMMAND_STUDY = Template("""\

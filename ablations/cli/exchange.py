@@ -1,4 +1,4 @@
-"""`ablations bundle`: pack a finished table into one archive. Also its inverse, for `ablations import`."""
+"""Verbs that exchange results with others: `ablations bundle`, `import` and `export`."""
 
 import tempfile
 from collections import Counter

@@ -1,4 +1,4 @@
-"""`ablations verify` and `ablations explain`: check a printed table, and trace its cells to runs."""
+"""Verbs that check a printed table: `ablations verify`, `explain` (trace its cells to runs) and `compare`."""
 
 import argparse
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""`ablations translate`: translate text with a trained model."""
+"""Verbs that use a trained model: `ablations translate`, `sample` and `attention`."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""`ablations plan`: show the runs of a table without running anything."""
+"""Verbs before training: `ablations plan`, `probe` (training speed) and `noise` (spread over seeds)."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace

@@ -1,4 +1,4 @@
-"""`ablations report`: print the table from the results in the store."""
+"""Verbs that print results: `ablations report`, `cases` and `figures`."""
 
 import csv
 import io

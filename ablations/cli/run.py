@@ -1,4 +1,4 @@
-"""`ablations queue`, `work` and `run`: from the plan to finished runs."""
+"""Verbs from the plan to finished runs: `ablations queue`, `work`, `run`, `evaluate` and `tune`."""
 
 import time
 from collections import Counter

@@ -1,4 +1,7 @@
-"""`ablations status`: waiting runs with the reason, running ones with progress, ended ones with the outcome."""
+"""Verbs on the queue: `ablations status`, `log`, `cancel`, `retry` and `drain`.
+
+`status` shows waiting runs with the reason, running ones with progress, ended ones with the outcome.
+"""
 
 import codecs
 import os

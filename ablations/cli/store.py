@@ -1,4 +1,4 @@
-"""`ablations tables`: everything that a store holds, one line per table."""
+"""Verbs on a whole store: `ablations tables`, `adopt`, `forget`, `prune`, `rebuild` and `shares`."""
 
 import contextlib
 import shlex

@@ -108,7 +108,7 @@ def _unguarded_output() -> Iterator[None]:
         sys.stdout = before
 
 
-# --- The exit codes of `ablations`; of a run's child: experiments/records.py
+# --- The exit codes of `ablations` (those of a run's child: experiments/records.py)
 
 
 DONE = 0

@@ -95,7 +95,7 @@ def _refuse_same_runs(runs: list[PlannedRun], study: Study) -> None:
             )
 
 
-# --- What the reader of a table is told of its plan
+# --- Notes on the plan, for the reader of its table
 
 
 def of_settings(rows: list[PlannedRow]) -> list[str]:

@@ -1,4 +1,7 @@
-"""What a plan is: runs with identities, parameters, cost and state. Trains nothing, imports no torch."""
+"""What a plan is: rows with their runs, and the runs' identities, parameters, cost and state.
+
+Trains nothing, imports no torch.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -43,7 +46,7 @@ class PlannedRow:
         return self.config.model_copy(update={"seed": seed})
 
 
-# ---
+# --- Runs, evaluations and the plan of all rows
 
 
 class RunState(NamedTuple):

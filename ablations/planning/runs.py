@@ -1,4 +1,4 @@
-"""The runs of one row: a training per seed, a branch of each, runs from elsewhere, or an ensemble."""
+"""The runs of one row: one training per seed, branches of other rows' runs, runs from elsewhere, or an ensemble."""
 
 import contextlib
 from collections.abc import Iterable, Sequence
@@ -159,7 +159,7 @@ def check_branch(row: Variation, trunk: TaskConfig, config: TaskConfig, step: in
         raise UserError(f"{where}: {why}. Train this row from the start (leave out `from`), or undo that difference.")
 
 
-# --- Rows that are made of another row: ensembles of its trainings, and branches, which begin with one of them
+# --- Rows that are made of another row: ensembles of its trainings, and branches
 
 
 def as_run(study: Study, row: Variation) -> Variation:

@@ -1,4 +1,4 @@
-"""Find the trained run that a command line names: by run_id, or by study, row and seed."""
+"""Find the runs that a command line names: one trained run, or runs of the queue."""
 
 import os
 from collections.abc import Collection, Iterable, Sequence
@@ -183,7 +183,7 @@ def device_spec(devices: str) -> DeviceSpec:
     return DeviceSpec("cpu", sum(slot.threads for slot in slots))
 
 
-# --- Select runs of the queue by run_id, row, study, or all
+# --- Runs of the queue, by run_id, row, study, or all
 
 
 HOW = "Write a row (A-h16), a row with its seed (A-h16:2), a study (table3), the beginning of a run_id, or `all`."

@@ -1,4 +1,7 @@
-"""Turn planned runs into jobs of the queue: the desired state minus what is valid already."""
+"""Turn planned runs into jobs of the queue: the desired state minus what is valid already.
+
+It also tells which parts of finished runs are made again, and what that costs.
+"""
 
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence

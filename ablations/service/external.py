@@ -1,7 +1,7 @@
 """Runs that were trained elsewhere become rows of a study: which number of theirs goes where.
 
-Everything is decided and checked before anything is written (foreign_store.py writes). A row of theirs is a row of the
-study with `imported = true`; without a study file one is made (foreign_study.py).
+Everything is decided and checked before anything is written. A row of theirs is a row of the study with
+`imported = true`; without a study file one is made.
 """
 
 import json
@@ -213,7 +213,7 @@ def _seeds(row: str, runs: Sequence[ForeignRun], planned: Mapping[str, Sequence[
     return [ours[order.index(i)] for i in range(len(runs))]
 
 
-# --- Write runs that were trained elsewhere into a store, as records marked `imported`. Called when all is checked
+# --- Write them into a store, as records marked `imported`. Called when all is checked
 
 
 class Written(NamedTuple):
@@ -345,7 +345,7 @@ def refuse_other_settings(arrived: Iterable[Arrived], plan: Plan) -> None:
                 )
 
 
-# --- A study file for runs that were trained elsewhere, where there is none yet: its rows, settings and metrics
+# --- A study file for them, where there is none yet: its rows, settings and metrics
 
 
 LOWER = re.compile(

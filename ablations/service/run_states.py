@@ -1,4 +1,4 @@
-"""The state of a planned run: from the store, or else from the queue."""
+"""The state of a planned run, from the store or else from the queue; and the tables that a run belongs to."""
 
 import itertools
 from collections.abc import Callable, Mapping

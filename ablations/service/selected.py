@@ -1,4 +1,7 @@
-"""Resolve a command line's selectors: a study with its task and plan in one store, or a bundle."""
+"""Resolve a command line's selectors: a study with its task and plan in one store, or a bundle.
+
+Verbs that are called without a study take the last selection of the store.
+"""
 
 import atexit
 import contextlib
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
     from reports.trust.bundle_read import Bundle
 
 
-# --- The last selection used in a store, for verbs that are called without a study
+# --- The last selection used in a store
 # It is a small file of the store: losing it loses nothing, and on a read-only disk it is not written. A study of one's
 # own names code that planning imports, so such an entry counts only where this user wrote it (signed as jobs are).
 
@@ -119,7 +122,7 @@ def _here(store: Store, path: str) -> str:
     return found if near.startswith("..") else near
 
 
-# ---
+# --- From selectors to a study, its task, its plan and its store
 
 
 Say = Callable[[str], None]  # prints a line for the user; services print nothing

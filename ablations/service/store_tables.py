@@ -210,7 +210,7 @@ def _times(store: Store, members: Members, run_id: str) -> Iterator[float]:
         yield from (time for time in (row.queued, row.started, row.ended) if time is not None)
 
 
-# --- Finished runs of an own task that the study no longer means, because a default or the command has changed
+# --- Finished runs of an own task that the study no longer contains, because a default or the command has changed
 
 
 @dataclass(frozen=True)

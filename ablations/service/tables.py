@@ -1,4 +1,4 @@
-"""The table of a selection, from a store or a bundle."""
+"""The table of a selection, from a store or a bundle, and the choices with which it is printed."""
 
 import shlex
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ from reports.results.results import Results
 from reports.results.table import Table
 from reports.table.build import build_table
 
-# --- How a table is printed: the choices of [table] in a study file, as typed on a command line or given in Python
+# --- The choices of [table] in a study file, as typed on a command line or given in Python
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +80,7 @@ def _pairs(name: str, text: str) -> Iterator[tuple[str, Any]]:
         yield key, int(value) if name == "digits" else value
 
 
-# ---
+# --- The table
 
 
 BY_STUDY = TableOptions()
@@ -105,7 +105,7 @@ def table_of(
     return replace(table, asked=asked, chosen=printing.choices(), bundle=chosen.bundle)
 
 
-# --- Where a study and a corpus lie that a printed table names without their folders: what this user queued tells it
+# --- Where the study and the corpus of a printed table lie, which it names without folders: in what this user queued
 
 
 MOST = 500  # of the queue's jobs that are looked at
@@ -144,7 +144,7 @@ def _jobs(selectors: Selectors) -> Iterator[Job]:
                 yield claimed.job
 
 
-# --- Where a selection has no results: the nearest one of the same study that has some, to be pasted
+# --- Where a selection has no results: the nearest selection of the same study that has some, for the error message
 
 
 def nearest_with_results(study: str, selectors: Selectors, plan: Plan) -> str:

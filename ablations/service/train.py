@@ -244,7 +244,7 @@ def _named(run: PlannedRun, run_id: str, specs: Sequence[EvaluationSpec]) -> Pla
     return replace(run, run_id=run_id, evaluations=evaluations, state="missing", stale=())
 
 
-# --- Measure how many runs share a device, for `ablations run --devices cpu:auto` and `cuda:*xauto`
+# --- How many runs share a device, measured for `ablations run --devices cpu:auto` and `cuda:*xauto`
 
 
 MEASURED = re.compile(r"cpu:auto|(cuda:(?:\*|\d+(?:,\d+)*)x)auto")

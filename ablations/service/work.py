@@ -1,4 +1,4 @@
-"""Options for working on the queue: engine, slots, time limit for hanging runs, notifications."""
+"""Work on a store's queue: the options of a coordinator, detached results, progress in words, and shares of users."""
 
 import contextlib
 import math
@@ -195,7 +195,7 @@ def held(store: Store) -> list[str]:
         return [*queue.held(), *queue.over_quota(load_shares(store)).values()]
 
 
-# --- Collect the results of runs that were left to a cluster (`work --detach`): most commands do so first
+# --- Results of runs that were left to a cluster (`work --detach`): most commands collect them first
 
 
 DETACHED = ("slurm",)  # not Ray: only `work --engine ray --address …` knows the cluster's address

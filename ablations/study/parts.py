@@ -1,4 +1,4 @@
-"""Building blocks of a study file: types of text and number, metrics, ensembles, ranges and [tune]."""
+"""Building blocks of a study file: types of text and number, metrics, ensembles, ranges, [tune], target and [table]."""
 
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal, Self
@@ -197,7 +197,7 @@ class Tune(Section):
     seed: int = Field(0, ge=0)
 
 
-# --- A number that rows have to reach by the study's rule, written down before they are trained
+# --- The target of a study's rule: a number that rows have to reach, written down before they are trained
 
 
 ALPHA = 0.01  # of the records of modded-nanogpt
@@ -224,7 +224,7 @@ def _number(given: Any) -> Any:
 TargetOrNumber = Annotated[Target, BeforeValidator(_number)]
 
 
-# --- How a table is printed: [table] in a study file, and the options of `ablations report` over it
+# --- [table]: how a table is printed. `ablations report` has options of the same names, which go before it
 # A choice that is not made is None (or empty), so that choices can be laid over each other: the format's own defaults,
 # then [table], then [table.FORMAT], then the command's. CSV and JSON are for programs: [table] alone leaves them whole.
 

@@ -28,7 +28,7 @@ from ablations.study.variation import Profile, Variation
 from experiments.errors import UserError
 from model.settings import Section
 
-# --- What others published, as a study file writes it: results of other systems, and what the paper says of them
+# --- What others published, as a study file writes it: results of other systems, and the paper's claims about them
 
 
 class Cited(Section):
@@ -63,7 +63,7 @@ class Claim(Section):
         return self
 
 
-# ---
+# --- The study, and where it is loaded from
 
 
 class Study(Section):

@@ -1,4 +1,4 @@
-"""Read a study file: find it, parse TOML, apply `extends`, and report errors with their place in the file."""
+"""Read a study file: find it, parse TOML, apply `extends`, expand designs, report errors with their place in the file."""
 
 import importlib.resources
 import itertools
@@ -208,7 +208,6 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 #     vary = {lr = [0.1, 0.01], dropout = [0.0, 0.5]}     one factor at a time: 4 rows
 #     grid = {lr = [0.1, 0.01], dropout = [0.0, 0.5]}     every combination: 4 rows
 #     remove = {attention = {use_attention = false}}      the full model without one component: 1 row each
-#
 # A factor is a setting with its values, or any name with tables of settings that change together. Rows get the key
 # key-factor-value: `A-lr0.1`. The entry's other fields (group, set, seeds, note …) apply to each of its rows.
 

@@ -2,13 +2,11 @@
 
     python -m experiments.child.run SPEC
 
-SPEC is the file that the coordinator wrote into the attempt's folder (experiments/store/spec.py).
-
-`--alone` before SPEC runs a copy of an old attempt's spec for debugging (docs/architecture.md). More than 200 lines: an
-attempt from its first event to its record, in the order in which it happens.
+SPEC is the file that the coordinator wrote into the attempt's folder (experiments/store/spec.py). `--alone` before it
+runs a copy of an old attempt's spec for debugging (docs/architecture.md).
 
 If several devices train a run together, each has its own process: the child is rank 0, and starts the others as
-`python -m experiments.child.run SPEC RANK PORT` (experiments/child/run.py).
+`python -m experiments.child.run SPEC RANK PORT`.
 
 Exit codes: 0 finished, 3 preempted after a checkpoint, 1 failed (the last event says why), 4 the disk is full.
 """
@@ -314,7 +312,6 @@ def write_result(spec: AttemptSpec, folder: Path, found: Sequence[ensembles.Memb
 
 
 # --- The other processes of a run that trains on several devices: the same program on the same spec
-# python -m experiments.child.run SPEC RANK PORT
 
 
 END_S = 30.0  # time for the others to end after the last step

@@ -1,4 +1,4 @@
-"""Requests to end a child: by a signal, or by its coordinator's end."""
+"""How a child ends early: requests by a signal or by its coordinator's end, and the class of an error."""
 
 import contextlib
 import errno
@@ -56,7 +56,7 @@ def _has_ended(process: dict[str, Any]) -> bool:
     return False
 
 
-# --- The class of an error, by which the coordinator decides
+# --- The class of an error, from which the coordinator decides about another attempt
 
 
 def failure_class(error: Exception) -> FailureClass:

@@ -1,4 +1,4 @@
-"""Assign pairs to batches, as a pure function of (seed, step). Imports no torch.
+"""Assign pairs to batches, as a pure function of (seed, step); the batches as padded arrays. Imports no torch.
 
 "Sentence pairs were batched together by approximate sequence length. Each training batch contained a set of sentence
 pairs containing approximately 25000 source tokens and 25000 target tokens" (section 5.1). Here tokens are pieces,
@@ -174,8 +174,8 @@ def split(source_lengths: ArrayLike, target_lengths: ArrayLike, indices: Indices
     return [indices[order[start:end]] for start, end in pairwise(_evened(cut, int(rising[-1]), max_tokens))]
 
 
-# --- Pairs as padded arrays. Imports no torch
-# B batch, S source, T target. PAD fills up; masks are where an array differs from PAD.
+# --- Pairs as padded arrays: B batch, S source, T target
+# PAD fills up; masks are where an array differs from PAD.
 
 
 Array = TypeVar("Array")
@@ -217,10 +217,9 @@ def _filled(array: Ids, rows: int) -> Ids:
     return array if len(array) == rows else np.pad(array, ((0, rows - len(array)), (0, 0)), constant_values=PAD_ID)
 
 
-# --- Few shapes for many batches: the shapes to which micro-batches are padded. Imports no torch
+# --- Few shapes for many batches: the shapes to which micro-batches are padded
 # A compiled step has a graph per shape; a processor's bf16 products have kernels per shape, which oneDNN builds at the
 # first use. On an Intel Xeon with AMX, a training on free shapes spent 37 % of its time building them.
-#
 # A shape is (B sentences, S source, T target). Micro-batches of the first epochs are grouped; a group is as large as
 # the largest of its members. Groups whose union costs least are joined until few are left. Towards the end, after every
 # joining, each micro-batch moves to the cheapest group that holds it, and groups shrink to their members.

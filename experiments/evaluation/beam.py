@@ -28,8 +28,7 @@ from torch import Tensor
 
 from experiments.data.encoding.tokenizer import BOS_ID, EOS_ID, PAD_ID
 
-# --- The result of a search, and reading a path from its history
-# Shapes: R sentences, N hypotheses of each, T time, K beam slots.
+# --- The result of a search, read from its history. Shapes: R sentences, N hypotheses of each, T time, K beam slots
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,6 @@ def read_back(
 
 
 # --- The hypotheses that still grow, and the history that they and the finished ones refer to
-# Shapes: B sentences, K beam slots, T time.
 
 
 NEVER = float("-inf")
@@ -165,7 +163,6 @@ def _itself(sentences: int, width: int, device: torch.device) -> Tensor:
 
 
 # --- The length penalty and the hypotheses that have ended
-# Shapes: B sentences, N hypotheses kept of each, C candidates.
 
 
 Length = TypeVar("Length", int, Tensor)
@@ -220,7 +217,7 @@ class Finished:
         return Finished(*(t.index_select(0, rows) for t in (self.score_BN, self.log_prob_BN, self.slot_BN)))
 
 
-# ---
+# --- The search, and the contract with the model that it drives (`Decodable`)
 
 
 class Decodable(Protocol):

@@ -110,7 +110,7 @@ def _share(part: NDArray[Any], whole: NDArray[Any]) -> NDArray[np.float64]:
     return shares
 
 
-# --- The result of scoring a set: of translations.py and parses.py
+# --- The result of scoring a set
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class SetScores:
     statistics: NDArray[np.int64]
 
 
-# --- Exact sequences and exact pieces: for outputs of which one is right and every other wrong
+# --- Exact sequences and exact pieces, for outputs of which one is right and every other wrong
 
 
 def score_exact(outputs: Sequence[str], references: Sequence[str]) -> SetScores:

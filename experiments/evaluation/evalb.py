@@ -19,7 +19,7 @@ from experiments.data.corpora.tree import NO_TAG, Bracket, Repairs, Tree, deline
 from experiments.errors import UserError
 from experiments.evaluation.counts import SetScores
 
-# --- EVALB's parameters: which labels and words are left out, which count as equal. Imports no torch
+# --- EVALB's parameters: which labels and words are left out, which count as equal
 # The defaults are COLLINS.prm, with which results on the Wall Street Journal are reported. Other sets are read from
 # EVALB's own parameter files. Sekine and Collins 1997; the README that comes with EVALB.
 
@@ -118,7 +118,7 @@ def _rules(lines: Iterable[tuple[int, str]], where: str) -> Rules:
 assert {field.name for field in fields(Rules)} == {*_LISTS.values(), *_NUMBERS.values()}
 
 
-# ---
+# --- Scores of sentences
 
 
 _QUOTES = ("'", '"', "/")
@@ -304,7 +304,7 @@ def _crossing(expected: Iterable[Bracket], found: Iterable[Bracket]) -> int:
     return sum(any(s < start < e < end or start < s < end < e for s, e in spans) for _, start, end in found)
 
 
-# --- The report that EVALB prints of scored sentences. Imports no torch
+# --- The report that EVALB prints
 
 
 _HEAD = """\
@@ -364,7 +364,7 @@ def _summary(s: Summary) -> Iterator[str]:
     yield from (f"{name:<25} = {rate:6.2f}\n" for name, rate in rates.items())
 
 
-# --- Score lines of brackets as trees, as EVALB does
+# --- Score lines of symbols as trees
 
 
 def score_parses(

@@ -1,4 +1,4 @@
-"""A trained model in one folder, for use elsewhere; for Hugging Face's programs see huggingface/folder.py.
+"""A trained model in one folder, for use elsewhere; huggingface.py writes one for Hugging Face's programs.
 
 config.json                     the run's configuration, its identity, and its code version
 final/model.safetensors         weights; meta.json beside them has their hash
@@ -102,7 +102,7 @@ def millions(params: int) -> str:
     return f"{params / 1e6:.3g}"
 
 
-# --- The record in a folder of `ablations export`
+# --- The record in such a folder
 
 
 FORMAT = "transformer-ablations model 1"

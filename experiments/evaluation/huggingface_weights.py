@@ -1,4 +1,4 @@
-"""A network's tensors under the names, and in the order of rows, of one of Hugging Face's architectures.
+"""A network as one of Hugging Face's architectures: config.json, and tensors under its names and in its order.
 
 Shapes: D d_model, H heads, G heads of keys and values, K d_k, W vocabulary.
 """
@@ -17,7 +17,7 @@ from model.network import EncoderDecoder
 from model.parts.positions import LearnedPositions, sinusoids
 from model.parts.residual import NORM_EPSILON
 
-# --- Which of Hugging Face's architectures a network equals, and its config.json
+# --- Which architecture a network equals, and its config.json
 # Pre-norm with added positions (GPT-2), the same post-norm (GPT-1), pre-norm with rotary positions (GPT-NeoX), and
 # RMSNorm with rotary positions and a gated feed-forward network (Llama; Qwen3 with norms on queries and keys).
 
@@ -155,7 +155,7 @@ def config_of(layout: Layout, config: ModelConfig, vocab_size: int, positions: i
     }  # fmt: skip
 
 
-# ---
+# --- Names and order of rows of the tensors
 
 
 Named = Iterator[tuple[str, Tensor]]

@@ -1,6 +1,6 @@
-"""Perplexity of reference translations under the model.
+"""Likelihood of text under a model: perplexity of reference translations, and of running text window by window.
 
-Shapes: B sentences, S source, T target, D d_model, R real target pieces, W vocabulary.
+Shapes: B sentences or windows, S source, T target, D d_model, R real target pieces, W vocabulary.
 """
 
 import math
@@ -108,8 +108,7 @@ def _pack(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], ma
     yield batch
 
 
-# --- Likelihood of running text under a language model, window by window
-# Shapes: B windows, T positions, N pieces that are predicted.
+# --- Running text under a language model. Shapes: B windows, T positions, N pieces that are predicted
 
 
 def stream_nll(
@@ -156,7 +155,6 @@ def _window_nll(
 
 
 # --- Sentences of unequal length as tensors: the common part of likelihood and search
-# Shapes: B sentences, S source.
 
 
 @contextmanager

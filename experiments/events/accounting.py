@@ -1,4 +1,4 @@
-"""What each attempt at a run cost, from its first and its last event. Imports no torch.
+"""What each attempt at a run cost, from its first and its last event, and how long a run trained. Imports no torch.
 
 Attempts that failed, were stopped or killed, or were repeated are among them. An amount that was not recorded is None.
 """
@@ -110,7 +110,7 @@ def _record(store: Store, run_id: str) -> TrainingResult:
         return TrainingResult()
 
 
-# --- Training time of a run over all its attempts, computed from their events. Imports no torch
+# --- Training time of a run over all its attempts
 
 
 def training_time(store: Store, run_id: str, attempt: int, seconds: float) -> dict[str, Any]:

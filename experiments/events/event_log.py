@@ -1,7 +1,7 @@
 """A run's events: one JSON object per line, appended by the child, read by the coordinator. They are the run's record.
 
-Fields of each kind: kinds.py. Damaged lines: lines.py. Times are Unix seconds whose differences are durations
-(clock.py).
+Fields of each kind, and damaged lines: lines.py. Times are Unix seconds whose differences are durations. Imports no
+torch.
 """
 
 import contextlib
@@ -156,7 +156,7 @@ def read_events(folder: Path) -> list[dict[str, Any]]:
     return list(Tail(folder).read())
 
 
-# --- The time of day written into records: the process's start time plus the time elapsed since then
+# --- The time of day in records: the process's start time plus the time elapsed since then
 # A machine's clock may be set while a run trains. With this clock, differences are still durations, and the events of
 # an attempt are in order.
 
@@ -171,7 +171,7 @@ def record_time() -> float:
     return _BEGAN + time.clock_gettime(_PASSED)
 
 
-# --- Find event files with damaged lines in a whole store. Imports no torch
+# --- Find event files with damaged lines in a whole store
 
 
 Known = Mapping[

@@ -1,4 +1,4 @@
-"""Encode and decode a line of an event file, with its checksum; recognise damaged lines.
+"""A line of an event file: encode and decode it with its checksum, recognise damage, and the kinds of events.
 
 The file's first event has "format": 2, and every line ends with "crc", 8 hex digits of CRC-32 over the line's canonical
 JSON (sorted keys, no blanks) without "crc".

@@ -1,4 +1,4 @@
-"""Runs of other programs, as their files describe them: what every reader in this folder returns."""
+"""Runs of other programs, read from a CSV file or from exports of Weights & Biases, and what every reader returns."""
 
 import csv
 import hashlib
@@ -107,10 +107,9 @@ def seed_of(settings: Mapping[str, Any], name: str = "") -> tuple[str, dict[str,
     return (str(settings[found]) if found else ""), {key: v for key, v in settings.items() if key != found}
 
 
-# --- Runs in a CSV file of one's own, long (a line per score) or wide (a line per run or row):
+# --- A CSV file of one's own, long (a line per score) or wide (a line per run or row):
 #     row,seed,set,metric,value          row,seed,lr,dev/bleu,test/bleu
 #     base,1,dev,bleu,26.1               base,1,0.1,26.1,25.3
-#
 # `row` is required; `seed`, `set` and `group` may be left out. Every other column is a setting or, in a wide file, a
 # metric.
 
@@ -225,11 +224,10 @@ def _score(where: str, line: int, name: str, text: str) -> float | None:
     return found
 
 
-# --- Runs exported from Weights & Biases: the CSV of its runs table, or JSON of its API's runs
+# --- Weights & Biases: the CSV of its runs table, or JSON of its API's runs
 # CSV: the columns that the table showed: Name, State, ID, Group, then config and summary without a difference between
 # them. JSON: a list of runs, or one run per line, with `name`, `id`, `state`, `group`, `config` and `summary` (or
 # `summary_metrics`, `summaryMetrics`); config values may be wrapped as {"value": …}. Such a file is written by
-#
 #     json.dump([{"id": r.id, "name": r.name, "state": r.state, "group": r.group, "config": r.config,
 #                 "summary": dict(r.summary)} for r in wandb.Api().runs("ENTITY/PROJECT")], file, default=str)
 

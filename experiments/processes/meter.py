@@ -156,7 +156,7 @@ def _reader(nvml: Any, handle: Any) -> Callable[[], int]:
     return lambda: int(nvml.nvmlDeviceGetTotalEnergyConsumption(handle))  # millijoules
 
 
-# ---
+# --- What this process used, at any moment
 
 
 EVERY_S = 30.0  # RAPL's counters start again from 0; at 1,000 W the smallest of them after a minute

@@ -4,7 +4,7 @@ A run of an own task is named by all of its settings, because a user may change 
 later gives every run another name, although nothing of it changes. What counts is the record: a run is the planned
 one if every setting that it recorded has the planned value, and every setting that it did not record has its default.
 With that value its numbers are printed, and the value is recorded beside the run (COUNTED): a default that changes
-later is then another run, as is any changed default. A user may also say that a run is as good as another (adopted.py).
+later is then another run, as is any changed default. A user may also say that a run is as good as another (`adopt`).
 
 Built-in tasks need none of this: their defaults are frozen, and their runs are named by what differs from them.
 """
@@ -26,8 +26,9 @@ from experiments.store.checksummed import read_json, write_json
 from experiments.store.layout import Store, config_of, description_of
 from experiments.store.results import RESULT_FILE
 
-# --- A user's word that a finished run stands for one of other settings: in the run's folder, with who, when and why
-# The run keeps its name, settings and numbers; nothing is copied. A plan finds it under the new settings too.
+# --- Adopted runs: a user says that a finished run stands for one of other settings
+# That is recorded in the run's folder, with who, when and why. The run keeps its name, settings and numbers; nothing is
+# copied. A plan finds it under the new settings too.
 
 
 ADOPTED_FILE = "adopted.json"
@@ -89,7 +90,7 @@ def _user() -> str:
         return "unknown"
 
 
-# ---
+# --- Runs by their recorded settings
 
 
 COUNTED = "counted.json"  # in a run's folder: settings that it did not record, as its numbers were printed

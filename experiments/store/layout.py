@@ -1,11 +1,11 @@
-"""The store's layout, version and locks.
+"""The store's layout, version and locks, and the description of a run.
 
     store.json                       {"version": 1}
     queue.db  mlflow.db              (in --state-dir if one is given)
     artifacts/                       MLflow's
     corpora/<digest>/                tokenizer and encoded arrays, made once
     runs/<run_id>/config.json        the resolved configuration, the inputs' digests, and the row it was queued for
-                 /rows.json          all rows, where several share the run (description.py)
+                 /rows.json          all rows, where several share the run
                  /attempts/0001/     events.jsonl, log.txt, checkpoints/, final/: an attempt writes only here
                  /result.json        written when an attempt has finished training; names that attempt
                  /evaluations/<eval_id>/result.json, translations
@@ -193,7 +193,7 @@ def _refuse_foreign(root: Path) -> None:
         )
 
 
-# --- What a run's folder says of it: config.json, written when it was first queued or imported, and its rows
+# --- The description of a run: config.json, written when it was first queued or imported, and its rows
 # Rows of one table, and of several, may share a training and differ in its evaluation. The run is named for the first,
 # which is in config.json. Once there are several, or the first has changed, rows.json has all of them, in the order in
 # which they were queued.

@@ -1,7 +1,6 @@
-"""The records of a training and of an evaluation (result.json): every field, once (how they are read: facts.py).
+"""The records of a training and of an evaluation (result.json): every field, once.
 
 A child writes them, the coordinator adds the attempt's number, reports read them. Imports no torch.
-The file is long because it is one list.
 """
 
 import functools
@@ -17,7 +16,7 @@ from experiments.store.checksummed import read_named, write_json
 # --- A record of a store, and parts of records: typed fields, any of which may be missing; their reader and writer
 # Tasks record different things, a later version may add to them, and a bundle of somebody else's may hold anything. So
 # every field may be missing, others may be there, and a value of another type than expected is left out, or is damage
-# if something is decided by it (`decisive`). Imports no torch.
+# if something is decided by it (`decisive`).
 
 
 LARGEST = (1 << 63) - 1
@@ -103,7 +102,7 @@ def _without(value: Any, place: Sequence[Any]) -> Any:
     return value
 
 
-# ---
+# --- The fields
 
 
 RESULT_FILE = "result.json"

@@ -1,7 +1,8 @@
-"""Checkpoints that a training must keep for later evaluations: demands on a run that are not part of its identity.
+"""What is kept of a store's runs: checkpoints that evaluations need, what may be deleted, runs that were put aside.
 
 Studies that share a run make different demands: the average of its last 5 checkpoints, or the best of those measured
-every 500 steps. The run is trained once and serves all of them. Imports no torch.
+every 500 steps. The run is trained once and serves all of them; the demands are not part of its identity. Imports no
+torch.
 """
 
 import time
@@ -66,7 +67,7 @@ def union(*demands: Iterable[Keep]) -> tuple[Keep, ...]:
     return tuple(found[key] for key in sorted(found))
 
 
-# --- Find folders that can be deleted without losing a number of a table: checkpoints of finished runs
+# --- Folders that can be deleted without losing a number of a table: checkpoints of finished runs
 
 
 @dataclass(frozen=True)

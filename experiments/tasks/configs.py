@@ -1,4 +1,7 @@
-"""The configuration of a language model: a decoder alone, on running text. Imports no torch."""
+"""The configurations of the tasks besides translation (experiments/config.py). Imports no torch.
+
+A language model is a decoder alone, on running text.
+"""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -84,7 +87,7 @@ class LanguageConfig(RunConfig):
         return self
 
 
-# --- A parsing run's configuration: translation's sections with the paper's settings for parsing. Imports no torch
+# --- Parsing: translation's sections with the paper's settings for parsing (section 6.3)
 
 
 class ParsingModel(ModelConfig):
@@ -136,7 +139,7 @@ class ParsingConfig(RunConfig):
     evaluation: ParsingEvaluation = ParsingEvaluation()
 
 
-# --- The configuration of a run on an algorithmic corpus: translation's sections, decoded greedily. Imports no torch
+# --- An algorithmic corpus: translation's sections, decoded greedily
 
 
 # The corpus's digests cover these.

@@ -1,4 +1,7 @@
-"""The weights and tokenizers for an evaluation. Those of one part are kept for the next."""
+"""The evaluation of a network, part by part: perplexity, decoding, the likelihood of lines.
+
+Only the child imports it: it needs torch. The weights and tokenizers of one part are kept for the next.
+"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -57,7 +60,7 @@ def open_trained(
     return _last[0][1]
 
 
-# --- The first part of an evaluation: perplexity of a set's references. Only the child imports it: it needs torch
+# --- Perplexity of a set's references: the first part of an evaluation
 
 
 def measure_pairs(trained: Trained, text: EncodedSet, context: Context) -> dict[str, Any]:
@@ -69,7 +72,7 @@ def measure_pairs(trained: Trained, text: EncodedSet, context: Context) -> dict[
     return {"metrics": {"perplexity": found.perplexity}, "pieces": found.pieces, **trained.device.describe()}
 
 
-# --- The second part of an evaluation: decode a set to a file, one output per line. Needs torch: for the child only
+# --- Decode a set to a file, one output per line: the second part
 
 
 def decode(
@@ -98,7 +101,7 @@ def decode(
     }
 
 
-# --- The evaluation of a language model: −ln P of each line of a set. Only the child imports it: it needs torch
+# --- The evaluation of a language model: −ln P of each line of a set
 
 
 def measure_text(

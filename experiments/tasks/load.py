@@ -96,7 +96,7 @@ def _state(task: FunctionTask) -> list[Any]:
 
 
 # --- A run's settings without the code of its task: a configuration type made from a plan's description
-# Only built-in tasks are loaded by a name from a file; a user's module named there is not. Imports no torch.
+# Only built-in tasks are loaded by a name from a file; a user's module named there is not.
 
 
 _ROLES = ("not_in_run_id", "not_in_lineage", "steps", "frozen_defaults")

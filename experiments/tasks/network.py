@@ -1,4 +1,7 @@
-"""Tasks that train a network of this program: its size, cost and memory before it is trained. Imports no torch."""
+"""Tasks that train a network of this program: its size, cost, memory and disk space before it is trained.
+
+Imports no torch.
+"""
 
 import functools
 import tempfile
@@ -115,7 +118,7 @@ class NetworkTask(Task):
         return retention.serves(weights, evaluation.settings["checkpoint"], spacing_of(evaluation))
 
 
-# --- Predict the memory and disk space of a training from its configuration. Imports no torch
+# --- Predict the memory and disk space of a training from its configuration
 
 
 TYPICAL_LENGTH = 28  # pieces of a sentence if no corpus was measured
@@ -203,7 +206,7 @@ def disk_bytes(num_params: int, keep_checkpoints: int, keep_optimizer: bool = Tr
     return float(num_params * (WEIGHT_BYTES + each * keep_checkpoints))
 
 
-# --- The sizes of vocabularies that the text decides, without a prepared corpus. Imports no torch
+# --- The sizes of vocabularies that the text decides, without a prepared corpus
 # They count what SentencePiece takes as pieces: the tests compare the two.
 
 
@@ -264,7 +267,7 @@ def _sampled(corpus: PairCorpus) -> Iterator[tuple[str, str]]:
     return (pair for index, pair in enumerate(corpus.read_pairs("train")) if in_sample(index, pairs))
 
 
-# --- The checkpoints that an evaluation's settings refer to. Imports no torch
+# --- The checkpoints that an evaluation's settings refer to
 
 
 def spacing_of(evaluation: EvaluationSpec) -> int:

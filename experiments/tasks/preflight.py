@@ -1,4 +1,4 @@
-"""Find reasons why a run cannot be trained or scored, from its settings and corpus, before anything is trained.
+"""Find reasons why a run cannot be trained or scored, from its settings, its corpus and the devices.
 
 Imports no torch.
 """
@@ -104,7 +104,7 @@ def of_corpus(config: RunConfig, corpus: PairCorpus, root: Path, target_symbols:
             )
 
 
-# --- The longest sentences of a corpus in pieces, without a prepared corpus. Imports no torch
+# --- The longest sentences of a corpus in pieces, without a prepared corpus
 # Text bounds its pieces: a piece has at least one character or byte, and a BPE can contain at least every short word.
 # If these bounds are not enough, a corpus of up to LOOKED_AT pairs is prepared in a temporary folder, which is exact
 # and takes seconds. For a larger one `prepare` itself decides, before anything is queued.
@@ -230,7 +230,6 @@ def _one_piece(word: str) -> bool:
 
 
 # --- Whether this machine's devices compute in a precision, and how: asked of torch in a process of its own
-# Imports no torch itself.
 
 
 PATIENCE_S = 120.0  # torch's import on a busy machine or from a network disk

@@ -1,4 +1,4 @@
-"""Train a network of this program on any batches, and describe it for the run's record.
+"""Train a network of this program, on pairs or on running text, and describe it for the run's record.
 
 Only the child imports it: it needs torch.
 """
@@ -151,7 +151,7 @@ def _trained_on(
     }
 
 
-# --- Train a network on pairs. Only the child imports it: it needs torch
+# --- Train on pairs
 
 
 def train_pairs(
@@ -168,7 +168,7 @@ def train_pairs(
     return train_network(config, context, material, vocab_sizes, keeps)
 
 
-# --- Batches for training by step, and perplexity on dev during training
+# --- Batches of pairs by step, and perplexity on dev during training
 
 
 # The share of padding above which smaller micro-batches, of more even lengths, are tried, down to so many places
@@ -297,7 +297,7 @@ def dev_perplexity(model: Network, encoded: EncodedCorpus, device: Device) -> Ca
     return evaluate
 
 
-# --- Train a language model. Only the child imports it: it needs torch
+# --- Train a language model
 
 
 def train_text(config: LanguageConfig, context: Context, encoded: EncodedText, keeps: Sequence[Keep]) -> dict[str, Any]:
@@ -326,7 +326,7 @@ def _dev_perplexity(
     return evaluate
 
 
-# --- Batches of windows for training by step
+# --- Batches of windows by step
 
 
 class WindowBatches:

@@ -1,7 +1,7 @@
 """Runs in MLflow: one experiment per study, a parent run per study × profile × corpus, one run per row × seed below it.
 
 A training has one run, named for the first row that it was queued for. Every other row that shares it, also of another
-study, has a run of its own name and scores, without a curve (rows.py), which the tag `training` leads back from.
+study, has a run of its own name and scores, without a curve, which the tag `training` leads back from.
 
 mlflow is imported when a Tracker is created, because it takes two seconds. MLflow is a view: `sync`
 writes everything that is missing of a run, from its events and results, whether the run has just begun, has ended, or
@@ -13,7 +13,6 @@ continues from there. A point written twice is the same row, which MLflow ignore
 Artifacts are in the store's `artifacts/`, hard-linked if possible. Their addresses are `mlflow-artifacts:/…`, relative
 to the folder that the server is started with (`ui_command`). So the database contains no absolute path, and a store
 can be moved.
-More than 200 lines: one class writes all of a run.
 """
 
 import contextlib
@@ -49,7 +48,7 @@ from experiments.tracking.record import (
 )
 from experiments.tracking.tables import ANEW, SCHEME, Tables, database_uri, explained, knows, make_database
 
-# --- The parents of a table's runs in MLflow: an experiment per study, in it a heading per profile and corpus
+# --- The parents of a table's runs: an experiment per study, in it a heading per profile and corpus
 
 
 class Headings:
@@ -91,7 +90,7 @@ class Headings:
         return self._headings[key]
 
 
-# --- Convert names of metrics, parameters and tags to keys that MLflow accepts, and back. Imports no mlflow
+# --- Names of metrics, parameters and tags as keys that MLflow accepts, and back
 # MLflow accepts only letters, digits and `_ . - : / blank`, refuses names that are not plain paths (`a//b`, `..`), and
 # allows 250 characters. A refused character is written by its code point: `_x25_`. A name that is too long is cut and
 # gets a digest; a tag of the run contains the whole name.
@@ -127,7 +126,7 @@ def _escape(pattern: re.Pattern[str], text: str) -> str:
     return pattern.sub(lambda found: f"_x{ord(found[0]):X}_", text)
 
 
-# --- Files among the artifacts of MLflow's runs: hard-linked into the store's `artifacts/`, or sent to a server
+# --- Files among the artifacts: hard-linked into the store's `artifacts/`, or sent to a server
 
 
 ARTIFACT_BYTES = 64 << 20  # larger files stay in the run's folder only
@@ -200,10 +199,10 @@ def place_artifact(source: Path, target: Path) -> None:
     link(source, target)
 
 
-# --- Runs in MLflow that nothing trained: rows of a printed table, and rows that share another row's training
+# --- Runs that nothing trained: rows of a printed table, and rows that share another row's training
 # The rows of a printed table stand below the table's parent, with means, deviations and changes. A row that shares a
-# training has its own name and scores beside that training (mlflow.py). Both are views of runs: they have no `run_id`,
-# and are made anew where their content has changed.
+# training has its own name and scores beside that training. Both are views of runs: they have no `run_id`, and are made
+# anew where their content has changed.
 
 
 ROWS_OF = "rows_of"  # tag: the parent's `heading`
@@ -290,7 +289,7 @@ def _write(client: Any, view: View, content: str) -> None:
     client.log_batch(made.info.run_id, tags=[RunTag(*item) for item in {**named, CONTENT: content}.items()])
 
 
-# ---
+# --- Runs that were trained
 
 
 METRICS_AT_ONCE, ITEMS_AT_ONCE = 900, 100  # limits of a call: MLflow allows 1,000 items in all

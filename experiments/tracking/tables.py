@@ -145,7 +145,8 @@ class Tables:
             self._db.execute("COMMIT")
 
 
-# --- MLflow's SQLite file in a store: its address, journal and server command. mlflow is imported to make its tables
+# --- MLflow's SQLite file in a store: its address, journal and server command
+# mlflow is imported only to make its tables.
 
 
 HOST = "127.0.0.1"  # the pages are for this machine only

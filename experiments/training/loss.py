@@ -1,7 +1,7 @@
-"""Label-smoothed cross-entropy (section 5.4) over the real target tokens.
+"""Label-smoothed cross-entropy (section 5.4) over the real target tokens, and the training objective.
 
-Shapes: N real target tokens, C tokens of a chunk, D d_model, W vocabulary (rows of the output matrix, of which the
-first `vocab_size` are pieces and the rest padding).
+Shapes: B batch, S source, T target, N real target tokens, C tokens of a chunk, D d_model, W vocabulary (rows of the
+output matrix, of which the first `vocab_size` are pieces and the rest padding).
 
 ε is spread as in tensor2tensor and fairseq: 1 − ε on the right piece y, ε/(V−1) on each of the V−1 others (torch's
 `cross_entropy(label_smoothing=)` gives every piece ε/V). With the logits z and lse = log Σ exp z this is
@@ -168,7 +168,6 @@ def _nll(p_CW: Tensor, target_C: Tensor, z_y_C: Tensor, rows_CD: Tensor, matrix_
 
 
 # --- The training objective as one module: a micro-batch in, its summed loss out
-# Shapes: B batch, S source, T target, N real target tokens, D d_model, W vocabulary.
 
 
 class Objective(nn.Module):

@@ -51,7 +51,7 @@ class Lion(Optimizer):
         torch._foreach_add_(moments, gradients, alpha=1 - beta2)
 
 
-# ---
+# --- All optimizers
 
 
 def make_optimizers(model: Network, settings: TrainingConfig) -> dict[str, Optimizer]:

@@ -1,6 +1,6 @@
-"""The processes that train one run together, each on its own device (data parallel).
+"""Several workers for one step of a training: ranks, processes with a device each, and lanes, threads of one process.
 
-Every rank computes its share of a step's pairs; torch's DDP sums gradients during the backward pass. Counts and
+Ranks: every one computes its share of a step's pairs; torch's DDP sums gradients during the backward pass. Counts and
 decisions are exchanged between processors, so that no process waits for a GPU.
 """
 
@@ -79,7 +79,7 @@ class Group:
         return float(said)
 
 
-# --- Two lanes: threads of one process that compute a step's micro-batches in parallel, on half of its cores each
+# --- Two lanes: threads that compute a step's micro-batches in parallel, on half of the cores each
 # A small model's operations are too short to be divided among cores. On two cores, a step of multi30k's model (2.4 M
 # parameters, 4,096 tokens) takes 323 ms, in two lanes 267 ms; base (63 M; large products) 1.29 s and 1.48 s in bf16.
 
@@ -159,8 +159,8 @@ def _begin(threads: int) -> None:
     torch.set_flush_denormal(True)
 
 
-# --- Several processes for one run: rank 0 is the run's child, which starts the others and ends with them
-# Ranks exchange counts, gradients and decisions (group.py), never code. All run on one machine.
+# --- Start the ranks of a run: rank 0 is the run's child, which starts the others and ends with them
+# Ranks exchange counts, gradients and decisions, never code. All run on one machine.
 
 
 HERE = "127.0.0.1"

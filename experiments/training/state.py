@@ -1,6 +1,6 @@
-"""The state of a training: model, optimizer, step, checkpoints. The loop that drives it is in trainer.py.
+"""The state of a training: model, optimizer, step, curve, checkpoints. The loop that drives it is in trainer.py.
 
-More than 200 lines: a step, its curve and its checkpoints share one state.
+It also has what is measured before the first update, and torch.compile of the layers.
 """
 
 import contextlib
@@ -320,10 +320,9 @@ def _short(path: Path) -> str:
     return "/".join(path.parts[-3:])
 
 
-# --- What a network is like before its first update: how spread its attention is, and how large its gradient
+# --- Before the first update: how spread the attention is, and how large the gradient
 # The paper suspects that products of queries and keys, whose variance grows with d_k, push the softmax "into regions
 # where it has extremely small gradients" (section 3.2.1, footnote 4).
-#
 # Shapes: B sentences, S source, T target or queries, H heads, M memory.
 
 

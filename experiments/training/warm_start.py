@@ -1,4 +1,7 @@
-"""The checkpoint with which a branch begins: that of another run, its trunk, after one step. Imports no torch."""
+"""A branch begins with the checkpoint of another run, its trunk, after one step: find it, read it, and what may differ.
+
+Imports no torch.
+"""
 
 import math
 from collections.abc import Iterator
@@ -50,7 +53,7 @@ def _there(store: Store, trunk: Trunk) -> Iterator[tuple[Path, tuple[str, dict[s
             yield path, (str(meta.get("code")), meta["files"])
 
 
-# --- In which settings a branch may differ from its trunk: those that act step by step. Imports no torch
+# --- In which settings a branch may differ from its trunk: those that act step by step
 # A branch takes the trunk's weights, the optimizer's moments and the number of steps; everything else of a step is
 # computed from its own settings, as in a resumed training. So the network and its pieces must be the same, and the
 # learning rates up to the branch too: a schedule is a function of the step, and a branch's would describe rates that

@@ -1,7 +1,7 @@
-"""What the network asks of a sub-layer.
+"""What the network asks of a sub-layer, and what every sub-layer may use: masks, auxiliary losses, autocast.
 
-Shapes: B sentences, T positions, M memory positions, K beams, R = B·K rows of a search, D d_model, H heads.
-Masks: True = may attend, or: is a piece.
+Shapes: B sentences, T target positions, Q queries, M memory positions, K beams, R = B·K rows of a search, D d_model,
+H heads. Masks: True = may attend, or: is a piece.
 """
 
 import contextlib
@@ -110,7 +110,6 @@ class Sublayer(nn.Module):
 
 
 # --- Attention masks as numbers added to the scores before the softmax (section 3.2.3)
-# Shapes: B sentences, Q queries, M memory positions, T target positions.
 
 
 # exp(score + BLOCKED) is exactly 0 beside any allowed score, and BLOCKED is finite in fp32, bf16 and fp64: a row with

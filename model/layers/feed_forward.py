@@ -1,4 +1,7 @@
-"""The position-wise feed-forward network (section 3.3). Shapes: B sentences, T positions, D d_model, F d_ff."""
+"""The position-wise feed-forward network (section 3.3) and its activations.
+
+Shapes: B sentences, T positions, D d_model, F d_ff.
+"""
 
 from collections.abc import Callable
 
@@ -41,7 +44,7 @@ class FeedForward(Sublayer):
         return output_D
 
 
-# --- Activations of the feed-forward network. Shapes: F d_ff
+# --- Activations
 # relu is the paper's (equation 2); gelu is x·Φ(x) (Hendrycks 2016, arXiv 1606.08415); swish x·σ(x) (Ramachandran 2017,
 # arXiv 1710.05941); relu2 max(0, x)² (So 2021, arXiv 2109.08668); elu x or eˣ − 1 below 0 (Clevert 2015, arXiv
 # 1511.07289); selu a scaled ELU (Klambauer 2017, arXiv 1706.02515); softplus ln(1 + eˣ). The gated forms are g(x W) ⊗ x

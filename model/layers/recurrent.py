@@ -1,9 +1,10 @@
-"""Recurrent sub-layers. Shapes: B sentences, T positions, K beams, R = B·K rows, D d_model.
+"""Recurrent sub-layers. Shapes: B sentences, T positions, M memory, K beams, R = B·K rows, D d_model.
 
 rnn    h_t = tanh(W x_t + U h_{t−1} + b)    (Elman 1990, "Finding Structure in Time", with a bias on either side)
 gru    Cho et al. 2014, "Learning Phrase Representations using RNN Encoder-Decoder", section 2.3; torch and cuDNN apply
        the reset gate after the product with U
 lstm   Hochreiter & Schmidhuber 1997 with a forget gate, the equations of torch.nn.LSTM
+attentional_lstm   an LSTM whose attention is fed back to it (Luong et al. 2015)
 """
 
 from collections.abc import Callable
@@ -94,12 +95,10 @@ def _reversed(x_BTD: Tensor, keep_BT: Tensor | None) -> Tensor:
     return x_BTD.gather(1, index_BT.unsqueeze(-1).expand_as(x_BTD))
 
 
-# --- An LSTM with attention whose result is fed back. Shapes: B sentences, T positions, M memory, R rows, D width
+# --- An LSTM with attention whose result is fed back
 # Luong et al. 2015 (arXiv 1508.04025), sections 3.1 and 3.3: with the state h_t, the scores of h_t and m_s, their
 # softmax a_t and the context c_t = Σ a_t(s) m_s,
-#
 #     h̃_t = tanh(W_c [c_t; h_t])        (equation 5), which is the output, and a part of the input at t + 1
-#
 # There the LSTM that is fed is the lowest of the stack, and the one that attends the highest; here both are one.
 
 

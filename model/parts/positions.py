@@ -1,6 +1,6 @@
-"""What positions add to the embeddings (section 3.5, row (E)); distances.py has what attention sees of them.
+"""Positions: what they add to the embeddings (section 3.5, row (E)), and what self-attention sees of them.
 
-Shapes: B sentences, T positions, D d_model.
+Shapes: B sentences, T positions, D d_model, H heads, Q queries, M memory positions, K d_k, V d_v.
 """
 
 import math
@@ -88,9 +88,8 @@ POSITIONAL: dict[str, type[nn.Module]] = {
 }
 
 
-# --- What self-attention sees of positions besides the embeddings: `relative`, `bias`, `alibi`, `rotary`
-# Shapes: B sentences, H heads, T positions, Q queries, M memory positions, K d_k, V d_v. A distance is the key's
-# position minus the query's: negative for the past.
+# --- What self-attention sees of positions: `relative`, `bias`, `alibi`, `rotary`
+# A distance is the key's position minus the query's: negative for the past.
 
 
 class Distances(nn.Module):

@@ -1,4 +1,7 @@
-"""Residual connections: what surrounds every sub-layer (sections 3.1 and 5.4). Shapes: see stack.py."""
+"""Residual connections, which surround every sub-layer (sections 3.1 and 5.4), and their norms.
+
+Shapes: see model/stack.py.
+"""
 
 from collections.abc import Callable
 from typing import Any

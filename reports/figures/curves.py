@@ -1,4 +1,4 @@
-"""Learning curves: a metric of the table over training steps, from the runs' events."""
+"""Figures of lines: learning curves, scores by the length of the sentences, and small multiples, one per group of rows."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -104,7 +104,7 @@ def draw_curves(table: Table, store: Store, size: style.Size = style.PAPER) -> I
         yield figure
 
 
-# --- A score by the length of the sentences, from the counts kept of each: of the first column that has counts
+# --- A score by the length of the sentences, from the counts per sentence of the first column that has them
 
 
 BINS = 5  # of equally many sentences

@@ -1,4 +1,7 @@
-"""The figures of a table, by name. A new one is a module here and a line below."""
+"""The figures of a table, by name, and the figure of a sentence's attention. Imports no torch.
+
+A new figure is a module here and a line below.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -55,7 +58,7 @@ def for_page(table: Table, store: Store) -> dict[str, Drawn]:
     return found
 
 
-# --- Attention weights as a figure: one panel per head, pieces along both sides. Imports no torch
+# --- Attention weights as a figure: one panel per head, pieces along both sides
 
 
 def draw_attention(found: Mapping[str, Any], kind: str, layer: int, heads: Sequence[int], path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Changes from base with their intervals, the paper's changes beside them."""
+"""Figures over all rows: changes from base with their intervals and the paper's changes; quality against cost."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

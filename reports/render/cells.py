@@ -1,4 +1,4 @@
-"""What a printed table consists of, before any format's escaping: heads, cells, lines."""
+"""What a printed table consists of, before any format's escaping: heads, cells, lines, numbers and clean text."""
 
 import math
 import unicodedata
@@ -142,7 +142,7 @@ def power(value: float | None) -> str:
     return f"{digits}e{int(exponent)}" if value else "0"
 
 
-# --- Text on its way into a document: one line, nothing that steers a terminal or reorders what is read
+# --- Text on its way into a document: one line, without characters that steer a terminal or reorder what is read
 
 
 _REORDERING = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"

@@ -1,4 +1,4 @@
-"""Which columns are printed: the names that [table] and the command line use, found among the columns there are."""
+"""Which columns are printed, by the names that [table] and the command line use; and in which units and digits."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -201,10 +201,10 @@ def _seeds(row: Row) -> Cell:
     return Cell(str(row.n) if row.n == asked else f"{row.n}/{asked}")
 
 
-# --- A table whose rows of one label stand on one line, their groups as columns: Table 2 of the paper, whose groups are
-# language pairs. It works on the columns that are laid out already, so that every format for readers prints it alike.
-#
-# JSON and CSV keep one record per row: programs pivot by themselves, and a record leads to its runs.
+# --- A pivoted table: rows of one label stand on one line, their groups are columns
+# So is Table 2 of the paper, whose groups are language pairs. It works on the columns that are laid out already, so that
+# every format for readers prints it alike. JSON and CSV keep one record per row: programs pivot by themselves, and a
+# record leads to its runs.
 
 
 NONE = "–"  # the line has no row in this column

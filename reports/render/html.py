@@ -1,7 +1,8 @@
-"""One HTML page, complete in itself: no network, one script of its own. Details open by hover, focus or click.
+"""HTML: one page, complete in itself, or a piece for a notebook's cell.
 
-The page forbids itself to load anything, or to run anything but page_script.py (its Content-Security-Policy), whatever
-names it holds. The table is there a second time as JSON, for `ablations verify`.
+The page needs no network and has one script of its own. Details open by hover, focus or click. It forbids itself to
+load anything, or to run anything but the script of page.py (its Content-Security-Policy), whatever names it holds. The
+table is there a second time as JSON, for `ablations verify`.
 """
 
 import itertools
@@ -114,7 +115,7 @@ def _in_page(svg: str, title: str) -> str:
     return svg.replace("<svg ", f'<svg role="group" aria-label="{escape(title)}" ', 1)
 
 
-# ---
+# --- The page
 
 
 GRID_JSON = "table"
@@ -284,8 +285,8 @@ def _detail(table: Table, row: Row, measure: Measure, head: Head) -> Iterator[st
         yield f"published: {measure.reported}"
 
 
-# --- The table as a piece of HTML for a notebook's cell: the printed columns and notes, no script, no style of its own
-# beyond attributes, so that it also shows where a notebook is only read (GitHub, nbconvert).
+# --- A notebook's cell: the printed columns and notes, without script
+# It has no style beyond attributes, so that it also shows where a notebook is only read (GitHub, nbconvert).
 
 
 _LEFT = ("group", "row", "label")

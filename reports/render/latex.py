@@ -215,7 +215,7 @@ def two_lines(head: Head) -> tuple[str, str]:
     return min(splits, key=lambda pair: max(map(len, pair)))
 
 
-# --- The cells of a LaTeX table (latex_body.py) as text: heads over two lines, labels across settings
+# --- The cells of a LaTeX table as text: heads over two lines, labels across settings
 # With siunitx, numbers stand in S columns, which align them at the decimal point and the ±; other text is in braces.
 
 

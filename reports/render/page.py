@@ -1,4 +1,4 @@
-"""The page's style sheet: readable on a phone, in the dark of a projector's room, and on paper."""
+"""The style sheet and the script of the HTML page: readable on a phone, on a projector in the dark, and on paper."""
 
 import base64
 import hashlib
@@ -116,7 +116,7 @@ pre { white-space: pre-wrap; overflow-wrap: anywhere; background: var(--tint); p
 )
 
 
-# --- The part of the page's script that sorts, hides and copies the table; it uses `make` of page_script.py
+# --- Script, second part: sorting, hiding and copying the table; it uses `make` of the first part, which is below
 
 
 TABLE = r"""
@@ -276,7 +276,7 @@ bar.append(
 """
 
 
-# --- The page's script: values of marks in figures, sorting, hiding and copying of the table
+# --- Script, first part: the values of marks in figures; and both parts as one text
 # It is inline, and the page's policy allows exactly this text, by its digest. It loads nothing, keeps nothing, and
 # makes elements only from text. Without it the page shows the same numbers.
 

@@ -1,4 +1,7 @@
-"""What of a table a format prints, by the choices of the study and the command: applied once, before any format."""
+"""What of a table a format prints, by the choices of the study and the command; and the command that printed it.
+
+The choices are applied once, before any format.
+"""
 
 import csv
 import io
@@ -81,7 +84,7 @@ def _parts(shown: Layout) -> set[str]:
     }
 
 
-# --- The command line that a printed table was made with, in the table itself: `ablations verify FILE` reads it again
+# --- The command line of a printed table, in the table itself: `ablations verify FILE` reads it again
 
 
 COMMAND = "ablations report "

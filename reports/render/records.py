@@ -1,4 +1,4 @@
-"""The records of a table for programs (CSV, JSON): whole, unless columns are chosen for that format."""
+"""The records of a table for programs, as CSV and as JSON: whole, unless columns are chosen for that format."""
 
 import csv
 import io

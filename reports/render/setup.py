@@ -1,4 +1,7 @@
-"""The paper's paragraph on the experimental setup and the reproducibility checklist, from what the runs recorded."""
+"""`report --format setup`: the paragraph on the experimental setup, the reproducibility checklist, and what it cost.
+
+All of it is from what the runs recorded.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -168,7 +171,7 @@ def distinct(texts: Iterable[str]) -> str:
     return "; ".join(dict.fromkeys(text for text in texts if text))
 
 
-# --- The reproducibility checklist of a table: what reviewers ask, and what the runs recorded
+# --- The reproducibility checklist: what reviewers ask, and what the runs recorded
 
 
 def checklist(table: Table) -> list[tuple[str, str]]:
@@ -285,7 +288,7 @@ def as_markdown(table: Table) -> str:
     return "\n".join(lines) + "\n"
 
 
-# --- What a table cost for `report --format setup`: in all, by row, by comparison with base; how it is counted
+# --- What the table cost: in all, by row, by comparison with base; how it is counted
 
 
 def cost_lines(table: Table) -> list[tuple[str, str]]:

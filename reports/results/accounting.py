@@ -1,4 +1,4 @@
-"""What attempts cost, added up: of a run, a row, a comparison, a table."""
+"""What attempts cost, added up: of a run, a row, a comparison, a table; and which attempts count."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
@@ -15,8 +15,8 @@ from experiments.store.checksummed import read_json
 from experiments.store.layout import Store
 from experiments.store.results import Facts, Word
 
-# --- What lies behind a table's runs in a store: all attempts at each of them, and at the trials of their tuning
-# A bundle has only the attempts that finished, so it takes along what its maker's store said of the others (FILE).
+# --- All attempts at a table's runs and at the trials of their tuning, in a store
+# A bundle has only the attempts that finished, so it includes what its maker's store recorded of the others (FILE).
 
 
 FILE = "spending.json"  # in the folder of an opened bundle
@@ -63,7 +63,7 @@ def tunings(store: Store, run_ids: Collection[str]) -> Iterator[tuple[dict[str, 
             yield record, found
 
 
-# ---
+# --- Sums over them
 
 
 HOUR, KWH = 3600.0, 3.6e6

@@ -1,4 +1,4 @@
-"""Dunnett's comparison of many rows with one control, by numerical integration. Imports no torch.
+"""Dunnett's comparison of many rows with one control, by numerical integration; and its power. Imports no torch.
 
 scipy.stats.dunnett gives the same p-values from random draws: four seconds for 19 rows, minutes for 99, and other last
 digits with another seed. All rows share the control and the pooled variance, so that the joint distribution is one
@@ -124,9 +124,9 @@ def _solve(falling: Callable[[float], float], low: float, high: float) -> float:
     return float(brentq(falling, low, high, xtol=1e-12))
 
 
-# --- What so many seeds can show: the power of the report's own test between seeds, before any of them is trained
+# --- Power: which differences a number of seeds can show, before any of them is trained
 # A table of `rows` rows and a base with `seeds` seeds each is tested by Dunnett's test with the spread pooled over all
-# of them (dunnett.py). Its power for one row depends on the true difference over the spread alone.
+# of them. Its power for one row depends on the true difference over the spread alone.
 
 
 MOST_SEEDS = 1000

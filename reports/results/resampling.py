@@ -1,4 +1,4 @@
-"""Tests between two systems on the same sentences, from counts per sentence; all rows of a table at once.
+"""Tests between two systems on the same sentences or examples; all rows of a table at once.
 
 Approximate randomisation (Riezler and Maxwell 2005): if two systems were one, swapping their translations of a
 sentence would change nothing, so the observed difference is compared with those after random swaps. Paired bootstrap
@@ -6,7 +6,8 @@ sentence would change nothing, so the observed difference is compared with those
 with its default seed, but for ties: a difference that swaps cannot exceed is no evidence here (p = 1), there it is the
 smallest p there is.
 
-A metric is a function `value` of summed counts (experiments/tasks/columns.py).
+A metric is a function `value` of summed counts per sentence (experiments/tasks/columns.py), or the mean of a share per
+example.
 
 Shapes: N sentences, T trials, R rows, C counts a sentence (10 for BLEU).
 """
@@ -150,10 +151,8 @@ def _parts(base: Counts, rows: Sequence[Counts]) -> list[_Part]:
     return [_Part(kept, slice(None), whole), *(part for part in rest if len(part.differences))]
 
 
-# --- Paired tests on single examples: for metrics that are the mean of a share per example (accuracy: 1 or 0)
-# A trainer keeps the shares with its examples (`context.examples`), under the metric's name. If two rows were one,
-# exchanging their outputs for an example would change nothing: the observed difference is compared with those under
-# random exchanges (approximate randomisation; Riezler and Maxwell 2005). The interval is a paired bootstrap's.
+# --- Paired tests on examples, for metrics that are the mean of a share per example (accuracy: 1 or 0)
+# A trainer keeps the shares with its examples (`context.examples`), under the metric's name.
 
 
 SharesOf = Callable[[Outcome, str, str], NDArray[Any] | None]  # of an outcome: set, metric → one share per example
@@ -215,9 +214,7 @@ def _test(differences: NDArray[Any]) -> Resampled:
     return Resampled(observed, (extreme + 1) / (TRIALS + 1), float(low), float(high))
 
 
-# --- Whether these very weights would differ on other sentences: paired tests of one column, from what was kept of each
-# Counts per sentence are resampled (reports/results/resampling.py); for a metric without counts, shares per example
-# are paired (reports/results/resampling.py). Holm's correction over a column's rows.
+# --- One column of a table: by counts per sentence, or by shares per example. Holm's correction over its rows
 
 
 def by_counts(table: Table, column: Column, counts_of: CountsOf) -> tuple[dict[str, Test], str]:

@@ -102,7 +102,7 @@ def _check_files(folder: Path, record: EvaluationResult, columns: Iterable[Colum
             raise Damaged(f"result.json says {column.metric} = {value}, and the counts beside it give {computed}")
 
 
-# ---
+# --- Outcomes, and the files of their evaluations
 
 
 @dataclass(frozen=True)
@@ -215,7 +215,7 @@ def _folder(store: Results, outcome: Outcome, set_: str) -> Path | None:
     return folder
 
 
-# --- What the record of a finished training says of itself, as one flat line: a frame's, `ablations explain`'s
+# --- The record of a finished training as one flat line, for frames and `ablations explain`
 
 
 RUN_FACTS = (

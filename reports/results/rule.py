@@ -1,4 +1,4 @@
-"""A study's rule: each row by itself, the mean over its seeds against a target chosen before the rows were trained.
+"""Rules of a study that are fixed before its rows are trained: a target for each row, and when seeds are enough.
 
 "speedrun" is the rule for records of modded-nanogpt (github.com/KellerJordan/modded-nanogpt, "Submission rules"): as
 many trainings as show at p < 0.01 that their mean loss is below 3.28; Student's t test of one sample, one-sided.

@@ -1,7 +1,7 @@
 """Which changes from base are more than chance: between seeds or between sentences, never both under one mark.
 
 "seeds" asks whether other trainings would differ: Dunnett's test of every row with base, over the seeds' values; rows
-that share steps with another are paired by seed (branches.py).
+that share steps with another are paired by seed.
 "sentences" asks whether these very weights would differ on other sentences: paired approximate randomisation of the
 stored counts, Holm's correction over a column's rows; it knows nothing of the noise between trainings. "auto" takes
 seeds where base and every compared row have three, and no test otherwise.
@@ -233,7 +233,7 @@ def _power(family: dunnett.Family, column: Column, rows: int) -> str:
     )
 
 
-# --- Which changes of branches are more than chance: they share steps with another row, so seeds are paired
+# --- Branches share steps with another row, so their seeds are paired
 # Dunnett's test takes the rows' trainings for independent. A branch has its first steps in common with its trunk, seed
 # by seed, and so with the other branches of it. The difference of the same seed's values is one number per seed,
 # whatever the two share, and the seeds are independent: the t test of these differences holds. Bonferroni's correction

@@ -1,4 +1,4 @@
-"""From a plan and a store to the table."""
+"""From a plan and a store to the table, and the table as one flat record per row."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -197,7 +197,7 @@ def _with_changes(rows: tuple[Row, ...], base: str | None, columns: Sequence[Col
     return tuple(changed)
 
 
-# --- One flat record per row, full precision: what JSON and CSV carry and what other programs read
+# --- One record per row in full precision: what JSON and CSV carry and what other programs read
 
 
 SPENT = ("cost", "decision")  # parts that grow with later attempts, also of other tables

@@ -1,6 +1,6 @@
-"""The columns that no evaluation measures: parameters, operations and hours of training, beside the published ones;
-and what runs measure before their first update, where a study's [columns] ask for it.
+"""Columns of parameters, operations and hours of training, beside the published ones; and what a table cost in all.
 
+Among the columns is what runs measure before their first update, where a study's [columns] ask for it.
 Operations are given both ways: arithmetic counted from the tokens, and the paper's estimate from the time.
 
 "We estimate the number of floating point operations used to train a model by multiplying the training time, the number

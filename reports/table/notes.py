@@ -1,5 +1,6 @@
-"""The notes under a table, in reading order: its columns here; data, training, sets and seeds in provenance.py;
-devices, packages and code in made_with.py; costs in cost.py.
+"""The notes under a table, in reading order: its columns, ensembles, imported rows, branches and cited results here.
+
+Data, training, sets, seeds, devices, packages and code are in provenance.py, costs in cost.py.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -246,7 +247,7 @@ def branches(table: Table) -> Iterator[str]:
         yield f"Branches without a number, because their trunk is missing: {'; '.join(lacking)}."
 
 
-# --- Other systems' published results as rows of the printed table: nothing of them was run here
+# --- Other systems' published results as rows of the printed table; none of them was run here
 # They stand above the rows of their group; groups of their own follow at the end. In a pivoted table they stand above
 # all rows. JSON and CSV hold what was run, and leave them out.
 

@@ -1,4 +1,4 @@
-"""Notes on how a table's numbers were made: data, training, settings, evaluated sets and their decoding, seeds."""
+"""Notes on how a table's numbers were made: data, training, settings, evaluated sets, seeds, devices, code."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
@@ -234,7 +234,7 @@ def _ranges(found: list[int]) -> str:
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs)
 
 
-# --- Notes on what trained the rows: devices, packages and code, each in a few words
+# --- Devices, packages and code, each in a few words
 
 
 TOOL = "transformer-ablations"

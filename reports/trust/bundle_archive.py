@@ -1,8 +1,8 @@
-"""The files of a bundle, whatever contains them: unpacked as untrusted data, within limits.
+"""The files of a bundle, as tar.gz or as a zipped crate: unpacked as untrusted data, within limits.
 
 bundle.json       the table, and size and SHA-256 of every other file (the manifest)
 store.json  runs/<run_id>/…     as in a store
-A crate (zipped.py) also has a description of itself, a statement, and the printed table.
+A crate also has a description of itself, a statement, and the printed table (bundle_crate.py).
 """
 
 import gzip
@@ -218,7 +218,7 @@ def _plain(entry: tarfile.TarInfo) -> bool:
     return entry.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and not entry.issparse()
 
 
-# --- A bundle as a crate: a zip whose ro-crate-metadata.json describes its files to other programs
+# --- A crate: a zip whose ro-crate-metadata.json describes its files to other programs
 # The description is in no manifest: anyone may add authors, a licence or a preview to it. The checksums that it gives
 # have to be the manifest's.
 

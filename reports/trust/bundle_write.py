@@ -94,7 +94,7 @@ def _head(
     }
 
 
-# --- Search an anonymous bundle for what reveals its maker: names of this machine, of the user, and of their folders
+# --- Search an anonymous bundle for names of this machine, of its user, and of their folders
 
 
 _RECORDS = (".json", ".jsonl")

@@ -1,4 +1,7 @@
-"""Two tables side by side: which rows moved, with intervals. The other may be an earlier table's JSON or CSV."""
+"""Two tables side by side: which rows moved, with intervals.
+
+The other table may be printed as JSON or CSV, or be the same store at an earlier revision of the code.
+"""
 
 import csv
 import io
@@ -20,7 +23,7 @@ from reports.results import comparable, dunnett, resampling
 from reports.results.results import CountsOf
 from reports.results.table import Row, Table
 
-# --- One side of a comparison: the cells of a store's table, or of an earlier table printed as JSON or CSV
+# --- One side: the cells of a store's table, or of a table printed as JSON or CSV
 
 
 Look = Callable[[str, Column], "Side | None"]
@@ -90,7 +93,7 @@ def _number(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-# ---
+# --- The comparison
 
 
 @dataclass(frozen=True)

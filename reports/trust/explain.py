@@ -1,4 +1,7 @@
-"""Trace a cell to its runs: commit, command, data, tokenizer, decoding, signature, files."""
+"""Trace a cell to its runs: commit, command, data, tokenizer, decoding, signature, files.
+
+Of a bundle it also says which cells follow from its files.
+"""
 
 import shlex
 import statistics

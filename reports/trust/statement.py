@@ -1,4 +1,4 @@
-"""What was run for a table, what was scored, and what was chosen on what: derived from the records of a whole store.
+"""A statement on a whole store: what was run for a table, what was scored, what was chosen on what; and it in words.
 
 A table shows the rows that its author selected. The statement also counts what it does not show: attempts that ended
 early, other runs of the study, other evaluations of its runs, trials of a tuning. What no record shows is not said.
@@ -218,7 +218,7 @@ def read_statement(content: Mapping[str, Any], plan: Plan) -> Statement:
     return found
 
 
-# --- The statement on a whole study (statement.py) in words, each sentence from its data alone
+# --- The statement in words, each sentence from its data alone
 
 
 def sentences(statement: Statement) -> list[str]:

@@ -1,4 +1,4 @@
-"""The built-in corpus: one endless stream of pairs, cut to a finite training set, with fixed dev and test sets."""
+"""The built-in corpus: random sentence pairs, an endless stream cut to a training set, and fixed dev and test sets."""
 
 from collections.abc import Iterator
 from functools import cache

@@ -1,7 +1,8 @@
-"""Noun phrases in both languages: gender, case, number, determiners, adjective endings, pronouns, compounds.
+"""Noun phrases and clauses in English and German.
 
-Cases are indices in this order everywhere: nominative, accusative, dative, genitive. A phrase's German gender is
-m, f, n, or p for every plural, because German does not tell genders apart in the plural.
+Noun phrases have gender, case, number, determiners, adjective endings, pronouns, compounds. Cases are indices in this
+order everywhere: nominative, accusative, dative, genitive. A phrase's German gender is m, f, n, or p for every plural,
+because German does not tell genders apart in the plural.
 """
 
 from typing import NamedTuple
@@ -182,7 +183,7 @@ def relative_pronoun(antecedent: Phrase) -> Phrase:
     return antecedent._replace(en=en, en_object=en, de=RELATIVE[antecedent.gender], is_pronoun=True)
 
 
-# --- Clauses in both languages: agreement, tenses, do-support, verb-second and verb-final order, separable verbs
+# --- Clauses: agreement, tenses, do-support, verb-second and verb-final order, separable verbs
 # A Clause holds its pieces in the order each language needs; `english`, `main`, `subordinate` and `question` read
 # them off. German: the finite verb stands second in a main clause and last in a subordinate one; participle, infinitive
 # or separated prefix end the main clause.

@@ -1,4 +1,7 @@
-"""The algorithmic corpus: its sets and what identifies them. Imports no torch."""
+"""The algorithmic corpus: pairs of an input and what an algorithm makes of it. Imports no torch.
+
+The file has its settings, its sets with what identifies them, and the algorithms.
+"""
 
 import random
 import re
@@ -14,7 +17,7 @@ from experiments.config import MOST_GENERATED, DataConfig, Names
 from experiments.errors import UserError
 from experiments.identity import digest
 
-# --- Which algorithm, over which symbols and lengths: the `data` section of the algorithmic task. Imports no torch
+# --- The `data` section of the algorithmic task: which algorithm, over which symbols and lengths
 
 
 LONGEST = 10_000  # symbols of a line
@@ -83,7 +86,7 @@ class AlgorithmicData(DataConfig):
         return self
 
 
-# ---
+# --- The corpus: its sets and what identifies them
 
 
 @dataclass(frozen=True)
@@ -154,7 +157,7 @@ def resolve(data: AlgorithmicData) -> AlgorithmicCorpus:
     return AlgorithmicCorpus(data)
 
 
-# --- Pairs of an input and what an algorithm makes of it: lines of symbols with spaces between, functions of a seed
+# --- The algorithms: lines of symbols with spaces between, as functions of a seed
 # Symbols are the numbers from 0. `VERSION` is part of the corpus's identity: raise it if any line changes (a test pins
 # the text).
 

@@ -157,9 +157,8 @@ def _checked(pair: FilePair, fingerprints: Fingerprints) -> tuple[str, str, int]
     return source.sha256, target.sha256, source.lines
 
 
-# --- A folder of parallel files: find its languages and its train, dev and test files. Imports no torch
+# --- A folder of parallel files: find its languages and its train, dev and test files
 #     train.<lang>   dev.<lang> (or val, valid)   test*.<lang>          each plain or .gz, one sentence per line
-#
 # `data.train`, `data.dev` and `data.test` give other names ("newstest2013" for newstest2013.en.gz and
 # newstest2013.de.gz). Several for train and dev are joined; each for test is its own test set.
 

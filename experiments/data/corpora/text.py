@@ -16,7 +16,7 @@ from experiments.data.corpora.files import FileFacts, Fingerprints, read_raw
 from experiments.errors import UserError
 from experiments.identity import digest
 
-# --- Which text, in which pieces and windows: the `data` section of language models. Imports no torch
+# --- The `data` section of language models: which text, in which pieces and windows
 
 
 class TextData(DataConfig):
@@ -42,7 +42,7 @@ class TextData(DataConfig):
 UNREAD = {"data.source": "languages", "data.target": "languages", "data.max_pieces": "pairs of sentences"}
 
 
-# --- Find the text files of a corpus by their names; does not read them. Imports no torch
+# --- Find the text files of a corpus by their names, without reading them
 
 
 PATTERNS = {"train": ("train*.txt",), "dev": ("dev*.txt", "val*.txt"), "test": ("test*.txt",)}
@@ -111,7 +111,7 @@ def _missing(folder: Path, name: str, patterns: Sequence[str]) -> UserError:
     )
 
 
-# ---
+# --- The corpus
 
 
 LONGEST = 1 << 14  # characters; longer lines are read in parts

@@ -2,7 +2,8 @@
 
 (S (NP (DT the) (NN dog)) (VP (VBD slept)))  is  words the dog slept, tags DT NN VBD, brackets S 0–3, NP 0–2, VP 2–3.
 
-Flat, because that is what is scored and what is written, and because no depth of nesting can exhaust a stack.
+Flat, because that is what is scored and what is written, and because no depth of nesting can exhaust a stack. A tree
+is read from and written to a line of symbols, and the format of the Penn Treebank.
 """
 
 import re
@@ -99,7 +100,7 @@ def to_text(tree: Tree, root: str = "TOP") -> str:
     return f"({root} {text})" if root else text
 
 
-# --- A tree as a line of symbols and back: S NP DT NN /NP VP VBD /VP . /S. Imports no torch
+# --- A tree as a line of symbols and back: S NP DT NN /NP VP VBD /VP . /S
 # Labels open brackets; "/" and the label close them. Tags stand for the words, which are put back from left to right.
 # See section 6.3 and Vinyals et al. 2015 (who also close with the label). A tag that is also a label of the same tree,
 # or that looks like a closing, is written with "_" behind it, so that every tree can be read back.
@@ -221,9 +222,8 @@ class _Growing:
             self._brackets[last] = self._brackets[last]._replace(end=len(self._words))
 
 
-# --- Trees in Penn Treebank format: any number to a file, on one line or many. Imports no torch
+# --- Trees in Penn Treebank format: any number to a file, on one line or many
 #     (TAG word)  (LABEL child child …)  ( (S …) )      brackets of the text itself are written -LRB- -RRB-
-#
 # Between trees, a line that starts with # ; % or * is a comment. Only ASCII spaces separate: a word may hold a no-break
 # space.
 

@@ -2,7 +2,6 @@
 
 Each function gives bracketed text. Prepositional phrases attach to noun or verb, brackets repeat (a noun phrase in a
 noun phrase), particles, questions and clauses inside clauses occur: what a parser must tell apart.
-More than 200 lines: a grammar's rules refer to each other.
 """
 
 from collections.abc import Iterator

@@ -21,7 +21,7 @@ from experiments.data.corpora.tree_grammar import HELD_OUT, generate_trees, reci
 from experiments.errors import UserError
 from experiments.identity import digest
 
-# --- Which trees, and how they become pieces: the `data` section of the parsing task. Imports no torch
+# --- The `data` section of the parsing task: which trees, and how they become pieces
 
 
 class TreeData(DataConfig):
@@ -39,7 +39,7 @@ class TreeData(DataConfig):
     )
 
 
-# ---
+# --- The corpus
 
 
 ENDINGS = (".mrg", ".ptb", ".parse", ".tree", ".trees")

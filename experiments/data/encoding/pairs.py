@@ -1,7 +1,10 @@
-"""Encoded sentence pairs on disk, read through memory maps. Imports no torch.
+"""Encoded sentence pairs and encoded running text on disk, read through memory maps. Imports no torch.
 
-A folder per set: source.pieces and target.pieces (all pieces end to end, uint16 or uint32, no special symbols),
-source.offsets.npy and target.offsets.npy (int64, one more than pairs).
+Pieces are uint16 or uint32. A set of pairs is a folder: source.pieces and target.pieces (all pieces end to end, no
+special symbols), source.offsets.npy and target.offsets.npy (int64, one more than pairs). A set of text is a folder:
+pieces, each document with EOS before it and after it: EOS d₁ EOS d₂ … EOS; and documents.npy (int64): the places of
+these EOS. An evaluated set of text also has lines.npy (int64): of each line the place of its first piece, its bytes and
+its words.
 """
 
 import copy
@@ -19,10 +22,7 @@ from experiments.data.corpora.text import Line
 from experiments.data.encoding.tokenizer import EOS_ID, Tokenizer, to_bytes
 from experiments.errors import Damaged, UserError
 
-# --- Running text as one row of pieces on disk, read through a memory map. Imports no torch
-# A folder per set: pieces (uint16 or uint32), each document with EOS before it and after it: EOS d₁ EOS d₂ … EOS; and
-# documents.npy (int64): the places of these EOS. An evaluated set has also lines.npy (int64): of each line the place of
-# its first piece, its bytes and its words.
+# --- Running text as one row of pieces
 
 
 Places = NDArray[np.int64]
@@ -108,7 +108,7 @@ class Stream:
         return self._mapped.read(places_BW, len(places_BW))
 
 
-# --- Pieces on disk, read through a memory map whose pages are given back. Imports no torch
+# --- A memory map whose pages are given back
 
 
 Pieces = NDArray[np.unsignedinteger[Any]]
@@ -140,7 +140,7 @@ class MappedPieces:
         return found
 
 
-# ---
+# --- Pairs
 
 
 SIDES = ("source", "target")

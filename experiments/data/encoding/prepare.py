@@ -34,7 +34,7 @@ from experiments.errors import UserError, explain_os_errors
 from experiments.store.checksummed import describe_files, write_json
 from experiments.store.durable import locked, make_once, whole_folder
 
-# --- Encode sentence pairs to pieces on disk, with counts for the table's notes. Imports no torch
+# --- Encode sentence pairs to pieces on disk, with counts for the table's notes
 
 
 CHUNK = 16_384  # pairs per chunk
@@ -144,7 +144,7 @@ class Encoder:
         }
 
 
-# --- Count evaluated sentences that occur, character by character, in the training set. Imports no torch
+# --- Count evaluated sentences that occur, character by character, in the training set
 
 
 def seen_in_train(train: Iterable[Pair], sets: Mapping[str, Sequence[Pair]]) -> dict[str, dict[str, int]]:
@@ -174,7 +174,7 @@ def seen_in_train(train: Iterable[Pair], sets: Mapping[str, Sequence[Pair]]) -> 
     }
 
 
-# ---
+# --- The whole corpus: tokenizer, sets, facts
 
 
 HELD_PAIRS = (

@@ -1,4 +1,4 @@
-"""Text to pieces and back: SentencePiece with our own settings, trained on the training set only; or bytes (utf8.py).
+"""Text to pieces and back: SentencePiece with our own settings, trained on the training set only; or bytes of UTF-8.
 
 Normalisation is the identity and spaces are kept: `decode(encode(text))` is the text, character by character.
 Exceptions by SentencePiece's design: "▁" (U+2581, its sign for a space) becomes a space, and what is no piece, such as
@@ -200,7 +200,7 @@ def _learnt_model(model: bytes) -> Any:
     return processor
 
 
-# --- Bytes of UTF-8 as pieces: nothing is learnt, and any text comes back. Imports neither torch nor sentencepiece
+# --- Bytes of UTF-8 as pieces: nothing is learnt, and any text comes back
 # Four special symbols, then the 256 bytes: byte b is piece 4 + b. SentencePiece's fall-back to bytes would not do: it
 # writes a space as "▁", which is three bytes.
 

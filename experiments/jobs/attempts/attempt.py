@@ -1,4 +1,4 @@
-"""One attempt: its starting point, its child's spec, and its state while it runs."""
+"""One attempt: its starting point, its child's spec, and its state and progress while it runs."""
 
 import contextlib
 import os
@@ -19,7 +19,7 @@ from experiments.store.layout import LOG, Store
 from experiments.store.results import TrainingResult
 from experiments.store.spec import FILE, AttemptSpec, EvaluationRequest
 
-# --- The progress of one attempt, collected from its events
+# --- Progress, collected from its events
 
 
 @dataclass
@@ -103,7 +103,7 @@ def _count(number: Any) -> str:
     return f"{number:.0f}" if float(number).is_integer() else f"{number:.3g}"
 
 
-# ---
+# --- The attempt, from its preparation to its end
 
 
 TAIL_LINES, TAIL_BYTES = 15, 1 << 16

@@ -1,4 +1,7 @@
-"""Measure a few steps of runs on a device, for `plan --measure`, `--max-hours` and `probe`; keeps nothing."""
+"""Measure a few steps of runs on a device, and predict from such measurements how long runs take.
+
+For `plan --measure`, `--max-hours` and `probe`; keeps no run.
+"""
 
 import contextlib
 import math

@@ -102,7 +102,7 @@ class Interrupts:
         self.number = number
 
 
-# ---
+# --- The loop
 
 
 POLL_S, IDLE_S = 0.05, 0.2  # longest wait of a round: for a child's end; without children, for requests

@@ -1,4 +1,4 @@
-"""The coordinator's reports: progress to queue and terminal, runs to the tracking store."""
+"""The coordinator's reports: progress to queue and terminal, runs to the tracking store, messages to the user."""
 
 import contextlib
 import logging
@@ -22,11 +22,9 @@ from experiments.records import TrackedRun
 
 # --- Run a command of the user when a row fails or a table ends: a mail, a chat message, a sound
 # The text comes on its standard input. Its environment contains:
-#
 #     ABLATIONS_EVENT     "failed" or "ended"
 #     ABLATIONS_SUBJECT   one line: "table3 demo builtin: A-h16 (seed 1) failed"
 #     ABLATIONS_STUDY  ABLATIONS_PROFILE  ABLATIONS_CORPUS  ABLATIONS_ROW  ABLATIONS_SEED  ABLATIONS_RUN
-#
 # It runs in parallel to the work. Failures and hangs are only logged.
 
 
@@ -111,7 +109,7 @@ def _how_to_print(job: Job, member: Member) -> str:
     return f"`ablations report` of {study}{where}, profile {member.profile}, prints the table."
 
 
-# ---
+# --- Reports while the coordinator runs
 
 
 PROGRESS_S = 0.5

@@ -1,4 +1,4 @@
-"""Assign waiting jobs to free slots: pure functions, so that they can be tested and simulated.
+"""Assign waiting jobs to free slots and to memory: pure functions, so that they can be tested and simulated.
 
 Usually a job takes one slot. It takes several slots of a device if it needs more memory than one has, all slots of a
 device after running out of memory beside others, and several devices if these train it together.
@@ -124,11 +124,10 @@ def _by_memory(slots: Iterable[Slot]) -> dict[str, list[Slot]]:
     return found
 
 
-# --- Decide which runs main memory can hold now, from each run's prediction and from the memory that is free
+# --- Which runs main memory can hold now, from each run's prediction and from the memory that is free
 # Slots share memory with each other and with all other programs, so their equal shares (Slot.room_gb) describe only an
 # idle machine. A run starts if its prediction fits into the free memory, less the predicted growth of running runs.
 # GB are 1e9 bytes.
-#
 #  - A run that will fit after our own runs end waits for them, and so do the runs behind it; otherwise smaller runs
 #    could delay it without end.
 #  - A run that waits for memory of other programs lets smaller runs pass.

@@ -1,4 +1,4 @@
-"""Reads events of running attempts, asks them to stop, kills those that do not."""
+"""Read events of running attempts, ask them to stop, kill those that do not."""
 
 from __future__ import annotations
 

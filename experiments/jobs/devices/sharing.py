@@ -1,4 +1,4 @@
-"""Decide from measured speeds whether several runs should share a device, and how many."""
+"""Decide from measured speeds how many runs share a device, and from predicted costs how many devices a run takes."""
 
 import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -65,7 +65,7 @@ def most_worth(tried: Iterable[int], speeds: Callable[[int], Sequence[float]]) -
     return taken
 
 
-# --- Decide how many devices a long run takes (`--devices-per-run auto`): pure functions of predicted costs
+# --- How many devices a long run takes (`--devices-per-run auto`): pure functions of predicted costs
 # If a table's longest row takes longer than all others together, most devices are idle at the end (`big` in Table 3).
 # More devices for that row shorten the total, as long as the others fit on the rest meanwhile.
 

@@ -1,4 +1,4 @@
-"""Common part of engines for several machines: remote.py keeps the children and writes a file at their end.
+"""The common part of engines for several machines, and the keeper of a child on a cluster's node.
 
 Children see the store under the same path as the coordinator. They outlive it: another coordinator adopts them by
 name, or finds that they have ended.
@@ -178,7 +178,7 @@ def node_name() -> str:
     return os.environ.get("SLURMD_NODENAME") or os.uname().nodename
 
 
-# --- The child's keeper on a cluster's node: starts it, passes requests on to it, and records its end
+# --- The keeper: starts the child, passes requests on to it, and records its end
 # A cluster starts the keeper with the attempt's folder, where an engine has written `launch.json`. The child runs in
 # its own session and dies with its keeper. Its exit code is written to `exit.json` in the same folder; a coordinator
 # needs nothing else, on any machine, at any later time. Lines of --setup are run before the child; if one fails, the

@@ -1,9 +1,9 @@
 """Node workers: jobs of a cluster that take one attempt after the other, instead of one job per attempt.
 
-An attempt becomes a ticket on the shared disk (tickets.py); a node worker takes it (node_worker.py), by itself and in
-the order of the tickets. This engine keeps as many workers alive as tickets need, at most `Crew.workers`: it submits
-them through another engine, as whose children they start, get their signals and are adopted. Where workers end, by
-their time limit or with their node, their attempts end as those of any engine do, and the coordinator starts new ones.
+An attempt becomes a ticket on the shared disk; a node worker takes it (node_worker.py), by itself and in the order of
+the tickets. This engine keeps as many workers alive as tickets need, at most `Crew.workers`: it submits them through
+another engine, as whose children they start, get their signals and are adopted. Where workers end, by their time limit
+or with their node, their attempts end as those of any engine do, and the coordinator starts new ones.
 """
 
 import contextlib
@@ -32,7 +32,6 @@ from experiments.store.durable import remove_folder
 #     workers/<worker>/worker.json       what the worker has to offer, and its setup lines
 #     workers/<worker>/job.json          the cluster's job; a worker takes nothing before it is known
 #     workers/<worker>/began.json, failed.json, log.txt
-#
 # A worker takes a ticket by renaming it, which only one can do. Folders are listed and files not asked for by name,
 # because a network disk may answer for a while that a new file does not exist.
 
@@ -272,7 +271,7 @@ def _forget(folder: Path) -> None:
         (folder / JOB).rename(folder / "ended.json")
 
 
-# ---
+# --- The engine
 
 
 AGAIN_S = 60.0  # until the next try after the cluster has refused a worker

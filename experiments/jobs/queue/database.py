@@ -1,4 +1,4 @@
-"""Open the queue's SQLite file: its version and journal."""
+"""Open the queue's SQLite file: its version and journal; SQLite's errors in words."""
 
 import contextlib
 import os

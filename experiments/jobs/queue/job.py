@@ -16,7 +16,7 @@ from experiments.records import FailureClass
 from experiments.store.checksummed import seal, unseal
 from experiments.store.retention import Keep, union
 
-# --- Enums for the states of a job and the outcomes of an attempt
+# --- States of a job and outcomes of an attempt
 
 
 class State(StrEnum):
@@ -49,7 +49,7 @@ class Outcome(StrEnum):
     CANCELLED = "cancelled"
 
 
-# ---
+# --- Jobs
 
 
 class Member(NamedTuple):
@@ -225,7 +225,8 @@ class Ending:
     alone: bool = False
 
 
-# --- The JSON columns of the queue. They determine results and identify processes, so they are sealed records
+# --- The JSON columns of the queue
+# They determine results and identify processes, so they are records with a checksum.
 
 
 def to_text(values: Mapping[str, Any]) -> str:

@@ -252,7 +252,7 @@ def _row(path: Path, values: tuple[Any, ...], members: tuple[Member, ...]) -> Jo
     return JobStatus(**named, members=members)
 
 
-# ---
+# --- The queue
 
 
 class Queue(Reading):

@@ -186,7 +186,7 @@ def _refuse(error: OSError) -> None:
 TASK = CommandTask()
 
 
-# --- What a command runs: the scripts and other files that its words name. Reads them, runs nothing
+# --- The scripts and other files that a command's words name. Reads them, runs nothing
 # A change in one of them, or in what a Python script uses of the files in its folder, makes finished runs stale.
 
 

@@ -1,4 +1,7 @@
-"""What an attempt gives to a user's trainer: a folder for files, checkpoints, and the way to its events."""
+"""What an attempt gives to a user's trainer, a folder, checkpoints and the way to its events; and takes: its metrics.
+
+Imports no torch.
+"""
 
 import contextlib
 import functools
@@ -115,7 +118,7 @@ def keep_metrics(folder: Path, metrics: Mapping[str, Mapping[str, float]]) -> No
     write_json(folder / "metrics.json", metrics)
 
 
-# --- The metrics that a user's trainer reported: which are recorded, of a set and of a step. Imports no torch
+# --- The metrics that a user's trainer reported: which are recorded, of a set and of a step
 
 
 Metrics = dict[str, dict[str, float]]

@@ -1,4 +1,4 @@
-"""Run a trainer that is a shell command, and find the metrics in its output or file."""
+"""Run a trainer that is a shell command: fill in its settings, keep its output, find its metrics. Imports no torch."""
 
 import codecs
 import contextlib
@@ -27,7 +27,6 @@ from experiments.tasks.own.context import of_point
 
 # --- `{name}` in a command: the place of a setting's value. No value is ever read as shell code
 # `{name:--flag}` is the place of a flag, for a setting that is true or false (`flag`).
-#
 # A placeholder becomes the expansion of an environment variable ("${ABLATIONS_VALUE_0}"), whose value the shell does
 # not parse. Inside of quotes in the command it would end them, so a quoted placeholder is refused.
 
@@ -152,8 +151,8 @@ def _begins_document(command: str, at: int) -> bool:
     return command[at] == "\n" and re.search(r"(?<!<)<<(?!<)", command[command.rfind("\n", 0, at) + 1 : at]) is not None
 
 
-# --- What a trainer prints: copied to its attempt's log, whose begin and end are kept; a command's metrics in it
-# All of it in bounded memory, whatever is printed. Imports no torch.
+# --- What a trainer prints: copied to its attempt's log, of which begin and end are kept; and a command's metrics in it
+# All of it in bounded memory, whatever is printed.
 
 
 CHUNK = 1 << 16
@@ -324,7 +323,7 @@ def _is_number(text: str) -> bool:
     return True
 
 
-# ---
+# --- The command's process
 
 
 STOP_EVERY_S = 0.2
