@@ -1,6 +1,6 @@
 """A run's configuration: every setting with its default, meaning and unit. Imports no torch.
 
-The defaults are the paper's base and are frozen: changing one would rename every run of every store (experiments/identity.py).
+The defaults are the paper's base and are frozen: changing one would rename every run of every store (identity.py).
 """
 
 import math

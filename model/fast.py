@@ -136,7 +136,7 @@ class DecoderState:
         return torch.where(visible_BKTK.flatten(2), self.weights.zero_bias, self.weights.blocked_bias).unsqueeze(1)
 
 
-# --- Which decoders have the quick form, and its state at the start of a search. Shapes: B sentences, S source, D d_model
+# --- Which decoders have the quick form, and its state at the start of a search. Shapes: B sentences, S source, D width
 
 
 _LAYER = ("self_attention", "cross_attention", "feed_forward")
@@ -222,7 +222,7 @@ class StepWeights:
         )
 
     def folds(self, sentences: int, positions: int) -> bool:
-        """Whether folded cross-attention (folded.py) is faster for this number of sentences and source positions."""
+        """Whether folded cross-attention is faster for this number of sentences and source positions."""
         if sentences > 1 or self.zero_bias.is_cuda or self.dtype != self.attention_dtype:
             return False
         return positions <= self.config.d_k or self.config.num_heads * positions * self.config.d_model <= FOLDED_TO

@@ -12,8 +12,14 @@ from ablations.cli import options
 from ablations.cli.terminal import print_json, say
 from ablations.service import choose_run
 from ablations.service.enqueue import row_of
-from ablations.service.external import arrive, refuse_other_settings, study_text, unknown_settings, write_runs
-from ablations.service.external import places as foreign_places
+from ablations.service.external import (
+    arrive,
+    places_of_scores,
+    refuse_other_settings,
+    study_text,
+    unknown_settings,
+    write_runs,
+)
 from ablations.service.selected import Place, Selectors, choose
 from ablations.study.messages import number
 from ablations.study.study_file import builtin_names
@@ -214,7 +220,7 @@ def _with_new_study(
     file: Path, selectors: Selectors, foreign: Foreign, metrics: list[str], only: list[str] | None
 ) -> "_Done":
     """Try the new study beside its place first: it is written when all of it is imported."""
-    found = foreign_places(foreign, metrics, ())
+    found = places_of_scores(foreign, metrics, ())
     text = study_text(file.stem, foreign.source, arrive(foreign, found, only, None), found)
     with explain_os_errors(f"write {file}"):
         if not file.absolute().parent.is_dir():
@@ -247,7 +253,7 @@ def _into(
     for column in chosen.columns:
         sets = {e.spec.set for run in plan.runs for e in run.evaluations} if column.set == "*" else {column.set}
         columns += [replace(column, set=name) for name in sorted(sets) if (name, column.metric) not in _places(columns)]
-    found = foreign_places(foreign, metrics, columns)
+    found = places_of_scores(foreign, metrics, columns)
     for name, place in found.items():
         if place not in _places(columns):
             raise UserError(

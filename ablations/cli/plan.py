@@ -24,7 +24,7 @@ from experiments.config import total_steps
 from experiments.errors import UserError
 from experiments.identity import seed_in_words
 from experiments.jobs.attempts.probe import PROBE_STEPS, PROBING, Measured, probe_together, steps_together
-from experiments.jobs.attempts.probe import probe as probe_measure
+from experiments.jobs.attempts.probe import probe as probe_runs
 from experiments.jobs.devices.sharing import WORTH, gain, shares, worth_sharing
 from experiments.jobs.devices.slots import Slot, parse_slots
 from reports.render.cells import fixed
@@ -60,7 +60,7 @@ def plan(
     needed = _needed(study, selectors, chosen, detect, slots) if detect is not None else None
     found, again = obstacles(chosen, todo, slots), trained_again(chosen, todo)
     if as_json:
-        rows = _as_json(planned, predicted, found, again)
+        rows = _predicted_as_json(planned, predicted, found, again)
         if needed:
             for row in rows:
                 row["detect"] = {"seeds": needed.seeds, "hours": needed.hours.get(row["row"])}
@@ -118,7 +118,7 @@ def _needed(study: str, selectors: Selectors, chosen: Selected, detect: str, slo
     )
 
 
-def _as_json(
+def _predicted_as_json(
     planned: Plan, predicted: Forecast, found: Sequence[Obstacle], again: Sequence[PlannedRun]
 ) -> list[dict[str, Any]]:
     """The plan as JSON, with predictions for runs that are not done."""
@@ -213,7 +213,7 @@ def probe(
     prepare(chosen, runs, plain_progress)
     parts = shares(slot, together)
     found = []
-    measured = probe_measure(chosen.store, (short_spec(chosen, run, steps) for run in runs), slot, child=PROBING)
+    measured = probe_runs(chosen.store, (short_spec(chosen, run, steps) for run in runs), slot, child=PROBING)
     for run, alone in zip(runs, measured, strict=True):
         row = {"row": run.row, **asdict(alone), "mfu": alone.mfu, "hours": _hours(run, alone)}
         if together > 1:
@@ -241,7 +241,7 @@ def _trace(chosen: Selected, run: PlannedRun, slot: Slot, folder: Path) -> Path:
     path = (folder / f"{run.row}.json").absolute()
     spec = {**short_spec(chosen, run, TRACED), "trace": str(path)}
     try:
-        next(probe_measure(chosen.store, [spec], slot, child=PROBING))
+        next(probe_runs(chosen.store, [spec], slot, child=PROBING))
     except UserError:  # so few steps give fewer than two points of a curve
         if not path.exists():
             raise
@@ -327,7 +327,7 @@ def noise(
     per_seed = sum(known) if known and len(known) == len(hours) else None
     answers = [(of, one.difference, of.seeds_for(one.difference)) for one, of in wanted]
     if as_json:
-        print_json(_noise_as_json(base.key, seeds, found, per_seed, answers))
+        print_json(_spread_as_json(base.key, seeds, found, per_seed, answers))
         return
     typer.echo(f"{base.key} of {chosen.study.name}, profile {chosen.plan.profile}: {number(seeds, 'seed')}\n")
     typer.echo(_spreads(found))
@@ -375,7 +375,7 @@ def _shown(found: Sequence[Noise], per_seed: float | None) -> str:
     return pipe([*heads, "hours of work"], lines, [False] * (len(heads) + 1))
 
 
-def _noise_as_json(
+def _spread_as_json(
     base: str, seeds: int, found: Sequence[Noise], per_seed: float | None, answers: Sequence[tuple[Noise, float, Seeds]]
 ) -> dict[str, Any]:
     return {

@@ -376,10 +376,10 @@ def shares(
         return
     typer.echo(agreed_in_words(agreed))
     for user in users:
-        typer.echo(_shares_line(user))
+        typer.echo(_used_by(user))
 
 
-def _shares_line(user: UserShare) -> str:
+def _used_by(user: UserShare) -> str:
     of = f" of {user.quota_h:g}" if user.quota_h is not None else ""
     line = f"  {user.user or '(unknown)'}: {user.used_h:.3g}{of} device-hours used, {user.running} running, "
     return f"{line}{user.waiting} waiting{f'; {user.waits}' if user.waits else ''}"

@@ -60,7 +60,7 @@ def resolve(study: Study, selection: Selection, task: Task) -> list[PlannedRow]:
 
 
 def _branched(context: _Context, row: PlannedRow, reference: Mapping[str, Any]) -> PlannedRow:
-    """A branch with its trunk as a row of the same seeds; another row as it is. Raises UserError (see branches.py)."""
+    """A branch with its trunk as a row of the same seeds; another row as it is. Raises UserError (`check_branch`)."""
     if row.variation.branch is None:
         return row
     where = context.where(row.variation)

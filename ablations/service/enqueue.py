@@ -43,7 +43,7 @@ def wanted(plan: Plan, stale: str) -> list[PlannedRun]:
 def prepare(chosen: Selected, runs: Iterable[PlannedRun], progress: Progress) -> None:
     """Prepare the inputs of the runs, once per corpus, so that mistakes in them are reported before anything is queued.
 
-    Raises UserError for obstacles (obstacles.py), before the corpus is prepared and again once it is measured. If this
+    Raises UserError for obstacles (preflight.py), before the corpus is prepared and again once it is measured. If this
     call created the store and fails, it removes the store again, so that a user's mistake leaves nothing behind.
     """
     runs = list(runs)

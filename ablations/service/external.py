@@ -53,7 +53,7 @@ def place_of(name: str) -> Place:
     return "test", name
 
 
-def places(foreign: Foreign, metrics: Sequence[str], columns: Sequence[Column]) -> dict[str, Place]:
+def places_of_scores(foreign: Foreign, metrics: Sequence[str], columns: Sequence[Column]) -> dict[str, Place]:
     """Their names of scores → set and metric: those of `metrics`, else all that the study's columns print.
 
     Raises UserError where none is found, or where a name of `metrics` is not among theirs.

@@ -255,7 +255,7 @@ def say_orphans(found: Iterable[Orphan], where: str) -> list[str]:
     """Messages, one for each change; `where`: the words that select the table."""
     by_change: dict[tuple[str, str], list[Orphan]] = {}
     for orphan in found:
-        by_change.setdefault((_orphans_words(orphan.was), _orphans_words(orphan.now)), []).append(orphan)
+        by_change.setdefault((_settings_in_words(orphan.was), _settings_in_words(orphan.now)), []).append(orphan)
     lines = []
     for (was, now), those in by_change.items():
         rows = ", ".join(dict.fromkeys(orphan.planned.row for orphan in those))
@@ -267,5 +267,5 @@ def say_orphans(found: Iterable[Orphan], where: str) -> list[str]:
     return lines
 
 
-def _orphans_words(settings: Mapping[str, Any]) -> str:
+def _settings_in_words(settings: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} = {show(value)}" for name, value in settings.items())

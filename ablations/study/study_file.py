@@ -1,4 +1,4 @@
-"""Read a study file: find it, parse TOML, apply `extends`, expand designs, report errors with their place in the file."""
+"""Read a study file: find it, parse TOML, apply `extends`, expand designs, report errors with their place."""
 
 import importlib.resources
 import itertools

@@ -1,4 +1,4 @@
-"""This project's search. `batch` 0: a test set through decode/translate.py, as in an evaluation."""
+"""This project's search. `batch` 0: a test set through experiments/evaluation/translate.py, as in an evaluation."""
 
 import measure
 import torch

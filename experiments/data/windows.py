@@ -17,7 +17,7 @@ Windows = NDArray[np.int64]  # (B, 2): the place of the first piece that is read
 class WindowPlan:
     """Batches of windows; every window occurs once per epoch, in another order and, where documents mix, at other cuts.
 
-    documents: the places of EOS in the stream (stream.py). window: pieces predicted by one. mix: windows reach from a
+    documents: the places of EOS (encoding/pairs.py). window: pieces predicted by one. mix: windows reach from a
     document into the next; otherwise each document is cut from its start, and its last window may be short.
     Steps and epochs count from 0. Raises UserError for a text shorter than a window, or a batch smaller than one.
     """

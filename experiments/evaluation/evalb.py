@@ -36,7 +36,7 @@ class Rules:
     labeled: bool = True  # a bracket matches only one of its own label
     delete_labels: tuple[str, ...] = ("TOP", "-NONE-", *_PUNCTUATION)  # a word with its tag; of brackets only the label
     delete_labels_for_length: tuple[str, ...] = ("-NONE-",)  # words that a sentence's length does not count
-    quote_labels: tuple[str, ...] = ()  # tags of quotes that may be mistaken for one another (see score.py)
+    quote_labels: tuple[str, ...] = ()  # tags of quotes that may be mistaken for one another
     equal_labels: Pairs = (("ADVP", "PRT"),)
     equal_words: Pairs = ()
     cutoff_length: int = 40  # sentences up to so many words are summed once more on their own

@@ -125,7 +125,7 @@ def training_time(store: Store, run_id: str, attempt: int, seconds: float) -> di
     for number, events in _line_of_work(store, run_id, attempt):
         resumed = resumed or next((dict(event) for event in events if event["kind"] == "resumed"), None)
         if number < attempt and events:
-            earlier.append({"attempt": number, "seconds": _seconds(events), "ended": _training_time_ended(events)})
+            earlier.append({"attempt": number, "seconds": _seconds(events), "ended": _class_of_end(events)})
     total = seconds + sum(item["seconds"] for item in earlier)
     other = resumed is not None and resumed.get("run") not in (None, run_id)
     begun = {"run_id": resumed["run"], "step": resumed["step"]} if resumed and other else None
@@ -173,7 +173,7 @@ def _seconds(events: list[dict[str, Any]]) -> float:
     return round(max(0.0, float(until["t"]) - float(events[0]["t"])), 3)
 
 
-def _training_time_ended(events: list[dict[str, Any]]) -> str:
+def _class_of_end(events: list[dict[str, Any]]) -> str:
     """The class of the failure, "stopped" on request, or "killed"."""
     last = events[-1]  # "ended" of a killed one
     if last["kind"] == "failed":

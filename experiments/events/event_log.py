@@ -37,7 +37,7 @@ class EventWriter:
         self._turn = threading.Lock()  # checkpoints are reported by the thread that writes them
 
     def emit(self, kind: str, /, **fields: Any) -> None:
-        """Append an event. Raises ValueError if its fields do not fit its kind (kinds.py), OSError if writing fails."""
+        """Append an event. Raises ValueError if its fields do not fit its kind (lines.py), OSError if writing fails."""
         if kind == "progress":
             if time.monotonic() - self._progress_at < PROGRESS_EVERY_S:
                 return

@@ -111,7 +111,7 @@ def _plain(value: Any) -> Any:
 
 LAST_STEP = (1 << 63) - 1  # SQLite's largest integer
 Step = Annotated[int, Field(ge=0, le=LAST_STEP)]
-Time = Annotated[float, Field(ge=0, lt=253402300800)]  # Unix seconds (clock.py), to the end of the year 9999
+Time = Annotated[float, Field(ge=0, lt=253402300800)]  # Unix seconds, to the end of the year 9999
 Count = Annotated[int, Field(ge=0, le=LAST_STEP)]
 Number = float | Literal["nan", "inf", "-inf"]  # JSON has no NaN
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]

@@ -90,7 +90,7 @@ def folder_beside(parent: Path, prefix: str, suffix: str = "") -> Iterator[Path]
 
 
 def _mark_as_in_use(handle: int) -> None:
-    """Lock an open file or folder. Killed processes leave unlocked temporary ones (coordinator/leftovers.py)."""
+    """Lock an open file or folder. Killed processes leave unlocked temporary ones (jobs/coordinator/work.py)."""
     with contextlib.suppress(OSError):  # a disk without locks
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 

@@ -42,7 +42,7 @@ class AttemptSpec:
     members: tuple[tuple[str, ...], ...] = ()  # (study, profile, corpus, row, group): the tables it appears in
     earlier: tuple[str, ...] = ()  # attempts whose checkpoints may be used, newest first, relative to the store
     pinned: Mapping[str, Any] = field(default_factory=dict)  # resolved by the first attempt, so that a resume is exact
-    keeps: tuple[tuple[Any, ...], ...] = ()  # checkpoints that evaluations of other rows need (keeps.py)
+    keeps: tuple[tuple[Any, ...], ...] = ()  # checkpoints that evaluations of other rows need (retention.py)
     coordinator: Mapping[str, Any] | None = None  # the process that the child ends with; None: it outlives all
     trace: str = ""  # a file for torch's profile, in `ablations probe`
 

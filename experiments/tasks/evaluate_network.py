@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments.config import DeviceSpec, RunConfig
-from experiments.data.corpora.files import write_lines
+from experiments.data.corpora.files import write_outputs
 from experiments.data.encoding.encoded import EncodedSet
 from experiments.data.encoding.text import EncodedText
 from experiments.data.encoding.tokenizer import Tokenizer
@@ -90,7 +90,7 @@ def decode(
         progress=lambda done, total: context.emit("progress", what=f"decoding {what}", done=done, total=total),
         should_stop=context.should_stop,
     )
-    write_lines(outputs, [trained.target_tokenizer.decode(best[0].ids) for best in found])
+    write_outputs(outputs, [trained.target_tokenizer.decode(best[0].ids) for best in found])
     words = np.array([len(sentence.split()) for sentence in text.source], dtype=np.int64)
     np.save(outputs.with_name("source_lengths.npy"), words, allow_pickle=False)
     return {

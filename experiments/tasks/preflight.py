@@ -1,7 +1,4 @@
-"""Find reasons why a run cannot be trained or scored, from its settings, its corpus and the devices.
-
-Imports no torch.
-"""
+"""Find reasons why a run cannot be trained or scored, from settings, corpus and devices. Imports no torch."""
 
 import functools
 import json
@@ -258,7 +255,7 @@ class Ability(NamedTuple):
 
 
 def ability(precision: InferencePrecision, kind: str) -> Ability:
-    """Of this machine's devices of a kind ("cpu", "cuda"). Raises UserError for a bad switch (processor.py).
+    """Of this machine's devices of a kind ("cpu", "cuda"). Raises UserError for a bad switch (processes/processor.py).
 
     `Ability()` also where it cannot be found out here: a child whose device lacks the precision says so before it
     trains. For int8 the answer depends on the processor, on oneDNN's variables and on the build of torch, so only a

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.config import RunConfig
-from experiments.data.corpora.files import lines_read_lines
+from experiments.data.corpora.files import read_outputs
 from experiments.data.corpora.pair_corpus import PairCorpus, select_sets
 from experiments.data.encoding.encoded import EncodedCorpus, encoded_digest, open_encoded
 from experiments.errors import UserError
@@ -138,7 +138,7 @@ class SequenceTask(NetworkTask):
         from experiments.evaluation.trained import load_tokenizers
 
         _, text = self._set_of(config, evaluation, context)
-        outputs = lines_read_lines(folder / self.outputs_file)
+        outputs = read_outputs(folder / self.outputs_file)
         labels = load_tokenizers(config, (*context.members, weights)[0])[1].vocabulary
         scores = self.score_outputs(config, evaluation, text.source, outputs, text.target, labels, folder)
         return {"metrics": scores.metrics, "signature": scores.signatures}

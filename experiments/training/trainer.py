@@ -51,7 +51,7 @@ def train(
     batches(step): a step's micro-batches on the processor, a pure function of the step; steps count from 1. Called in a
     thread, ahead of the step. With several processes (`group`) it returns this one's share; only rank 0 emits events,
     evaluates and saves.
-    lanes: number of micro-batches computed in parallel (parallel/lanes.py).
+    lanes: number of micro-batches computed in parallel (parallel.py).
     meta: must contain "lineage" and "code" (a checkpoint with others is not continued); stored with every checkpoint.
     earlier: folders of attempts whose checkpoints may be used.
     start: of a branch, which begins with the state of another run where no earlier attempt has a checkpoint.

@@ -1,4 +1,4 @@
-"""Figures of lines: learning curves, scores by the length of the sentences, and small multiples, one per group of rows."""
+"""Figures of lines: learning curves, scores by the length of the sentences, and one panel per group of rows."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -111,7 +111,7 @@ def draw_cost(table: Table, size: style.Size = style.PAPER) -> Iterator["Figure 
     with style.canvas(size, -(-len(columns) // across), across, height=2.9) as (figure, axes):
         panels = [panel for line in axes for panel in line][: len(columns)]
         for panel, column in zip(panels, columns, strict=True):
-            _cost_panel(panel, table, column)
+            _against_cost(panel, table, column)
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=min(size.legend, len(labels)))
         for panel, column in zip(panels, columns, strict=True):
@@ -121,7 +121,7 @@ def draw_cost(table: Table, size: style.Size = style.PAPER) -> Iterator["Figure 
         yield figure
 
 
-def _cost_panel(axes: Any, table: Table, column: Column) -> None:
+def _against_cost(axes: Any, table: Table, column: Column) -> None:
     known = _known(table, column)
     groups = style.colours([_group(row) for row in known if row.key != table.base])
     axes.grid(True)

@@ -202,9 +202,9 @@ def _seeds(row: Row) -> Cell:
 
 
 # --- A pivoted table: rows of one label stand on one line, their groups are columns
-# So is Table 2 of the paper, whose groups are language pairs. It works on the columns that are laid out already, so that
-# every format for readers prints it alike. JSON and CSV keep one record per row: programs pivot by themselves, and a
-# record leads to its runs.
+# So is Table 2 of the paper, whose groups are language pairs. It works on the columns that are laid out already, so
+# that every format for readers prints it alike. JSON and CSV keep one record per row: programs pivot by
+# themselves, and a record leads to its runs.
 
 
 NONE = "–"  # the line has no row in this column

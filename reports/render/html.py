@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape as escape_html
-from itertools import groupby
 
 from ablations.study.messages import number
 from experiments.identity import seed_in_words
@@ -299,18 +298,18 @@ def fragment(table: Table) -> str:
     notes = [f"<b>Warning:</b> {escape(text)}" for text in shown.warnings] + [escape(text) for text in shown.notes]
     below = f"<ul>{''.join(f'<li>{note}</li>' for note in notes)}</ul>" if notes else ""
     folded = f"<details><summary>Notes</summary>{below}</details>" if below and not shown.warnings else below
-    lines = "".join(f"<tr>{''.join(_notebook_cells(shown.grid, line))}</tr>" for line in shown.grid.lines)
-    head = "".join(f"<tr>{''.join(line)}</tr>" for line in _notebook_heads(shown.grid.heads))
+    lines = "".join(f"<tr>{''.join(_fragment_cells(shown.grid, line))}</tr>" for line in shown.grid.lines)
+    head = "".join(f"<tr>{''.join(line)}</tr>" for line in _fragment_heads(shown.grid.heads))
     caption = f"<caption>{escape(title)}</caption>"
     first = f"<p><b>{escape(table.bundle)}</b></p>" if table.bundle else ""
     return f"<div>{first}<table>{caption}<thead>{head}</thead><tbody>{lines}</tbody></table>{folded}</div>"
 
 
-def _notebook_heads(heads: Sequence[Head]) -> Iterator[list[str]]:
+def _fragment_heads(heads: Sequence[Head]) -> Iterator[list[str]]:
     """Two lines: what spans several columns, and these."""
     top: list[str] = []
     below: list[str] = []
-    for (_, spans), members in groupby(heads, key=lambda head: (head.spanned_by, bool(head.sub))):
+    for (_, spans), members in itertools.groupby(heads, key=lambda head: (head.spanned_by, bool(head.sub))):
         group = list(members)
         if spans and len(group) > 1:
             top.append(f'<th colspan="{len(group)}" style="text-align: center">{escape(group[0].top)}</th>')
@@ -321,7 +320,7 @@ def _notebook_heads(heads: Sequence[Head]) -> Iterator[list[str]]:
     yield below
 
 
-def _notebook_cells(grid: Grid, line: Line) -> Iterator[str]:
+def _fragment_cells(grid: Grid, line: Line) -> Iterator[str]:
     rule = "border-top: 1px solid currentColor; " if line.opens_group and line is not grid.lines[0] else ""
     for head, cell in zip(grid.heads, line.cells, strict=True):
         if cell.span:

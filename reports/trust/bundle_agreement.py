@@ -169,7 +169,7 @@ def _check_evaluation(
         raise UserError(f"{where}: it has no scores of the evaluation {evaluation.eval_id}.")
     spec = evaluation.spec
     asked: dict[str, Any] = {"settings": dict(spec.settings), "inputs": dict(spec.inputs)}
-    for name, value in (asked if "set" in spec.inputs else {"set": spec.set, **asked}).items():  # as in sound.py
+    for name, value in (asked if "set" in spec.inputs else {"set": spec.set, **asked}).items():  # as in results.py
         _equal(where, name, value, record.content.get(name, value), "the evaluation recorded")
     settings = dict(flatten(run.config))
     for name in _OF_EVALUATIONS:

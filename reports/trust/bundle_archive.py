@@ -160,13 +160,13 @@ def pack(file: IO[bytes], head: bytes, files: Mapping[str, Path]) -> None:
         gzip.GzipFile(fileobj=file, mode="wb", mtime=0, filename="", compresslevel=6) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
-        _add(archive, HEAD, io.BytesIO(head), len(head))
+        _add_to_tar(archive, HEAD, io.BytesIO(head), len(head))
         for name, path in files.items():
             with path.open("rb") as content:
-                _add(archive, name, content, path.stat().st_size)
+                _add_to_tar(archive, name, content, path.stat().st_size)
 
 
-def _add(archive: tarfile.TarFile, name: str, content: IO[bytes], size: int) -> None:
+def _add_to_tar(archive: tarfile.TarFile, name: str, content: IO[bytes], size: int) -> None:
     entry = tarfile.TarInfo(name)
     entry.size, entry.mode = size, 0o644
     archive.addfile(entry, content)
@@ -179,7 +179,7 @@ class Packed(Archive):
         self._stream = _Measured(gzip.GzipFile(fileobj=file, mode="rb"))
         self._archive = tarfile.open(fileobj=self._stream, mode="r:")  # type: ignore[call-overload]  # noqa: SIM115
         first = self._archive.next()
-        if first is None or first.name != HEAD or not _plain(first) or first.size > LARGEST_HEAD:
+        if first is None or first.name != HEAD or not _plain_in_tar(first) or first.size > LARGEST_HEAD:
             raise ValueError(f"it does not begin with {HEAD}")
         content = self._archive.extractfile(first)
         self.head_text = content.read() if content else b""
@@ -187,7 +187,7 @@ class Packed(Archive):
     def entries(self) -> Iterator[Entry]:
         for entry in self._archive:
             if entry.name != HEAD or entry.offset != 0:
-                yield Entry(entry.name, entry.size, _plain(entry), partial(self._archive.extractfile, entry))
+                yield Entry(entry.name, entry.size, _plain_in_tar(entry), partial(self._archive.extractfile, entry))
 
     def finish(self) -> None:
         while rest := self._stream.read(_ONE_READ):  # to the end, where gzip compares its own checksum
@@ -213,7 +213,7 @@ class _Measured:
         return self._stream.tell()
 
 
-def _plain(entry: tarfile.TarInfo) -> bool:
+def _plain_in_tar(entry: tarfile.TarInfo) -> bool:
     """Whether the entry is an ordinary file: no link, no device, not sparse."""
     return entry.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and not entry.issparse()
 
@@ -237,13 +237,13 @@ def pack_crate(file: IO[bytes], metadata: bytes, head: bytes, files: Mapping[str
     """Write a zip without dates and owners."""
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
         for name, content in ((METADATA, metadata), (HEAD, head)):
-            _zipped_add(archive, name, io.BytesIO(content), len(content))
+            _add_to_zip(archive, name, io.BytesIO(content), len(content))
         for name, path in files.items():
             with path.open("rb") as stream:
-                _zipped_add(archive, name, stream, path.stat().st_size)
+                _add_to_zip(archive, name, stream, path.stat().st_size)
 
 
-def _zipped_add(archive: zipfile.ZipFile, name: str, content: IO[bytes], size: int) -> None:
+def _add_to_zip(archive: zipfile.ZipFile, name: str, content: IO[bytes], size: int) -> None:
     entry = zipfile.ZipInfo(name, _FIRST_DAY)
     entry.create_system, entry.external_attr = 3, (stat.S_IFREG | 0o644) << 16
     entry.compress_type = zipfile.ZIP_DEFLATED
@@ -278,7 +278,7 @@ class Crate(Archive):
 
     def _text(self, name: str, largest: int) -> bytes:
         entry = self._archive.getinfo(name)
-        if entry.file_size > largest or not _zipped_plain(entry):
+        if entry.file_size > largest or not _plain_in_zip(entry):
             raise ValueError(f"{name} claims a size of {entry.file_size:,} bytes, or is no ordinary file")
         with self._open(entry) as content:
             return content.read(largest)
@@ -286,7 +286,7 @@ class Crate(Archive):
     def entries(self) -> Iterator[Entry]:
         for entry in self._archive.infolist():
             if entry.filename not in (METADATA, PREVIEW, HEAD) and not _folder(entry):
-                yield Entry(entry.filename, entry.file_size, _zipped_plain(entry), partial(self._open, entry))
+                yield Entry(entry.filename, entry.file_size, _plain_in_zip(entry), partial(self._open, entry))
 
     def _open(self, entry: zipfile.ZipInfo) -> IO[bytes]:
         try:
@@ -303,7 +303,7 @@ def _folder(entry: zipfile.ZipInfo) -> bool:
     return entry.is_dir() and entry.file_size == 0
 
 
-def _zipped_plain(entry: zipfile.ZipInfo) -> bool:
+def _plain_in_zip(entry: zipfile.ZipInfo) -> bool:
     """Whether the entry is an ordinary file, packed in one of the two usual ways."""
     kind = stat.S_IFMT(entry.external_attr >> 16)  # 0 where the packing system has no such kinds
     return kind in (0, stat.S_IFREG) and entry.compress_type in _READ and not entry.flag_bits & 1

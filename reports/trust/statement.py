@@ -279,7 +279,7 @@ def _chosen(statement: Statement) -> Iterator[str]:
         yield f"Chosen on dev: the learning rate during training, in {', '.join(statement.follow_dev)}."
     if statement.measured_dev:
         yield f"Perplexity on dev was measured during training in {', '.join(statement.measured_dev)}."
-    yield from _stated_seeds(statement)
+    yield from _chosen_seeds(statement)
     for tuned in statement.tuned:
         states = ", ".join(f"{count} {name}" for name, count in sorted(tuned.trials.items()))
         yield (
@@ -292,7 +292,7 @@ def _chosen(statement: Statement) -> Iterator[str]:
     yield "No record shows how other settings of the study were chosen."
 
 
-def _stated_seeds(statement: Statement) -> Iterator[str]:
+def _chosen_seeds(statement: Statement) -> Iterator[str]:
     rule = statement.seeds
     if rule is None:
         return

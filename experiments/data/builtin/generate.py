@@ -302,10 +302,10 @@ def _time(dice: Dice, tense: Tense) -> Words:
 
 
 NOUN_LETTERS = ("h", "a", "t", "p", "pt")  # classes asked for here, beside those that verbs name
-_NOMINAL_VERBS = lexicon.VERBS + lexicon.DATIVE_VERBS + lexicon.GIVING_VERBS + lexicon.PLACING_VERBS
+_VERBS_WITH_OBJECT = lexicon.VERBS + lexicon.DATIVE_VERBS + lexicon.GIVING_VERBS + lexicon.PLACING_VERBS
 _NOUNS = {  # nouns of any class among the letters
     letters: tuple(noun for noun in lexicon.NOUNS if set(letters) & set(noun.classes))
-    for letters in {*NOUN_LETTERS, *(verb.objects for verb in _NOMINAL_VERBS)}
+    for letters in {*NOUN_LETTERS, *(verb.objects for verb in _VERBS_WITH_OBJECT)}
 }
 _NUMBERS = tuple(number(*words) for words in lexicon.NUMBERS)
 _COMPOSED_NUMBERS = tuple(  # twenty-three: dreiundzwanzig

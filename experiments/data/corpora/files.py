@@ -226,12 +226,12 @@ def remember(path: Path | None, known: Mapping[str, Any]) -> None:
 # --- Outputs as a file, one per line
 
 
-def write_lines(path: Path, lines: Sequence[str]) -> None:
+def write_outputs(path: Path, lines: Sequence[str]) -> None:
     """Write lines in the given order. A line feed within a line is written as a blank."""
     path.write_text("".join(line.replace("\n", " ") + "\n" for line in lines), encoding="utf-8", newline="\n")
 
 
-def lines_read_lines(path: Path) -> list[str]:
-    """Read lines of `write_lines`: only a line feed ends a line."""
+def read_outputs(path: Path) -> list[str]:
+    """Read lines of `write_outputs`: only a line feed ends a line."""
     with path.open(encoding="utf-8", newline="\n") as file:
         return [line.removesuffix("\n") for line in file]

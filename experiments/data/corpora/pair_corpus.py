@@ -1,6 +1,6 @@
 """The PairCorpus contract: pairs of lines in named sets, which can be encoded and trained on. Imports no torch.
 
-Parallel text (parallel.py) and trees over sentences (trees/corpus.py) implement it.
+Parallel text (parallel.py) and trees over sentences (trees.py) implement it.
 """
 
 import difflib

@@ -1,6 +1,6 @@
 """Create and open encoded running text: train the tokenizer, encode once, store it. Imports no torch.
 
-<root>/<digest>/facts.json, tokenizer.model, train/, sets/<name>-<set digest>/: stream.py says what a set holds.
+<root>/<digest>/facts.json, tokenizer.model, train/, sets/<name>-<set digest>/: pairs.py says what a set holds.
 Everything is streamed; memory is that of the tokenizer's sample and of the evaluated sets' lines.
 """
 

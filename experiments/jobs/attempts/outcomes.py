@@ -1,4 +1,4 @@
-"""Decide what an ended attempt means for its job: pure functions of its events (progress.py).
+"""Decide what an ended attempt means for its job: pure functions of its progress (attempt.py).
 
 `decide` returns an `Ending`. A job whose attempt did not finish is resumed from its checkpoint as long as it makes
 progress: three attempts in a row with at most one new step fail it.

@@ -25,7 +25,6 @@ from experiments.store.checksummed import read_json, write_json
 from experiments.store.durable import folder_beside
 from experiments.store.layout import Store
 from experiments.store.results import RESULT_FILE, EvaluationResult, TrainingResult
-from experiments.store.results import RESULT_FILE as RESULT
 from experiments.store.spec import AttemptSpec
 
 PROBING = (sys.executable, "-P", "-m", "experiments.child.probing")  # a child that also measures its device
@@ -181,7 +180,7 @@ def of_results(store: Store, cost_of: Mapping[str, float]) -> tuple[list[Point],
         if trained > 0 and result.seconds:
             steps.append(Point(*where, cost, result.seconds / trained, result.precision or ""))
         home = store.run_folder(run_id) / "evaluations"
-        for path in home.glob(f"*/{RESULT}"):
+        for path in home.glob(f"*/{RESULT_FILE}"):
             made = EvaluationResult.load(path)
             if made and made.wall_s:
                 evaluations.append(Point(*where, cost, made.wall_s, made.precision or ""))

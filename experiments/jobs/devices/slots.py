@@ -47,7 +47,7 @@ class Slot:
     named: bool = False  # the user named this device by number
     count: int = 1  # devices, each with one process
     share: float = 1.0  # fraction of each device
-    node: str = ""  # the node worker that it belongs to (node.py); "" for this machine, and for a cluster's own choice
+    node: str = ""  # the node worker that it belongs to (`Node`); "" for this machine, and for a cluster's own choice
 
     @property
     def unit(self) -> str:

@@ -85,7 +85,7 @@ class Job:
     cost: float = 0.0  # predicted floating-point operations
     memory_gb: float = 0.0  # predicted, on the CPU; 0: unknown
     gpu_memory_gb: float = 0.0  # the same on a GPU
-    devices: int = 1  # devices that train it together; 0: as many as shorten the total (../devices/devices_per_run.py)
+    devices: int = 1  # devices that train it together; 0: as many as shorten the total (../devices/sharing.py)
     priority: int = 0  # higher first
     turn: int = 0  # lower first: the first seed of every row has 0, the second 1, …
     user: str = ""  # whose it is (shares.py); of a run that several users request, the first of them

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from experiments.config import DataConfig
-from experiments.data.corpora.files import lines_read_lines, write_lines
+from experiments.data.corpora.files import read_outputs, write_outputs
 from experiments.data.encoding.encoded import EncodedSet
 from experiments.data.encoding.tokenizer import Tokenizer, train_tokenizer
 from experiments.device import Device
@@ -43,7 +43,7 @@ def test_likelihood_and_decoding_are_what_their_modules_compute(tmp_path: Path) 
     assert measured["pieces"] == likelihood.pieces
     hypotheses = translate(model, ids, SearchSettings(2, 0.6, 3), CPU)
     facts = decode(trained, text, settings, tmp_path / "out.txt", "dev", context)
-    outputs = lines_read_lines(tmp_path / "out.txt")
+    outputs = read_outputs(tmp_path / "out.txt")
     assert outputs == [tokenizer.decode(h[0].ids) for h in hypotheses]
     assert outputs[1] == ""
     assert facts["unfinished"] == sum(not h[0].finished for h in hypotheses)
@@ -53,5 +53,5 @@ def test_likelihood_and_decoding_are_what_their_modules_compute(tmp_path: Path) 
 
 @pytest.mark.parametrize("line", ["", " a ", "a\u2028b", "a\rb", "a\x0bb\x1cc\x85d", "\ufeffa"])
 def test_outputs_are_read_as_they_were_written(tmp_path: Path, line: str) -> None:
-    write_lines(tmp_path / "lines.txt", [line, "", line])
-    assert lines_read_lines(tmp_path / "lines.txt") == [line, "", line]
+    write_outputs(tmp_path / "lines.txt", [line, "", line])
+    assert read_outputs(tmp_path / "lines.txt") == [line, "", line]
