@@ -22,7 +22,7 @@ class SearchState(Protocol):
 
 
 class Network(nn.Module, ABC):
-    """Maps pieces to hidden states; `logits` maps those to scores of the next piece. factory.build_model builds one."""
+    """Maps pieces to hidden states; `logits` maps those to scores of the next piece. network.build_model builds one."""
 
     config: ModelConfig
     vocab_size: int  # of the target, and of the source if the vocabulary is shared

@@ -28,12 +28,14 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).parents[1]
 CORE = {  # folders and files by what their faults would harm
     "numbers": (
-        "model", "experiments/training", "experiments/evaluation", "experiments/data/batches",
-        "experiments/data/encoding", "reports/results",
+        "model", "experiments/training", "experiments/evaluation", "experiments/data/batching.py",
+        "experiments/data/windows.py", "experiments/data/tensors.py", "experiments/data/encoding", "reports/results",
     ),
-    "identity": ("experiments/identity.py", "experiments/config.py", "experiments/config.py", "ablations/plan"),
+    "identity": ("experiments/identity.py", "experiments/config.py", "ablations/planning"),
     "durability": ("experiments/store", "experiments/events", "experiments/jobs/attempts", "experiments/jobs/queue"),
-    "statistics": ("reports/statistics",),
+    "statistics": tuple(
+        f"reports/results/{name}.py" for name in ("dunnett", "resampling", "rule", "significance")
+    ),
 }  # fmt: skip
 COMPARISONS = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,

@@ -100,7 +100,7 @@ class Sublayer(nn.Module):
         raise NotImplementedError
 
     def initialise(self) -> None:
-        """Draw weights that the general rule (factory.initialise) does not know."""
+        """Draw weights that the general rule (network.initialise) does not know."""
 
     def shrink(self, factor: float) -> None:
         """Multiply the first weights of all matrices, but those of queries and keys, for DeepNorm."""
