@@ -1,7 +1,7 @@
 """The device that a child computes on; the only file that calls torch.cuda.
 
 `Device.open` makes the process-wide settings (threads, memory limit) and chooses the precision. Other code uses this
-object and never the device's name. More than 200 lines: what differs between kinds of devices is kept in one file.
+object and never the device's name.
 """
 
 import contextlib

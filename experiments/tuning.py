@@ -5,7 +5,6 @@ after it ends. For each question an Optuna study in memory is filled from that f
 trial's number: the answer is a function of the file. So a kill loses nothing, a restart changes nothing, no second
 process can get the same trial, and the table is printed without Optuna. (Optuna's own storages do not fit: SQLite
 gives one waiting trial to several processes, and an interrupted write makes the journal unreadable.)
-More than 200 lines: no other file needs to know Optuna.
 """
 
 import warnings

@@ -216,7 +216,7 @@ class StepWeights:
         self.largest = config.d_model * config.d_ff  # elements of a layer's largest matrix
         # On a processor attention stays in fp32: oneDNN builds a new kernel for each number of positions.
         self.attention_dtype = dtype if output_FD.is_cuda else output_FD.dtype
-        # The two values of masks.blocking_bias, created once because every step needs them.
+        # The two values of contract.blocking_bias, created once because every step needs them.
         self.zero_bias, self.blocked_bias = (
             torch.tensor(value, dtype=self.attention_dtype, device=output_FD.device) for value in (0.0, BLOCKED)
         )

@@ -61,7 +61,7 @@ class EncoderDecoder(Network):
                 self.widen[role] = nn.Linear(width, config.d_model, bias=False)
             if config.tying != "inputs":
                 self.narrow["output"] = nn.Linear(config.d_model, width, bias=False)
-        self.quick = applies(config)  # whether a search takes its quick form (model/fast)
+        self.quick = applies(config)  # whether a search takes its quick form (model/fast.py)
         self.encoder = Stack(config, "encoder") if config.encoder else None
         self.decoder = Stack(config, "decoder")
 

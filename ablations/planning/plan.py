@@ -1,4 +1,4 @@
-"""Study × selection → plan."""
+"""Study × selection → plan, with notes for the reader of its table."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -2,6 +2,7 @@
 
 Which table a run belongs to is recorded with the run. Whether it still is one of the study's shows the study itself, as
 far as it is found: a built-in one, or one that this user queued or selected last, in the folder where it was then.
+Runs that a changed study no longer contains are listed with what changed.
 """
 
 import contextlib

@@ -1,4 +1,7 @@
-"""From a plan to finished runs: what `ablations run` and `ablations.run` of Python do, apart from what they print."""
+"""From a plan to finished runs: what `ablations run` and `ablations.run` of Python do, apart from what they print.
+
+Also the trial run of `--smoke`, and the number of runs that share a device (`auto`).
+"""
 
 import contextlib
 import re

@@ -11,8 +11,7 @@ A sentence ends
    the alive hypotheses are returned, marked unfinished.
 
 A beam of 1 has one candidate instead of two and is then greedy search: it ends at the first EOS, as tensor2tensor's
-greedy decoder does. A sentence's result does not depend on the others in its batch. More than 200 lines: the contract
-with the model (`Decodable`) stands beside the search that uses it.
+greedy decoder does. A sentence's result does not depend on the others in its batch.
 
 Shapes: B sentences, S source, K beam slots, T time, N hypotheses kept, C candidates, D d_model, W vocabulary.
 """

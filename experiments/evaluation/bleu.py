@@ -1,4 +1,4 @@
-"""Corpus scores of detokenised text by sacrebleu, each with its signature and its counts for significance tests."""
+"""Corpus scores of detokenised text by sacrebleu, with signatures and counts for tests; and the paper's BLEU."""
 
 import importlib.util
 import math

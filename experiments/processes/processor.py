@@ -1,4 +1,4 @@
-"""What this machine's processor has instructions for: the only place that decides it. Imports no torch.
+"""What this machine's processor can compute, decided only here; and the allocator of children. Imports no torch.
 
 Only bf16 is read from the processor's flags. Whether products in 8 bits are exact depends on oneDNN's variables and on
 torch's build too, so a computation decides that (model/int8.py).

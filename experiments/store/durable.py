@@ -1,6 +1,6 @@
 """Write files and folders atomically and durably: under a temporary name, fsynced, then renamed.
 
-Imports no torch.
+Also which journal SQLite may use on a disk. Imports no torch.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Fill MLflow's SQLite tables without MLflow, for a whole database at once. Imports no mlflow.
+"""MLflow's SQLite database in a store: made by MLflow, filled without it, for a whole store at once.
 
 MLflow's own calls take 140 ms of processor time per run, mostly in its ORM. The rows equal those of MLflow 3.17 (a test
 compares them); `knows` checks that the tables are the expected ones.

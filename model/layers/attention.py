@@ -85,7 +85,7 @@ def attend(
 ) -> Tensor:
     """softmax(q kᵀ / √d_k + bias) v, of shape (B, H, Q, V) (equation 1).
 
-    bias: broadcastable to (B, H, Q, M), from masks.blocking_bias; None blocks nothing.
+    bias: broadcastable to (B, H, Q, M), from contract.blocking_bias; None blocks nothing.
     causal: query t sees memory 0 … t only; requires Q = M and no bias.
     dropout: rate on the attention weights.
     """

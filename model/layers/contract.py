@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 
 class Given(NamedTuple):
-    """What a sub-layer sees besides x. Each mask comes also as a bias: 0 where it is True, masks.BLOCKED elsewhere."""
+    """What a sub-layer sees besides x. Each mask comes also as a bias: 0 where it is True, BLOCKED elsewhere."""
 
     causal: bool  # position t sees 0 … t alone
     keep_BT: Tensor | None = None  # True at pieces, False at padding; None: no padding, or hidden by causality

@@ -17,7 +17,7 @@ from model.specs import Spec
 class FeedForward(Sublayer):
     """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2 (equation 2), the same at each position.
 
-    `ACTIVATIONS` has others than ReLU; the gated ones multiply by x V + c before W_2.
+    Other activations than ReLU: `PLAIN`, and `GATED`, which multiply by x V + c before W_2.
     """
 
     def __init__(self, config: ModelSettings, options: Spec) -> None:

@@ -1,7 +1,7 @@
 """The coordinator's changes to the queue: claiming, progress, endings.
 
-Claiming is a compare-and-set: a process that finds the job no longer waiting takes the next one.
-More than 200 lines: all changes that only the coordinator makes stand in one class.
+Claiming is a compare-and-set: a process that finds the job no longer waiting takes the next one. All changes that
+only the coordinator makes stand in one class.
 """
 
 import math
