@@ -6,7 +6,6 @@ from itertools import islice
 import pytest
 
 from experiments.data.builtin import generate as recipe
-from experiments.data.builtin import generate as sentences
 from experiments.data.builtin import lexicon
 from experiments.data.builtin.dice import Dice
 from experiments.data.builtin.generate import SPLITS, generate, recipe_digest
@@ -65,7 +64,7 @@ def test_negation_is_said_in_both_languages(train):
 
 def test_sentences_look_like_text(train):
     words = [len(source.split()) for source, _ in train]
-    assert min(words) >= sentences.MIN_WORDS and max(words) <= sentences.MAX_WORDS
+    assert min(words) >= recipe.MIN_WORDS and max(words) <= recipe.MAX_WORDS
     assert 9 < sum(words) / PAIRS < 12
     for pair in train[:5000]:
         for text in pair:

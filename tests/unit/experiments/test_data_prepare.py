@@ -12,7 +12,6 @@ import pytest
 from experiments.config import DataConfig
 from experiments.data.corpora.parallel import Corpus, resolve
 from experiments.data.encoding import pairs as pairs_module
-from experiments.data.encoding import prepare as encoder_module
 from experiments.data.encoding import prepare as prepare_module
 from experiments.data.encoding.encoded import EncodedCorpus, encoded_digest, open_encoded
 from experiments.data.encoding.pairs import Side, SideWriter, piece_dtype
@@ -87,7 +86,7 @@ def test_what_is_dropped_is_counted(folder: Path, tmp_path: Path) -> None:
 def test_a_side_that_is_no_sentence_is_counted_as_too_long_without_being_encoded(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(encoder_module, "LONGEST_LINE", 1000)
+    monkeypatch.setattr(prepare_module, "LONGEST_LINE", 1000)
     shown: list[int] = []
     batch = Tokenizer.encode_batch
     monkeypatch.setattr(

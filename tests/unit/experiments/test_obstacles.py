@@ -15,7 +15,7 @@ from experiments.data.corpora.parallel import resolve
 from experiments.data.encoding.prepare import prepare
 from experiments.data.encoding.tokenizer import VocabularyTooLarge, train_tokenizer
 from experiments.errors import NeedsCorpus, UserError
-from experiments.tasks import preflight as obstacles
+from experiments.tasks import preflight
 from experiments.tasks.parsing import TASK as PARSING
 from experiments.tasks.preflight import Longest
 from experiments.tasks.translation import TASK
@@ -128,7 +128,7 @@ def test_bounds_from_the_text_hold(folder: Path, tmp_path: Path) -> None:
 def test_the_built_in_corpus_allows_fewer_pieces_than_is_said(tmp_path: Path, side: int) -> None:
     lines = [pair[side] for pair in generate("train", 3000)]
     with pytest.raises(VocabularyTooLarge):
-        train_tokenizer(lines, DataConfig(vocab_size=obstacles.BUILTIN_PIECES), tmp_path / "model", "the text")
+        train_tokenizer(lines, DataConfig(vocab_size=preflight.BUILTIN_PIECES), tmp_path / "model", "the text")
 
 
 def test_a_vocabulary_beyond_the_built_in_corpus_needs_another(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_as_many_checkpoints_are_counted_as_a_training_leaves(tmp_path: Path, st
     run(tmp_path / "run", settings=settings)
     for count in range(1, 9):
         evaluation = RunConfig().evaluation.model_copy(update={"checkpoint": f"average:{count}"})
-        refused = bool(list(obstacles.of_settings(settings, evaluation)))
+        refused = bool(list(preflight.of_settings(settings, evaluation)))
         try:
             retention.last(tmp_path / "run", count, every)
         except UserError:

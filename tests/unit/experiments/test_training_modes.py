@@ -10,8 +10,6 @@ from experiments.data.batching import Batch
 from experiments.device import Device
 from experiments.errors import UserError
 from experiments.training import state
-from experiments.training import state as compiled
-from experiments.training import state as curve
 from model.network import EncoderDecoder as Network
 from model.network import build_model
 from tests.small_training import PIECES, SIZES, kinds, losses, pairs, run
@@ -21,7 +19,7 @@ DETERMINISTIC = TrainingConfig(train_steps=12, warmup_steps=10, checkpoint_steps
 
 @pytest.fixture(autouse=True)
 def _every_step(monkeypatch):
-    monkeypatch.setattr(curve, "EVERY_STEPS", 1)
+    monkeypatch.setattr(state, "EVERY_STEPS", 1)
     yield
     torch.use_deterministic_algorithms(False)
 
@@ -49,7 +47,7 @@ def test_a_kernel_that_cannot_be_deterministic_is_named_and_nothing_is_written(t
 
 @pytest.mark.slow  # torch's compiler takes seconds to import
 def test_compiled_layers_train_alike_share_their_graphs_and_score_eagerly(tmp_path, monkeypatch):
-    monkeypatch.setattr(state, "compile_layers", partial(compiled.compile_layers, backend="aot_eager"))
+    monkeypatch.setattr(state, "compile_layers", partial(state.compile_layers, backend="aot_eager"))
     from torch._dynamo.utils import counters
 
     counters.clear()
@@ -80,8 +78,8 @@ def test_compiled_layers_train_alike_share_their_graphs_and_score_eagerly(tmp_pa
 
 @pytest.mark.slow
 def test_more_shapes_than_planned_end_a_compiled_training(tmp_path, monkeypatch):
-    monkeypatch.setattr(state, "compile_layers", partial(compiled.compile_layers, backend="eager"))
-    monkeypatch.setattr(compiled, "GRAPHS", 3)
+    monkeypatch.setattr(state, "compile_layers", partial(state.compile_layers, backend="eager"))
+    monkeypatch.setattr(state, "GRAPHS", 3)
     torch._dynamo.reset()
 
     def batches(step):

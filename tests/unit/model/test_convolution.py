@@ -5,19 +5,18 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from model import specs as kinds
+from model import specs
 from model.config import ModelConfig
 from model.layers.contract import Given
 from model.layers.convolution import Convolution
 from model.layers.feed_forward import FeedForward
 from model.network import initialise
-from model.specs import FeedForwardSpec as FeedForwardKind
 
 B, T, D = 3, 9, 8
 
 
 def built(**options: object) -> Convolution:
-    return Convolution(ModelConfig(d_model=D, d_ff=D), kinds.ConvolutionSpec(**options)).double()  # type: ignore[arg-type]
+    return Convolution(ModelConfig(d_model=D, d_ff=D), specs.ConvolutionSpec(**options)).double()  # type: ignore[arg-type]
 
 
 def torch_conv(ours: Convolution, kernel: int, dilation: int, out: int) -> nn.Conv1d:
@@ -48,7 +47,7 @@ def test_a_rectified_one_is_the_linear_one_without_its_negative_part(causal):
     x_BTD = torch.randn(B, T, D, dtype=torch.float64)
     torch.testing.assert_close(rectified(x_BTD, Given(causal)), linear(x_BTD, Given(causal)).clamp(min=0))
     with pytest.raises(ValueError, match="a gated linear unit or a ReLU"):
-        kinds.ConvolutionSpec(gated=True, rectified=True).check(ModelConfig(), "decoder")
+        specs.ConvolutionSpec(gated=True, rectified=True).check(ModelConfig(), "decoder")
 
 
 @pytest.mark.parametrize("dilation", [1, 2])
@@ -64,7 +63,7 @@ def test_separable_equals_torchs_grouped_convolution_and_one_of_width_1(dilation
 def test_feed_forward_is_two_convolutions_of_kernel_1_with_a_relu_between():
     """Section 3.3: "Another way of describing this is as two convolutions with kernel size 1"."""
     first, second = built(kernel=1), built(kernel=1)
-    network = FeedForward(ModelConfig(d_model=D, d_ff=D), FeedForwardKind()).double()
+    network = FeedForward(ModelConfig(d_model=D, d_ff=D), specs.FeedForwardSpec()).double()
     network.inner.load_state_dict(first.window.state_dict())
     network.outer.load_state_dict(second.window.state_dict())
     x_BTD, given = torch.randn(B, T, D, dtype=torch.float64), Given(True)
@@ -73,7 +72,7 @@ def test_feed_forward_is_two_convolutions_of_kernel_1_with_a_relu_between():
 
 def test_counts_from_512_to_512():
     def params(**options: object) -> int:
-        return kinds.ConvolutionSpec(**options).cost(ModelConfig(), 1, 1, "decoder").params  # type: ignore[arg-type]
+        return specs.ConvolutionSpec(**options).cost(ModelConfig(), 1, 1, "decoder").params  # type: ignore[arg-type]
 
     assert params(kernel=3, gated=True) == 1_573_888  # 3·512·1024 + 1024: one bias for each of both halves
     assert params(kernel=3) == 3 * 512**2 + 512
@@ -85,12 +84,12 @@ def test_operations_equal_those_that_torch_counts(options):
     x_BTD = torch.randn(B, T, D, dtype=torch.float64)
     with FlopCounterMode(display=False) as counted:
         built(**options)(x_BTD, Given(True))
-    cost = kinds.ConvolutionSpec(**options).cost(ModelConfig(d_model=D), T, T, "decoder")
+    cost = specs.ConvolutionSpec(**options).cost(ModelConfig(d_model=D), T, T, "decoder")
     assert counted.get_total_flops() == B * cost.flops
 
 
 def test_weights_are_drawn_with_the_fans_of_what_one_output_reads():
-    model = nn.ModuleList([Convolution(ModelConfig(), kinds.ConvolutionSpec(kernel=7, separable=True))])
+    model = nn.ModuleList([Convolution(ModelConfig(), specs.ConvolutionSpec(kernel=7, separable=True))])
     torch.manual_seed(0)
     initialise(model)
     (convolution,) = model

@@ -4,15 +4,13 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from model import specs as average
-from model import specs as experts
+from model import specs
 from model.config import ModelConfig
-from model.layers import contract as auxiliary
+from model.layers import contract
 from model.layers.average import Average
 from model.layers.contract import Given
 from model.layers.experts import Experts
 from model.layers.feed_forward import FeedForward
-from model.specs import FeedForwardSpec as FeedForwardKind
 
 B, T, D = 3, 9, 8
 CONFIG = ModelConfig(d_model=D, d_ff=12)
@@ -20,17 +18,17 @@ GIVEN = Given(True)
 
 
 def built(config: ModelConfig = CONFIG, **options: int) -> Experts:
-    return Experts(config, experts.ExpertsSpec(**options)).double()
+    return Experts(config, specs.ExpertsSpec(**options)).double()
 
 
 @pytest.mark.parametrize("activation", ["relu", "swish", "swiglu"])
 def test_one_expert_equals_feed_forward(activation):
     config = CONFIG.model_copy(update={"activation": activation})
-    ours, network = built(config, count=1), FeedForward(config, FeedForwardKind()).double()
+    ours, network = built(config, count=1), FeedForward(config, specs.FeedForwardSpec()).double()
     network.load_state_dict(ours.experts[0].state_dict())
     x_BTD = torch.randn(B, T, D, dtype=torch.float64)
     torch.testing.assert_close(ours(x_BTD, GIVEN), network(x_BTD, GIVEN), atol=0, rtol=0)
-    cost, one = (kind.cost(config, T, T, "encoder") for kind in (experts.ExpertsSpec(count=1), FeedForwardKind()))
+    cost, one = (kind.cost(config, T, T, "encoder") for kind in (specs.ExpertsSpec(count=1), specs.FeedForwardSpec()))
     assert cost.params == cost.active == one.params + D
 
 
@@ -53,7 +51,7 @@ def test_operations_and_active_weights(count, active, activation, matrices):
     ours, x_BTD = built(config, count=count, active=active), torch.randn(B, T, D, dtype=torch.float64)
     with FlopCounterMode(display=False) as counted:
         ours(x_BTD, GIVEN)
-    cost = experts.ExpertsSpec(count=count, active=active).cost(config, T, T, "encoder")
+    cost = specs.ExpertsSpec(count=count, active=active).cost(config, T, T, "encoder")
     assert counted.get_total_flops() == B * cost.flops
     of_one = sum(parameter.numel() for parameter in ours.experts[0].parameters())
     assert cost.params == sum(parameter.numel() for parameter in ours.parameters())
@@ -69,7 +67,7 @@ def test_more_active_experts_than_there_are():
 @pytest.mark.parametrize("feed_forward", [False, True])
 @pytest.mark.parametrize("gated", [False, True])
 def test_the_average_is_the_mean_of_each_prefix(feed_forward, gated):
-    options = average.AverageSpec(feed_forward=feed_forward, gated=gated)
+    options = specs.AverageSpec(feed_forward=feed_forward, gated=gated)
     ours, x_BTD = Average(CONFIG, options).double(), torch.randn(B, T, D, dtype=torch.float64)
     with FlopCounterMode(display=False) as counted:
         found_BTD = ours(x_BTD, GIVEN)
@@ -116,7 +114,7 @@ def test_noise_is_drawn_in_training_alone():
 def test_the_losses_equal_their_formulas():
     """The load's chances against their frequency under fresh noise of one expert (equation 8)."""
     ours, x_ND = noisy(importance=0.3, load=0.7), torch.randn(6, D, dtype=torch.float64)
-    with auxiliary.collecting() as found, torch.random.fork_rng():
+    with contract.collecting() as found, torch.random.fork_rng():
         torch.manual_seed(5)
         weights_NA, chosen_NA = ours.gates(x_ND)
     clean_NE, scale_NE = ours.router(x_ND), torch.nn.functional.softplus(ours.noise(x_ND))
@@ -147,7 +145,7 @@ def test_the_load_loss_balances_a_router_that_starts_skewed():
 
     before, adam = largest_share(), torch.optim.Adam(ours.parameters(), lr=0.05)
     for _ in range(60):
-        with auxiliary.collecting() as losses:
+        with contract.collecting() as losses:
             ours(x_ND[None], GIVEN)
         adam.zero_grad()
         torch.stack(losses).sum().backward()

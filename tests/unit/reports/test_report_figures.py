@@ -12,9 +12,6 @@ import pytest
 from experiments.events.event_log import EventWriter
 from experiments.store.layout import Store
 from reports.figures import curves, effects, style
-from reports.figures import curves as lengths
-from reports.figures import curves as panels
-from reports.figures import effects as cost
 from reports.render import palette
 
 pytestmark = pytest.mark.slow  # matplotlib
@@ -53,9 +50,9 @@ def finished(bench, text, tmp_path):
 def drawings(table, store):
     return {
         "effects": effects.draw_effects(table),
-        "cost": cost.draw_cost(table),
+        "cost": effects.draw_cost(table),
         "curves": curves.draw_curves(table, store),
-        "lengths": lengths.draw_lengths(table, counts_of, lambda outcome, set_: None),
+        "lengths": curves.draw_lengths(table, counts_of, lambda outcome, set_: None),
     }
 
 
@@ -96,8 +93,8 @@ def test_twelve_colours_can_be_told_apart_and_seen(dark):
 
 
 def test_no_two_lines_of_a_panel_share_a_colour():
-    found = style.colours([f"C-{number}" for number in range(panels.MOST_LINES)])
-    assert len({colour for colour, _ in found.values()}) == panels.MOST_LINES
+    found = style.colours([f"C-{number}" for number in range(curves.MOST_LINES)])
+    assert len({colour for colour, _ in found.values()}) == curves.MOST_LINES
 
 
 def test_marks_tell_their_values_on_the_page_alone(bench, tmp_path):
@@ -107,9 +104,9 @@ def test_marks_tell_their_values_on_the_page_alone(bench, tmp_path):
             assert "<title>" not in style.save(figure, name, "svg").decode()
     on_page = {
         "effects": effects.draw_effects(table, style.WIDE),
-        "cost": cost.draw_cost(table, style.NARROW),
+        "cost": effects.draw_cost(table, style.NARROW),
         "curves": curves.draw_curves(table, store, style.NARROW),
-        "lengths": lengths.draw_lengths(table, counts_of, lambda outcome, set_: None, style.WIDE),
+        "lengths": curves.draw_lengths(table, counts_of, lambda outcome, set_: None, style.WIDE),
     }
     told = {}
     for name, drawing in on_page.items():
