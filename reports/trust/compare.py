@@ -256,7 +256,7 @@ class AtRevision:
         for attempt in reversed(self._store.attempts(run_id)):
             trained = TrainingResult.load(self._store.attempt_folder(run_id, attempt) / RESULT_FILE, run_id=run_id)
             if trained is not None and self._is_of(trained):
-                yield trained.model_copy(update={"attempt": number})
+                yield trained.model_copy(update={"attempt": attempt})
 
     def _is_of(self, trained: TrainingResult) -> bool:
         names = (trained.revision.commit, trained.tool.commit, trained.code_digest)
