@@ -66,8 +66,8 @@ def number(text: Any) -> float | None:
     if isinstance(text, bool) or (isinstance(text, str) and "_" in text):
         return None
     try:
-        return float(text)
-    except (TypeError, ValueError):
+        return float(str(text))  # as text: a whole number without end is infinite, not an OverflowError
+    except ValueError:
         return None
 
 
@@ -91,14 +91,20 @@ def value(text: Any) -> Any:
 
 
 def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings by dotted name; lists as they are."""
+    """Nested settings by dotted name, without null; a list with null or objects, which no study has, as JSON."""
     found: dict[str, Any] = {}
     for name, inner in settings.items():
-        if isinstance(inner, Mapping) and inner:
+        if isinstance(inner, Mapping):
             found |= flat(inner, f"{prefix}{name}.")
-        elif not isinstance(inner, Mapping):
-            found[f"{prefix}{name}"] = inner
+        elif inner is not None:
+            odd = isinstance(inner, list) and any(one is None or isinstance(one, Mapping) for one in inner)
+            found[f"{prefix}{name}"] = json.dumps(inner, ensure_ascii=False) if odd else inner
     return found
+
+
+def run_called(name: str) -> str:
+    """For messages: a name of any length and lines, in a few words."""
+    return f"run {' '.join(name.split())[:80]}"
 
 
 def seed_of(settings: Mapping[str, Any], name: str = "") -> tuple[str, dict[str, Any]]:
@@ -127,7 +133,7 @@ def read_csv(path: Path, row_by: str = "", seed_by: str = "") -> Foreign:
     if row not in head:
         raise UserError(
             f"--csv {path} has no column {row!r}, which names the table's row of each run. Its columns are: "
-            f"{', '.join(head)}. Name the column with --row-by."
+            f"{', '.join(head)[:1000]}. Name the column with --row-by."
         )
     read = _long if set(LONG) <= set(head) else _wide
     own = (*OWN, row, seed) if read is _long else ("row", "seed", "set", "group", row, seed)
@@ -257,8 +263,8 @@ def _of_csv(text: str, where: str, row_by: str, seed_by: str) -> list[tuple[Fore
     head, lines = table(text, where)
     if "Name" not in head:
         raise UserError(
-            f"{where} has no column Name, so it is no export of a W&B runs table. Its columns are: {', '.join(head)}. "
-            "A table of your own is imported with --csv. Nothing was imported."
+            f"{where} has no column Name, so it is no export of a W&B runs table. Its columns are: "
+            f"{', '.join(head)[:1000]}. A table of your own is imported with --csv. Nothing was imported."
         )
     _known(where, row_by, head, "--row-by")
     found = []
@@ -266,7 +272,7 @@ def _of_csv(text: str, where: str, row_by: str, seed_by: str) -> list[tuple[Fore
         rest = {name: text for name, text in cells.items() if name not in (*_OF_WANDB, row_by) and text}
         seed, fields = seed_of(rest, seed_by)
         name, row = cells["Name"], cells.get(row_by, "") if row_by else ""
-        run = ForeignRun(f"run {name}", name, cells.get("ID", ""), row, seed=seed, fields=fields)
+        run = ForeignRun(run_called(name), name, cells.get("ID", ""), row, seed=seed, fields=fields)
         found.append((run, cells.get("State", "").lower()))
     return found
 
@@ -286,7 +292,7 @@ def _of_json(text: str, where: str, row_by: str, seed_by: str) -> list[tuple[For
         if row_by and not row:
             raise UserError(f"{where}, run {name}: it has no {row_by!r}, which --row-by names. Nothing was imported.")
         ours = ForeignRun(
-            f"run {name}", name, str(run.get("id") or ""), row, seed=seed, settings=settings, metrics=metrics
+            run_called(name), name, str(run.get("id") or ""), row, seed=seed, settings=settings, metrics=metrics
         )
         found.append((ours, str(run.get("state") or "").lower()))
     return found
@@ -294,10 +300,10 @@ def _of_json(text: str, where: str, row_by: str, seed_by: str) -> list[tuple[For
 
 def _runs(text: str, where: str) -> list[Mapping[str, Any]]:
     try:
-        whole = json.loads(text)
+        whole = _loads(text)
     except ValueError:
         try:
-            whole = [json.loads(line) for line in text.splitlines() if line.strip()]
+            whole = [_loads(line) for line in text.split("\n") if line.strip()]
         except ValueError as error:
             raise UserError(f"{where} is neither JSON nor JSON lines: {error}. Nothing was imported.") from None
     whole = whole.get("runs", [whole]) if isinstance(whole, Mapping) else whole
@@ -306,10 +312,20 @@ def _runs(text: str, where: str) -> list[Mapping[str, Any]]:
     return whole
 
 
+def _loads(text: str) -> Any:
+    """JSON. Raises ValueError, also for what nests without end, and for half a character (\\ud800), written nowhere."""
+    try:
+        found = json.loads(text)
+        json.dumps(found, ensure_ascii=False).encode()
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+    return found
+
+
 def _object(part: Any, where: str, name: str) -> Mapping[str, Any]:
     """An object, also where it is text of its own (as the API's raw attributes have it)."""
     try:
-        part = json.loads(part) if isinstance(part, str) else part
+        part = _loads(part) if isinstance(part, str) else part
     except ValueError:
         part = ()
     if part is not None and not isinstance(part, Mapping):
@@ -326,4 +342,6 @@ def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _known(where: str, name: str, head: list[str], option: str) -> None:
     if name and name not in head:
-        raise UserError(f"{where} has no column {name!r}, which {option} names. Its columns are: {', '.join(head)}.")
+        raise UserError(
+            f"{where} has no column {name!r}, which {option} names. Its columns are: {', '.join(head)[:1000]}."
+        )

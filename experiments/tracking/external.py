@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from experiments.errors import UserError
-from experiments.exchange.external import Foreign, ForeignRun, seed_of, value
+from experiments.exchange.external import Foreign, ForeignRun, run_called, seed_of, value
 
 _OF_MLFLOW = "mlflow."  # its own tags
 _PASSWORD = re.compile(r"(?<=://)([^/@:]*):[^/@]*@")
@@ -42,7 +42,7 @@ def read_mlflow(uri: str, experiment: str = "", row_by: str = "", seed_by: str =
         first = str(error).strip().splitlines()[:1] or [type(error).__name__]
         raise UserError(f"{where} cannot be read: {first[0]} Nothing was imported.") from None
     left_out = tuple(
-        f"run {_name(run)}: its status is {run.info.status}" for run in runs if run.info.status != "FINISHED"
+        f"{run_called(_name(run))}: its status is {run.info.status}" for run in runs if run.info.status != "FINISHED"
     )
     kept = tuple(_run(run, where, row_by, seed_by) for run in runs if run.info.status == "FINISHED")
     if not kept:
@@ -127,8 +127,10 @@ def _run(run: Any, where: str, row_by: str, seed_by: str) -> ForeignRun:
         seed, _ = seed_of(tags, seed_by)
     row = str(settings.pop(row_by, "") or tags.get(row_by, "")) if row_by else tags.get("row", "")
     if row_by and not row:
-        raise UserError(f"{where}, run {_name(run)}: it has no tag or parameter {row_by!r}. Nothing was imported.")
+        raise UserError(
+            f"{where}, {run_called(_name(run))}: it has no tag or parameter {row_by!r}. Nothing was imported."
+        )
     return ForeignRun(
-        f"run {_name(run)}", _name(run), run.info.run_id, row, tags.get("group", ""), seed, settings=settings,
+        run_called(_name(run)), _name(run), run.info.run_id, row, tags.get("group", ""), seed, settings=settings,
         metrics=dict(run.data.metrics),
     )  # fmt: skip

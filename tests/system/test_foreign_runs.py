@@ -357,6 +357,28 @@ def test_runs_exported_from_wandb_as_json(tmp_path: Path, cli: Cli, shape: str) 
     assert "depth = 4" in (tmp_path / "w.toml").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize(
+    ("config", "score", "said"),
+    [
+        ('{"layers": null, "sizes": [1, null]}', "90", ""),
+        ('{"a": "\\ud800"}', "90", "neither JSON nor JSON lines"),
+        ("[" * 100_000, "90", "nested too deep"),
+        ("{}", "9" * 400, ""),
+    ],
+    ids=["null", "half a character", "deep", "endless"],
+)
+def test_what_no_study_can_have_is_left_out_or_refused(
+    tmp_path: Path, cli: Cli, config: str, score: str, said: str
+) -> None:
+    """A run's name cannot add lines to what is said."""
+    run = f'{{"name": "a", "config": {config}, "summary": {{"acc": {score}}}}}'
+    (tmp_path / "runs.json").write_text(f'[{run}, {{"name": "b\\nc", "state": "crashed"}}]', encoding="utf-8")
+    words = ("import", tmp_path / "w.toml", "--wandb-export", tmp_path / "runs.json", "--store", tmp_path / "runs")
+    done = cli(*words, code=2 if said else 0)
+    assert said in done.stderr and len(done.stderr.splitlines()) == 1
+    assert said or ("left out: run b c: its state" in done.stderr and rows(cli, tmp_path / "w.toml", tmp_path / "runs"))
+
+
 def test_runs_exported_from_wandb_as_csv(tmp_path: Path, cli: Cli) -> None:
     head = '"Name","State","Notes","User","Tags","Created","Runtime","Sweep","lr","seed","test/acc"\n'
     lines = [
