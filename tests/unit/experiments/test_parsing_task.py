@@ -85,7 +85,7 @@ def test_gold_as_output_scores_100_and_keeps_what_evalb_reads(tmp_path: Path) ->
 def test_a_label_may_hold_a_space_that_is_not_ascii(tmp_path: Path) -> None:
     gold = ["S N\u2028P NN /N\u2028P /S"]
     labels = [*LABELS, "N\u2028P", "/N\u2028P"]
-    metrics = TASK.score(ParsingConfig(), SPEC, ["rain\x1c"], gold, gold, labels, tmp_path).metrics
+    metrics = TASK.score_outputs(ParsingConfig(), SPEC, ["rain\x1c"], gold, gold, labels, tmp_path).metrics
     assert (metrics["f1"], metrics["malformed"]) == (100, 0)
     assert (tmp_path / "gold.mrg").read_text() == "(TOP (S (N\u2028P (NN rain\x1c))))\n"
 
