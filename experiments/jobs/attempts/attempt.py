@@ -163,7 +163,9 @@ def prepare_attempt(
     if TRAINING in parts and not earlier:  # settings and progress of former attempts do not apply
         _say_restart(store, job, number, folder, "it kept too little for an evaluation" if stands else "")
         alike = stands.pinned if stands else {}  # as in the former training, to get the same weights
-        claimed = replace(claimed, pinned=alike if alike.get("kind") == slot.kind else {}, best=0)
+        # memory that ran out before the code was announced must not run out in the same way for ever
+        smaller = {name: claimed.pinned[name] for name in ("micro_batch_tokens",) if name in claimed.pinned}
+        claimed = replace(claimed, pinned=smaller | (alike if alike.get("kind") == slot.kind else {}), best=0)
     pinned = {"kind": slot.kind, "threads": slot.threads, "devices": slot.count, **claimed.pinned}
     threads = pinned["threads"] if pinned["kind"] == slot.kind else slot.threads
     spec = AttemptSpec(
