@@ -5,6 +5,7 @@ import os
 import re
 import sqlite3
 import tempfile
+import warnings
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -30,17 +31,18 @@ def read_mlflow(uri: str, experiment: str = "", row_by: str = "", seed_by: str =
     from mlflow import MlflowClient
 
     for name in ("mlflow", "alembic"):
-        logging.getLogger(name).setLevel(logging.WARNING)
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # what they cannot read is in the exception too
     try:
-        with tempfile.TemporaryDirectory(prefix="ablations-mlflow-") as folder:
+        with tempfile.TemporaryDirectory(prefix="ablations-mlflow-") as folder, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             client = MlflowClient(tracking_uri=_readable(uri, where, Path(folder)))
             chosen = _experiment(client, experiment, where)
             runs = list(_runs(client, chosen))
     except UserError:
         raise
     except Exception as error:  # of MLflow, SQLAlchemy, requests: whatever keeps it from being read
-        first = str(error).strip().splitlines()[:1] or [type(error).__name__]
-        raise UserError(f"{where} cannot be read: {first[0]} Nothing was imported.") from None
+        first = (str(error).strip().splitlines()[:1] or [type(error).__name__])[0].rstrip(".")
+        raise UserError(f"{where} cannot be read: {first[:500]}. Nothing was imported.") from None
     left_out = tuple(
         f"{run_called(_name(run))}: its status is {run.info.status}" for run in runs if run.info.status != "FINISHED"
     )
@@ -59,10 +61,21 @@ def _readable(uri: str, where: str, folder: Path) -> str:
             return _copied(place, where, folder)
         if not place.is_dir():
             raise UserError(f"{where}: there is no such file or folder. Nothing was imported.")
+        _refuse_links(place, where)
         return place.absolute().as_uri()
     if parts.scheme.startswith("sqlite"):
         return _copied(Path(unquote(parts.path.removeprefix("/"))), where, folder)
     return uri
+
+
+def _refuse_links(folder: Path, where: str) -> None:
+    """A link could lead to any file of the reader's, whose content would become a setting. Raises UserError."""
+    for parent, folders, files in os.walk(folder):
+        for path in (Path(parent, name) for name in (*folders, *files)):
+            if path.is_symlink():
+                link = str(path.relative_to(folder))
+                raise UserError(f"{where}: {link!r} is a link; copy the folder without links. Nothing was imported.")
+        folders[:] = [name for name in folders if name != "artifacts"]  # not read
 
 
 def _copied(file: Path, where: str, folder: Path) -> str:
@@ -94,7 +107,10 @@ def _experiment(client: Any, name: str, where: str) -> Any:
     every = client.search_experiments()
     found = [one for one in every if one.name == name] if name else [one for one in every if _has_runs(client, one)]
     if len(found) != 1:
-        names = ", ".join(repr(one.name) for one in (every if name else found)) or "none with runs"
+        offered = every if name else found
+        names = ", ".join(repr(one.name) for one in offered[:20]) or "none with runs"
+        if len(offered) > 20:
+            names += f" and {len(offered) - 20} others"
         what = f"it has no experiment {name!r}" if name else "name one experiment with --experiment"
         raise UserError(f"{where}: {what}. Its experiments: {names}. Nothing was imported.")
     return found[0]
@@ -129,6 +145,12 @@ def _run(run: Any, where: str, row_by: str, seed_by: str) -> ForeignRun:
     if row_by and not row:
         raise UserError(
             f"{where}, {run_called(_name(run))}: it has no tag or parameter {row_by!r}. Nothing was imported."
+        )
+    unreadable = [name for name, text in {**tags, **run.data.params}.items() if not isinstance(text, str)]
+    unreadable += [name for name, score in run.data.metrics.items() if not isinstance(score, int | float)]
+    if unreadable:
+        raise UserError(
+            f"{where}, {run_called(_name(run))}: {unreadable[0]!r} is neither text nor a number. Nothing was imported."
         )
     return ForeignRun(
         run_called(_name(run)), _name(run), run.info.run_id, row, tags.get("group", ""), seed, settings=settings,

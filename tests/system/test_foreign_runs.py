@@ -309,7 +309,14 @@ def test_an_old_folder_of_mlflow_is_read(tmp_path: Path, cli: Cli, monkeypatch: 
     client.set_tag(run.info.run_id, "row", "base")
     client.set_terminated(run.info.run_id)
     monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE")
-    cli("import", tmp_path / "old.toml", "--mlflow", tmp_path / "mlruns", "--store", tmp_path / "runs")
+    words = ("import", tmp_path / "old.toml", "--mlflow", tmp_path / "mlruns", "--store", tmp_path / "runs")
+    secret = tmp_path / "secret"
+    secret.write_text("a file of the reader's own")
+    next(tmp_path.glob("mlruns/*/*/tags")).joinpath("row").rename(tmp_path / "row")
+    next(tmp_path.glob("mlruns/*/*/tags")).joinpath("row").symlink_to(secret)
+    assert "is a link; copy the folder without links" in cli(*words, code=2).stderr
+    (tmp_path / "row").rename(next(tmp_path.glob("mlruns/*/*/tags")) / "row")
+    cli(*words)
     assert rows(cli, tmp_path / "old.toml", tmp_path / "runs")["base"]["f1_test"] == 0.5
 
 
@@ -322,6 +329,41 @@ def test_what_is_no_mlflow_is_refused_and_not_changed(tmp_path: Path, cli: Cli, 
     assert "Nothing was imported." in done.stderr and "Traceback" not in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ([] if content is None else ["x.db"])
     assert content is None or (tmp_path / "x.db").read_bytes() == content
+
+
+def their_mlflow(folder: Path) -> Path:
+    """A database of one finished run, adam, with a score of 90."""
+    client = MlflowClient(f"sqlite:///{folder / 'their.db'}")
+    run = client.create_run(client.create_experiment("sweep", (folder / "files").as_uri()), run_name="adam").info.run_id
+    client.log_param(run, "opt", "adam")
+    client.log_metric(run, "acc", 90.0)
+    client.set_terminated(run)
+    return folder / "their.db"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("UPDATE params SET value = x'fffe00'", "'opt' is neither text nor a number"),
+        ("UPDATE latest_metrics SET value = '<x>'", "'acc' is neither text nor a number"),
+        ("UPDATE params SET value = CAST(x'ff41' AS TEXT)", "Could not decode to UTF-8"),
+        ("ALTER TABLE latest_metrics RENAME COLUMN value TO valeur", "no such column"),
+        (
+            "WITH RECURSIVE n(i) AS (SELECT 10 UNION ALL SELECT i + 1 FROM n WHERE i < 600) INSERT INTO experiments "
+            "(experiment_id, name, lifecycle_stage, workspace) SELECT i, 'e' || i, 'active', 'default' FROM n",
+            "and 573 others",
+        ),
+    ],
+)
+def test_a_hostile_mlflow_is_refused_in_one_sentence(tmp_path: Path, cli: Cli, change: str, said: str) -> None:
+    with closing(sqlite3.connect(their_mlflow(tmp_path))) as database, database:
+        database.execute("PRAGMA ignore_check_constraints = 1")
+        database.execute(change)
+    name = ("--experiment", "none") if "others" in said else ()
+    uri = f"sqlite:///{tmp_path / 'their.db'}"
+    done = cli("import", tmp_path / "s.toml", "--mlflow", uri, "--store", tmp_path / "runs", *name, code=2)
+    assert said in done.stderr and "Nothing was imported." in done.stderr
+    assert "Traceback" not in done.stderr and len(done.stderr) < 1500 and not (tmp_path / "s.toml").exists()
 
 
 def wandb_runs() -> list[dict[str, object]]:
