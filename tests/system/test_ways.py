@@ -1,0 +1,75 @@
+"""The two ways of docs/architecture.md, followed in a real run: no file is named in vain, none is left out."""
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from .conftest import command, environment
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+STUDY = """
+name = "way"
+title = "One row"
+[base]
+model = {num_layers = 1, d_model = 32, d_ff = 64, num_heads = 2, d_k = 8, d_v = 8, dropout = 0.0}
+data = {vocab_size = 200, builtin_pairs = 300}
+training = {train_steps = 150, warmup_steps = 50, tokens_per_batch = 1000, precision = "fp32"}
+evaluation = {beam_size = 2, max_extra_length = 3}
+[[variation]]
+key = "h3"
+set = {model.num_heads = 3}
+"""
+
+
+def documented(section: str) -> set[str]:
+    """The files of a section's table; a name without folders lies where the file before it lies."""
+    text = (
+        (ROOT / "docs/architecture.md").read_text(encoding="utf-8").partition(f"## {section}")[2].partition("\n## ")[0]
+    )
+    files, folder = set(), Path()
+    for name in re.findall(r"[\w/]+\.py", "\n".join(line for line in text.splitlines() if line.startswith("|"))):
+        folder = Path(name).parent if "/" in name else folder
+        files.add(str(folder / Path(name).name))
+    return files
+
+
+def traced(folder: Path, value: object, *lines: str) -> dict[str, set[str]]:
+    """The files that run, hold the value or name it, while the commands and their children work."""
+    out = folder / "traced"
+    out.unlink(missing_ok=True)
+    given = environment()
+    given |= {"TRACED": str(out), "TRACED_ROOT": str(ROOT), "TRACED_VALUE": json.dumps(value)}
+    given["PYTHONPATH"] = os.pathsep.join([str(ROOT / "tests/traced"), given["PYTHONPATH"]])
+    for line in lines:
+        words = command(*line.format(study=folder / "way.toml", folder=folder).split())
+        done = subprocess.run(words, env=given, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    files: dict[str, set[str]] = {"runs": set(), "holds": set(), "names": set()}
+    for line in out.read_text(encoding="utf-8").splitlines():
+        files[line.split()[0]].add(line.split()[1])
+    return files
+
+
+def test_the_files_of_the_two_ways_are_those_that_run(tmp_path: Path) -> None:
+    (tmp_path / "way.toml").write_text(STUDY)
+    way = documented("The way of a setting")
+    files = traced(tmp_path, {"num_heads": 3}, "run {study} --store {folder}/a --devices cpu:1")
+    assert len(way) <= 20 and way <= files["holds"]
+    aside = {"model/specs.py", "model/fast.py"}  # what it costs, and the quicker forms of decoding
+    assert files["names"] <= way | aside
+    results = [json.loads(path.read_text()) for path in tmp_path.glob("a/runs/*/evaluations/*/result.json")]
+    (score,) = (result["metrics"]["bleu"] for result in results)
+    assert score > 0
+    way = documented("The way of a score")
+    run = "run {study} --store {folder}/b --devices cpu:1"  # trains to the same score
+    files = traced(tmp_path, score, run, "report {study} --store {folder}/b --format latex")
+    assert len(way) <= 18 and way <= files["runs"]
+    # its counts, its column and its text
+    others = {"experiments/evaluation/counts.py", "reports/render/printed.py", "reports/render/latex.py"}
+    assert way - files["holds"] <= others
