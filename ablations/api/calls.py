@@ -4,23 +4,24 @@ They take what the command takes, and raise UserError for what it refuses. Child
 copies of this process, so a script needs no `if __name__ == "__main__"` and a notebook can train.
 """
 
+import inspect
 import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, TypeVar, Unpack, cast
 
 from ablations.api.tables import LoadedTable, PlannedTable
 from ablations.planning.planned import Plan, PlannedRun
 from ablations.service import work as words
 from ablations.service.enqueue import wanted
 from ablations.service.preflight import obstacles, paragraphs
-from ablations.service.selected import Selected, SelectedTable, Selectors, choose, choose_table, device_count
+from ablations.service.selected import Place, Queueing, Selected, SelectedTable, Selectors, choose, choose_table
 from ablations.service.tables import BY_STUDY, TableOptions
 from ablations.service.train import Training, options_for
-from ablations.service.work import WorkOptions, engine_settings, held, user_name
+from ablations.service.work import WorkOptions, held
 from ablations.study.messages import number, show, suggestion
 from ablations.study.overrides import dotted, parse_set
 from experiments.errors import UserError
@@ -34,28 +35,48 @@ from reports.results.failures import failures
 
 Settings = Mapping[str, Any] | Iterable[str] | None  # {"model.num_heads": 4}, or ["model.num_heads=4"]
 Names = str | Iterable[str] | None  # "base,A", or ["base", "A"]
+Call = TypeVar("Call", bound=Callable[..., Any])
 
 
-def selectors(
-    store: str | Path,
-    state_dir: str | Path | None,
-    profile: str | None,
-    corpus: str | Path | None,
-    rows: Names,
-    seeds: int | None,
-    set_: Settings,
-) -> Selectors:
-    """The selectors of the command. Raises UserError for a value that no option can have."""
+class Selecting(TypedDict, total=False):
+    """What selects a table, as the command's options of these names; `load`, `plan` and `run` have them all."""
+
+    store: str | Path
+    state_dir: str | Path | None
+    profile: str | None
+    corpus: str | Path | None
+    rows: Names
+    seeds: int | None
+    set: Settings
+
+
+def _selecting(call: Call) -> Call:
+    """Show the names of `Selecting` in the function's signature: notebooks complete them."""
+    signature = inspect.signature(call)
+    *own, rest = signature.parameters.values()
+    named = [
+        inspect.Parameter(name, rest.KEYWORD_ONLY, annotation=kind) for name, kind in Selecting.__annotations__.items()
+    ]
+    call.__signature__ = signature.replace(parameters=[*own, *named, rest])  # type: ignore[attr-defined]
+    return call
+
+
+def selectors(given: Selecting) -> Selectors:
+    """The selectors of the command. Raises UserError for a value that no option can have, and for unknown names."""
+    for name in given:
+        if name not in Selecting.__annotations__:
+            raise UserError(f"There is no argument {name}. {suggestion(name, Selecting.__annotations__, 'arguments')}")
+    seeds, state_dir, corpus = given.get("seeds"), given.get("state_dir"), given.get("corpus")
     if seeds is not None and (isinstance(seeds, bool) or not isinstance(seeds, int)):
         raise UserError(f"seeds={seeds!r}: it must be an integer, the number of seeds of every row.")
     return Selectors(
-        store=Path(store),
+        store=Path(given.get("store", Place().store)),
         state_dir=None if state_dir is None else Path(state_dir),
-        profile=profile,
+        profile=given.get("profile"),
         corpus=None if corpus is None else str(corpus),
-        rows=_joined(rows),
+        rows=_joined(given.get("rows")),
         seeds=seeds,
-        sets=_settings(set_),
+        sets=_settings(given.get("set")),
     )
 
 
@@ -110,43 +131,23 @@ def _as_option(value: Any) -> Any:
 PROGRESS_EVERY_S = 10.0
 
 
-def load(
-    study: str | Path,
-    *,
-    store: str | Path = "runs",
-    state_dir: str | Path | None = None,
-    profile: str | None = None,
-    corpus: str | Path | None = None,
-    rows: Names = None,
-    seeds: int | None = None,
-    set: Settings = None,  # noqa: A002 - the command's --set
-    significance: str = "auto",
-    provisional: bool = False,
-    **choices: Any,
-) -> LoadedTable:
+@_selecting
+def load(study: str | Path, *, significance: str = "auto", provisional: bool = False, **options: Any) -> LoadedTable:
     """The table of a study, or of a bundle (.tar.gz, .zip), from what the store holds now. Trains nothing.
 
-    choices: columns, hide, plain, paper, digits, units, caption, notes … as in `ablations report` (docs/printing.md).
+    options: those of `Selecting`, and columns, hide, plain, paper, digits, units, caption, notes … as in `ablations
+    report` (docs/printing.md).
     """
-    how = printing(choices)
-    chosen = choose_table(str(study), selectors(store, state_dir, profile, corpus, rows, seeds, set), _say)
-    return LoadedTable(_at_present(chosen), significance, provisional, how)
+    names = Selecting.__annotations__
+    how = printing({name: value for name, value in options.items() if name not in names})
+    given = cast(Selecting, {name: value for name, value in options.items() if name in names})
+    return LoadedTable(_at_present(choose_table(str(study), selectors(given), _say)), significance, provisional, how)
 
 
-def plan(
-    study: str | Path,
-    *,
-    store: str | Path = "runs",
-    state_dir: str | Path | None = None,
-    profile: str | None = None,
-    corpus: str | Path | None = None,
-    rows: Names = None,
-    seeds: int | None = None,
-    set: Settings = None,  # noqa: A002 - the command's --set
-    yes: bool = False,
-) -> PlannedTable:
+@_selecting
+def plan(study: str | Path, *, yes: bool = False, **selecting: Unpack[Selecting]) -> PlannedTable:
     """The runs of a table, with their settings, parameters, cost and state. Trains nothing."""
-    chosen = choose(str(study), selectors(store, state_dir, profile, corpus, rows, seeds, set), many=yes)
+    chosen = choose(str(study), selectors(selecting), many=yes)
     planned = chosen.plan
     todo = wanted(planned, "keep")
     found = obstacles(chosen, todo)
@@ -156,16 +157,10 @@ def plan(
     return PlannedTable(planned, notes)
 
 
+@_selecting
 def run(
     study: str | Path,
     *,
-    store: str | Path = "runs",
-    state_dir: str | Path | None = None,
-    profile: str | None = None,
-    corpus: str | Path | None = None,
-    rows: Names = None,
-    seeds: int | None = None,
-    set: Settings = None,  # noqa: A002 - the command's --set
     devices: str = "auto",
     devices_per_run: int | str = 1,
     priority: int = 0,
@@ -182,6 +177,7 @@ def run(
     setup: Iterable[str] = (),
     max_hours: float | None = None,
     progress: bool = True,
+    **selecting: Unpack[Selecting],
 ) -> LoadedTable:
     """Train and evaluate the missing runs of a table, and return the table.
 
@@ -191,25 +187,21 @@ def run(
     continues there.
     progress: write a line to standard error every ten seconds.
     """
-    chosen = choose(str(study), selectors(store, state_dir, profile, corpus, rows, seeds, set), many=yes)
-    wide = device_count(str(devices_per_run))
-    chosen = replace(chosen, devices_per_run=wide, priority=priority, user=user_name(user))
-    say: Callable[[str], None] = _say if progress else _ignore
-    working = options_for(
-        chosen,
-        devices,
-        engine,
-        engine_settings(list(engine_set), address),
-        hang_after * 60,
-        notify,
-        list(sinks),
-        workers,
-        list(setup),
-        stale=stale,
-        max_hours=max_hours,
-        progress=_ignore,
-        say=say,
+    queueing = Queueing(devices_per_run=str(devices_per_run), priority=priority, user=user, stale=stale, yes=yes)
+    asked = WorkOptions(
+        devices=devices,
+        hang_after=hang_after,
+        notify=notify,
+        sinks=list(sinks),
+        engine=engine,
+        engine_set=list(engine_set),
+        address=address,
+        workers=workers,
+        setup=list(setup),
     )
+    chosen = queueing.choose(str(study), selectors(selecting), used=False)
+    say: Callable[[str], None] = _say if progress else _ignore
+    working = options_for(chosen, asked, stale=stale, max_hours=max_hours, progress=_ignore, say=say)
 
     def work(_plan: Plan, _runs: list[PlannedRun]) -> Summary:
         return _work(chosen.store, working, say)

@@ -137,7 +137,7 @@ class PlannedTable:
 
 
 def effects_of(table: Table) -> "Figure":
-    """The figure of `ablations figures`, drawn; a notebook shows it also where pyplot was never imported."""
+    """The figure of `ablations report --figures`, drawn; a notebook shows it also where pyplot was never imported."""
     with effects.draw_effects(table) as figure:
         if figure is None:
             raise UserError("There is nothing to draw yet: no row of this table has a change from base.")

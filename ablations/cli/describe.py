@@ -1,8 +1,9 @@
-"""Verbs that describe and start studies: `ablations new`, `studies`, `settings`, `layers` and `demo`."""
+"""Verbs that describe and start studies: `ablations new`, `studies` and `settings`."""
 
 import re
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from string import Template
 from typing import Annotated
@@ -10,7 +11,6 @@ from typing import Annotated
 import typer
 
 from ablations.cli import options
-from ablations.cli.run import run_chosen
 from ablations.cli.terminal import print_json
 from ablations.service.layers import (
     LONGEST,
@@ -21,9 +21,8 @@ from ablations.service.layers import (
     layer_types,
     measure,
 )
-from ablations.service.selected import Place, Selectors, choose, task_of
+from ablations.service.selected import task_of
 from ablations.service.settings import settings_of
-from ablations.service.tables import TableOptions
 from ablations.study.messages import suggestion
 from ablations.study.study import builtin_studies, load_study
 from experiments.errors import UserError, explain_os_errors
@@ -258,14 +257,32 @@ def studies(as_json: options.Json = False) -> None:
 # --- `ablations settings`: what a row may change
 
 
+_of_layers = partial(typer.Option, rich_help_panel="Types of layers")
+
+
 def settings(
     task: Annotated[
-        str, typer.Argument(metavar="[TASK|STUDY]", help=f"{', '.join(named_tasks())}; module:OBJECT; or a study's.")
+        str,
+        typer.Argument(metavar="[TASK|STUDY]", help=f"{', '.join(named_tasks())}; module:OBJECT; or a study's."),
     ] = "translation",
     prefix: Annotated[str, typer.Argument(metavar="[PREFIX]", help="Only these, such as model. or training.")] = "",
+    layers: Annotated[
+        bool, _of_layers("--layers", help="Compare types of layers instead: the paper's Table 1.")
+    ] = False,
+    n: Annotated[int, _of_layers(metavar="N", help="Positions of the sequence.")] = 70,
+    d: Annotated[int, _of_layers(metavar="D", help="Width of the representation.")] = 512,
+    k: Annotated[int, _of_layers(metavar="K", help="Kernel of the convolutions.")] = 3,
+    r: Annotated[int, _of_layers(metavar="R", help="Neighbourhood of restricted self-attention.")] = 16,
+    measured: Annotated[bool, _of_layers("--measure", help="Time the sub-layers over n and d: a minute.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """List the settings of a task: name, default, allowed values, meaning."""
+    """List the settings of a task: name, default, allowed values, meaning.
+
+    With --layers: types of layers, with their complexity, sequential operations and longest path.
+    """
+    if layers:
+        _layers(Sizes(n, d, k, r), measured, as_json)
+        return
     every = settings_of(_task(task))
     found = [one for one in every if one.name.startswith(prefix)]
     if not found:
@@ -292,28 +309,23 @@ def _task(name: str) -> Task:
     raise UserError(f"There is no task and no study {name!r}. {nearest}")
 
 
-# --- `ablations layers`: types of layers compared, as Table 1 of "Attention Is All You Need" does
+# --- `ablations settings --layers`: types of layers compared, as Table 1 of "Attention Is All You Need" does
 
 
 HEAD = ("layer type", "complexity", "products", "counted", "sequential", "path", "formula", "exact", "in layers")
 
 
-def layers(
-    n: Annotated[int, typer.Option(metavar="N", help="Positions of the sequence.")] = 70,
-    d: Annotated[int, typer.Option(metavar="D", help="Width of the representation.")] = 512,
-    k: Annotated[int, typer.Option(metavar="K", help="Kernel of the convolutions.")] = 3,
-    r: Annotated[int, typer.Option(metavar="R", help="Neighbourhood of restricted self-attention.")] = 16,
-    measured: Annotated[bool, typer.Option("--measure", help="Time the sub-layers over n and d: a minute.")] = False,
-    as_json: options.Json = False,
-) -> None:
-    """Compare types of layers: complexity, sequential operations, longest path (the paper's Table 1)."""
-    sizes = Sizes(n, d, k, r)
+def _layers(sizes: Sizes, measured: bool, as_json: bool) -> None:
     types = layer_types(sizes)
     times = measure(sizes) if measured else {}
     if as_json:
         print_json(_as_json(sizes, types, times))
         return
-    typer.echo(f"n = {n}, d = {d}, k = {k}, r = {r}; n is the sequence, d the width, k the kernel, r the neighbourhood")
+    n = sizes.n
+    typer.echo(
+        f"n = {n}, d = {sizes.d}, k = {sizes.k}, r = {sizes.r}; "
+        "n is the sequence, d the width, k the kernel, r the neighbourhood"
+    )
     for line in _columns([HEAD, *(_row(one, n) for one in types)]):
         typer.echo(line)
     typer.echo("products: the leading term. counted: all products of one sub-layer, projections and both matrices of a")
@@ -365,21 +377,3 @@ def _as_json(sizes: Sizes, types: Sequence[LayerType], times: Times) -> dict[str
             for name in ("rnn", "lstm")
         }
     return found
-
-
-# --- `ablations demo`: Table 3 in miniature on the generated corpus
-
-
-def demo(
-    place: Place,
-    devices: options.Devices = "auto",
-) -> None:
-    """Train the 20 rows of Table 3 in miniature (5 to 12 minutes on 2 cores), record them, print the table."""
-    selectors = Selectors(store=place.store, state_dir=place.state_dir, profile="demo")
-    run_chosen(choose("table3", selectors), devices, "keep", "", printing=TableOptions(paper=True))
-    typer.echo(
-        f"\nThe runs in MLflow:        ablations ui --store {place.store}\n"
-        f"The table as LaTeX:        ablations report table3 --format latex --store {place.store}\n"
-        f"The same on your corpus:   ablations run table3 --profile small --corpus DIR",
-        err=True,
-    )

@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Annotated, Any
@@ -25,7 +25,7 @@ from ablations.planning.planned import Plan
 from ablations.service.choose_run import chosen, label, labels
 from ablations.service.selected import Place, Selected, Selectors, choose
 from ablations.service.store_tables import store_tables
-from ablations.service.work import collect_detached, not_in_mlflow
+from ablations.service.work import agree, agreed_in_words, collect_detached, not_in_mlflow, users_of
 from ablations.study.messages import duration, number
 from experiments.errors import UserError
 from experiments.events.event_log import Tail, damaged_events
@@ -44,14 +44,27 @@ def status(
     *,
     selectors: Selectors,
     watch: Annotated[bool, typer.Option("--watch", help="Refresh every two seconds; Ctrl-C ends it.")] = False,
+    users: Annotated[
+        bool, typer.Option("--users", help="Show instead what each user of the store has used in the last 7 days.")
+    ] = False,
+    quota: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="USER=HOURS", help="Set the most device-hours of a user in 7 days; none for no quota; repeatable."
+        ),
+    ] = None,
     as_json: options.Json = False,
 ) -> None:
     """Show the queue: waiting runs with the reason, running ones with progress, failed ones with the log's end.
 
     With STUDY, the state of its table, and of the queue only its runs; without, the whole queue, and the state of the
-    last table used.
+    last table used. Quotas are an agreement between colleagues, no barrier: whoever can write in the store can change
+    them. The user who has used least goes first.
     """
     opened = selectors.open()
+    if users or quota:
+        _users(opened, quota or (), as_json)
+        return
     collect_detached(opened)
     table = _table(study, selectors) if study or not as_json else None
     plan = table[1] if table else None  # once: a plan of 10,000 runs takes seconds
@@ -74,6 +87,23 @@ def status(
             time.sleep(WATCH_S)
             if table:
                 head[0] = _of_plan(table[0].plan)
+
+
+def _users(store: Store, quotas: Sequence[str], as_json: bool) -> None:
+    """Set quotas, and show each user's part."""
+    agree(store, quotas)
+    agreed, found = users_of(store)
+    if as_json:
+        print_json({"users": [asdict(user) for user in found]})
+        return
+    typer.echo(agreed_in_words(agreed))
+    for user in found:
+        of = f" of {user.quota_h:g}" if user.quota_h is not None else ""
+        waits = f"; {user.waits}" if user.waits else ""
+        typer.echo(
+            f"  {user.user or '(unknown)'}: {user.used_h:.3g}{of} device-hours used, {user.running} running, "
+            f"{user.waiting} waiting{waits}"
+        )
 
 
 def _table(study: str | None, selectors: Selectors) -> tuple[Selected, Plan] | None:

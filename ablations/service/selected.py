@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 from ablations.planning.planned import Plan
 from ablations.service.opened_bundles import opened_bundles
 from ablations.service.run_states import plan_with_states
-from ablations.service.work import collect_detached
+from ablations.service.work import collect_detached, user_name
 from ablations.study.overrides import nested
 from ablations.study.selectors import Selection, selection
 from ablations.study.study import Study, builtin_studies, load_study
@@ -290,6 +290,23 @@ def choose(
 def _decoding(name: str) -> bool:
     """Whether a setting says how sets are decoded and scored, not which."""
     return name.startswith("evaluation.") and name != "evaluation.sets"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Queueing:
+    """The options that say how the runs of a table are queued, as typed."""
+
+    devices_per_run: str = "1"
+    priority: int = 0
+    user: str | None = None
+    stale: str = "keep"
+    yes: bool = False
+
+    def choose(self, study: str, selectors: Selectors, *, used: bool = True) -> Selected:
+        """`choose`, with these options. Raises UserError."""
+        wide, user = device_count(self.devices_per_run), user_name(self.user)
+        chosen = choose(study, selectors, many=self.yes, used=used)
+        return replace(chosen, devices_per_run=wide, priority=self.priority, user=user)
 
 
 def device_count(text: str) -> int:

@@ -105,31 +105,17 @@ def queue_runs(
 
 
 def options_for(
-    chosen: Selected,
-    devices: str,
-    engine: str,
-    settings: Sequence[str],
-    hang_s: float,
-    notify: str | None,
-    sinks: Sequence[str] = (),
-    workers: int | None = None,
-    setup: Sequence[str] = (),
-    *,
-    stale: str,
-    max_hours: float | None,
-    progress: Progress,
-    say: Say,
+    chosen: Selected, asked: WorkOptions, *, stale: str, max_hours: float | None, progress: Progress, say: Say
 ) -> WorkOptions:
     """The options of `run` as they hold on this machine: what is to be measured there is, unless nothing is to do.
 
     Raises UserError for what cannot run there, and where the runs would take longer than `max_hours`.
     """
-    here = engine == "local"
-    one = as_one(devices) if here else devices
+    here, devices = asked.engine == "local", asked.devices
     for name in chosen.study.sinks.names:
         check_sink(name, f"{chosen.study.origin}, [sinks]:")
-    sinks = (*sinks, *chosen.study.sinks.names)
-    working = WorkOptions(one, engine, settings, hang_s, notify, sinks, workers, setup)
+    one = as_one(devices) if here else devices
+    working = replace(asked, devices=one, sinks=[*(asked.sinks or ()), *chosen.study.sinks.names])
     todo = wanted(chosen.plan, stale)
     if here:
         refuse(chosen, todo, working.slots)
