@@ -22,7 +22,7 @@ from ablations.service.external import (
 )
 from ablations.service.selected import Place, Selectors, choose
 from ablations.study.messages import number
-from ablations.study.study_file import builtin_names
+from ablations.study.study_file import builtin_studies
 from experiments.errors import UserError, explain_os_errors
 from experiments.exchange.external import Foreign, read_csv, read_wandb
 from experiments.exchange.import_runs import Taken, import_runs, runs_in
@@ -204,7 +204,7 @@ def _import(
 ) -> "_Done":
     file, existed = Path(source), selectors.store.exists()
     try:
-        if file.exists() or source in builtin_names():
+        if file.exists() or source in builtin_studies():
             return _into(source, selectors, foreign, metrics, only, again)
         elif file.suffix != ".toml":
             raise UserError(f"{source} is no study. Name a file STUDY.toml; it is written if it does not exist.")

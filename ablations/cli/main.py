@@ -21,7 +21,6 @@ import typer
 
 from ablations.cli import terminal
 from ablations.cli.terminal import DONE, FAILED, INTERRUPTED, MISTAKE
-from ablations.service.opened_bundles import opened_bundles
 from experiments.errors import UserError
 
 
@@ -160,7 +159,7 @@ DISK = {  # errors of the disk, never of the program
 def main() -> None:
     """Entry point of the console script."""
     terminal.guard()
-    opened_bundles.clear()
+    _opened_bundles().clear()
     try:
         app()
     except UserError as error:
@@ -175,7 +174,7 @@ def main() -> None:
         if isinstance(error, OSError) and error.errno in DISK and error.filename is not None:
             _say(f"{error.filename}: {error.strerror}. {DISK[error.errno]} Nothing that was finished is lost.")
             sys.exit(MISTAKE)
-        if opened_bundles:
+        if opened_bundles := _opened_bundles():
             _say(
                 f"{' and '.join(opened_bundles)}: its records contain something that this program does not write "
                 f"({type(error).__name__}: {error}). Request the bundle again from its author, or install the version "
@@ -185,6 +184,11 @@ def main() -> None:
         traceback.print_exc()
         _say(f"This is a bug in ablations, not a mistake of yours. The traceback is in {_keep_traceback()}.")
         sys.exit(FAILED)
+
+
+def _opened_bundles() -> list[str]:
+    """The bundles that this process has read, without importing what reads them."""
+    return getattr(sys.modules.get("ablations.service.selected"), "opened_bundles", [])
 
 
 def _say(text: str) -> None:

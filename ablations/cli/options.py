@@ -16,7 +16,7 @@ from experiments.errors import UserError
 
 def _studies(incomplete: str) -> list[str]:
     """Completions in a shell: built-in studies, files and folders."""
-    from ablations.study.study import builtin_studies
+    from ablations.study.study_file import builtin_studies
 
     there = Path(incomplete).parent if "/" in incomplete else Path()
     names = [f"{path}/" if path.is_dir() else str(path) for path in sorted(there.iterdir())] if there.is_dir() else []

@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Annotated, Any
@@ -138,15 +138,14 @@ def _no_longer(table: Selected, plan: Plan) -> list[str]:
 
 def _of_runs(store: Store, queue: Queue, only: set[str]) -> list[str]:
     """The queue's lines about some runs; finished ones are counted with the table."""
-    holder, draining, lines = store.coordinator(), "drain" in queue.notes(), []
-    over = queue.over_quota(load_shares(store))
+    lines, why = [], _reasons(store, queue)
     waiting = queue.rows(State.WAITING, queue.counts()[State.WAITING])
     before = {row.run_id: place for place, row in enumerate(waiting)}
     for row in queue.status():
         if row.run_id not in only or row.state is State.FINISHED:
             continue
-        why = f": {_why(row, before[row.run_id], holder, draining, over)}" if row.run_id in before else ""
-        lines += [f"  {_line(row)}{why}", *(f"      {line}" for line in row.error.splitlines())]
+        reason = f": {why(row, before[row.run_id])}" if row.run_id in before else ""
+        lines += [f"  {_line(row)}{reason}", *(f"      {line}" for line in row.error.splitlines())]
     return lines
 
 
@@ -156,13 +155,15 @@ def _of_queue(store: Store, queue: Queue) -> list[str]:
     if not any(counts.values()):
         return [f"nothing is queued in {store.root}"]
     lines = [", ".join(f"{counts[state]} {state.value}" for state in State if counts[state])]
-    lines += [f"worked on by {holder}"] * bool(holder) + list(_left(queue))
-    notes, over = queue.notes(), queue.over_quota(load_shares(store))
+    lines += [f"worked on by {holder}"] * bool(holder)
+    if seconds := left_s(queue):
+        lines.append(f"about {duration(seconds)} left at the present speed")
+    notes, why = queue.notes(), _reasons(store, queue)
     lines += [line for name in sorted(notes) for line in notes[name].splitlines()]
     for row in queue.rows(State.RUNNING, counts[State.RUNNING]):
         lines.append(f"  {_line(row)}")
     for before, row in enumerate(queue.rows(State.WAITING, SHOWN)):
-        lines.append(f"  {_line(row)}: {_why(row, before, holder, 'drain' in notes, over)}")
+        lines.append(f"  {_line(row)}: {why(row, before)}")
     if counts[State.WAITING] > SHOWN:
         lines.append(f"  … and {counts[State.WAITING] - SHOWN:,} more waiting")
     for row in queue.rows(State.CANCELLED, SHOWN) + queue.rows(State.FAILED, counts[State.FAILED]):
@@ -179,11 +180,6 @@ def _damaged(store: Store, queue: Queue) -> Iterator[str]:
         yield f"  {labels.get(run_id, run_id)} attempt {attempt}: {line}"
 
 
-def _left(queue: Queue) -> list[str]:
-    seconds = left_s(queue)
-    return [] if not seconds else [f"about {duration(seconds)} left at the present speed"]
-
-
 def _line(row: JobStatus) -> str:
     step = f" step {row.step}/{row.total}" if row.step is not None and row.total else ""
     if row.state is not State.RUNNING:
@@ -193,44 +189,41 @@ def _line(row: JobStatus) -> str:
     return f"{row.state.value:<9} {label(row)}{step} {row.doing}{since}{left}"
 
 
-def _why(row: JobStatus, before: int, holder: str, draining: bool, over: Mapping[str, str]) -> str:
-    """The reason why a run waits. `over`: users whose quota is used up, with the reason."""
-    if row.held:
-        return row.held
-    if row.user in over:
-        return over[row.user]
-    if not holder:
-        gone_on = f" ({row.doing})" if row.doing else ""
-        return f"no coordinator is running; start `ablations work`{gone_on}"
-    if draining:
-        return "no new run is started (drain)"
-    return row.doing or (f"{before} before it" if before else "next, when a slot is free")
+def _reasons(store: Store, queue: Queue) -> Callable[[JobStatus, int], str]:
+    """A function that says why a run waits behind so many others."""
+    holder, draining, over = store.coordinator(), "drain" in queue.notes(), queue.over_quota(load_shares(store))
+
+    def why(row: JobStatus, before: int) -> str:
+        if row.held or row.user in over:
+            return row.held or over[row.user]
+        if not holder:
+            gone_on = f" ({row.doing})" if row.doing else ""
+            return f"no coordinator is running; start `ablations work`{gone_on}"
+        if draining:
+            return "no new run is started (drain)"
+        return row.doing or (f"{before} before it" if before else "next, when a slot is free")
+
+    return why
 
 
 def _as_json(store: Store, only: set[str] | None = None) -> list[dict[str, Any]]:
-    holder = store.coordinator()
     with Queue(store.queue_db, create=False) as queue:
-        draining, before, plain = "drain" in queue.notes(), 0, []
-        over = queue.over_quota(load_shares(store))
+        before, plain, why = 0, [], _reasons(store, queue)
         damaged: dict[str, list[str]] = {}
         for run_id, _, line in damaged_events(store, queue.damaged_lines()):
             damaged.setdefault(run_id, []).append(line)
         for row in queue.status():
             value: dict[str, Any] = {**asdict(row), "members": [member._asdict() for member in row.members]}
-            value["log"] = _log(row)
+            # of the last attempt, relative to the store
+            value["log"] = f"runs/{row.run_id}/attempts/{row.attempt:04d}/log.txt" if row.attempt else None
             value["damaged"] = damaged.get(row.run_id, [])
             value["why"] = ""
             if row.state is State.WAITING:
-                value["why"] = _why(row, before, holder, draining, over)
+                value["why"] = why(row, before)
                 before += 1
             if only is None or row.run_id in only:
                 plain.append(value)
         return plain
-
-
-def _log(row: JobStatus) -> str | None:
-    """Path of the last attempt's log, relative to the store."""
-    return f"runs/{row.run_id}/attempts/{row.attempt:04d}/log.txt" if row.attempt else None
 
 
 # --- `ablations log RUN`: a run's attempts, and the log of the last one

@@ -79,8 +79,7 @@ def ui(
         if study is not None and (near := nearest_with_results(study, selectors, chosen.plan)):
             raise UserError(near)
         found = _publish(chosen, tracking_uri or "")
-        typer.echo(f"{chosen.study.name} as a comparison: {found.view(server)}")
-        typer.echo(f"the same rows and their runs as a list: {found.listing(server)}")
+        _print_view(chosen.study.name, found, server)
     else:
         _print_views(opened, server)
     if tracking_uri:
@@ -147,8 +146,12 @@ def _print_views(store: Store, server: str) -> None:
         found = saved_views(tracker)
     for name, views in found.items():
         for view in views:
-            typer.echo(f"{name} as a comparison: {view.view(server)}")
-            typer.echo(f"the same rows and their runs as a list: {view.listing(server)}")
+            _print_view(name, view, server)
+
+
+def _print_view(name: str, published: Published, server: str) -> None:
+    typer.echo(f"{name} as a comparison: {published.view(server)}")
+    typer.echo(f"the same rows and their runs as a list: {published.listing(server)}")
 
 
 def _publish(chosen: Selected, uri: str) -> Published:

@@ -195,7 +195,7 @@ def held(store: Store) -> list[str]:
 # --- Results of runs that were left to a cluster (`work --detach`): most commands collect them first
 
 
-DETACHED = ("slurm",)  # not Ray: only `work --engine ray --address …` knows the cluster's address
+DETACHED = "slurm"  # not Ray: only `work --engine ray --address …` knows the cluster's address
 
 
 def collect_detached(store: Store) -> None:
@@ -205,27 +205,13 @@ def collect_detached(store: Store) -> None:
     """
     if not store.queue_db.exists() or not os.access(store.state_dir, os.W_OK) or store.coordinator():
         return
-    names = _engines(store)
-    if not names:
-        return
-    from experiments.jobs.coordinator.background import Background
-    from experiments.jobs.coordinator.work import work
-    from experiments.jobs.engines.load import load_engine
-    from experiments.tracking.mlflow import Tracker
-
-    engine = load_engine("slurm", {}, store.root, 1)
-    try:
-        work(store, [], tracker=Background(lambda: Tracker(store)), until="settled", engine=engine)
-    except UserError:
-        return
-
-
-def _engines(store: Store) -> set[str]:
-    """The clusters that have runs of this store."""
     with Queue(store.queue_db, create=False) as queue:
-        running = [row.run_id for row in queue.rows(State.RUNNING, 1)]
-        refs = [queue.job(run_id).ref or {} for run_id in running]
-    return {str(ref.get("engine")) for ref in refs} & set(DETACHED)
+        refs = [queue.job(row.run_id).ref or {} for row in queue.rows(State.RUNNING, 1)]
+    if not any(ref.get("engine") == DETACHED for ref in refs):
+        return
+    with contextlib.suppress(UserError):
+        engine = load_engine(DETACHED, {}, store.root, 1)
+        work(store, [], tracker=Background(lambda: Tracker(store)), until="settled", engine=engine)
 
 
 # --- A coordinator's progress in words, for the terminal, for logs and for scripts
@@ -342,9 +328,3 @@ def agree(store: Store, quotas: Sequence[str]) -> None:
 def agreed_in_words(shares: Shares) -> str:
     quotas = ", ".join(f"{user} {hours:g}" for user, hours in sorted(shares.quotas.items()))
     return f"device-hours of the last {DAYS} days; quotas: {quotas or 'none'}"
-
-
-def over_quota(store: Store) -> list[str]:
-    """Why runs wait for their user's quota, one line per user."""
-    with Queue(store.queue_db, create=False) as queue:
-        return list(queue.over_quota(load_shares(store)).values())
