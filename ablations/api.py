@@ -103,8 +103,12 @@ class LoadedTable:
 
     def plot_effects(self) -> "Figure":
         """Changes from base with their intervals, as a matplotlib figure. Raises UserError where none is known."""
-
-        return effects_of(self.as_built)
+        with effects.draw_effects(self.as_built) as figure:
+            if figure is None:
+                raise UserError("There is nothing to draw yet: no row of this table has a change from base.")
+            picture = style.save(figure, "effects", "png")  # while the style holds
+            figure._repr_png_ = lambda: picture  # type: ignore[attr-defined]  # where pyplot was never imported
+            return figure
 
     def _repr_html_(self) -> str:
         return fragment(self.as_built)
@@ -154,19 +158,6 @@ class PlannedTable:
     def __repr__(self) -> str:
         states = ", ".join(f"{count} {state}" for state, count in self.states.items())
         return f"<{self.as_planned.study.name}: {number(len(self.as_planned.trainings), 'run')}: {states}>"
-
-
-# --- Figures for notebooks
-
-
-def effects_of(table: Table) -> "Figure":
-    """The figure of `ablations report --figures`, drawn; a notebook shows it also where pyplot was never imported."""
-    with effects.draw_effects(table) as figure:
-        if figure is None:
-            raise UserError("There is nothing to draw yet: no row of this table has a change from base.")
-        picture = style.save(figure, "effects", "png")  # while the style holds
-        figure._repr_png_ = lambda: picture  # type: ignore[attr-defined]
-        return figure
 
 
 # --- Arguments of Python's functions in the form of the command's options, so that both select and check the same way

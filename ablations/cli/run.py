@@ -4,6 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -138,18 +139,15 @@ def run_chosen(
     """plan − valid results → queue → work → report. Exits 1 if a run failed, with 128 + the signal if interrupted."""
 
     def work(plan: Plan, runs: list[PlannedRun]) -> Summary:
-        return work_on(chosen.store, working, watched=_watched(chosen, plan, runs, working))
+        # with the time that measurements of this store predict
+        expected = forecast(chosen, plan, runs, working.slots).makespan_s if working.engine == "local" else None
+        watched = Watched(plan.study.name, {run.run_id for run in plan.trainings}, expected)
+        return work_on(chosen.store, working, watched=watched)
 
     summary = Training(chosen, stale, work, plain_progress, say).run()
     if show and not summary.interrupted:
         print_table(chosen, format_, printing=printing)
     _exit_if_bad(summary)
-
-
-def _watched(chosen: Selected, plan: Plan, runs: list[PlannedRun], working: WorkOptions) -> Watched:
-    """The table, for the view of its progress, with the time that measurements of this store predict."""
-    expected = forecast(chosen, plan, runs, working.slots).makespan_s if working.engine == "local" else None
-    return Watched(plan.study.name, {run.run_id for run in plan.trainings}, expected)
 
 
 def _trust(store: Store, study: str) -> None:
@@ -282,10 +280,6 @@ def _search(chosen: Selected, searching: Trials, slots: list[Slot]) -> None:
         summary = work(
             chosen.store, slots, load_task, Background(lambda: Tracker(chosen.store)), show, refill=searching.refill
         )
-    _leave_if_incomplete(searching, summary)
-
-
-def _leave_if_incomplete(searching: Trials, summary: Summary) -> None:
     if summary.interrupted:
         typer.echo("stopped; the same command continues with the same trials", err=True)
         raise typer.Exit(INTERRUPTED + summary.interrupted)
@@ -310,9 +304,7 @@ def _tuned(chosen: Selected, selected: Selection, searching: Trials) -> Selected
         asked[SETS] = [searching.tune.set, *searching.tune.test]
     final = replace(selected, overrides={**asked, **selected.overrides})
 
-    def replan() -> Plan:
-        return plan_with_states(study, final, task, store)
-
+    replan = partial(plan_with_states, study, final, task, store)
     return Selected(study=study, task=task, store=store, replan=replan, columns=chosen.columns, user=chosen.user)
 
 

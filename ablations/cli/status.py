@@ -7,7 +7,7 @@ import codecs
 import os
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -306,12 +306,7 @@ def _spoken(event: dict[str, object]) -> str:
         "failed": "failed ({cls}): {message}",
         "preempted": "stopped" if event.get("step") is None else "stopped at step {step}, after a checkpoint",
     }
-    return words[str(event["kind"])].format_map(_Given(event))
-
-
-class _Given(dict[str, object]):
-    def __missing__(self, key: str) -> str:
-        return "?"
+    return words[str(event["kind"])].format_map(defaultdict(lambda: "?", event))
 
 
 def _print(store: Store, run_id: str, folder: Path, follow: bool) -> None:
@@ -321,7 +316,8 @@ def _print(store: Store, run_id: str, folder: Path, follow: bool) -> None:
         with (folder / LOG).open("rb") as file:
             _echo(file)
             while follow:
-                running = _runs(store, run_id)  # before reading: what it wrote last is read too
+                # before reading: what it wrote last is read too
+                running = any(row.state is State.RUNNING for row in chosen(store, [run_id]) if row.run_id == run_id)
                 for line in [*points, *_points(tail)]:
                     typer.echo(line)
                 points = []
@@ -354,10 +350,6 @@ def _points(tail: Tail) -> Iterator[str]:
                 f"{name} {value:.5g}" for name, value in event["metrics"].items() if isinstance(value, int | float)
             )
             yield f"step {event['step']:,}  {'  '.join(numbers)}"
-
-
-def _runs(store: Store, run_id: str) -> bool:
-    return any(row.run_id == run_id and row.state is State.RUNNING for row in chosen(store, [run_id]))
 
 
 # --- `ablations cancel`, `retry` and `drain`: requests to the coordinator, at any time, from any shell
