@@ -21,7 +21,11 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $(STAMP)
 
 demo: setup
-	$(BIN)/ablations demo
+	$(BIN)/ablations run table3 --profile demo --paper
+	@echo
+	@echo "The runs in MLflow:        ablations ui"
+	@echo "The table as LaTeX:        ablations report table3 --format latex"
+	@echo "The same on your corpus:   ablations run table3 --profile small --corpus DIR"
 
 # everyday tests: no processes beside a few smoke runs. File by file: a file's stores are made once
 test: setup

@@ -7,12 +7,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ablations.api.calls import load as load
-    from ablations.api.calls import plan as plan
-    from ablations.api.calls import run as run
+    from ablations.api import load as load
+    from ablations.api import plan as plan
+    from ablations.api import run as run
     from experiments.errors import UserError as UserError
 
-_FROM = {**dict.fromkeys(("load", "plan", "run"), "ablations.api.calls"), "UserError": "experiments.errors"}
+_FROM = {**dict.fromkeys(("load", "plan", "run"), "ablations.api"), "UserError": "experiments.errors"}
 __all__ = ["UserError", "load", "plan", "run"]
 
 

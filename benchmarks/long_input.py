@@ -2,7 +2,7 @@
 
     python -m benchmarks.long_input [--lines 2000,20000,200000] [--json] [--out FILE]
 
-Each count runs in its own process, through the Translator that `ablations translate` uses, with a small model of
+Each count runs in its own process, through the Translator that `ablations generate` uses, with a small model of
 random weights. `growth_mb` is the peak of the longest input minus that of the shortest, `slowdown` the time per line
 of the longest over that of the shortest: 0 and 1 are best.
 """

@@ -160,8 +160,10 @@ VERBS = {
     "queue": Verb("own", "queue {study}", (), ("work --devices cpu:1", *TABLE)),
     "forget": Verb("own", "forget {study} --yes", (RUN,), (*TABLE, "forget {study} --back", *TABLE)),
     "forget --back": Verb("own", "forget {study} --back", (RUN, "forget {study} --yes")),
-    "prune": Verb("translation", "prune --yes", (RUN,), (*TABLE, "prune --json")),
-    "rebuild": Verb("translation", "rebuild", (RUN,)),
+    "forget --checkpoints": Verb(
+        "translation", "forget --checkpoints --yes", (RUN,), (*TABLE, "forget --checkpoints --json")
+    ),
+    "ui --rebuild": Verb("translation", "ui --rebuild mlflow", (RUN,)),
     "import a store": Verb("own", "import {folder}/theirs", (THEIRS,)),
     "import a bundle": Verb(
         "own", "import {folder}/b.tar.gz", (THEIRS, "bundle {study} --out {folder}/b.tar.gz --store {folder}/theirs")

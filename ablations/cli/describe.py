@@ -1,8 +1,10 @@
-"""Verbs that describe and start studies: `ablations new`, `studies`, `settings`, `layers` and `demo`."""
+"""Verbs that describe and start studies: `ablations new`, `studies` and `settings`."""
 
+import importlib.resources
 import re
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from string import Template
 from typing import Annotated
@@ -10,7 +12,6 @@ from typing import Annotated
 import typer
 
 from ablations.cli import options
-from ablations.cli.run import run_chosen
 from ablations.cli.terminal import print_json
 from ablations.service.layers import (
     LONGEST,
@@ -21,111 +22,18 @@ from ablations.service.layers import (
     layer_types,
     measure,
 )
-from ablations.service.selected import Place, Selectors, choose, task_of
-from ablations.service.settings import settings_of
-from ablations.service.tables import TableOptions
+from ablations.service.selected import task_of
 from ablations.study.messages import suggestion
-from ablations.study.study import builtin_studies, load_study
+from ablations.study.overrides import settings_of
+from ablations.study.study import load_study
+from ablations.study.study_file import builtin_studies
 from experiments.errors import UserError, explain_os_errors
 from experiments.store.code import OURS
 from experiments.store.durable import write_bytes
 from experiments.tasks.base import Task
 from experiments.tasks.load import OF_STUDIES, load_task, named_tasks
 
-STUDY = Template("""\
-name = "$name"
-title = "What the pieces of $name are worth"
-task = "$module:TASK"
-seeds = 3                              # of every row; a row may say its own
-
-[columns]                              # settings that the table prints, with their heads
-noise = "σ"
-
-# What is printed of the trainer's metrics is declared in $module.py, or here:
-# [[metric]]
-# name = "accuracy"                    # as the trainer returns it
-# set = "test"
-# head = "accuracy (%)"
-# better = "higher"
-# digits = 1
-
-[[variation]]
-key = "base"
-seeds = 5
-
-[[variation]]                          # the full model without one component
-key = "without"
-remove = {bias = {bias = false}}
-# paper = {accuracy_test = 92.1}       # a published number, printed beside (of a row written by hand)
-
-[[variation]]                          # one factor at a time; `grid` for every combination
-key = "data"
-vary = {noise = [0.0, 1.0]}
-
-[tune]                                 # `ablations tune $name.toml`: each row at its best, by the same number of trials
-trials = 8
-metric = "accuracy"
-
-[tune.range]
-learning_rate = {low = 0.01, high = 10.0, log = true}
-""")
-
-TRAINER = Template('''\
-"""The trainer of $name.toml: replace what is between the lines. It may import what lies beside it."""
-
-import json
-import math
-import random
-from dataclasses import dataclass
-
-from ablations_task import column, task
-
-
-@dataclass
-class Settings:
-    """What a row may change; every setting has a default."""
-
-    learning_rate: float = 0.5
-    steps: int = 200
-    noise: float = 0.5
-    bias: bool = True
-
-
-COLUMNS = [column("accuracy", "dev", set="dev", digits=1), column("accuracy", "test (%)", digits=1)]
-
-
-@task(Settings, columns=COLUMNS, steps="steps")
-def TASK(settings, context):
-    weights, start = [0.0, 0.0], 0
-    if context.resume:  # killed before: resume at the last checkpoint
-        weights, start = json.loads((context.resume / "state.json").read_text())
-    for step in range(start + 1, settings.steps + 1):
-        # ---- logistic regression on points of a line, one at a time
-        point = draw(random.Random(f"{context.seed} {step}"), settings.noise)
-        error = point[1] - predict(weights, point[0])
-        weights[0] += settings.learning_rate * error * point[0]
-        weights[1] += settings.learning_rate * error * settings.bias
-        # ----
-        if step % 50 == 0 or context.should_stop():
-            context.log(step, dev_accuracy=accuracy(weights, "dev", settings))
-            with context.checkpoint(step) as folder:
-                (folder / "state.json").write_text(json.dumps([weights, step]))
-    return {name: {"accuracy": accuracy(weights, name, settings)} for name in ("dev", "test")}
-
-
-def draw(chance, noise):
-    x = chance.uniform(-3, 3)
-    return x, float(x + chance.gauss(0, noise) > 1)
-
-
-def predict(weights, x):
-    return 1 / (1 + math.exp(-(weights[0] * x + weights[1])))
-
-
-def accuracy(weights, name, settings):
-    points = [draw(random.Random(f"{name} {n}"), settings.noise) for n in range(500)]
-    return 100 * sum((predict(weights, x) > 0.5) == y for x, y in points) / len(points)
-''')
+TEMPLATES = importlib.resources.files("ablations") / "templates"
 
 
 def new(
@@ -137,95 +45,17 @@ def new(
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", name) or name in OURS:
         raise UserError(f"{name!r} cannot be the name of a study and of a Python module: use letters, digits, _ and -.")
     module = f"{name.replace('-', '_')}_{'train' if command else 'task'}"
-    study, trainer = (COMMAND_STUDY, SCRIPT) if command else (STUDY, TRAINER)
-    files = {f"{name}.toml": study, f"{module}.py": trainer}
+    kind = "command" if command else "function"
+    files = {f"{name}.toml": f"{kind}.toml", f"{module}.py": f"{kind}.py.txt"}
     for file in files:
         if (folder / file).exists():
             raise UserError(f"{folder / file} already exists and was not changed. Choose another name, or --folder.")
     with explain_os_errors(f"write to {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         for file, template in files.items():
-            write_bytes((folder / file).absolute(), template.substitute(name=name, module=module).encode())
+            text = Template((TEMPLATES / template).read_text(encoding="utf-8")).substitute(name=name, module=module)
+            write_bytes((folder / file).absolute(), text.encode())
     typer.echo(f"{folder / name}.toml and {module}.py written. Run:  ablations run {folder / name}.toml")
-
-
-# --- `ablations new --command`: a study whose trainer is a script of its own, and the script
-
-
-COMMAND_STUDY = Template("""\
-name = "$name"
-title = "What the pieces of $name are worth"
-command = "python3 $module.py --rate {rate} --noise {noise} {bias:--no-bias} --seed {seed} --folder {folder}"
-seeds = 3                              # of every row; a row may say its own
-
-[base]                                 # the settings, with their values in base
-rate = 0.5
-noise = 0.5
-bias = true                            # a flag: --no-bias is given where it is false
-
-[columns]                              # settings that the table prints, with their heads
-noise = "σ"
-
-[[metric]]                             # as the script prints it at its end
-name = "accuracy"
-head = "accuracy (%)"
-digits = 1
-
-[[variation]]
-key = "base"
-seeds = 5
-
-[[variation]]                          # the full model without one component
-key = "without"
-remove = {bias = {bias = false}}
-
-[[variation]]                          # one factor at a time; `grid` for every combination
-key = "data"
-vary = {noise = [0.0, 1.0]}
-""")
-
-SCRIPT = Template('''\
-"""The trainer of $name.toml, a script like any other; it may be in another language."""
-
-import argparse
-import json
-import math
-import random
-from pathlib import Path
-
-parser = argparse.ArgumentParser()
-parser.add_argument("--rate", type=float, default=0.5)
-parser.add_argument("--noise", type=float, default=0.5)
-parser.add_argument("--no-bias", action="store_true")
-parser.add_argument("--seed", type=int, default=1)
-parser.add_argument("--folder", type=Path, default=Path())
-given = parser.parse_args()
-
-
-def draw(chance):
-    x = chance.uniform(-3, 3)
-    return x, float(x + chance.gauss(0, given.noise) > 1)
-
-
-def predict(x):
-    return 1 / (1 + math.exp(-(weights[0] * x + weights[1])))
-
-
-state = given.folder / "state.json"  # a run that was killed starts again with the same folder
-weights, start = json.loads(state.read_text()) if state.exists() else ([0.0, 0.0], 0)
-for step in range(start + 1, 201):
-    x, y = draw(random.Random(f"{given.seed} {step}"))
-    error = y - predict(x)
-    weights[0] += given.rate * error * x
-    weights[1] += given.rate * error * (not given.no_bias)
-    if step % 50 == 0:
-        (given.folder / "new").write_text(json.dumps([weights, step]))
-        (given.folder / "new").replace(state)
-        print(json.dumps({"step": step, "loss": abs(error), "checkpoint": True}))  # a point of the curve
-
-points = [draw(random.Random(f"test {n}")) for n in range(500)]
-print(json.dumps({"accuracy": 100 * sum((predict(x) > 0.5) == y for x, y in points) / len(points)}))
-''')
 
 
 # --- `ablations studies`: list the built-in studies
@@ -258,15 +88,33 @@ def studies(as_json: options.Json = False) -> None:
 # --- `ablations settings`: what a row may change
 
 
+_of_layers = partial(typer.Option, rich_help_panel="Types of layers")
+
+
 def settings(
     task: Annotated[
-        str, typer.Argument(metavar="[TASK|STUDY]", help=f"{', '.join(named_tasks())}; module:OBJECT; or a study's.")
+        str,
+        typer.Argument(metavar="[TASK|STUDY]", help=f"{', '.join(named_tasks())}; module:OBJECT; or a study's."),
     ] = "translation",
     prefix: Annotated[str, typer.Argument(metavar="[PREFIX]", help="Only these, such as model. or training.")] = "",
+    layers: Annotated[
+        bool, _of_layers("--layers", help="Compare types of layers instead: the paper's Table 1.")
+    ] = False,
+    n: Annotated[int, _of_layers(metavar="N", help="Positions of the sequence.")] = 70,
+    d: Annotated[int, _of_layers(metavar="D", help="Width of the representation.")] = 512,
+    k: Annotated[int, _of_layers(metavar="K", help="Kernel of the convolutions.")] = 3,
+    r: Annotated[int, _of_layers(metavar="R", help="Neighbourhood of restricted self-attention.")] = 16,
+    measured: Annotated[bool, _of_layers("--measure", help="Time the sub-layers over n and d: a minute.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """List the settings of a task: name, default, allowed values, meaning."""
-    every = settings_of(_task(task))
+    """List the settings of a task: name, default, allowed values, meaning.
+
+    With --layers: types of layers, with their complexity, sequential operations and longest path.
+    """
+    if layers:
+        _layers(Sizes(n, d, k, r), measured, as_json)
+        return
+    every = settings_of(_task(task).config_type)
     found = [one for one in every if one.name.startswith(prefix)]
     if not found:
         groups = dict.fromkeys(f"{one.name.partition('.')[0]}." for one in every if "." in one.name)
@@ -292,28 +140,23 @@ def _task(name: str) -> Task:
     raise UserError(f"There is no task and no study {name!r}. {nearest}")
 
 
-# --- `ablations layers`: types of layers compared, as Table 1 of "Attention Is All You Need" does
+# --- `ablations settings --layers`: types of layers compared, as Table 1 of "Attention Is All You Need" does
 
 
 HEAD = ("layer type", "complexity", "products", "counted", "sequential", "path", "formula", "exact", "in layers")
 
 
-def layers(
-    n: Annotated[int, typer.Option(metavar="N", help="Positions of the sequence.")] = 70,
-    d: Annotated[int, typer.Option(metavar="D", help="Width of the representation.")] = 512,
-    k: Annotated[int, typer.Option(metavar="K", help="Kernel of the convolutions.")] = 3,
-    r: Annotated[int, typer.Option(metavar="R", help="Neighbourhood of restricted self-attention.")] = 16,
-    measured: Annotated[bool, typer.Option("--measure", help="Time the sub-layers over n and d: a minute.")] = False,
-    as_json: options.Json = False,
-) -> None:
-    """Compare types of layers: complexity, sequential operations, longest path (the paper's Table 1)."""
-    sizes = Sizes(n, d, k, r)
+def _layers(sizes: Sizes, measured: bool, as_json: bool) -> None:
     types = layer_types(sizes)
     times = measure(sizes) if measured else {}
     if as_json:
         print_json(_as_json(sizes, types, times))
         return
-    typer.echo(f"n = {n}, d = {d}, k = {k}, r = {r}; n is the sequence, d the width, k the kernel, r the neighbourhood")
+    n = sizes.n
+    typer.echo(
+        f"n = {n}, d = {sizes.d}, k = {sizes.k}, r = {sizes.r}; "
+        "n is the sequence, d the width, k the kernel, r the neighbourhood"
+    )
     for line in _columns([HEAD, *(_row(one, n) for one in types)]):
         typer.echo(line)
     typer.echo("products: the leading term. counted: all products of one sub-layer, projections and both matrices of a")
@@ -365,21 +208,3 @@ def _as_json(sizes: Sizes, types: Sequence[LayerType], times: Times) -> dict[str
             for name in ("rnn", "lstm")
         }
     return found
-
-
-# --- `ablations demo`: Table 3 in miniature on the generated corpus
-
-
-def demo(
-    place: Place,
-    devices: options.Devices = "auto",
-) -> None:
-    """Train the 20 rows of Table 3 in miniature (5 to 12 minutes on 2 cores), record them, print the table."""
-    selectors = Selectors(store=place.store, state_dir=place.state_dir, profile="demo")
-    run_chosen(choose("table3", selectors), devices, "keep", "", printing=TableOptions(paper=True))
-    typer.echo(
-        f"\nThe runs in MLflow:        ablations ui --store {place.store}\n"
-        f"The table as LaTeX:        ablations report table3 --format latex --store {place.store}\n"
-        f"The same on your corpus:   ablations run table3 --profile small --corpus DIR",
-        err=True,
-    )

@@ -2,9 +2,9 @@
 
 import tempfile
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 
@@ -22,7 +22,7 @@ from ablations.service.external import (
 )
 from ablations.service.selected import Place, Selectors, choose
 from ablations.study.messages import number
-from ablations.study.study_file import builtin_names
+from ablations.study.study_file import builtin_studies
 from experiments.errors import UserError, explain_os_errors
 from experiments.exchange.external import Foreign, read_csv, read_wandb
 from experiments.exchange.import_runs import Taken, import_runs, runs_in
@@ -188,118 +188,108 @@ def import_(
         from experiments.tracking.external import read_mlflow  # with MLflow: it takes two seconds
 
         foreign = read_mlflow(str(mlflow), experiment, row_by, seed_by)
-    done = _import(source, selectors, foreign, _names(metrics) or [], _names(settings), replace_)
+    asked = _Import(selectors, foreign, _names(metrics) or [], _names(settings), replace_)
+    file, existed = Path(source), selectors.store.exists()
+    try:
+        if file.exists() or source in builtin_studies():
+            facts = asked.into(source)
+        elif file.suffix != ".toml":
+            raise UserError(f"{source} is no study. Name a file STUDY.toml; it is written if it does not exist.")
+        else:
+            facts = asked.with_new_study(file)
+    except UserError:
+        if not existed:
+            remove_folder(selectors.store)
+        raise
     if as_json:
-        print_json(done.facts)
+        print_json(facts)
     else:
-        done.say(selectors)
+        _say_imported(facts, selectors)
 
 
 def _names(text: str | None) -> list[str] | None:
     return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
 
 
-def _import(
-    source: str, selectors: Selectors, foreign: Foreign, metrics: list[str], only: list[str] | None, again: bool
-) -> "_Done":
-    file, existed = Path(source), selectors.store.exists()
-    try:
-        if file.exists() or source in builtin_names():
-            return _into(source, selectors, foreign, metrics, only, again)
-        elif file.suffix != ".toml":
-            raise UserError(f"{source} is no study. Name a file STUDY.toml; it is written if it does not exist.")
-        else:
-            return _with_new_study(file, selectors, foreign, metrics, only)
-    except UserError:
-        if not existed:
-            remove_folder(selectors.store)
-        raise
+@dataclass(frozen=True)
+class _Import:
+    """Runs of another program, and how they are to be imported."""
 
+    selectors: Selectors
+    foreign: Foreign
+    metrics: list[str]
+    settings: list[str] | None  # those that count; None: all
+    again: bool  # replace other numbers
 
-def _with_new_study(
-    file: Path, selectors: Selectors, foreign: Foreign, metrics: list[str], only: list[str] | None
-) -> "_Done":
-    """Try the new study beside its place first: it is written when all of it is imported."""
-    found = places_of_scores(foreign, metrics, ())
-    text = study_text(file.stem, foreign.source, arrive(foreign, found, only, None), found)
-    with explain_os_errors(f"write {file}"):
-        if not file.absolute().parent.is_dir():
-            raise UserError(f"{file}: there is no folder {file.absolute().parent}. Create it. Nothing was imported.")
-        with folder_beside(file.absolute().parent, ".importing-") as folder:
-            (folder / file.name).write_text(text, encoding="utf-8")
-            beside = str(folder / file.name)
-            try:
-                done = _into(beside, selectors, foreign, metrics, only, False, named=file)
-            except UserError as error:  # the study that it is about is gone by now
-                raise UserError(str(error).replace(beside, f"{file}, as it would be written")) from None
-        write_bytes(file.absolute(), text.encode())
-    return done._replace(facts=done.facts | {"study_written": str(file)})
+    def with_new_study(self, file: Path) -> dict[str, Any]:
+        """Try the new study beside its place first: it is written when all of it is imported."""
+        found = places_of_scores(self.foreign, self.metrics, ())
+        arrived = arrive(self.foreign, found, self.settings, None)
+        text = study_text(file.stem, self.foreign.source, arrived, found)
+        with explain_os_errors(f"write {file}"):
+            if not file.absolute().parent.is_dir():
+                raise UserError(
+                    f"{file}: there is no folder {file.absolute().parent}. Create it. Nothing was imported."
+                )
+            with folder_beside(file.absolute().parent, ".importing-") as folder:
+                (folder / file.name).write_text(text, encoding="utf-8")
+                beside = str(folder / file.name)
+                try:
+                    facts = replace(self, again=False).into(beside)
+                except UserError as error:  # the study that it is about is gone by now
+                    raise UserError(str(error).replace(beside, f"{file}, as it would be written")) from None
+            write_bytes(file.absolute(), text.encode())
+        return facts | {"study": str(file), "study_written": str(file)}
 
-
-def _into(
-    study: str,
-    selectors: Selectors,
-    foreign: Foreign,
-    metrics: list[str],
-    only: list[str] | None,
-    again: bool,
-    named: Path | None = None,
-) -> "_Done":
-    if not selectors.store.exists():
-        selectors.open(create=True)
-    chosen = choose(study, selectors)
-    plan = chosen.plan
-    columns: list[Column] = []
-    for column in chosen.columns:
-        sets = {e.spec.set for run in plan.runs for e in run.evaluations} if column.set == "*" else {column.set}
-        columns += [replace(column, set=name) for name in sorted(sets) if (name, column.metric) not in _places(columns)]
-    found = places_of_scores(foreign, metrics, columns)
-    for name, place in found.items():
-        if place not in _places(columns):
-            raise UserError(
-                f"{name} is {place[1]} of {place[0]}, which the study does not print. Add it to the study as "
-                "[[metric]], or leave it out of --metrics. Nothing was imported."
-            )
-    planned: dict[str, list[int]] = {}
-    for run in plan.runs:
-        if run.imported:
-            planned.setdefault(run.row, []).append(run.seed)
-    arrived = arrive(foreign, found, only, planned)
-    refuse_other_settings(arrived, plan)
-    store = selectors.open(create=True)
-    with store.coordinator_lock():
-        written = write_runs(plan, store, foreign, arrived, replace=again)
-        write_lacking(store)
-    rows = list(dict.fromkeys(one.row for one in arrived))
-    return _Done(
-        {
-            "study": str(named or study), "store": str(store.root), "source": foreign.source, "rows": rows,
+    def into(self, study: str) -> dict[str, Any]:
+        """Import them into a study's rows; returns what was done."""
+        if not self.selectors.store.exists():
+            self.selectors.open(create=True)
+        chosen = choose(study, self.selectors)
+        plan = chosen.plan
+        columns: list[Column] = []
+        for column in chosen.columns:
+            sets = {e.spec.set for run in plan.runs for e in run.evaluations} if column.set == "*" else {column.set}
+            there = _places(columns)
+            columns += [replace(column, set=name) for name in sorted(sets) if (name, column.metric) not in there]
+        found = places_of_scores(self.foreign, self.metrics, columns)
+        for name, place in found.items():
+            if place not in _places(columns):
+                raise UserError(
+                    f"{name} is {place[1]} of {place[0]}, which the study does not print. Add it to the study as "
+                    "[[metric]], or leave it out of --metrics. Nothing was imported."
+                )
+        planned: dict[str, list[int]] = {}
+        for run in plan.runs:
+            if run.imported:
+                planned.setdefault(run.row, []).append(run.seed)
+        arrived = arrive(self.foreign, found, self.settings, planned)
+        refuse_other_settings(arrived, plan)
+        store = self.selectors.open(create=True)
+        with store.coordinator_lock():
+            written = write_runs(plan, store, self.foreign, arrived, replace=self.again)
+            write_lacking(store)
+        return {
+            "study": study, "store": str(store.root), "source": self.foreign.source,
+            "rows": list(dict.fromkeys(one.row for one in arrived)),
             "imported": written.new, "there": written.had, "replaced": written.replaced,
-            "left_out": list(foreign.left_out), "other_settings": unknown_settings(arrived, plan),
-        }
-    )  # fmt: skip
+            "left_out": list(self.foreign.left_out), "other_settings": unknown_settings(arrived, plan),
+        }  # fmt: skip
 
 
-class _Done(NamedTuple):
-    """What was imported."""
-
-    facts: dict[str, Any]
-
-    def say(self, selectors: Selectors) -> None:
-        """The same in words."""
-        it = self.facts
-        for text in it["left_out"]:
-            typer.echo(f"left out: {text}", err=True)
-        if it["other_settings"]:
-            others = ", ".join(it["other_settings"])
-            typer.echo(f"kept with the runs, but no settings of this study: {others}", err=True)
-        typer.echo(
-            f"{number(it['imported'], 'run')} of {number(len(it['rows']), 'row')} imported from {it['source']} into "
-            f"{it['store']}, {it['there']} already there, {it['replaced']} replaced; "
-            f"`ablations report {it['study']} {selectors.where}`"
-        )
-        if file := it.get("study_written"):
-            typer.echo(f"{file} written: correct its title, the metrics' direction and the base row as you like")
+def _say_imported(facts: dict[str, Any], selectors: Selectors) -> None:
+    for text in facts["left_out"]:
+        typer.echo(f"left out: {text}", err=True)
+    if facts["other_settings"]:
+        others = ", ".join(facts["other_settings"])
+        typer.echo(f"kept with the runs, but no settings of this study: {others}", err=True)
+    typer.echo(
+        f"{number(facts['imported'], 'run')} of {number(len(facts['rows']), 'row')} imported from {facts['source']} "
+        f"into {facts['store']}, {facts['there']} already there, {facts['replaced']} replaced; "
+        f"`ablations report {facts['study']} {selectors.where}`"
+    )
+    if file := facts.get("study_written"):
+        typer.echo(f"{file} written: correct its title, the metrics' direction and the base row as you like")
 
 
 def _places(columns: list[Column]) -> set[tuple[str, str]]:
@@ -356,6 +346,5 @@ def export(
         architecture = {} if layout is None else {"architecture": layout}
         print_json({"run_id": found.run_id, "folder": str(folder), "checkpoint": choice, **architecture})
         return
-    verb = "translate" if found.config.needs_encoder else "sample"
-    use = f"ablations {verb} --model {folder}" if layout is None else f"as {layout}, for Hugging Face's transformers"
+    use = f"ablations generate --model {folder}" if layout is None else f"as {layout}, for Hugging Face's transformers"
     typer.echo(f"run {found.run_id} is in {folder}: {use}")

@@ -50,7 +50,10 @@ def verify(
     if study is None and is_bundle(file.name):
         _verify_bundle(file, as_json)
         return
-    text = _text(file)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
     format_ = format_ or verifying.format_of(file.suffix, text)
     if format_ not in verifying.FORMATS:
         raise UserError(f"{file}: its format is unknown. Add --format with one of {FORMATS}.")
@@ -96,13 +99,6 @@ def _verify_bundle(file: Path, as_json: bool) -> None:
     if found:
         typer.echo("\n".join([f"{file}: {number(len(found), 'difference')}", *found]))
         raise typer.Exit(FAILED)
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
 
 
 def _said(words: list[str]) -> dict[str, Any]:

@@ -21,7 +21,6 @@ import typer
 
 from ablations.cli import terminal
 from ablations.cli.terminal import DONE, FAILED, INTERRUPTED, MISTAKE
-from ablations.service.opened_bundles import opened_bundles
 from experiments.errors import UserError
 
 
@@ -37,11 +36,9 @@ class Verb(NamedTuple):
 DESCRIBE, RUN, PRINT = "Describe a table", "Train its rows", "Print, check and share it"
 MODELS, STORE = "Use trained models", "Look into a store, and keep it in order"
 VERBS = {  # by name, in the order of --help
-    "demo": Verb("describe", "demo", DESCRIBE, "demo"),
     "studies": Verb("describe", "studies", DESCRIBE, "studies"),
     "new": Verb("describe", "new", DESCRIBE, "new my_study"),
     "settings": Verb("describe", "settings", DESCRIBE, "settings translation"),
-    "layers": Verb("describe", "layers", DESCRIBE, "layers --measure"),
     "plan": Verb("plan", "plan", DESCRIBE, "plan table3 --profile small --corpus my-corpus"),
     "probe": Verb("plan", "probe", DESCRIBE, "probe table3 --rows base,big"),
     "noise": Verb("plan", "noise", DESCRIBE, "noise table3 --seeds 5"),
@@ -54,15 +51,12 @@ VERBS = {  # by name, in the order of --help
     "retry": Verb("status", "retry", RUN, "retry all"),
     "drain": Verb("status", "drain", RUN, "drain"),
     "report": Verb("report", "report", PRINT, "report table3 --format latex --out table3.tex"),
-    "cases": Verb("report", "cases", PRINT, "cases my_study.toml --differing --limit 20"),
-    "figures": Verb("report", "figures", PRINT, "figures table3 --formats pdf,png --out figures"),
     "verify": Verb("inspect", "verify", PRINT, "verify table3.csv table3"),
     "explain": Verb("inspect", "explain", PRINT, "explain table3 A-h16.bleu"),
     "compare": Verb("inspect", "compare", PRINT, "compare table3 old-table3.json"),
     "bundle": Verb("exchange", "bundle", PRINT, "bundle table3 --crate --out table3.zip"),
     "import": Verb("exchange", "import_", PRINT, "import theirs.toml --csv scores.csv"),
-    "translate": Verb("models", "translate", MODELS, "translate table3 input.txt --row base > output.txt"),
-    "sample": Verb("models", "sample", MODELS, "sample nanogpt --row base --prompt 'The '"),
+    "generate": Verb("models", "generate", MODELS, "generate table3 input.txt --row base > output.txt"),
     "export": Verb("exchange", "export", MODELS, "export table3 german-english --row base"),
     "attention": Verb("models", "attention", MODELS, "attention table3 'The law is good.' --row base"),
     "tables": Verb("store", "tables", STORE, "tables"),
@@ -70,10 +64,22 @@ VERBS = {  # by name, in the order of --help
     "log": Verb("status", "log", STORE, "log A-h16:2 --follow"),
     "ui": Verb("ui", "ui", STORE, "ui table3"),
     "adopt": Verb("store", "adopt", STORE, "adopt my_study.toml --why 'the new option is off by default'"),
-    "shares": Verb("store", "shares", STORE, "shares --quota ann=100"),
     "forget": Verb("store", "forget", STORE, "forget table3 --rows big"),
-    "prune": Verb("store", "prune", STORE, "prune"),
-    "rebuild": Verb("store", "rebuild", STORE, "rebuild"),
+}
+
+
+OLD: dict[
+    str, tuple[str, dict[str, str]]
+] = {  # until 0.2: an older spelling → the present one, and what its options are called now
+    "demo": ("run table3 --profile demo --paper", {}),
+    "translate": ("generate", {}),
+    "sample": ("generate", {}),
+    "cases": ("report --examples test", {"--of": "--examples"}),
+    "figures": ("report --figures pdf", {"--formats": "--figures"}),
+    "layers": ("settings --layers", {}),
+    "prune": ("forget --checkpoints", {}),
+    "rebuild": ("ui --rebuild mlflow", {"--sink": "--rebuild"}),
+    "shares": ("status --users", {}),
 }
 
 
@@ -81,6 +87,11 @@ class Verbs(terminal.VerbsWithHelp):
     """The verbs. A verb's module is imported when the verb is called: together they take a second."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] in OLD:
+            present, options = OLD[args[0]]
+            _say(f"`{args[0]}` is now `ablations {present}`; the older spelling ends with 0.2")
+            parts = [word.partition("=") for word in args[1:]]
+            args = [*present.split(), *(f"{options.get(name, name)}{equals}{value}" for name, equals, value in parts)]
         name, command, rest = super().resolve_command(ctx, args)
         return name, verb(name) if name in VERBS else command, rest
 
@@ -148,7 +159,7 @@ DISK = {  # errors of the disk, never of the program
 def main() -> None:
     """Entry point of the console script."""
     terminal.guard()
-    opened_bundles.clear()
+    _opened_bundles().clear()
     try:
         app()
     except UserError as error:
@@ -163,7 +174,7 @@ def main() -> None:
         if isinstance(error, OSError) and error.errno in DISK and error.filename is not None:
             _say(f"{error.filename}: {error.strerror}. {DISK[error.errno]} Nothing that was finished is lost.")
             sys.exit(MISTAKE)
-        if opened_bundles:
+        if opened_bundles := _opened_bundles():
             _say(
                 f"{' and '.join(opened_bundles)}: its records contain something that this program does not write "
                 f"({type(error).__name__}: {error}). Request the bundle again from its author, or install the version "
@@ -173,6 +184,11 @@ def main() -> None:
         traceback.print_exc()
         _say(f"This is a bug in ablations, not a mistake of yours. The traceback is in {_keep_traceback()}.")
         sys.exit(FAILED)
+
+
+def _opened_bundles() -> list[str]:
+    """The bundles that this process has read, without importing what reads them."""
+    return getattr(sys.modules.get("ablations.service.selected"), "opened_bundles", [])
 
 
 def _say(text: str) -> None:

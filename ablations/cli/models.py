@@ -1,9 +1,11 @@
-"""Verbs that use a trained model: `ablations translate`, `sample` and `attention`."""
+"""Verbs that use a trained model: `ablations generate` (translations, or continued text) and `attention`."""
 
 import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,94 +18,164 @@ from ablations.service.selected import Selectors
 from ablations.study.messages import number
 from experiments.errors import UserError, explain_os_errors
 from experiments.identity import digest
-from experiments.store.checksummed import write_json
+from experiments.store.checksummed import read_json, write_json
 from experiments.store.layout import Store
 from reports.figures.draw import draw_attention
 
 if TYPE_CHECKING:
     from experiments.evaluation.translator import Translation, Translator
+    from experiments.tasks.sampler import Sampler
+
+_for_translation = partial(typer.Option, rich_help_panel="Of a model that translates")
+_for_language = partial(typer.Option, rich_help_panel="Of a language model")
+Selected = Annotated[Selectors, options.Without(("rows", "seeds"))]
 
 
-def translate(
+@dataclass(frozen=True, kw_only=True)
+class Translating:
+    """Options of models that translate."""
+
+    beam_size: Annotated[int | None, _for_translation(metavar="N", min=1, help="The run's own beam size if unset.")] = (
+        None
+    )
+    length_penalty: Annotated[float | None, _for_translation(metavar="ALPHA", min=0)] = None
+    nbest: Annotated[int, _for_translation(metavar="N", min=1, help="Print the N best: number ||| text ||| score.")] = 1
+    scores: Annotated[bool, _for_translation("--scores", help="Put the score and a tab before each translation.")] = (
+        False
+    )
+    over_long: Annotated[
+        str,
+        _for_translation(
+            metavar="refuse|skip", help="Lines of more than --max-pieces: stop, or leave empty with a warning."
+        ),
+    ] = "refuse"
+    max_pieces: Annotated[int, _for_translation(metavar="N", min=1, help="Longest source line, in word pieces.")] = 1024
+    line_buffered: Annotated[
+        bool,
+        _for_translation(
+            "--line-buffered", help="Translate each line at once, for a program that waits for it; slower."
+        ),
+    ] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Writing:
+    """Options of language models."""
+
+    prompt: Annotated[str, _for_language(metavar="TEXT", help="The text to be continued; a document's start.")] = ""
+    pieces: Annotated[int, _for_language(metavar="N", min=1, help="The most pieces of each sample.")] = 200
+    samples: Annotated[int, _for_language(metavar="N", min=1, help="How many continuations.")] = 1
+    temperature: Annotated[float, _for_language(metavar="T", min=0, help="0: the most probable piece each time.")] = 1.0
+    top_k: Annotated[int, _for_language(metavar="K", min=0, help="Draw from the K most probable; 0: from all.")] = 0
+    top_p: Annotated[
+        float, _for_language(metavar="P", help="Draw from the fewest that together have this probability.")
+    ] = 1.0
+    draw_seed: Annotated[int, _for_language(metavar="N", min=0, help="Of the draws; another gives another text.")] = 1
+
+
+def generate(
     words: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[STUDY] [FILE]",
-            help="The study that trained the model (not with --run or --model); a file of UTF-8 lines, standard input "
-            "if unset.",
+            help="The study that trained the model (not with --run or --model); to translate: a file of UTF-8 lines, "
+            "standard input if unset.",
         ),
     ] = None,
     *,
     named: choose_run.Named,
     model: Annotated[Path | None, typer.Option(metavar="DIR", help="A model written by `ablations export`.")] = None,
-    beam_size: Annotated[int | None, typer.Option(metavar="N", min=1, help="The run's own beam size if unset.")] = None,
-    length_penalty: Annotated[float | None, typer.Option(metavar="ALPHA", min=0)] = None,
-    nbest: Annotated[int, typer.Option(metavar="N", min=1, help="Print the N best: number ||| text ||| score.")] = 1,
-    scores: Annotated[bool, typer.Option(help="Put the score and a tab before each translation.")] = False,
-    over_long: Annotated[
-        str,
-        typer.Option(
-            metavar="refuse|skip", help="Lines of more than --max-pieces: stop, or leave empty with a warning."
-        ),
-    ] = "refuse",
-    max_pieces: Annotated[int, typer.Option(metavar="N", min=1, help="Longest source line, in word pieces.")] = 1024,
-    line_buffered: Annotated[
-        bool, typer.Option(help="Translate each line at once, for a program that waits for it; slower.")
-    ] = False,
+    translating: Translating,
+    writing: Writing,
     checkpoint: options.Checkpoint = None,
     precision: options.Precision = "fp32",
     devices: options.Devices = "auto",
-    selectors: Annotated[Selectors, options.Without(("rows", "seeds"))],
+    selectors: Selected,
     as_json: options.Json = False,
 ) -> None:
-    """Translate a file or standard input line by line, in order; empty lines stay empty."""
-    if over_long not in ("refuse", "skip"):
-        raise UserError(f"--over-long {over_long}: write refuse or skip.")
-    named, files = choose_run.study_first(named, words or (), ["FILE"], without=model is not None)
-    input_ = Path(files[0]) if files else None
-    translator = _load(model, named, selectors, checkpoint, precision, devices)
-    from dataclasses import replace
+    """Translate lines in order (empty ones stay empty), or continue a text with a language model.
 
-    beam = beam_size or max(translator.settings.beam_size, nbest)
+    Which of the two the model does follows from what it was trained for.
+    """
+    if translating.over_long not in ("refuse", "skip"):
+        raise UserError(f"--over-long {translating.over_long}: write refuse or skip.")
+    if not 0 < writing.top_p <= 1:
+        raise UserError(f"--top-p {writing.top_p}: a probability above 0, 1 at most.")
+    named, files = choose_run.study_first(named, words or (), ["FILE"], without=model is not None)
+    choose_run.only_model(model, named, checkpoint)
+    spec = choose_run.device_spec(devices)
+    found = None if model else choose_run.find_trained(named, selectors, tuple(choose_run.DOES))
+    task = found.config.task if found else _task_of(Path(str(model)))
+
+    def loaded(kind: Any) -> Any:
+        if found is None:
+            return kind.load(model, spec, precision)
+        return kind.of_run(found.config, found.attempt, spec, precision, checkpoint)
+
+    if task == "language_modelling":
+        from experiments.tasks.sampler import Sampler
+
+        _refuse(translating, "a language model", [f"FILE {files[0]}"] if files else [])
+        _write(loaded(Sampler), writing, as_json)
+    else:
+        from experiments.evaluation.translator import Translator
+
+        _refuse(writing, "a model that translates")
+        _translate(loaded(Translator), Path(files[0]) if files else None, translating, as_json)
+
+
+def _task_of(model: Path) -> str:
+    """The task of an exported model; "" for another folder, which its loader explains."""
+    with contextlib.suppress(UserError, OSError):
+        config = (read_json(model / "config.json") or {}).get("config")
+        return str(config["task"]) if isinstance(config, dict) else ""
+    return ""
+
+
+def _refuse(given: Translating | Writing, what: str, more: Sequence[str] = ()) -> None:
+    """Raises UserError for options that the model does not read."""
+    usual = type(given)()
+    names = [name for name, value in vars(given).items() if value != getattr(usual, name)]
+    if unread := [*more, *(f"--{name.replace('_', '-')}" for name in names)]:
+        raise UserError(f"{', '.join(unread)}: {what} does not read this. Leave it out.")
+
+
+def _translate(translator: "Translator", file: Path | None, how: Translating, as_json: bool) -> None:
+    nbest = how.nbest
+    beam = how.beam_size or max(translator.settings.beam_size, nbest)
     if nbest > beam:
         raise UserError(f"--nbest {nbest} is more than the beam of {beam}: set --beam-size to {nbest} or more.")
-    alpha = translator.settings.length_penalty if length_penalty is None else length_penalty
+    alpha = translator.settings.length_penalty if how.length_penalty is None else how.length_penalty
     settings = replace(translator.settings, beam_size=beam, length_penalty=alpha, nbest=nbest)
-    waited_for = line_buffered or (input_ is None and sys.stdin.isatty())
+    waited_for = how.line_buffered or (file is None and sys.stdin.isatty())
     out = for_data()
-    with _progress(input_) as progress:
+    with _progress(file) as progress:
         found = translator.stream(
-            _lines(input_),
+            _lines(file),
             settings,
-            max_pieces=max_pieces,
-            over_long=_skipped if over_long == "skip" else None,
+            max_pieces=how.max_pieces,
+            over_long=_skipped if how.over_long == "skip" else None,
             progress=progress,
             **({"windows": (1,)} if waited_for else {}),
         )
         for number, translations in enumerate(found):
-            for line in _shown(number, translations, nbest, scores, as_json):
+            for line in _shown(number, translations, nbest, how.scores, as_json):
                 out.write(line + "\n")
             out.flush()
 
 
-def _load(
-    model: Path | None,
-    named: choose_run.Named,
-    selectors: Selectors,
-    checkpoint: str | None,
-    precision: str,
-    devices: str,
-) -> "Translator":
-    choose_run.only_model(model, named, checkpoint)
-    spec = choose_run.device_spec(devices)
-    if model is not None:
-        from experiments.evaluation.translator import Translator
+def _write(sampler: "Sampler", how: Writing, as_json: bool) -> None:
+    from experiments.tasks.sampler import Choice
 
-        return Translator.load(model, spec, precision)
-    found = choose_run.find_trained(named, selectors)
-    from experiments.evaluation.translator import Translator
-
-    return Translator.of_run(found.config, found.attempt, spec, precision, checkpoint)
+    choice = Choice(how.temperature, how.top_k, how.top_p)
+    texts = sampler.sample(how.prompt, how.pieces, choice, how.samples, how.draw_seed)
+    out = for_data()
+    for drawn, text in enumerate(texts, start=1):
+        if as_json:
+            out.write(json.dumps({"sample": drawn, "prompt": how.prompt, "text": text}, ensure_ascii=False) + "\n")
+        else:
+            out.write(f"{how.prompt}{text}\n" + "\n---\n" * (drawn < how.samples))
+    out.flush()
 
 
 def _lines(path: Path | None) -> Iterator[str]:
@@ -164,57 +236,6 @@ def _count(path: Path) -> int:
     return lines + (end != b"\n")
 
 
-# --- `ablations sample`: let a trained language model write
-
-
-def sample(
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[STUDY]", help="The study that trained the model (not with --run or --model)."),
-    ] = None,
-    *,
-    named: choose_run.Named,
-    model: Annotated[Path | None, typer.Option(metavar="DIR", help="A model written by `ablations export`.")] = None,
-    prompt: Annotated[str, typer.Option(metavar="TEXT", help="The text to be continued; a document's start.")] = "",
-    pieces: Annotated[int, typer.Option(metavar="N", min=1, help="The most pieces of each sample.")] = 200,
-    samples: Annotated[int, typer.Option(metavar="N", min=1, help="How many continuations.")] = 1,
-    temperature: Annotated[float, typer.Option(metavar="T", min=0, help="0: the most probable piece each time.")] = 1.0,
-    top_k: Annotated[int, typer.Option(metavar="K", min=0, help="Draw from the K most probable; 0: from all.")] = 0,
-    top_p: Annotated[
-        float, typer.Option(metavar="P", help="Draw from the fewest that together have this probability.")
-    ] = 1.0,
-    draw_seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of the draws; another gives another text.")] = 1,
-    checkpoint: options.Checkpoint = None,
-    precision: options.Precision = "fp32",
-    devices: options.Devices = "auto",
-    selectors: Annotated[Selectors, options.Without(("rows", "seeds"))],
-    as_json: options.Json = False,
-) -> None:
-    """Continue a text with a trained language model, up to the end of a document."""
-    if not 0 < top_p <= 1:
-        raise UserError(f"--top-p {top_p}: a probability above 0, 1 at most.")
-    named, _ = choose_run.study_first(named, words or (), [], without=model is not None)
-    choose_run.only_model(model, named, checkpoint)
-    spec = choose_run.device_spec(devices)
-    found = None if model else choose_run.find_trained(named, selectors, ("language_modelling",))
-    from experiments.tasks.configs import LanguageConfig
-    from experiments.tasks.sampler import Choice, Sampler
-
-    if model:
-        sampler = Sampler.load(model, spec, precision)
-    else:
-        assert found is not None and isinstance(found.config, LanguageConfig)
-        sampler = Sampler.of_run(found.config, found.attempt, spec, precision, checkpoint)
-    texts = sampler.sample(prompt, pieces, Choice(temperature, top_k, top_p), samples, draw_seed)
-    out = for_data()
-    for drawn, text in enumerate(texts, start=1):
-        if as_json:
-            out.write(json.dumps({"sample": drawn, "prompt": prompt, "text": text}, ensure_ascii=False) + "\n")
-        else:
-            out.write(f"{prompt}{text}\n" + "\n---\n" * (drawn < samples))
-    out.flush()
-
-
 # --- `ablations attention`: attention weights of a sentence, as a figure and as numbers
 
 
@@ -247,7 +268,7 @@ def attention(
         Path | None, typer.Option(metavar="FILE", help="Write a copy of the figure: .png, .pdf or .svg.")
     ] = None,
     checkpoint: options.Checkpoint = None,
-    selectors: Annotated[Selectors, options.Without(("rows", "seeds"))],
+    selectors: Selected,
     as_json: options.Json = False,
 ) -> None:
     """Draw attention weights of a sentence (as the paper's figures 3 to 5), and write all weights as JSON.

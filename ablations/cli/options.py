@@ -16,7 +16,7 @@ from experiments.errors import UserError
 
 def _studies(incomplete: str) -> list[str]:
     """Completions in a shell: built-in studies, files and folders."""
-    from ablations.study.study import builtin_studies
+    from ablations.study.study_file import builtin_studies
 
     there = Path(incomplete).parent if "/" in incomplete else Path()
     names = [f"{path}/" if path.is_dir() else str(path) for path in sorted(there.iterdir())] if there.is_dir() else []
@@ -35,67 +35,86 @@ def _study(metavar: str, about: str) -> Any:
 StudyName = Annotated[str, _study("STUDY", f"A built-in study (`ablations studies`) or {_FILE}.")]
 LastStudy = Annotated[str | None, _study("[STUDY]", f"A built-in study, or {_FILE}{_LAST}.")]
 LastStudyOrBundle = Annotated[str | None, _study("[STUDY]", f"A built-in study, {_FILE}, or {_BUNDLE}{_LAST}.")]
-Devices = Annotated[
-    str, typer.Option(metavar="SLOTS", help="auto, cpu:NxT, cuda:0,2, cuda:*x3; in run also cpu:auto, cuda:*xauto.")
-]
-DevicesPerRun = Annotated[
-    str,
-    typer.Option(
+
+OPTIONS = {  # by the name of a parameter or of a dataclass's field, whose options stand in this order in --help
+    "run": typer.Option("--run", metavar="RUN_ID", help="A trained run, or the beginning of its id."),
+    "study": typer.Option("--study", hidden=True),  # as it was written before STUDY was an argument
+    "row": typer.Option(
+        "--row", metavar="KEY", help="The study's row, or `best`: the row with the best dev score; base if unset."
+    ),
+    "seed": typer.Option("--seed", metavar="N", help="The row's seed; the first if unset."),
+    "profile": typer.Option(metavar="P", help="Size of the whole table; the study's default if unset."),
+    "corpus": typer.Option(
+        metavar="builtin|DIR", help="The generated corpus, or a folder with train.<lang>, dev.<lang>."
+    ),
+    "rows": typer.Option(metavar="KEY,KEY|GROUP", help="Only these rows or groups; row:X or group:X if both exist."),
+    "seeds": typer.Option(metavar="N", help="Seeds 1..N of every row."),
+    "sets": typer.Option("--set", metavar="KEY=VALUE", help="Override a setting in every row; repeatable."),
+    "store": typer.Option("--store", metavar="DIR", envvar="ABLATIONS_STORE", help="The folder that holds the runs."),
+    "state_dir": typer.Option(
+        metavar="DIR",
+        envvar="ABLATIONS_STATE_DIR",
+        help="A local folder for queue.db and mlflow.db, if the store is on a network disk.",
+    ),
+    "devices": typer.Option(
+        metavar="SLOTS", help="auto, cpu:NxT, cuda:0,2, cuda:*x3; in run also cpu:auto, cuda:*xauto."
+    ),
+    "devices_per_run": typer.Option(
         metavar="K|auto",
         help="Devices that train a run together; auto: more for rows that take longer than all others.",
     ),
-]
-Priority = Annotated[int, typer.Option(metavar="N", help="Higher priorities train first; 0 if unset.")]
-User = Annotated[
-    str | None,
-    typer.Option("--user", metavar="NAME", envvar="ABLATIONS_USER", help="Whose runs these are; your login if unset."),
-]
-Stale = Annotated[
-    str, typer.Option(metavar="keep|rerun", help="Finished runs of older code: keep and mark them, or train again.")
-]
-EngineName = Annotated[str, typer.Option("--engine", metavar="local|slurm|ray", help="Where runs execute.")]
-EngineSet = Annotated[
-    list[str] | None,
-    typer.Option("--engine-set", metavar="KEY=VALUE", help="For the engine: partition=gpu, time=720, …; repeatable."),
-]
-Address = Annotated[
-    str | None, typer.Option(metavar="HOST:PORT", help="Address of the Ray cluster; the local one if unset.")
-]
-Workers = Annotated[
-    int | None,
-    typer.Option(
+    "priority": typer.Option(metavar="N", help="Higher priorities train first; 0 if unset."),
+    "user": typer.Option(
+        "--user", metavar="NAME", envvar="ABLATIONS_USER", help="Whose runs these are; your login if unset."
+    ),
+    "stale": typer.Option(
+        metavar="keep|rerun", help="Finished runs of older code: keep and mark them, or train again."
+    ),
+    "yes": typer.Option("--yes", help="Accept a design of over 10,000 rows."),
+    "hang_after": typer.Option(
+        "--hang-after", metavar="MIN", min=0.01, help="Stop a run that makes no step for so many minutes."
+    ),
+    "notify": typer.Option(
+        metavar="COMMAND", envvar="ABLATIONS_NOTIFY", help="Run this command when a row fails or a table ends."
+    ),
+    "sinks": typer.Option(
+        "--sink", metavar="tensorboard|wandb", envvar="ABLATIONS_SINKS", help="Write runs there too; repeatable."
+    ),
+    "engine": typer.Option("--engine", metavar="local|slurm|ray", help="Where runs execute."),
+    "engine_set": typer.Option(
+        "--engine-set", metavar="KEY=VALUE", help="For the engine: partition=gpu, time=720, …; repeatable."
+    ),
+    "address": typer.Option(metavar="HOST:PORT", help="Address of the Ray cluster; the local one if unset."),
+    "workers": typer.Option(
         "--workers",
         metavar="N",
         help="On a cluster: at most N jobs that take one run after the other; --devices are the slots of each.",
     ),
-]
-Setup = Annotated[
-    list[str] | None,
-    typer.Option(
+    "setup": typer.Option(
         "--setup",
         metavar="LINE",
         help="On a cluster: a shell line that nodes run first: module load …; repeatable.",
     ),
-]
-HangAfter = Annotated[
-    float,
-    typer.Option("--hang-after", metavar="MIN", min=0.01, help="Stop a run that makes no step for so many minutes."),
-]
-Notify = Annotated[
-    str | None,
-    typer.Option(
-        metavar="COMMAND", envvar="ABLATIONS_NOTIFY", help="Run this command when a row fails or a table ends."
+    "columns": typer.Option(
+        metavar="A,B,…", help="Print these columns, in this order: bleu, d_k, params, bleu.change, any setting …"
     ),
-]
-Sinks = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--sink", metavar="tensorboard|wandb", envvar="ABLATIONS_SINKS", help="Write runs there too; repeatable."
-    ),
-]
-Yes = Annotated[bool, typer.Option("--yes", help="Accept a design of over 10,000 rows.")]
+    "hide": typer.Option(metavar="A,B,…", help="Leave these columns out."),
+    "plain": typer.Option("--plain/--no-plain", help="No changes from base, no published numbers (LaTeX's default)."),
+    "paper": typer.Option("--paper/--no-paper", help="Published numbers; if unset, where the corpus is the paper's."),
+    "digits": typer.Option(metavar="N|A=N,…", help="Digits after the point, of all metrics or by column."),
+    "units": typer.Option(metavar="A=UNIT,…", help="params in k, M or G; hours in s, min, h or d; else words: f1=%."),
+    "caption": typer.Option(metavar="TEXT", help="Caption or title; the study's title if unset."),
+    "notes": typer.Option(metavar="none|short|full", help="Notes: none, those that explain signs, or all."),
+    "label": typer.Option(metavar="NAME", help="LaTeX: \\label; tab:STUDY if unset."),
+    "wide": typer.Option("--wide/--no-wide", help="LaTeX: across both columns of a page (table*)."),
+    "siunitx": typer.Option("--siunitx/--no-siunitx", help="LaTeX: align numbers with the package siunitx."),
+}
+
+Devices = Annotated[str, OPTIONS["devices"]]
+User = Annotated[str | None, OPTIONS["user"]]
 Sure = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Model = Annotated[Path | None, typer.Option(metavar="DIR", help="A model written by `ablations export`.")]
 Significance = Annotated[
     str,
     typer.Option(
@@ -124,48 +143,16 @@ Checkpoint = Annotated[
 ]
 Precision = Annotated[str, typer.Option(metavar="fp32|bf16|int8|auto", callback=_precision, help="Arithmetic.")]
 
-OPTIONS = {  # options of dataclass fields by name, in the order of --help
-    "run": typer.Option("--run", metavar="RUN_ID", help="A trained run, or the beginning of its id."),
-    "study": typer.Option("--study", hidden=True),  # as it was written before STUDY was an argument
-    "row": typer.Option(
-        "--row", metavar="KEY", help="The study's row, or `best`: the row with the best dev score; base if unset."
-    ),
-    "seed": typer.Option("--seed", metavar="N", help="The row's seed; the first if unset."),
-    "profile": typer.Option(metavar="P", help="Size of the whole table; the study's default if unset."),
-    "corpus": typer.Option(
-        metavar="builtin|DIR", help="The generated corpus, or a folder with train.<lang>, dev.<lang>."
-    ),
-    "rows": typer.Option(metavar="KEY,KEY|GROUP", help="Only these rows or groups; row:X or group:X if both exist."),
-    "seeds": typer.Option(metavar="N", help="Seeds 1..N of every row."),
-    "sets": typer.Option("--set", metavar="KEY=VALUE", help="Override a setting in every row; repeatable."),
-    "store": typer.Option("--store", metavar="DIR", envvar="ABLATIONS_STORE", help="The folder that holds the runs."),
-    "state_dir": typer.Option(
-        metavar="DIR",
-        envvar="ABLATIONS_STATE_DIR",
-        help="A local folder for queue.db and mlflow.db, if the store is on a network disk.",
-    ),
-    "columns": typer.Option(
-        metavar="A,B,…", help="Print these columns, in this order: bleu, d_k, params, bleu.change, any setting …"
-    ),
-    "hide": typer.Option(metavar="A,B,…", help="Leave these columns out."),
-    "plain": typer.Option("--plain/--no-plain", help="No changes from base, no published numbers (LaTeX's default)."),
-    "paper": typer.Option("--paper/--no-paper", help="Published numbers; if unset, where the corpus is the paper's."),
-    "digits": typer.Option(metavar="N|A=N,…", help="Digits after the point, of all metrics or by column."),
-    "units": typer.Option(metavar="A=UNIT,…", help="params in k, M or G; hours in s, min, h or d; else words: f1=%."),
-    "caption": typer.Option(metavar="TEXT", help="Caption or title; the study's title if unset."),
-    "notes": typer.Option(metavar="none|short|full", help="Notes: none, those that explain signs, or all."),
-    "label": typer.Option(metavar="NAME", help="LaTeX: \\label; tab:STUDY if unset."),
-    "wide": typer.Option("--wide/--no-wide", help="LaTeX: across both columns of a page (table*)."),
-    "siunitx": typer.Option("--siunitx/--no-siunitx", help="LaTeX: align numbers with the package siunitx."),
-}
-
 
 class Without(tuple[str, ...]):
     """Fields of a dataclass for which a verb has no option: Annotated[Selectors, Without(("seeds",))]."""
 
 
 def spread(verb: Callable[..., None]) -> Callable[..., None]:
-    """Replace each parameter of a verb that is a dataclass by one option per field, for typer."""
+    """Replace each parameter of a verb that is a dataclass by one option per field, for typer.
+
+    A field's option is that of its annotation, else the one of its name in OPTIONS.
+    """
     parameters: list[inspect.Parameter] = []
     made: dict[str, tuple[Any, list[str]]] = {}  # parameter → its class, and its fields with an option
     for parameter in inspect.signature(verb, eval_str=True).parameters.values():
@@ -173,10 +160,14 @@ def spread(verb: Callable[..., None]) -> Callable[..., None]:
         kind, *about = get_args(parameter.annotation) if annotated else (parameter.annotation,)
         if dataclasses.is_dataclass(kind):
             left_out = {name for one in about if isinstance(one, Without) for name in one}
-            defaults = {field.name: field.default for field in dataclasses.fields(kind) if field.name not in left_out}
-            names, hints = [name for name in OPTIONS if name in defaults], get_type_hints(kind)
+            defaults = {f.name: f.default for f in dataclasses.fields(kind) if f.init and f.name not in left_out}
+            names = [name for name in OPTIONS if name in defaults] or list(defaults)
             made[parameter.name] = kind, names
-            parameters += [_option(name, defaults[name], Annotated[hints[name], OPTIONS[name]]) for name in names]
+            hints = get_type_hints(kind, include_extras=True)
+            for name in names:
+                own = get_origin(hints[name]) is Annotated
+                hint = hints[name] if own else Annotated[hints[name], OPTIONS[name]]
+                parameters.append(_option(name, defaults[name], hint))
         else:
             parameters.append(_option(parameter.name, parameter.default, parameter.annotation))
 

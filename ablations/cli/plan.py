@@ -16,8 +16,9 @@ from ablations.service.enqueue import prepare, say_trained_again, trained_again,
 from ablations.service.forecast import Forecast, forecast, lines, measure, short_spec, why_unknown
 from ablations.service.noise import Noise, base_of, hours_of_rows, noise_of, wanted_difference
 from ablations.service.preflight import Obstacle, obstacles, paragraphs, warnings
-from ablations.service.selected import Selected, Selectors, choose, device_count
+from ablations.service.selected import Queueing, Selected, Selectors, choose
 from ablations.service.store_tables import orphans, say_orphans
+from ablations.service.work import WorkOptions
 from ablations.study.messages import duration, number
 from ablations.study.selectors import only_row
 from experiments.config import total_steps
@@ -37,9 +38,8 @@ def plan(
     study: options.LastStudy = None,
     *,
     selectors: Selectors,
-    yes: options.Yes = False,
+    queueing: Annotated[Queueing, options.Without(("priority", "user", "stale"))],
     devices: options.Devices = "auto",
-    devices_per_run: options.DevicesPerRun = "1",
     measured: Annotated[bool, typer.Option("--measure", help="Train a few steps to predict the time.")] = False,
     detect: Annotated[
         str | None,
@@ -48,10 +48,8 @@ def plan(
     as_json: options.Json = False,
 ) -> None:
     """Show the runs of a table: settings, parameters, predicted cost, and state."""
-    wide = device_count(devices_per_run)
     study, selectors = selectors.with_last(study, say)
-    chosen = choose(study, selectors, many=yes, used=True)
-    chosen = replace(chosen, devices_per_run=wide)
+    chosen = queueing.choose(study, selectors)
     planned, slots = chosen.plan, parse_slots(devices)
     todo = wanted(planned, "keep")
     if measured and todo:
@@ -315,7 +313,7 @@ def noise(
     chosen = choose(study, selectors)
     base = base_of(chosen)
     alone = replace(selectors, rows=only_row(chosen.study, base.key), seeds=seeds)
-    run_chosen(choose(study, alone), devices, "keep", "markdown", show=False)
+    run_chosen(choose(study, alone), WorkOptions(devices=devices), "keep", "markdown", show=False)
     found = noise_of(study, selectors, chosen, seeds)
     if not found:
         raise UserError(

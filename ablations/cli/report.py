@@ -1,4 +1,4 @@
-"""Verbs that print results: `ablations report`, `cases` and `figures`."""
+"""The verb that prints results: `ablations report`, the table, its figures or single examples."""
 
 import csv
 import io
@@ -14,7 +14,7 @@ from rich.console import Console
 
 from ablations.cli import options
 from ablations.cli.terminal import FAILED, print_json, say, unguarded
-from ablations.service.selected import SelectedTable, Selectors, choose, choose_table
+from ablations.service.selected import Selected, SelectedTable, Selectors, choose, choose_table
 from ablations.service.tables import BY_STUDY, TableOptions, nearest_with_results, table_of
 from ablations.study.messages import number
 from experiments.errors import UserError, explain_os_errors
@@ -49,6 +49,17 @@ def report(
         bool, typer.Option("--provisional", help="Where a seed is missing, print the mean over the others, marked.")
     ] = False,
     strict: Annotated[bool, typer.Option(help="Exit with 1 if the table has gaps.")] = False,
+    figures: Annotated[
+        str | None,
+        typer.Option(metavar="F,F", help="Draw its figures instead, as pdf, svg or png, into the folder --out."),
+    ] = None,
+    examples: Annotated[
+        str | None,
+        typer.Option(metavar="SET", help="Print each row's output for single examples of a set instead: test, dev …"),
+    ] = None,
+    seed: Annotated[int, typer.Option(metavar="N", help="With --examples: the seed whose runs are shown.")] = 1,
+    differing: Annotated[bool, typer.Option(help="With --examples: only those with different outputs.")] = False,
+    limit: Annotated[int, typer.Option(min=0, metavar="N", help="With --examples: at most N; 0: all.")] = 50,
     as_json: options.Json = False,
     printing: TableOptions,
 ) -> None:
@@ -57,9 +68,29 @@ def report(
     The choices of columns, notes and so on may also stand in the study (docs/printing.md). CSV and JSON have every
     column, unless some are chosen here.
     """
+    if figures is not None and examples is not None:
+        raise UserError("--figures and --examples: give one of them.")
+    format_ = "json" if as_json else format_
     study, selectors = selectors.with_last(study, say)
+    if examples is not None:
+        _examples(
+            choose(study, replace(selectors, seeds=seed), there=True), examples, seed, differing, limit, format_, out
+        )
+        return
     chosen = choose_table(study, selectors, say)
-    table = print_table(chosen, "json" if as_json else format_, out, significance, provisional, printing)
+    if figures is not None:
+        files = _draw(chosen, significance, figures, out or Path("figures"))
+        if not files:
+            near = "" if is_bundle(study) else nearest_with_results(study, selectors, chosen.plan)
+            raise UserError(
+                f"There is nothing to draw yet: {chosen.store.root} has no number of this table. {near}".strip()
+            )
+        if as_json:
+            print_json({"files": files})
+        else:
+            typer.echo("\n".join(files))
+        return
+    table = print_table(chosen, format_, out, significance, provisional, printing)
     gaps = missing_cells(table)
     if gaps and not is_bundle(study) and (near := nearest_with_results(study, selectors, chosen.plan)):
         typer.echo(near, err=True)
@@ -124,29 +155,40 @@ def write_out(out: Path, data: bytes) -> None:
         write_bytes(out.absolute(), data)
 
 
-# --- `ablations cases`: single examples with the output of each row
+# --- `ablations report --figures`: the table's figures as files for a paper
 
 
-def cases(
-    study: options.LastStudy = None,
-    *,
-    selectors: Annotated[Selectors, options.Without(("seeds",))],
-    of_set: Annotated[str, typer.Option("--of", metavar="SET", help="The set whose examples are shown.")] = "test",
-    seed: Annotated[int, typer.Option(metavar="N", help="The seed whose runs are shown.")] = 1,
-    differing: Annotated[bool, typer.Option(help="Only examples with different outputs of the rows.")] = False,
-    limit: Annotated[int, typer.Option(min=0, metavar="N", help="Show at most N examples; 0: all.")] = 50,
-    format_: Annotated[str, typer.Option("--format", metavar="F", help="markdown, csv or json.")] = "markdown",
-    as_json: options.Json = False,
+def _draw(chosen: SelectedTable, significance: str, formats_: str, folder: Path) -> list[str]:
+    """Changes from base, quality against cost, learning curves, scores by sentence length: the files written."""
+    wanted = [part.strip() for part in formats_.split(",")]
+    if not all(part in FORMATS for part in wanted):
+        raise UserError(f"--figures {formats_}: choose from {', '.join(FORMATS)}, separated by commas.")
+    from reports.figures.draw import draw  # imported late: matplotlib takes a second
+
+    if drawn := draw(table_of(chosen, significance), chosen.store, wanted):
+        with explain_os_errors(f"write to {folder}"):
+            folder.mkdir(parents=True, exist_ok=True)
+            for name, data in drawn.items():
+                write_bytes((folder / name).absolute(), data)
+    return [str(folder / name) for name in drawn]
+
+
+# --- `ablations report --examples`: single examples with the output of each row, of trainers that record outputs
+
+
+def _examples(
+    chosen: Selected, of_set: str, seed: int, differing: bool, limit: int, format_: str, out: Path | None
 ) -> None:
-    """Show the output of each row for single examples, for trainers that record outputs."""
-    format_ = "json" if as_json else format_
+    format_ = format_ or "markdown"
     if format_ not in _WRITERS:
-        raise UserError(f"--format {format_}: write one of {', '.join(_WRITERS)}.")
-    study, selectors = selectors.with_last(study, say)
-    chosen = choose(study, replace(selectors, seeds=seed), there=True)
+        raise UserError(f"--format {format_}: with --examples, write one of {', '.join(_WRITERS)}.")
     found = collect_cases(chosen.plan, chosen.store, of_set, seed, differing=differing)
     shown = Cases(found.heads, found.lines[:limit] if limit else found.lines)
-    typer.echo(_WRITERS[format_](shown), nl=False)
+    text = _WRITERS[format_](shown)
+    if out is None:
+        typer.echo(text, nl=False)
+    else:
+        write_out(out, text.encode())
     if len(shown.lines) < len(found.lines):
         typer.echo(f"{len(shown.lines)} of {len(found.lines)} examples; --limit 0 shows all", err=True)
 
@@ -177,40 +219,3 @@ def _json(found: Cases) -> str:
 
 
 _WRITERS = {"markdown": _markdown, "csv": _csv, "json": _json}
-
-
-# --- `ablations figures`: draw the table's figures as files for a paper
-
-
-def figures(
-    study: options.LastStudyOrBundle = None,
-    *,
-    selectors: Selectors,
-    formats: Annotated[str, typer.Option("--formats", metavar="F,F", help="Some of pdf, svg, png.")] = "pdf",
-    out: Annotated[Path, typer.Option(metavar="DIR", help="A folder; created if missing.")] = Path("figures"),
-    significance: options.Significance = "auto",
-    as_json: options.Json = False,
-) -> None:
-    """Draw changes from base, quality against cost, learning curves, and scores by sentence length."""
-    wanted = [part.strip() for part in formats.split(",")]
-    if not all(part in FORMATS for part in wanted):
-        raise UserError(f"--formats {formats}: choose from {', '.join(FORMATS)}, separated by commas.")
-    study, selectors = selectors.with_last(study, say)
-    chosen = choose_table(study, selectors, say)
-    from reports.figures.draw import draw  # imported late: matplotlib takes a second
-
-    drawn = draw(table_of(chosen, significance), chosen.store, wanted)
-    if not drawn:
-        near = "" if is_bundle(study) else nearest_with_results(study, selectors, chosen.plan)
-        raise UserError(
-            f"There is nothing to draw yet: {chosen.store.root} has no number of this table. {near}".strip()
-        )
-    with explain_os_errors(f"write to {out}"):
-        out.mkdir(parents=True, exist_ok=True)
-        for name, data in drawn.items():
-            write_bytes((out / name).absolute(), data)
-    files = [str(out / name) for name in drawn]
-    if as_json:
-        print_json({"files": files})
-    else:
-        typer.echo("\n".join(files))

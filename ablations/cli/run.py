@@ -4,6 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -18,12 +19,12 @@ from ablations.service.enqueue import enqueue, prepare, trained_again, wanted
 from ablations.service.forecast import forecast
 from ablations.service.preflight import missing_precisions, paragraphs, warnings
 from ablations.service.run_states import plan_with_states
-from ablations.service.selected import Place, Selected, Selectors, choose, device_count
+from ablations.service.selected import Place, Queueing, Selected, Selectors, choose
 from ablations.service.tables import BY_STUDY, TableOptions, nearest_with_results
 from ablations.service.train import Training, options_for, queue_runs
 from ablations.service.train import smoke as tried
 from ablations.service.trials import Trials
-from ablations.service.work import WorkOptions, complete_mlflow, engine_settings, user_name
+from ablations.service.work import WorkOptions, complete_mlflow, user_name
 from ablations.study.messages import duration, number
 from ablations.study.overrides import setting_names
 from ablations.study.selectors import Selection
@@ -31,7 +32,6 @@ from ablations.study.tuning import SETS, notes_of, tune_of, with_tuned
 from experiments.errors import UserError
 from experiments.jobs.coordinator.background import Background
 from experiments.jobs.coordinator.reporter import Summary, View
-from experiments.jobs.coordinator.watch import HANG_S
 from experiments.jobs.coordinator.work import work
 from experiments.jobs.devices.slots import Slot, parse_slots
 from experiments.jobs.queue.queue import Queue
@@ -41,38 +41,19 @@ from experiments.tasks.load import load_task
 from experiments.tracking.mlflow import Tracker
 
 
-def queue(
-    study: options.StudyName,
-    selectors: Selectors,
-    devices_per_run: options.DevicesPerRun = "1",
-    priority: options.Priority = 0,
-    user: options.User = None,
-    stale: options.Stale = "keep",
-    yes: options.Yes = False,
-    as_json: options.Json = False,
-) -> None:
+def queue(study: options.StudyName, *, selectors: Selectors, queueing: Queueing, as_json: options.Json = False) -> None:
     """Queue the missing runs of a table; `ablations work` trains them."""
-    wide = device_count(devices_per_run)
-    chosen = choose(study, selectors, many=yes, used=True)
-    chosen = replace(chosen, devices_per_run=wide, priority=priority, user=user_name(user))
+    chosen = queueing.choose(study, selectors)
     plan = chosen.plan
-    added = queue_runs(chosen, plan, wanted(plan, stale), stale, plain_progress, say)
+    added = queue_runs(chosen, plan, wanted(plan, queueing.stale), queueing.stale, plain_progress, say)
     if as_json:
         print_json(added)
 
 
 def work_command(
-    devices: options.Devices = "auto",
     *,
+    working: WorkOptions,
     place: Place,
-    hang_after: options.HangAfter = HANG_S / 60,
-    notify: options.Notify = None,
-    sink: options.Sinks = None,
-    engine: options.EngineName = "local",
-    engine_set: options.EngineSet = None,
-    address: options.Address = None,
-    workers: options.Workers = None,
-    setup: options.Setup = None,
     detach: Annotated[bool, typer.Option("--detach", help="Submit to the cluster and return at once.")] = False,
     trust: Annotated[
         list[str] | None,
@@ -84,10 +65,9 @@ def work_command(
     With --detach the runs continue in the cluster without a coordinator. `ablations status`, or the same command again,
     collects the results of ended runs; the same command also submits again what failed on the way.
     """
-    settings = engine_settings(engine_set, address)
-    working = WorkOptions(devices, engine, settings, hang_after * 60, notify, sink or (), workers, setup or ())
-    if detach and engine == "local":
+    if detach and working.engine == "local":
         raise UserError("--detach is for clusters: on this machine, runs end with the coordinator.")
+    assert working.slots  # mistakes in --devices are found before a store is made
     opened = place.open(create=True)
     for study in trust or ():
         _trust(opened, study)
@@ -101,21 +81,10 @@ def work_command(
 
 def run(
     study: options.StudyName,
+    *,
     selectors: Selectors,
-    devices: options.Devices = "auto",
-    devices_per_run: options.DevicesPerRun = "1",
-    priority: options.Priority = 0,
-    user: options.User = None,
-    stale: options.Stale = "keep",
-    yes: options.Yes = False,
-    hang_after: options.HangAfter = HANG_S / 60,
-    notify: options.Notify = None,
-    sink: options.Sinks = None,
-    engine: options.EngineName = "local",
-    engine_set: options.EngineSet = None,
-    address: options.Address = None,
-    workers: options.Workers = None,
-    setup: options.Setup = None,
+    queueing: Queueing,
+    working: WorkOptions,
     max_hours: Annotated[
         float | None, typer.Option(metavar="H", min=0.0, help="Refuse to start if the runs would take longer.")
     ] = None,
@@ -126,31 +95,16 @@ def run(
         ),
     ] = False,
     as_json: options.Json = False,
+    printing: TableOptions,
 ) -> None:
     """Train and evaluate the missing runs of a table, then print it."""
-    wide = device_count(devices_per_run)
-    chosen = choose(study, selectors, many=yes, used=True)
-    chosen = replace(chosen, devices_per_run=wide, priority=priority, user=user_name(user))
-    working = options_for(
-        chosen,
-        devices,
-        engine,
-        engine_settings(engine_set, address),
-        hang_after * 60,
-        notify,
-        sink or (),
-        workers,
-        setup or (),
-        stale=stale,
-        max_hours=max_hours,
-        progress=plain_progress,
-        say=say,
-    )
+    chosen = queueing.choose(study, selectors)
+    working = options_for(chosen, working, stale=queueing.stale, max_hours=max_hours, progress=plain_progress, say=say)
     format_ = "json" if as_json else ""
     if smoke:
         _try_all(chosen, working, format_)
     else:
-        run_chosen(chosen, working, stale, format_)
+        run_chosen(chosen, working, queueing.stale, format_, printing=printing)
 
 
 def _try_all(chosen: Selected, working: WorkOptions, format_: str) -> None:
@@ -176,28 +130,24 @@ def _try_all(chosen: Selected, working: WorkOptions, format_: str) -> None:
 
 def run_chosen(
     chosen: Selected,
-    working: WorkOptions | str,
+    working: WorkOptions,
     stale: str,
     format_: str,
     show: bool = True,
     printing: TableOptions = BY_STUDY,
 ) -> None:
     """plan − valid results → queue → work → report. Exits 1 if a run failed, with 128 + the signal if interrupted."""
-    working = WorkOptions(working) if isinstance(working, str) else working
 
     def work(plan: Plan, runs: list[PlannedRun]) -> Summary:
-        return work_on(chosen.store, working, watched=_watched(chosen, plan, runs, working))
+        # with the time that measurements of this store predict
+        expected = forecast(chosen, plan, runs, working.slots).makespan_s if working.engine == "local" else None
+        watched = Watched(plan.study.name, {run.run_id for run in plan.trainings}, expected)
+        return work_on(chosen.store, working, watched=watched)
 
     summary = Training(chosen, stale, work, plain_progress, say).run()
     if show and not summary.interrupted:
         print_table(chosen, format_, printing=printing)
     _exit_if_bad(summary)
-
-
-def _watched(chosen: Selected, plan: Plan, runs: list[PlannedRun], working: WorkOptions) -> Watched:
-    """The table, for the view of its progress, with the time that measurements of this store predict."""
-    expected = forecast(chosen, plan, runs, working.slots).makespan_s if working.engine == "local" else None
-    return Watched(plan.study.name, {run.run_id for run in plan.trainings}, expected)
 
 
 def _trust(store: Store, study: str) -> None:
@@ -258,7 +208,7 @@ def evaluate(
             f"The trainings of {', '.join(dict.fromkeys(run.row for run in again))} kept too few checkpoints for this "
             "evaluation.checkpoint, and `evaluate` never trains. Use `ablations run` with the same options."
         )
-    working = WorkOptions(devices)
+    working = WorkOptions(devices=devices)
     todo = wanted(plan, "keep")
     if lacking := missing_precisions(chosen, todo, working.slots):
         raise UserError(paragraphs(lacking, plan.runs))
@@ -272,9 +222,10 @@ def evaluate(
 
 def tune(
     study: options.StudyName,
+    *,
     selectors: Selectors,
     devices: options.Devices = "auto",
-    user: options.User = None,
+    queueing: Annotated[Queueing, options.Without(("devices_per_run", "priority", "stale"))],
     trials: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Trials of each row; the study's number if unset.")
     ] = None,
@@ -283,7 +234,6 @@ def tune(
     ] = "",
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table to a file.")] = None,
     importances: Annotated[bool, typer.Option(help="Print the importance of each tuned setting for each row.")] = False,
-    yes: options.Yes = False,
     as_json: options.Json = False,
 ) -> None:
     """Tune each row on the development set with the study's budget and ranges, train it at its best, print the table.
@@ -291,7 +241,7 @@ def tune(
     A trial is an ordinary run. After an interruption the same command continues; at the end it prints the table.
     """
     slots = parse_slots(devices)
-    chosen = replace(choose(study, selectors, many=yes, used=True), user=user_name(user))
+    chosen = queueing.choose(study, selectors)
     selected = selectors.selection()
     budget = trials or tune_of(chosen.study, chosen.task).trials
 
@@ -309,10 +259,8 @@ def tune(
             typer.echo(line, err=True)
     tuned = _tuned(chosen, selected, searching)
     format_ = "json" if as_json else format_
-    if out is None:
-        run_chosen(tuned, devices, "keep", format_)
-    else:
-        run_chosen(tuned, devices, "keep", format_, show=False)
+    run_chosen(tuned, WorkOptions(devices=devices), "keep", format_, show=out is None)
+    if out is not None:
         print_table(tuned, format_, out)
 
 
@@ -332,10 +280,6 @@ def _search(chosen: Selected, searching: Trials, slots: list[Slot]) -> None:
         summary = work(
             chosen.store, slots, load_task, Background(lambda: Tracker(chosen.store)), show, refill=searching.refill
         )
-    _leave_if_incomplete(searching, summary)
-
-
-def _leave_if_incomplete(searching: Trials, summary: Summary) -> None:
     if summary.interrupted:
         typer.echo("stopped; the same command continues with the same trials", err=True)
         raise typer.Exit(INTERRUPTED + summary.interrupted)
@@ -360,9 +304,7 @@ def _tuned(chosen: Selected, selected: Selection, searching: Trials) -> Selected
         asked[SETS] = [searching.tune.set, *searching.tune.test]
     final = replace(selected, overrides={**asked, **selected.overrides})
 
-    def replan() -> Plan:
-        return plan_with_states(study, final, task, store)
-
+    replan = partial(plan_with_states, study, final, task, store)
     return Selected(study=study, task=task, store=store, replan=replan, columns=chosen.columns, user=chosen.user)
 
 

@@ -7,8 +7,8 @@ import codecs
 import os
 import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Annotated, Any
@@ -25,7 +25,7 @@ from ablations.planning.planned import Plan
 from ablations.service.choose_run import chosen, label, labels
 from ablations.service.selected import Place, Selected, Selectors, choose
 from ablations.service.store_tables import store_tables
-from ablations.service.work import collect_detached, not_in_mlflow
+from ablations.service.work import agree, agreed_in_words, collect_detached, not_in_mlflow, users_of
 from ablations.study.messages import duration, number
 from experiments.errors import UserError
 from experiments.events.event_log import Tail, damaged_events
@@ -44,14 +44,27 @@ def status(
     *,
     selectors: Selectors,
     watch: Annotated[bool, typer.Option("--watch", help="Refresh every two seconds; Ctrl-C ends it.")] = False,
+    users: Annotated[
+        bool, typer.Option("--users", help="Show instead what each user of the store has used in the last 7 days.")
+    ] = False,
+    quota: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="USER=HOURS", help="Set the most device-hours of a user in 7 days; none for no quota; repeatable."
+        ),
+    ] = None,
     as_json: options.Json = False,
 ) -> None:
     """Show the queue: waiting runs with the reason, running ones with progress, failed ones with the log's end.
 
     With STUDY, the state of its table, and of the queue only its runs; without, the whole queue, and the state of the
-    last table used.
+    last table used. Quotas are an agreement between colleagues, no barrier: whoever can write in the store can change
+    them. The user who has used least goes first.
     """
     opened = selectors.open()
+    if users or quota:
+        _users(opened, quota or (), as_json)
+        return
     collect_detached(opened)
     table = _table(study, selectors) if study or not as_json else None
     plan = table[1] if table else None  # once: a plan of 10,000 runs takes seconds
@@ -74,6 +87,23 @@ def status(
             time.sleep(WATCH_S)
             if table:
                 head[0] = _of_plan(table[0].plan)
+
+
+def _users(store: Store, quotas: Sequence[str], as_json: bool) -> None:
+    """Set quotas, and show each user's part."""
+    agree(store, quotas)
+    agreed, found = users_of(store)
+    if as_json:
+        print_json({"users": [asdict(user) for user in found]})
+        return
+    typer.echo(agreed_in_words(agreed))
+    for user in found:
+        of = f" of {user.quota_h:g}" if user.quota_h is not None else ""
+        waits = f"; {user.waits}" if user.waits else ""
+        typer.echo(
+            f"  {user.user or '(unknown)'}: {user.used_h:.3g}{of} device-hours used, {user.running} running, "
+            f"{user.waiting} waiting{waits}"
+        )
 
 
 def _table(study: str | None, selectors: Selectors) -> tuple[Selected, Plan] | None:
@@ -108,15 +138,14 @@ def _no_longer(table: Selected, plan: Plan) -> list[str]:
 
 def _of_runs(store: Store, queue: Queue, only: set[str]) -> list[str]:
     """The queue's lines about some runs; finished ones are counted with the table."""
-    holder, draining, lines = store.coordinator(), "drain" in queue.notes(), []
-    over = queue.over_quota(load_shares(store))
+    lines, why = [], _reasons(store, queue)
     waiting = queue.rows(State.WAITING, queue.counts()[State.WAITING])
     before = {row.run_id: place for place, row in enumerate(waiting)}
     for row in queue.status():
         if row.run_id not in only or row.state is State.FINISHED:
             continue
-        why = f": {_why(row, before[row.run_id], holder, draining, over)}" if row.run_id in before else ""
-        lines += [f"  {_line(row)}{why}", *(f"      {line}" for line in row.error.splitlines())]
+        reason = f": {why(row, before[row.run_id])}" if row.run_id in before else ""
+        lines += [f"  {_line(row)}{reason}", *(f"      {line}" for line in row.error.splitlines())]
     return lines
 
 
@@ -126,13 +155,15 @@ def _of_queue(store: Store, queue: Queue) -> list[str]:
     if not any(counts.values()):
         return [f"nothing is queued in {store.root}"]
     lines = [", ".join(f"{counts[state]} {state.value}" for state in State if counts[state])]
-    lines += [f"worked on by {holder}"] * bool(holder) + list(_left(queue))
-    notes, over = queue.notes(), queue.over_quota(load_shares(store))
+    lines += [f"worked on by {holder}"] * bool(holder)
+    if seconds := left_s(queue):
+        lines.append(f"about {duration(seconds)} left at the present speed")
+    notes, why = queue.notes(), _reasons(store, queue)
     lines += [line for name in sorted(notes) for line in notes[name].splitlines()]
     for row in queue.rows(State.RUNNING, counts[State.RUNNING]):
         lines.append(f"  {_line(row)}")
     for before, row in enumerate(queue.rows(State.WAITING, SHOWN)):
-        lines.append(f"  {_line(row)}: {_why(row, before, holder, 'drain' in notes, over)}")
+        lines.append(f"  {_line(row)}: {why(row, before)}")
     if counts[State.WAITING] > SHOWN:
         lines.append(f"  … and {counts[State.WAITING] - SHOWN:,} more waiting")
     for row in queue.rows(State.CANCELLED, SHOWN) + queue.rows(State.FAILED, counts[State.FAILED]):
@@ -149,11 +180,6 @@ def _damaged(store: Store, queue: Queue) -> Iterator[str]:
         yield f"  {labels.get(run_id, run_id)} attempt {attempt}: {line}"
 
 
-def _left(queue: Queue) -> list[str]:
-    seconds = left_s(queue)
-    return [] if not seconds else [f"about {duration(seconds)} left at the present speed"]
-
-
 def _line(row: JobStatus) -> str:
     step = f" step {row.step}/{row.total}" if row.step is not None and row.total else ""
     if row.state is not State.RUNNING:
@@ -163,44 +189,41 @@ def _line(row: JobStatus) -> str:
     return f"{row.state.value:<9} {label(row)}{step} {row.doing}{since}{left}"
 
 
-def _why(row: JobStatus, before: int, holder: str, draining: bool, over: Mapping[str, str]) -> str:
-    """The reason why a run waits. `over`: users whose quota is used up, with the reason."""
-    if row.held:
-        return row.held
-    if row.user in over:
-        return over[row.user]
-    if not holder:
-        gone_on = f" ({row.doing})" if row.doing else ""
-        return f"no coordinator is running; start `ablations work`{gone_on}"
-    if draining:
-        return "no new run is started (drain)"
-    return row.doing or (f"{before} before it" if before else "next, when a slot is free")
+def _reasons(store: Store, queue: Queue) -> Callable[[JobStatus, int], str]:
+    """A function that says why a run waits behind so many others."""
+    holder, draining, over = store.coordinator(), "drain" in queue.notes(), queue.over_quota(load_shares(store))
+
+    def why(row: JobStatus, before: int) -> str:
+        if row.held or row.user in over:
+            return row.held or over[row.user]
+        if not holder:
+            gone_on = f" ({row.doing})" if row.doing else ""
+            return f"no coordinator is running; start `ablations work`{gone_on}"
+        if draining:
+            return "no new run is started (drain)"
+        return row.doing or (f"{before} before it" if before else "next, when a slot is free")
+
+    return why
 
 
 def _as_json(store: Store, only: set[str] | None = None) -> list[dict[str, Any]]:
-    holder = store.coordinator()
     with Queue(store.queue_db, create=False) as queue:
-        draining, before, plain = "drain" in queue.notes(), 0, []
-        over = queue.over_quota(load_shares(store))
+        before, plain, why = 0, [], _reasons(store, queue)
         damaged: dict[str, list[str]] = {}
         for run_id, _, line in damaged_events(store, queue.damaged_lines()):
             damaged.setdefault(run_id, []).append(line)
         for row in queue.status():
             value: dict[str, Any] = {**asdict(row), "members": [member._asdict() for member in row.members]}
-            value["log"] = _log(row)
+            # of the last attempt, relative to the store
+            value["log"] = f"runs/{row.run_id}/attempts/{row.attempt:04d}/log.txt" if row.attempt else None
             value["damaged"] = damaged.get(row.run_id, [])
             value["why"] = ""
             if row.state is State.WAITING:
-                value["why"] = _why(row, before, holder, draining, over)
+                value["why"] = why(row, before)
                 before += 1
             if only is None or row.run_id in only:
                 plain.append(value)
         return plain
-
-
-def _log(row: JobStatus) -> str | None:
-    """Path of the last attempt's log, relative to the store."""
-    return f"runs/{row.run_id}/attempts/{row.attempt:04d}/log.txt" if row.attempt else None
 
 
 # --- `ablations log RUN`: a run's attempts, and the log of the last one
@@ -283,12 +306,7 @@ def _spoken(event: dict[str, object]) -> str:
         "failed": "failed ({cls}): {message}",
         "preempted": "stopped" if event.get("step") is None else "stopped at step {step}, after a checkpoint",
     }
-    return words[str(event["kind"])].format_map(_Given(event))
-
-
-class _Given(dict[str, object]):
-    def __missing__(self, key: str) -> str:
-        return "?"
+    return words[str(event["kind"])].format_map(defaultdict(lambda: "?", event))
 
 
 def _print(store: Store, run_id: str, folder: Path, follow: bool) -> None:
@@ -298,7 +316,8 @@ def _print(store: Store, run_id: str, folder: Path, follow: bool) -> None:
         with (folder / LOG).open("rb") as file:
             _echo(file)
             while follow:
-                running = _runs(store, run_id)  # before reading: what it wrote last is read too
+                # before reading: what it wrote last is read too
+                running = any(row.state is State.RUNNING for row in chosen(store, [run_id]) if row.run_id == run_id)
                 for line in [*points, *_points(tail)]:
                     typer.echo(line)
                 points = []
@@ -331,10 +350,6 @@ def _points(tail: Tail) -> Iterator[str]:
                 f"{name} {value:.5g}" for name, value in event["metrics"].items() if isinstance(value, int | float)
             )
             yield f"step {event['step']:,}  {'  '.join(numbers)}"
-
-
-def _runs(store: Store, run_id: str) -> bool:
-    return any(row.run_id == run_id and row.state is State.RUNNING for row in chosen(store, [run_id]))
 
 
 # --- `ablations cancel`, `retry` and `drain`: requests to the coordinator, at any time, from any shell

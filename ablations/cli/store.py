@@ -1,35 +1,28 @@
-"""Verbs on a whole store: `ablations tables`, `adopt`, `forget`, `prune`, `rebuild` and `shares`."""
+"""Verbs on a whole store: `ablations tables`, `adopt` and `forget`."""
 
 import contextlib
 import shlex
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 
 from ablations.cli import options
-from ablations.cli.terminal import FAILED, print_json, say
+from ablations.cli.terminal import print_json, say
 from ablations.service import forget as forgetting
 from ablations.service.selected import Place, Selectors, choose
 from ablations.service.store_tables import Orphan, StoreTable, orphans, store_tables
-from ablations.service.work import UserShare, agree, agreed_in_words, users_of
 from ablations.study.messages import number, show
 from ablations.study.overrides import as_set
 from ablations.study.study import load_study
 from experiments.errors import Damaged, UserError, explain_os_errors
 from experiments.jobs.queue.job import State
 from experiments.jobs.queue.queue import Queue
-from experiments.records import TrackedRun
-from experiments.store.durable import remove_folder
 from experiments.store.known_runs import adopt as keep
 from experiments.store.layout import Store
 from experiments.store.retention import FOLDER, removable, remove, size
-from experiments.tracking.rebuild import rebuild as rebuild_tracking
-from experiments.tracking.rebuild import tracked_runs
-from experiments.tracking.sinks.sink import SinkError, SinkProcess, check_sink, folder_of
 from reports.render.cells import width
 
 HEADS = ("study", "profile", "corpus", "rows", "runs", "state", "last change", "")
@@ -185,14 +178,23 @@ def forget(
         bool, typer.Option("--gone", help="Only runs that are no longer in the study as it is now (see `tables`).")
     ] = False,
     back: Annotated[bool, typer.Option("--back", help="Bring runs back that were forgotten.")] = False,
+    checkpoints: Annotated[
+        bool, typer.Option("--checkpoints", help="Remove the checkpoints of all finished runs instead, to free space.")
+    ] = False,
     yes: options.Sure = False,
     as_json: options.Json = False,
 ) -> None:
-    """Put runs of a table aside; nothing is deleted. Asks first.
+    """Put runs of a table aside, or remove checkpoints. Asks first.
 
-    They are moved to the folder `forgotten` of the store, and out of the queue and MLflow. Runs that also belong to
-    another study, and those with which others were made, stay.
+    Runs are moved to the folder `forgotten` of the store, and out of the queue and MLflow. Runs that also belong to
+    another study, and those with which others were made, stay. With --checkpoints, weights, scores, events and logs
+    stay.
     """
+    if checkpoints:
+        if study is not None or runs:
+            raise UserError("--checkpoints is for the whole store: leave out STUDY and --run.")
+        _remove_checkpoints(selectors.open(), yes, as_json)
+        return
     if back:
         _bring_back(selectors, study, runs or [], as_json)
         return
@@ -255,17 +257,11 @@ def _bring_back(selectors: Selectors, study: str | None, runs: list[str], as_jso
     typer.echo(f"{number(len(back), 'run')} brought back")
 
 
-# --- `ablations prune` and `ablations rebuild`: free disk space; write MLflow's database again
+# --- `ablations forget --checkpoints`: free disk space
 
 
-def prune(
-    place: Place,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    as_json: options.Json = False,
-) -> None:
-    """Remove the checkpoints of finished runs; weights, scores, events and logs stay. Asks first."""
-    opened = place.open()
-    with _alone(opened):
+def _remove_checkpoints(opened: Store, yes: bool, as_json: bool) -> None:
+    with alone(opened):
         busy = _busy(opened)
         found = list(removable(opened, busy))
         if as_json:
@@ -302,84 +298,8 @@ def _busy(store: Store) -> set[str]:
     return found
 
 
-def rebuild(
-    place: Place,
-    sink: Annotated[
-        str | None, typer.Option("--sink", metavar="tensorboard|wandb", help="Write this sink again, not MLflow.")
-    ] = None,
-    as_json: options.Json = False,
-) -> None:
-    """Write MLflow's database again from the runs' events and results; or a sink's files."""
-    opened = place.open()
-    if sink is not None:
-        check_sink(sink)
-    what, where = ("database", opened.mlflow_db) if sink is None else ("folder", folder_of(opened, sink))
-    with _alone(opened):
-        runs = list(tracked_runs(opened))
-        problems = rebuild_tracking(opened, runs) if sink is None else _rebuild_sink(opened, sink, runs)
-    written = len(runs) - len(problems)
-    if as_json:
-        print_json({what: str(where), "runs": written, "problems": problems})
-    else:
-        for line in problems:
-            typer.echo(f"could not be written: {line}", err=True)
-        typer.echo(f"{where}: {number(written, 'run')}")
-    if problems:
-        raise typer.Exit(FAILED)
-
-
-def _rebuild_sink(store: Store, sink: str, runs: Iterable[TrackedRun]) -> list[str]:
-    """The sink's folder, new; returns what could not be written."""
-    remove_folder(folder_of(store, sink))
-    writer, problems = SinkProcess(store, sink), list[str]()
-    for run in runs:
-        try:
-            writer.sync(run)
-        except SinkError as error:
-            problems.append(f"{run.run_id}: {error}")
-    writer.close()
-    return problems
-
-
-def _alone(store: Store) -> contextlib.AbstractContextManager[None]:
+def alone(store: Store) -> contextlib.AbstractContextManager[None]:
     """Lock the store, so that no other command works on it meanwhile. Raises UserError if it holds no runs."""
     if not store.runs.is_dir():
         raise UserError(f"{store.root} is no store with runs. Name it with --store.")
     return store.coordinator_lock()
-
-
-# --- `ablations shares`: several users of one store, what each has used, and their quotas
-
-
-def shares(
-    place: Place,
-    quota: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="USER=HOURS", help="Most device-hours of a user in 7 days; none for no quota; repeatable."
-        ),
-    ] = None,
-    as_json: options.Json = False,
-) -> None:
-    """Show what each user of a store has used in the last 7 days, and set quotas.
-
-    The user who has used least goes first.
-
-    An agreement between colleagues, no barrier: whoever can write in the store can change it.
-    """
-    opened = place.open()
-    if quota:
-        agree(opened, quota)
-    agreed, users = users_of(opened)
-    if as_json:
-        print_json({"users": [asdict(user) for user in users]})
-        return
-    typer.echo(agreed_in_words(agreed))
-    for user in users:
-        typer.echo(_used_by(user))
-
-
-def _used_by(user: UserShare) -> str:
-    of = f" of {user.quota_h:g}" if user.quota_h is not None else ""
-    line = f"  {user.user or '(unknown)'}: {user.used_h:.3g}{of} device-hours used, {user.running} running, "
-    return f"{line}{user.waiting} waiting{f'; {user.waits}' if user.waits else ''}"

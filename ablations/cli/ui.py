@@ -5,31 +5,39 @@ import errno
 import os
 import socket
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated
 
 import typer
 
 from ablations.cli import options
 from ablations.cli.report import page
-from ablations.cli.terminal import say
+from ablations.cli.store import alone
+from ablations.cli.terminal import FAILED, print_json, say
 from ablations.planning.planned import Plan
 from ablations.service.enqueue import keep_rows, member
 from ablations.service.selected import Selected, Selectors, choose
 from ablations.service.tables import nearest_with_results, table_of
+from ablations.study.messages import number
 from experiments.errors import UserError
 from experiments.processes.keeper import kept
+from experiments.records import TrackedRun
+from experiments.store.durable import remove_folder
 from experiments.store.layout import Store
 from experiments.tasks.columns import Column
 from experiments.tracking.mlflow import RowLine
 from experiments.tracking.page import Chart, Published, Table, publish, saved_views
+from experiments.tracking.rebuild import rebuild as rebuild_tracking
+from experiments.tracking.rebuild import tracked_runs
 from experiments.tracking.record import NUM_PARAMS, curve_name, finished_run
+from experiments.tracking.sinks.sink import SinkError, SinkProcess, check_sink, folder_of
 from experiments.tracking.tables import HOST, ui_command
 from reports.render.formats import render
 from reports.render.markdown import escape
 from reports.results.table import Table as Printed
 from reports.table.settings import at, show
 
+MLFLOW = "mlflow"  # of --rebuild; the other views are sinks
 LEAVE_S = 10.0  # time for MLflow to end after Ctrl-C
 FILES = {"markdown": "table.md", "latex": "table.tex", "csv": "table.csv", "json": "table.json", "setup": "setup.md"}
 
@@ -43,11 +51,23 @@ def ui(
         str | None,
         typer.Option(metavar="URI", help="Send the table and its runs to this tracking server."),
     ] = None,
+    rebuild: Annotated[
+        str | None,
+        typer.Option(
+            metavar="mlflow|tensorboard|wandb", help="Write this view of the runs again from their records, and end."
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="With --rebuild: print JSON.")] = False,
 ) -> None:
     """Serve MLflow on the store until Ctrl-C, with the table and figures of STUDY as a comparison.
 
     Without STUDY, the last selection used in the store is shown, if it has a finished run.
     """
+    if rebuild is not None:
+        _rebuild(selectors.open(), rebuild, as_json)
+        return
+    if as_json:
+        raise UserError("--json is for --rebuild: without it, `ui` serves until Ctrl-C.")
     server = tracking_uri or f"http://{HOST}:{port}"
     if not tracking_uri:
         _refuse_used_port(port)
@@ -59,8 +79,7 @@ def ui(
         if study is not None and (near := nearest_with_results(study, selectors, chosen.plan)):
             raise UserError(near)
         found = _publish(chosen, tracking_uri or "")
-        typer.echo(f"{chosen.study.name} as a comparison: {found.view(server)}")
-        typer.echo(f"the same rows and their runs as a list: {found.listing(server)}")
+        _print_view(chosen.study.name, found, server)
     else:
         _print_views(opened, server)
     if tracking_uri:
@@ -127,8 +146,12 @@ def _print_views(store: Store, server: str) -> None:
         found = saved_views(tracker)
     for name, views in found.items():
         for view in views:
-            typer.echo(f"{name} as a comparison: {view.view(server)}")
-            typer.echo(f"the same rows and their runs as a list: {view.listing(server)}")
+            _print_view(name, view, server)
+
+
+def _print_view(name: str, published: Published, server: str) -> None:
+    typer.echo(f"{name} as a comparison: {published.view(server)}")
+    typer.echo(f"the same rows and their runs as a list: {published.listing(server)}")
 
 
 def _publish(chosen: Selected, uri: str) -> Published:
@@ -228,3 +251,37 @@ def _cost(table: Printed) -> dict[str, float]:
         return {}
     found = {**spent.total.as_json(), **{f"tuning_{name}": value for name, value in spent.tuning.as_json().items()}}
     return {name: float(value) for name, value in found.items() if isinstance(value, int | float) and value}
+
+
+# --- `ablations ui --rebuild`: MLflow's database, or a sink's files, written again from the runs
+
+
+def _rebuild(store: Store, view: str, as_json: bool) -> None:
+    if view != MLFLOW:
+        check_sink(view, "--rebuild: besides mlflow,")
+    what, where = ("database", store.mlflow_db) if view == MLFLOW else ("folder", folder_of(store, view))
+    with alone(store):
+        runs = list(tracked_runs(store))
+        problems = rebuild_tracking(store, runs) if view == MLFLOW else _rebuild_sink(store, view, runs)
+    written = len(runs) - len(problems)
+    if as_json:
+        print_json({what: str(where), "runs": written, "problems": problems})
+    else:
+        for line in problems:
+            typer.echo(f"could not be written: {line}", err=True)
+        typer.echo(f"{where}: {number(written, 'run')}")
+    if problems:
+        raise typer.Exit(FAILED)
+
+
+def _rebuild_sink(store: Store, sink: str, runs: Iterable[TrackedRun]) -> list[str]:
+    """The sink's folder, new; returns what could not be written."""
+    remove_folder(folder_of(store, sink))
+    writer, problems = SinkProcess(store, sink), list[str]()
+    for run in runs:
+        try:
+            writer.sync(run)
+        except SinkError as error:
+            problems.append(f"{run.run_id}: {error}")
+    writer.close()
+    return problems

@@ -199,17 +199,13 @@ def refuse_equal(rows: list[PlannedRow], origin: str, profile: str) -> None:
         for seed in row.seeds:
             other = seen.setdefault((settings, seed), row)
             if other is not row:
-                raise UserError(_equal(other, row, seed, origin, profile))
-
-
-def _equal(first: PlannedRow, second: PlannedRow, seed: int, origin: str, profile: str) -> str:
-    return (
-        f'{origin}: the rows "{first.variation.key}" and "{second.variation.key}" have equal settings '
-        f'under profile "{profile}" and share {f"seed {seed}" if seed != NO_SEED else "their members"}: '
-        "the table would show the same runs twice."
-        f"{_lost(first)}{_lost(second)} Change one of them, leave one out with --rows, or, to repeat base, "
-        "give one a larger seed_offset."
-    )
+                raise UserError(
+                    f'{origin}: the rows "{other.variation.key}" and "{row.variation.key}" have equal settings '
+                    f'under profile "{profile}" and share {f"seed {seed}" if seed != NO_SEED else "their members"}: '
+                    "the table would show the same runs twice."
+                    f"{_lost(other)}{_lost(row)} Change one of them, leave one out with --rows, or, to repeat base, "
+                    "give one a larger seed_offset."
+                )
 
 
 def refuse_cancelled(rows: list[PlannedRow], origin: str, profile: str) -> None:

@@ -82,7 +82,7 @@ def find_trained(named: Named, selectors: Selectors, tasks: Sequence[str] = ("tr
     if result is None or attempt is None:
         raise UserError(f"The run {run_id} is not trained in {store.root}; train it with `ablations run`.")
     if result.task not in tasks:
-        use = " Use `ablations sample`." if result.task == "language_modelling" else ""
+        use = " Use `ablations generate`." if result.task == "language_modelling" else ""
         does = " or ".join(dict.fromkeys(DOES[task] for task in tasks))
         raise UserError(f"The run {run_id} belongs to the task {result.task}, which does not {does}.{use}")
     if result.ensemble:

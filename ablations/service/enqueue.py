@@ -217,13 +217,8 @@ def trained_again(chosen: Selected, runs: Iterable[PlannedRun]) -> list[PlannedR
 
     Such a run is trained once more; its present result stays until then.
     """
-    found = []
-    for run in runs:
-        if run.state == "damaged":  # its content is unknown
-            continue
-        if lacks_checkpoints(run, chosen.store, chosen.task):
-            found.append(run)
-    return found
+    # of a damaged run the content is unknown
+    return [run for run in runs if run.state != "damaged" and lacks_checkpoints(run, chosen.store, chosen.task)]
 
 
 def say_trained_again(runs: Sequence[PlannedRun]) -> str:

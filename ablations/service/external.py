@@ -315,15 +315,12 @@ def _write(store: Store, record: _Record, of: Member) -> None:
     place.parent.mkdir(parents=True, exist_ok=True)
     with whole_folder(place, replace=True) as beside:
         write_json(beside / CONFIG, described)
-        _in(beside, "attempts/0001", record.training.write)
-        for eval_id, made in record.evaluations.items():
-            _in(beside, f"evaluations/{eval_id}", made.write)
+        parts: dict[str, TrainingResult | EvaluationResult] = {"attempts/0001": record.training}
+        parts |= {f"evaluations/{eval_id}": made for eval_id, made in record.evaluations.items()}
+        for inner, result in parts.items():
+            (beside / inner).mkdir(parents=True)
+            result.write(beside / inner / RESULT_FILE)
         record.training.write(beside / RESULT_FILE)
-
-
-def _in(folder: Any, inner: str, write: Any) -> None:
-    (folder / inner).mkdir(parents=True)
-    write(folder / inner / RESULT_FILE)
 
 
 def unknown_settings(arrived: Iterable[Arrived], plan: Plan) -> list[str]:
@@ -383,15 +380,7 @@ def study_text(name: str, source: str, arrived: Sequence[Arrived], places: Mappi
 
 def _unset(like: Any) -> Any:
     """What stands for a setting that a run does not have: of the same kind as others have it."""
-    return (
-        False
-        if isinstance(like, bool)
-        else 0
-        if isinstance(like, int | float)
-        else []
-        if isinstance(like, list)
-        else ""
-    )
+    return {bool: False, int: 0, float: 0, list: []}.get(type(like), "")
 
 
 def setting_name(name: str) -> str:

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from ablations.planning.planned import Plan
-from ablations.service.opened_bundles import opened_bundles
 from ablations.service.run_states import plan_with_states
-from ablations.service.work import collect_detached
+from ablations.service.work import collect_detached, user_name
 from ablations.study.overrides import nested
 from ablations.study.selectors import Selection, selection
-from ablations.study.study import Study, builtin_studies, load_study
+from ablations.study.study import Study, load_study
+from ablations.study.study_file import builtin_studies
 from experiments.errors import UserError
 from experiments.jobs.queue import trust
 from experiments.jobs.queue.shares import login
@@ -46,23 +46,6 @@ VERSION = 1
 FIELDS = ("profile", "corpus", "rows", "seeds", "sets")  # of Selectors
 
 
-@dataclass(frozen=True)
-class LastSelection:
-    """A study's name or path, and the options with which it was selected."""
-
-    study: str
-    options: dict[str, Any]
-
-    @property
-    def words(self) -> str:
-        """As on a command line."""
-        words = [self.study]
-        for name, value in self.options.items():
-            given = value if name == "sets" else [value]
-            words += [word for one in given for word in (f"--{'set' if name == 'sets' else name}", str(one))]
-        return shlex.join(words)
-
-
 def remember(store: Store, study: str, options: dict[str, Any]) -> None:
     """Keep a selection as the store's last one. Does nothing where the store does not exist or cannot be written."""
     if not (store.root / MARKER).is_file() or not os.access(store.root, os.W_OK):
@@ -81,8 +64,10 @@ def remember(store: Store, study: str, options: dict[str, Any]) -> None:
         write_json(store.root / FILE, record)
 
 
-def recall(store: Store) -> LastSelection | None:
-    """The store's last selection; None if there is none, or none that this program can use.
+def recall(store: Store) -> tuple[str, dict[str, Any]] | None:
+    """The store's last selection: the study's name or path, and its options as `Selectors` has them.
+
+    None if there is none, or none that this program can use.
 
     Raises UserError for one that names another user's study.
     """
@@ -103,7 +88,7 @@ def recall(store: Store) -> LastSelection | None:
         study = _here(store, study)
     if options.get("corpus", "builtin") != "builtin":
         options["corpus"] = _here(store, options["corpus"])
-    return LastSelection(study, options)
+    return study, options
 
 
 def _text(record: dict[str, Any]) -> str:
@@ -194,9 +179,11 @@ class Selectors(Place):
                 f"No study is named, and {store.root} has no last selection. Name a study; `ablations tables "
                 f"{self.where}` lists what is there."
             )
+        named, options = last
         own = {name: value for name in FIELDS if (value := getattr(self, name)) is not None}
-        say(f"{last.words}: the last selection used in {self.store}")
-        return last.study, replace(self, **(last.options | own))
+        words = shlex.join([named, *Selectors(**options).words(whole=True)])
+        say(f"{words}: the last selection used in {self.store}")
+        return named, replace(self, **(options | own))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -292,6 +279,23 @@ def _decoding(name: str) -> bool:
     return name.startswith("evaluation.") and name != "evaluation.sets"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Queueing:
+    """The options that say how the runs of a table are queued, as typed."""
+
+    devices_per_run: str = "1"
+    priority: int = 0
+    user: str | None = None
+    stale: str = "keep"
+    yes: bool = False
+
+    def choose(self, study: str, selectors: Selectors, *, used: bool = True) -> Selected:
+        """`choose`, with these options. Raises UserError."""
+        wide, user = device_count(self.devices_per_run), user_name(self.user)
+        chosen = choose(study, selectors, many=self.yes, used=used)
+        return replace(chosen, devices_per_run=wide, priority=self.priority, user=user)
+
+
 def device_count(text: str) -> int:
     """The number of --devices-per-run; 0 for auto. Raises UserError for anything else."""
     if text == "auto":
@@ -317,6 +321,9 @@ def choose_table(study_name: str, selectors: Selectors, say: Say, *, used: bool 
         asked=bundle.asked,
         bundle=bundle.checked.word,
     )
+
+
+opened_bundles: list[str] = []  # an error that nothing explains may come from their content
 
 
 def open_bundle(path: Path, say: Say) -> "Bundle":

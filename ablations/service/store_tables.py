@@ -9,7 +9,7 @@ import contextlib
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from ablations.service.selected import Place, Selected, Selectors, choose, recal
 from ablations.study.messages import number, show
 from ablations.study.overrides import as_set
 from ablations.study.selectors import CORPUS
-from ablations.study.study import builtin_studies
+from ablations.study.study_file import builtin_studies
 from experiments.config import defaults, flatten
 from experiments.errors import Damaged, UserError
 from experiments.identity import identity_settings
@@ -62,7 +62,13 @@ class StoreTable:
     gone: bool = False  # no longer in the study: a row of other data, or one that was removed
     known: bool = True  # whether the study was found, so that `settings` and `gone` say something
     changed: float | None = None  # Unix seconds
-    words: tuple[str, ...] = ()  # of a command line that selects it; none where no study does
+    study: str = ""  # name or path; "" where the study is not found
+    selectors: Selectors | None = None  # that select it; None where no study has it
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Of a command line that selects it; none where no study does."""
+        return (self.study, *self.selectors.words(whole=True)) if self.selectors else ()
 
     @property
     def rows(self) -> list[str]:
@@ -102,8 +108,13 @@ def _tables(
     place: Place, store: Store, members: Members, name: Name, runs: Mapping[str, str], paths: Mapping[str, str]
 ) -> Iterator[StoreTable]:
     """The table of a name, and one for each other set of settings with which it was run."""
-    words = _words(store, name, runs, paths)
-    plan = _plan(place, words, Counter(runs.values()).most_common(1)[0][1]) if words else None
+    selectors = _selectors(store, name, runs) if name.study in paths else None
+    plan = None
+    if selectors:
+        seeds = Counter(runs.values()).most_common(1)[0][1]
+        here = replace(selectors, store=place.store, state_dir=place.state_dir, seeds=seeds)
+        with contextlib.suppress(UserError):  # another profile, a corpus that is gone
+            plan = choose(paths[name.study], here).plan
     planned = {run.run_id: run for run in plan.trainings} if plan else {}
     of_rows = {run.row: run for run in reversed(planned.values())}  # the first of each
     groups: dict[tuple[bool, tuple[tuple[str, str], ...]], list[str]] = {}
@@ -119,9 +130,10 @@ def _tables(
         settings = differences.get(run_ids[0], {})
         held = [HeldRun(run_id, runs[run_id], _state(store, members, planned, run_id)) for run_id in run_ids]
         changed = max((time for run_id in run_ids for time in _times(store, members, run_id)), default=None)
-        sets = [word for name, value in settings.items() for word in ("--set", as_set(name, value))]
-        of_plan = () if plan is None or gone else (*words, *sets)
-        yield StoreTable(name, tuple(held), settings, gone, plan is not None, changed, of_plan)
+        sets = [as_set(name, value) for name, value in settings.items()]
+        of_plan = replace(selectors, sets=sets or None) if selectors and plan and not gone else None
+        study = paths.get(name.study, "")
+        yield StoreTable(name, tuple(held), settings, gone, plan is not None, changed, study, of_plan)
 
 
 def _differences(store: Store, run_id: str, present: PlannedRun | None) -> Mapping[str, Any]:
@@ -134,30 +146,11 @@ def _differences(store: Store, run_id: str, present: PlannedRun | None) -> Mappi
     return {name: recorded.get(name) for name in differing(recorded, planned, usual)}
 
 
-def _words(store: Store, name: Name, runs: Mapping[str, str], paths: Mapping[str, str]) -> tuple[str, ...]:
-    """The words that select the table in its study; () where the study is not found."""
-    path = paths.get(name.study)
-    if path is None:
-        return ()
+def _selectors(store: Store, name: Name, runs: Iterable[str]) -> Selectors:
+    """What selects the table in its study, without the store."""
     corpora = [str(dict(flatten(config_of(store, run_id, forgiving=True))).get(CORPUS, "")) for run_id in runs]
     corpus = next((corpus for corpus in corpora if corpus), name.corpus)
-    return (path, "--profile", name.profile, *(("--corpus", corpus) if corpus not in ("", "builtin") else ()))
-
-
-def _plan(place: Place, words: tuple[str, ...], seeds: int) -> Plan | None:
-    """The table as its study is now; None if it cannot be planned: another profile, a corpus that is gone."""
-    given = dict(zip(words[1::2], words[2::2], strict=True))
-    selectors = Selectors(
-        store=place.store,
-        state_dir=place.state_dir,
-        profile=given["--profile"],
-        corpus=given.get("--corpus"),
-        seeds=seeds,
-    )
-    try:
-        return choose(words[0], selectors).plan
-    except UserError:
-        return None
+    return Selectors(profile=name.profile, corpus=None if corpus in ("", "builtin") else corpus)
 
 
 def _study_paths(store: Store, members: Members) -> dict[str, str]:
@@ -165,8 +158,8 @@ def _study_paths(store: Store, members: Members) -> dict[str, str]:
     found = {name: name for name in builtin_studies()}
     folders: dict[str, None] = {}
     with contextlib.suppress(UserError):  # another user's
-        if (last := recall(store)) and last.study not in found:
-            folders[str(Path(last.study).absolute().parent)] = None
+        if (last := recall(store)) and last[0] not in found:
+            folders[str(Path(last[0]).absolute().parent)] = None
     with Queue(store.queue_db, create=False) as queue:
         for run_id in members.queued:
             try:

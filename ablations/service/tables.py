@@ -151,9 +151,9 @@ def nearest_with_results(study: str, selectors: Selectors, plan: Plan) -> str:
     """A sentence with the command line; "" where the plan has a result, or no table of the study has one."""
     if any(run.state in (*DONE, "running", "waiting") for run in plan.runs):
         return ""
-    found = [table for table in store_tables(selectors, plan.study.name) if table.words and table.finished]
+    found = [table for table in store_tables(selectors, plan.study.name) if table.selectors and table.finished]
     for table in sorted(found, key=lambda table: _distance(table, plan)):
-        other = _selectors(table, selectors)
+        other = replace(table.selectors or selectors, store=selectors.store, state_dir=selectors.state_dir)
         mine, there = replace(other, rows=selectors.rows, seeds=selectors.seeds), ",".join(table.rows)
         for narrowed in (mine, other, replace(other, rows=there)):  # all rows may be impossible with its settings
             if count := _finished(study, narrowed):
@@ -170,18 +170,6 @@ def _corpus(plan: Plan) -> str:
     """The corpus's name, as the runs of a plan record it."""
     corpus = getattr(getattr(plan.runs[0].config, "data", None), "corpus", "")
     return str(corpus).rstrip("/").rpartition("/")[2]
-
-
-def _selectors(table: StoreTable, place: Place) -> Selectors:
-    """The options that select the table."""
-    given: dict[str, str] = {}
-    sets = []
-    for flag, word in zip(table.words[1::2], table.words[2::2], strict=True):
-        if flag == "--set":
-            sets.append(word)
-        else:
-            given[flag.removeprefix("--")] = word
-    return Selectors(store=place.store, state_dir=place.state_dir, sets=sets or None, **given)  # type: ignore[arg-type]
 
 
 def _finished(study: str, selectors: Selectors) -> int:

@@ -15,7 +15,7 @@ from ablations.service.forecast import refuse_above, short_spec, step_cost
 from ablations.service.preflight import refuse, warnings
 from ablations.service.selected import Say, Selected
 from ablations.service.store_tables import orphans, say_orphans
-from ablations.service.work import WorkOptions, complete_mlflow, over_quota, track_ended
+from ablations.service.work import WorkOptions, complete_mlflow, track_ended
 from ablations.study.messages import number
 from ablations.study.overrides import nested
 from experiments.config import flatten
@@ -36,6 +36,7 @@ from experiments.jobs.devices.sharing import WORTH, counts, most_worth, shares
 from experiments.jobs.devices.slots import Slot, parse_slots
 from experiments.jobs.queue.job import State
 from experiments.jobs.queue.queue import Queue
+from experiments.jobs.queue.shares import load_shares
 from experiments.store.durable import folder_beside
 from experiments.store.layout import Store
 from experiments.tasks.base import EvaluationSpec, Progress
@@ -99,37 +100,24 @@ def queue_runs(
     counts = {"done": len(every) - left, "queued_now": added, "queued_before": left - added}
     words = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items())
     say(f"{number(len(every), 'run')}: {words}")
-    for line in over_quota(chosen.store):
-        say(f"note: {line}")
+    with Queue(chosen.store.queue_db, create=False) as queue:
+        for line in queue.over_quota(load_shares(chosen.store)).values():
+            say(f"note: {line}")
     return counts
 
 
 def options_for(
-    chosen: Selected,
-    devices: str,
-    engine: str,
-    settings: Sequence[str],
-    hang_s: float,
-    notify: str | None,
-    sinks: Sequence[str] = (),
-    workers: int | None = None,
-    setup: Sequence[str] = (),
-    *,
-    stale: str,
-    max_hours: float | None,
-    progress: Progress,
-    say: Say,
+    chosen: Selected, asked: WorkOptions, *, stale: str, max_hours: float | None, progress: Progress, say: Say
 ) -> WorkOptions:
     """The options of `run` as they hold on this machine: what is to be measured there is, unless nothing is to do.
 
     Raises UserError for what cannot run there, and where the runs would take longer than `max_hours`.
     """
-    here = engine == "local"
-    one = as_one(devices) if here else devices
+    here, devices = asked.engine == "local", asked.devices
     for name in chosen.study.sinks.names:
         check_sink(name, f"{chosen.study.origin}, [sinks]:")
-    sinks = (*sinks, *chosen.study.sinks.names)
-    working = WorkOptions(one, engine, settings, hang_s, notify, sinks, workers, setup)
+    one = as_one(devices) if here else devices
+    working = replace(asked, devices=one, sinks=[*(asked.sinks or ()), *chosen.study.sinks.names])
     todo = wanted(chosen.plan, stale)
     if here:
         refuse(chosen, todo, working.slots)

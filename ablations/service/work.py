@@ -4,7 +4,8 @@ import contextlib
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from ablations.study.messages import duration, number, suggestion
 from experiments.errors import UserError
@@ -33,49 +34,49 @@ from experiments.tracking.sinks.sink import SinkProcess, check_sink
 MOST_AT_ONCE = 100  # runs that are added to MLflow one by one: some 0.1 s each
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class WorkOptions:
-    """The options of `run` and `work`. The constructor checks them (UserError); `start` begins the work."""
+    """The options of `run` and `work`, as typed. The constructor checks all but the devices (UserError)."""
 
     devices: str = "auto"
-    engine: str = "local"
-    settings: Sequence[str] = ()
-    hang_s: float = HANG_S
+    hang_after: float = HANG_S / 60  # minutes
     notify: str | None = None
-    sinks: Sequence[str] = ()
+    sinks: list[str] | None = None
+    engine: str = "local"
+    engine_set: list[str] | None = None
+    address: str | None = None
     workers: int | None = None
-    setup: Sequence[str] = ()
-    slots: Sequence[Slot] = field(init=False)
-    crew: Crew | None = field(init=False, default=None)
+    setup: list[str] | None = None
 
     def __post_init__(self) -> None:
         if self.engine not in engines():
             raise UserError(
                 f"--engine {self.engine}: there is no such engine. {suggestion(self.engine, engines(), 'engines')}"
             )
-        if self.settings and self.engine == "local":
-            raise UserError("--engine-set and --address are for slurm and ray; the local engine has no settings.")
-        for name in self.sinks:
+        for name in self.sinks or ():
             check_sink(name)
+        if self.engine == "local" and (self.engine_set or self.address):
+            raise UserError("--engine-set and --address are for slurm and ray; the local engine has no settings.")
         if self.engine == "local" and (self.workers is not None or self.setup):
             option = "--setup" if self.setup else "--workers"
             raise UserError(f"{option} is for the nodes of a cluster: add --engine slurm or --engine ray.")
-        object.__setattr__(self, "crew", self._crew())
-        if self.crew:
-            slots = self.crew.node.slots(self.crew.workers)
-        elif self.engine == "local":
-            slots = parse_slots(self.devices)
-        else:
-            slots = parse_cluster_slots(self.devices)
-        object.__setattr__(self, "slots", slots)
-
-    def _crew(self) -> Crew | None:
         if self.workers is not None and self.workers < 1:
             raise UserError(
                 f"--workers {self.workers}: write how many node workers may run at once, 1 or more. Without --workers "
                 "each run is a job of its own."
             )
-        return Crew(self.workers, Node.parse(self.devices), self.setup) if self.workers else None
+
+    @cached_property
+    def crew(self) -> Crew | None:
+        """The node workers of a cluster; None where each run is a job. Raises UserError (see `Node.parse`)."""
+        return Crew(self.workers, Node.parse(self.devices), self.setup or ()) if self.workers else None
+
+    @cached_property
+    def slots(self) -> Sequence[Slot]:
+        """The slots of `devices`. Raises UserError (see `parse_slots`)."""
+        if self.crew:
+            return self.crew.node.slots(self.crew.workers)
+        return parse_slots(self.devices) if self.engine == "local" else parse_cluster_slots(self.devices)
 
     def start(
         self,
@@ -98,16 +99,17 @@ class WorkOptions:
             on_progress,
             until=until,
             engine=self._engine(store),
-            hang_s=self.hang_s,
+            hang_s=self.hang_after * 60,
             notifier=Notifier(self.notify) if self.notify else None,
-            sinks=[sink_of(store, name) for name in dict.fromkeys(self.sinks)] if tracked else (),
+            sinks=[sink_of(store, name) for name in dict.fromkeys(self.sinks or ())] if tracked else (),
         )
 
     def _engine(self, store: Store) -> Engine:
         if self.engine == "local" and _all_train_apart(store):
             return LocalEngine(LIGHT)
         at_once = self.crew.workers if self.crew else len(self.slots)
-        settings, setup = dict(map(_pair, self.settings)), () if self.crew else self.setup
+        settings = dict(map(_pair, self.engine_set or ())) | ({"address": self.address} if self.address else {})
+        setup = () if self.crew else self.setup or ()
         return load_engine(self.engine, settings, store.root, at_once, self.crew, setup)
 
     def _for_all(self, store: Store) -> list[Slot]:
@@ -140,7 +142,7 @@ def complete_mlflow(store: Store, say: Callable[[str], None]) -> None:
 
 def not_in_mlflow(count: int, where: str = "") -> str:
     """A sentence for the user, with the command that writes them. where: the options that name the store."""
-    command = f"ablations {'rebuild' if count > MOST_AT_ONCE else 'work'} {where}".strip()
+    command = f"ablations {'ui --rebuild mlflow' if count > MOST_AT_ONCE else 'work'} {where}".strip()
     verb, them = ("is", "it") if count == 1 else ("are", "them")
     return f"{number(count, 'finished run')} {verb} not in MLflow: `{command}` adds {them}"
 
@@ -173,13 +175,8 @@ def _untracked(store: Store) -> bool:
 def sink_of(store: Store, name: str) -> Background:
     """A sink that follows the store's runs in a thread and a process of its own."""
     return Background(
-        lambda: SinkProcess(store, name), patience_s=0, name=name, rebuild=f"ablations rebuild --sink {name}"
+        lambda: SinkProcess(store, name), patience_s=0, name=name, rebuild=f"ablations ui --rebuild {name}"
     )
-
-
-def engine_settings(pairs: Sequence[str] | None, address: str | None) -> list[str]:
-    """Combine --engine-set and --address."""
-    return [*(pairs or ()), *([f"address={address}"] if address else ())]
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -198,7 +195,7 @@ def held(store: Store) -> list[str]:
 # --- Results of runs that were left to a cluster (`work --detach`): most commands collect them first
 
 
-DETACHED = ("slurm",)  # not Ray: only `work --engine ray --address …` knows the cluster's address
+DETACHED = "slurm"  # not Ray: only `work --engine ray --address …` knows the cluster's address
 
 
 def collect_detached(store: Store) -> None:
@@ -208,27 +205,13 @@ def collect_detached(store: Store) -> None:
     """
     if not store.queue_db.exists() or not os.access(store.state_dir, os.W_OK) or store.coordinator():
         return
-    names = _engines(store)
-    if not names:
-        return
-    from experiments.jobs.coordinator.background import Background
-    from experiments.jobs.coordinator.work import work
-    from experiments.jobs.engines.load import load_engine
-    from experiments.tracking.mlflow import Tracker
-
-    engine = load_engine("slurm", {}, store.root, 1)
-    try:
-        work(store, [], tracker=Background(lambda: Tracker(store)), until="settled", engine=engine)
-    except UserError:
-        return
-
-
-def _engines(store: Store) -> set[str]:
-    """The clusters that have runs of this store."""
     with Queue(store.queue_db, create=False) as queue:
-        running = [row.run_id for row in queue.rows(State.RUNNING, 1)]
-        refs = [queue.job(run_id).ref or {} for run_id in running]
-    return {str(ref.get("engine")) for ref in refs} & set(DETACHED)
+        refs = [queue.job(row.run_id).ref or {} for row in queue.rows(State.RUNNING, 1)]
+    if not any(ref.get("engine") == DETACHED for ref in refs):
+        return
+    with contextlib.suppress(UserError):
+        engine = load_engine(DETACHED, {}, store.root, 1)
+        work(store, [], tracker=Background(lambda: Tracker(store)), until="settled", engine=engine)
 
 
 # --- A coordinator's progress in words, for the terminal, for logs and for scripts
@@ -320,8 +303,10 @@ def users_of(store: Store) -> tuple[Shares, list[UserShare]]:
     ]
 
 
-def agree(store: Store, quotas: Iterable[str]) -> None:
+def agree(store: Store, quotas: Sequence[str]) -> None:
     """Change quotas (USER=HOURS, USER=none); the coordinator is told. Raises UserError."""
+    if not quotas:
+        return
     changed = dict(load_shares(store).quotas)
     for text in quotas:
         user, equals, said = text.partition("=")
@@ -343,9 +328,3 @@ def agree(store: Store, quotas: Iterable[str]) -> None:
 def agreed_in_words(shares: Shares) -> str:
     quotas = ", ".join(f"{user} {hours:g}" for user, hours in sorted(shares.quotas.items()))
     return f"device-hours of the last {DAYS} days; quotas: {quotas or 'none'}"
-
-
-def over_quota(store: Store) -> list[str]:
-    """Why runs wait for their user's quota, one line per user."""
-    with Queue(store.queue_db, create=False) as queue:
-        return list(queue.over_quota(load_shares(store)).values())

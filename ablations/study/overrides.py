@@ -149,3 +149,63 @@ def _setting_of(location: tuple[int | str, ...], settings: Mapping[str, Setting]
         if name in settings:
             return name
     return None
+
+
+# --- The settings of a task: name, default, allowed values and meaning, from its configuration type
+
+
+BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}  # of JSON Schema
+TYPES = {"integer": "integer", "number": "number", "string": "text", "boolean": "true or false", "array": "list"}
+
+
+@dataclass(frozen=True)
+class DescribedSetting:
+    """One setting. `default`: a value of JSON; None: unset."""
+
+    name: str  # dotted, as in `set` and --set
+    default: Any
+    values: str  # what is allowed, in words
+    meaning: str  # "" where the task's author wrote none
+
+    @property
+    def assignment(self) -> str:
+        """Name and default, as a line of a study file; `unset` cannot be written there."""
+        return f"{self.name} = {'unset' if self.default is None else json.dumps(self.default, ensure_ascii=False)}"
+
+
+def settings_of(config_type: type[TaskConfig]) -> list[DescribedSetting]:
+    """Every setting of a task that a row may change, in the order of its configuration."""
+    schema = config_type.model_json_schema()
+    values = config_type().model_dump(mode="json")
+    return list(_described(schema, values, schema.get("$defs", {}), ""))
+
+
+def _described(
+    schema: Mapping[str, Any], values: Mapping[str, Any], parts: Mapping[str, Any], prefix: str
+) -> Iterator[DescribedSetting]:
+    for name, about in schema.get("properties", {}).items():
+        if not prefix and name in GIVEN_ELSEWHERE:
+            continue
+        part = _resolved(about, parts)
+        if "properties" in part:
+            yield from _described(part, values[name], parts, f"{prefix}{name}.")
+        else:
+            meaning = about.get("description", part.get("description", ""))
+            yield DescribedSetting(f"{prefix}{name}", values[name], _words(part, parts), " ".join(meaning.split()))
+
+
+def _resolved(about: Mapping[str, Any], parts: Mapping[str, Any]) -> Mapping[str, Any]:
+    reference = about.get("$ref")
+    return {**parts[reference.rpartition("/")[2]], **about} if reference else about
+
+
+def _words(about: Mapping[str, Any], parts: Mapping[str, Any]) -> str:
+    if "anyOf" in about:
+        return " or ".join(dict.fromkeys(_words(_resolved(one, parts), parts) for one in about["anyOf"]))
+    if "enum" in about or "const" in about:
+        return ", ".join(str(value) for value in about.get("enum", [about.get("const")]))
+    if about.get("type") == "null":
+        return "unset"
+    word = TYPES.get(str(about.get("type")), "any value")
+    bounds = [f"{sign} {about[key]:g}" for key, sign in BOUNDS.items() if key in about]
+    return f"{word} {' and '.join(bounds)}".strip()

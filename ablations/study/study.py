@@ -1,8 +1,9 @@
 """A study: the table of a paper as data. `load_study` reads a built-in study by name, or a user's file by path."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, FiniteFloat, model_validator
 
@@ -23,7 +24,7 @@ from ablations.study.parts import (
     Text,
     Tune,
 )
-from ablations.study.study_file import builtin_names, read_study
+from ablations.study.study_file import read_study
 from ablations.study.variation import Profile, Variation
 from experiments.errors import UserError
 from model.settings import Section
@@ -261,17 +262,7 @@ def _check_trunk(row: Variation, rows: Iterable[Variation], profiles: Iterable[s
 
 
 def _repeated(keys: Iterable[str]) -> str | None:
-    seen: set[str] = set()
-    for key in keys:
-        if key in seen:
-            return key
-        seen.add(key)
-    return None
-
-
-def builtin_studies() -> list[str]:
-    """Names of the built-in studies."""
-    return builtin_names()
+    return next((key for key, count in Counter(keys).items() if count > 1), None)
 
 
 def load_study(name_or_path: str, many: bool = False) -> Study:
@@ -285,20 +276,7 @@ def load_study(name_or_path: str, many: bool = False) -> Study:
 # --- Checks of what a study says of its printed table: `pivot`, the names in its claims, and the target of its rule
 
 
-class _Row(Protocol):
-    """What is read of a row of the study."""
-
-    @property
-    def key(self) -> str: ...
-    @property
-    def label(self) -> str: ...
-    @property
-    def group(self) -> str: ...
-    @property
-    def paper(self) -> Mapping[str, float]: ...
-
-
-def check_pivot(pivot: Mapping[str, str], rows: Sequence[_Row], cited: Sequence[Cited]) -> None:
+def check_pivot(pivot: Mapping[str, str], rows: Sequence[Variation], cited: Sequence[Cited]) -> None:
     """Raises ValueError for a row or cited result without its own place: a line (label) and a column (group)."""
     _check_places(pivot, "row", [(row.key, row.label, row.group) for row in rows])
     _check_places(pivot, "cited result", [(entry.label, entry.label, entry.group) for entry in cited])
@@ -320,7 +298,7 @@ def _check_places(pivot: Mapping[str, str], kind: str, places: Sequence[tuple[st
         taken[label, group] = name
 
 
-def check_claim(claim: Claim, rows: Sequence[_Row], cited: Sequence[Cited]) -> None:
+def check_claim(claim: Claim, rows: Sequence[Variation], cited: Sequence[Cited]) -> None:
     """Raises ValueError for rows and cited results that do not exist, or that lack the number that is compared."""
     by_key = {row.key: row for row in rows}
     for key in (claim.row, *claim.here):

@@ -26,7 +26,7 @@ _BUILTIN = importlib.resources.files("ablations") / "studies"
 _DEEPEST = 50
 
 
-def builtin_names() -> list[str]:
+def builtin_studies() -> list[str]:
     """Names of the built-in studies (ablations/studies)."""
     found = _BUILTIN.iterdir()
     return sorted(entry.name.removesuffix(".toml") for entry in found if entry.name.endswith(".toml"))
@@ -85,7 +85,7 @@ def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
 
 def _find(name_or_path: str, relative_to: Path) -> tuple[str, str, Path | None]:
     """The text of a study, its name for messages, and its folder (None for a built-in one)."""
-    if name_or_path in builtin_names():
+    if name_or_path in builtin_studies():
         entry = _BUILTIN / f"{name_or_path}.toml"
         return entry.read_text(encoding="utf-8"), f"{name_or_path}.toml (built-in)", None
     path = relative_to / name_or_path
@@ -100,7 +100,7 @@ def _find(name_or_path: str, relative_to: Path) -> tuple[str, str, Path | None]:
         line = error.object[: error.start].count(b"\n") + 1
         raise UserError(f"{path}, line {line}: this is not UTF-8 text. Save the file as UTF-8.") from None
     except FileNotFoundError:
-        hint = f" The built-in study is called {path.stem}." if path.stem in builtin_names() else ""
+        hint = f" The built-in study is called {path.stem}." if path.stem in builtin_studies() else ""
         raise UserError(f"There is no study file {path}.{hint} {_choose()}") from None
     except OSError as error:
         raise UserError(f"The study file {path} cannot be read: {error.strerror}. {_choose()}") from None
@@ -109,12 +109,12 @@ def _find(name_or_path: str, relative_to: Path) -> tuple[str, str, Path | None]:
 def _unknown(name: str, path: Path) -> str:
     if path.with_name(f"{path.name}.toml").is_file():
         return f"There is no built-in study {name!r}, but a file {path}.toml: write its name with the ending."
-    near = suggestion(name, builtin_names(), "studies") if nearest(name, builtin_names()) else ""
+    near = suggestion(name, builtin_studies(), "studies") if nearest(name, builtin_studies()) else ""
     return " ".join(filter(None, (f"There is no study {name!r}.", near, _choose())))
 
 
 def _choose() -> str:
-    return f"Name a built-in study ({', '.join(builtin_names())}) or the path of a .toml file."
+    return f"Name a built-in study ({', '.join(builtin_studies())}) or the path of a .toml file."
 
 
 def _parse(text: str, origin: str) -> dict[str, Any]:

@@ -86,24 +86,16 @@ class Variation(Section):
         return not (changes or self.imported)
 
     @model_validator(mode="after")
-    def _declared_once(self) -> Self:
+    def _consistent(self) -> Self:
         parts = {"set": self.set, "fixed": self.fixed, "tuned": self.tuned}
         for name in self.declared:
             places = [f"`{part}`" for part, settings in parts.items() if name in settings]
             if len(places) > 1:
                 raise ValueError(f"{name} is in both {' and '.join(places)}; keep one")
-        return self
-
-    @model_validator(mode="after")
-    def _trained_from_one_state(self) -> Self:
         if self.branch is not None and self.ensemble is not None:
             raise ValueError("an ensemble trains nothing, so it has no `from`: leave out one of `ensemble` and `from`")
         if self.branch is not None and self.seed_offset:
             raise ValueError("a branch has the seeds of its trunk, with which it begins: leave out `seed_offset`")
-        return self
-
-    @model_validator(mode="after")
-    def _from_one_place(self) -> Self:
         if self.imported and (self.ensemble or self.branch or self.tuned):
             raise ValueError("`imported` rows were trained elsewhere: leave out `ensemble`, `from` and `tuned`")
         return self

@@ -30,7 +30,7 @@ A network of {params} million parameters, {steps:,} steps of training, checkpoin
 """
 _TRANSLATE = """Translate on the command line:
 
-    ablations translate --model {name} < input.txt > output.txt
+    ablations generate --model {name} < input.txt > output.txt
 
 and in Python:
 
@@ -40,7 +40,7 @@ and in Python:
 """
 _WRITE = """Continue a text on the command line:
 
-    ablations sample --model {name} --prompt "Text"
+    ablations generate --model {name} --prompt "Text"
 
 and in Python:
 
@@ -127,6 +127,5 @@ def exported_config(folder: Path, kind: type[Config], task: str) -> Config:
         raise UserError(f"{folder} was exported by another version: its format is {found.get('format')!r}.")
     other = found["config"].get("task", task)
     if other != task:
-        use = {"language_modelling": " Use `ablations sample`.", "translation": " Use `ablations translate`."}
-        raise UserError(f"{folder} holds a model of the task {other}, not of {task}.{use.get(other, '')}")
+        raise UserError(f"{folder} holds a model of the task {other}, not of {task}.")
     return kind.from_mapping(found["config"])

@@ -201,7 +201,7 @@ def heap_here() -> str:
 
 
 def disk_bytes(num_params: int, keep_checkpoints: int, keep_optimizer: bool = True, state: float = 2) -> float:
-    """Disk space of a finished training: weights, and its checkpoints until `ablations prune`."""
+    """Disk space of a finished training: weights, and its checkpoints until `ablations forget --checkpoints`."""
     each = WEIGHT_BYTES * (1 + state * keep_optimizer)
     return float(num_params * (WEIGHT_BYTES + each * keep_checkpoints))
 

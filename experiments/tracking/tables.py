@@ -150,7 +150,7 @@ class Tables:
 
 
 HOST = "127.0.0.1"  # the pages are for this machine only
-ANEW = "Nothing is lost: `ablations rebuild` writes it anew from the runs."
+ANEW = "Nothing is lost: `ablations ui --rebuild mlflow` writes it anew from the runs."
 SCHEME = "mlflow-artifacts:/"  # relative to the folder that the server is started with
 
 

@@ -167,7 +167,7 @@ def test_a_trunk_without_the_checkpoint_is_trained_again_and_says_so(cli: Cli, t
     assert Store.open(store).attempts(base["run_id"]) == [1, 2]
     assert weights(store, base["run_id"]) == first, "the same weights: scores stay"
     whole = {row: weights(store, run["run_id"]) for row, run in rows(cli, after, store).items()}
-    cli("prune", "--store", store, "--yes")
+    cli("forget", "--checkpoints", "--store", store, "--yes")
     assert "all done, nothing to train" in cli("run", after, "--store", store).stderr, "branches have begun already"
     cli("evaluate", after, "--store", store, "--set", "evaluation.beam_size=1")
     assert Store.open(store).attempts(base["run_id"])[-1] < 5

@@ -95,7 +95,7 @@ def test_a_full_disk_stops_the_work_and_the_same_command_goes_on(
     ballast.unlink()
     cli("work", *where, "--devices", "cpu:1")
     cli("report", tiny, *LONG, *where, "--strict")
-    cli("rebuild", *where)
+    cli("ui", "--rebuild", "mlflow", *where)
 
 
 def fill(path: Path) -> None:
@@ -117,7 +117,7 @@ def test_a_store_on_a_read_only_disk_can_be_read_and_says_so_when_written(cli: C
     assert cli("report", tiny, "--rows", "base", "--store", store).stdout == table
     assert "1 finished" in cli("status", "--store", store).stdout
     assert "finished" in cli("plan", tiny, "--rows", "base", "--store", store).stdout
-    for verb in (["run", tiny], ["retry", "base"], ["prune", "--yes"], ["rebuild"]):
+    for verb in (["run", tiny], ["retry", "base"], ["forget", "--checkpoints", "--yes"], ["ui", "--rebuild", "mlflow"]):
         done = cli(*verb, "--store", store, code=2)
         assert "read-only" in done.stderr and "Traceback" not in done.stderr
 
@@ -129,10 +129,10 @@ def test_mlflow_that_cannot_be_written_costs_no_run(cli: Cli, tiny: Path, tmp_pa
     cli("work", "--store", store, "--devices", "cpu:1")
     cli("report", tiny, "--rows", "base", "--store", store, "--strict")
     (store / "mlflow.db").rmdir()
-    assert ": 1 run\n" in cli("rebuild", "--store", store).stdout
+    assert ": 1 run\n" in cli("ui", "--rebuild", "mlflow", "--store", store).stdout
     for path in store.glob("queue.db*"):  # the events know the table, too
         path.unlink()
-    assert ": 1 run\n" in cli("rebuild", "--store", store).stdout
+    assert ": 1 run\n" in cli("ui", "--rebuild", "mlflow", "--store", store).stdout
     with contextlib.closing(sqlite3.connect(store / "mlflow.db")) as database:
         tags = dict(database.execute("SELECT key, value FROM tags"))
         statuses = {row[0] for row in database.execute("SELECT status FROM runs")}

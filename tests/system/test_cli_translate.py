@@ -1,4 +1,4 @@
-"""A trained run through `translate`, `export`, `attention`, without its training data; a study of decoding."""
+"""A trained run through `generate`, `export`, `attention`, without its training data; a study of decoding."""
 
 import json
 import shutil
@@ -67,7 +67,7 @@ def test_a_row_translates_as_it_decodes_though_another_row_trained(cli: Cli, sto
     (text := study.parent / "text").write_text("the river is cold\na small house\n", encoding="utf-8")
 
     def said(*words: object) -> str:
-        return cli("translate", *words, text, "--store", runs, "--scores", "--devices", "cpu:1").stdout
+        return cli("generate", *words, text, "--store", runs, "--scores", "--devices", "cpu:1").stdout
 
     plain = ("--run", run.name, "--checkpoint", "last", "--length-penalty", "0.6")
     expected = {
@@ -93,7 +93,7 @@ def test_the_best_row_is_named_by_its_score_on_dev(cli: Cli, tiny: Path, tmp_pat
         write_json(result, record)
     found = cli("export", tmp_path / "model", "--study", tiny, "--row", "best", "--store", runs).stdout
     assert f"run {best} is in" in found
-    message = cli("translate", "--study", tiny, "--row", "best", "--seed", "7", "--store", runs, code=2).stderr
+    message = cli("generate", "--study", tiny, "--row", "best", "--seed", "7", "--store", runs, code=2).stderr
     assert "No run of tiny has a bleu on dev" in message
 
 
@@ -102,15 +102,15 @@ def test_lines_come_out_in_order_and_empty_ones_stay_empty(cli: Cli, store: tupl
     text = tmp_path / "input.txt"
     text.write_text("The old dog sleeps.\n\nThe man goes.\n", encoding="utf-8")
     named = ("--store", runs, "--devices", "cpu:1", "--study", study, "--row", "base")
-    lines = cli("translate", text, *named).stdout.split("\n")
+    lines = cli("generate", text, *named).stdout.split("\n")
     assert len(lines) == 4
     assert lines[1] == lines[3] == ""
-    best = [json.loads(line) for line in cli("translate", text, *named, "--nbest", "2", "--json").stdout.splitlines()]
+    best = [json.loads(line) for line in cli("generate", text, *named, "--nbest", "2", "--json").stdout.splitlines()]
     assert [(one["line"], one["rank"]) for one in best if one["line"] != 2] == [(1, 1), (1, 2), (3, 1), (3, 2)]
     assert best[0]["score"] >= best[1]["score"]
-    refused = cli("translate", text, *named, "--max-pieces", "2", code=2)
+    refused = cli("generate", text, *named, "--max-pieces", "2", code=2)
     assert "Line 1 has" in refused.stderr
-    skipped = cli("translate", text, *named, "--max-pieces", "2", "--over-long", "skip")
+    skipped = cli("generate", text, *named, "--max-pieces", "2", "--over-long", "skip")
     assert skipped.stdout == "\n\n\n"
     assert "line 3 has" in skipped.stderr
 
@@ -121,8 +121,8 @@ def test_an_exported_folder_needs_no_store(cli: Cli, store: tuple[Path, Path], t
     cli("export", tmp_path / "model", "--run", run.name[:6], "--store", runs)
     text = tmp_path / "input.txt"
     text.write_text("The old dog sleeps.\n", encoding="utf-8")
-    exported = cli("translate", text, "--model", tmp_path / "model", "--devices", "cpu:1", cwd=tmp_path).stdout
-    assert exported == cli("translate", text, "--run", run.name, "--store", runs, "--devices", "cpu:1").stdout
+    exported = cli("generate", text, "--model", tmp_path / "model", "--devices", "cpu:1", cwd=tmp_path).stdout
+    assert exported == cli("generate", text, "--run", run.name, "--store", runs, "--devices", "cpu:1").stdout
     assert "not empty" in cli("export", tmp_path / "model", "--run", run.name, "--store", runs, code=2).stderr
 
 
@@ -153,7 +153,7 @@ def test_a_recurrent_row_draws_the_attention_that_it_has_and_names_what_it_lacks
     assert "no self_attention in its encoder. It has: --kind cross (1 layer)" in lacking
     assert "numbered from 1" in cli("attention", "The dog.", *named, "--layer", "2", code=2).stderr
     cli("export", tmp_path / "model", *named)
-    assert cli("translate", study, "--model", tmp_path / "model", "--devices", "cpu:1").stdout
+    assert cli("generate", study, "--model", tmp_path / "model", "--devices", "cpu:1").stdout
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_a_recurrent_row_draws_the_attention_that_it_has_and_names_what_it_lacks
 )
 def test_mistakes_are_explained(cli: Cli, store: tuple[Path, Path], arguments: tuple[str, ...], message: str) -> None:
     arguments = tuple(str(store[1]) if argument == "search.toml" else argument for argument in arguments)
-    found = cli("translate", *arguments, "--store", store[0], code=2).stderr
+    found = cli("generate", *arguments, "--store", store[0], code=2).stderr
     assert message in " ".join(found.split())
 
 
@@ -179,7 +179,7 @@ def test_a_program_that_waits_for_each_line_gets_it(store: tuple[Path, Path]) ->
     named = ("--store", store[0], "--devices", "cpu:1", "--study", store[1], "--row", "base", "--line-buffered")
     pipe = subprocess.PIPE
     with subprocess.Popen(
-        command("translate", *named), stdin=pipe, stdout=pipe, text=True, bufsize=1, env=environment()
+        command("generate", *named), stdin=pipe, stdout=pipe, text=True, bufsize=1, env=environment()
     ) as running:
         assert running.stdin
         assert running.stdout

@@ -73,7 +73,12 @@ def check(store):
             assert ended.error and "Traceback" not in ended.error, fault
     failed = sum(row(store, number).state is State.FAILED for number in range(len(FAULTS)))
     assert 0 < failed < len(FAULTS)
-    for command in (["status"], ["status", "--json"], ["rebuild"], ["prune", "--yes"]):
+    for command in (
+        ["status"],
+        ["status", "--json"],
+        ["ui", "--rebuild", "mlflow"],
+        ["forget", "--checkpoints", "--yes"],
+    ):
         done = CliRunner().invoke(app, [*command, "--store", str(store.root)])
         assert done.exit_code == 0, (command, done.output, done.exception)
     for number, fault in enumerate(FAULTS):

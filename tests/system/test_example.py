@@ -19,15 +19,15 @@ def test_the_example_runs_from_elsewhere_and_shows_cases(cli: Cli, tmp_path: Pat
     for row in rows:
         assert all(0 <= row[f"accuracy_{name}"] <= 100 for name in ("train", "dev", "test"))
         assert row["num_params"] > 1000 and row["paper"]["accuracy_test"] > 80
-    table = cli("cases", STUDY, *options, "--limit", "3").stdout.splitlines()
+    table = cli("report", STUDY, *options, "--examples", "test", "--limit", "3").stdout.splitlines()
     assert len(table) == 2 + 3 and "P(E)" in table[0] and "요" in table[2]
-    lines = cli("cases", STUDY, *options, "--limit", "0", "--format", "csv").stdout.splitlines()
+    lines = cli("report", STUDY, *options, "--examples", "test", "--limit", "0", "--format", "csv").stdout.splitlines()
     assert len(lines) == 1 + 38
-    seven = cli("cases", STUDY, *options, "--of", "published", "--format", "csv").stdout.splitlines()
+    seven = cli("report", STUDY, *options, "--examples", "published", "--format", "csv").stdout.splitlines()
     assert len(seven) == 1 + 7 and "사람" in seven[3] and "neutral" in seven[3]
     assert ",0.1953," in seven[1] and ",0.1941," in seven[1]  # the paper's two answers to "혼자", as P(E)
     assert "no outputs" in (
-        cli("cases", STUDY, *options, "--of", "train", code=2).stderr.lower().replace("no row has", "no")
+        cli("report", STUDY, *options, "--examples", "train", code=2).stderr.lower().replace("no row has", "no")
     )
 
 

@@ -135,7 +135,7 @@ def test_mlflow_shows_them_marked_and_a_rebuilt_database_too(mixed: Path, cli: C
     tags, lr, metrics, status, *_ = shown["theirs · seed 3, imported"]
     assert (tags["study"], tags["row"], tags["imported"]) == ("mixed", "theirs", "csv: theirs.csv")
     assert (lr, metrics["loss.test"], status) == ("0.1", 0.26, "FINISHED")
-    cli("rebuild", "--store", store)
+    cli("ui", "--rebuild", "mlflow", "--store", store)
     assert in_mlflow(store) == shown
     (mixed / "theirs.csv").write_text(LONG.replace("0.26", "0.36"), encoding="utf-8")
     cli("import", study, "--csv", mixed / "theirs.csv", "--store", store, "--replace")

@@ -14,7 +14,8 @@ from ablations.planning.planned import Plan, PlannedRun, RunState
 from ablations.service.selected import task_of
 from ablations.study.parts import Choices, TableChoices
 from ablations.study.selectors import selection
-from ablations.study.study import builtin_studies, load_study
+from ablations.study.study import load_study
+from ablations.study.study_file import builtin_studies
 from experiments.store.results import EvaluationResult, TrainingResult
 from reports.render.formats import render
 from reports.results.table import Table

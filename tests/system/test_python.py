@@ -92,7 +92,7 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def loaded(walk: Path) -> "ablations.api.tables.LoadedTable":
+def loaded(walk: Path) -> "ablations.api.LoadedTable":
     return ablations.load(walk / "walk.toml", store=walk / "runs")
 
 

@@ -96,7 +96,7 @@ def test_a_raised_quota_is_seen_by_the_coordinator_that_works(store, cli):
             in said
         )
         assert stub_store.row(store, 1).state is State.WAITING
-        cli("shares", "--quota", "ann=5", "--store", store.root)
+        cli("status", "--quota", "ann=5", "--store", store.root)
         wait_for(lambda: stub_store.row(store, 1).state is State.FINISHED)
         assert stub_store.row(store, 2).state is State.RUNNING
     finally:
@@ -107,21 +107,21 @@ def test_a_raised_quota_is_seen_by_the_coordinator_that_works(store, cli):
 
 def test_the_command_says_who_waits_for_a_quota(store, cli, tiny, tmp_path):
     where = ("--store", store.root)
-    cli("shares", "--quota", "ann=0", *where)
+    cli("status", "--quota", "ann=0", *where)
     said = cli("queue", tiny, "--user", "ann", *where).stderr
     assert "note: the quota of ann is used up" in said
     done = cli("run", tiny, "--user", "ann", "--devices", "cpu:1", *where, code=1)
     assert "not run, the quota of ann is used up" in done.stderr and "stay queued" in done.stderr
-    found = json.loads(cli("shares", "--json", *where).stdout)
+    found = json.loads(cli("status", "--users", "--json", *where).stdout)
     [ann] = found["users"]
     assert (ann["user"], ann["quota_h"]) == ("ann", 0) and ann["waiting"] > 0
-    assert "ann: 0 of 0 device-hours used, 0 running," in cli("shares", *where).stdout
+    assert "ann: 0 of 0 device-hours used, 0 running," in cli("status", "--users", *where).stdout
     for wrong, said in (
         (("--quota", "ann=-1"), "must be 0 to"),
         (("--quota", "ann"), "write USER=HOURS"),
         (("--quota", "a b=1"), "without spaces"),
         (("--quota", "ann=much"), "no number of device-hours"),
     ):
-        assert said in cli("shares", *wrong, *where, code=2).stderr
+        assert said in cli("status", "--users", *wrong, *where, code=2).stderr
     assert "without spaces" in cli("queue", tiny, "--user", "a b", *where, code=2).stderr
-    assert json.loads(cli("shares", "--json", *where).stdout) == found
+    assert json.loads(cli("status", "--users", "--json", *where).stdout) == found

@@ -77,9 +77,9 @@ def test_tensorboard_shows_curves_and_scores_and_can_be_rebuilt(walk: Path, cli:
     before = [scalars(run) for run in runs]
     for file in home.rglob("events.*"):
         file.unlink()
-    cli("rebuild", "--store", store, "--sink", "tensorboard")
+    cli("ui", "--rebuild", "tensorboard", "--store", store)
     assert [scalars(run) for run in sorted((home / "walk" / "base").iterdir())] == before
-    cli("rebuild", "--store", store, "--sink", "tensorboard")  # again: nothing twice
+    cli("ui", "--rebuild", "tensorboard", "--store", store)  # again: nothing twice
     assert [scalars(run) for run in sorted((home / "walk" / "base").iterdir())] == before
 
 
@@ -128,7 +128,7 @@ def test_wandb_has_whole_runs_offline(walk: Path, cli: Cli, monkeypatch: pytest.
     monkeypatch.delenv("WANDB_MODE", raising=False)
     store = walk / "runs"
     cli("run", walk / "walk.toml", "--store", store, "--devices", "cpu:2", "--sink", "wandb")
-    cli("rebuild", "--store", store, "--sink", "wandb")
+    cli("ui", "--rebuild", "wandb", "--store", store)
     files = list(folder_of(Store(store), "wandb").glob("wandb/offline-run-*/*.wandb"))
     assert len(files) == 2 and wandb is not None  # written again, a run takes the place of its former files
     names, errors, scores = set(), set(), set()
@@ -181,7 +181,7 @@ def test_a_bad_sink_harms_no_run(
                 super().__init__(store, "tensorboard", patience_s=1)
 
     begun = time.monotonic()
-    background = Background(Bad, interval_s=0.2, patience_s=0, name="tensorboard", rebuild="ablations rebuild --sink x")
+    background = Background(Bad, interval_s=0.2, patience_s=0, name="tensorboard", rebuild="ablations ui --rebuild x")
     summary = work(store, parse_slots("cpu:1"), load_task, engine=LocalEngine(LIGHT), sinks=[background])
     assert (summary.finished, summary.failed) == (2, 0) and time.monotonic() - begun < 500
     assert "tensorboard could not be written; the runs continue" in caplog.text and said in caplog.text

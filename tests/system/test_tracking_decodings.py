@@ -35,7 +35,7 @@ def content(store: Path) -> dict[str, set[Any]]:
 
 def assert_rebuilt_equals_grown(cli: Cli, store: Path) -> None:
     grown = content(store)
-    cli("rebuild", "--store", store)
+    cli("ui", "--rebuild", "mlflow", "--store", store)
     rebuilt = content(store)
     for table, lines in grown.items():
         assert rebuilt[table] - lines == lines - rebuilt[table] == set(), table

@@ -38,4 +38,4 @@ def test_a_built_in_task_is_prepared_and_trained(tmp_path: Path, tiny: Path) -> 
     (folder / "tiny.toml").write_text(tiny.read_text())
     rows = as_json(ablations(folder, "run", "tiny.toml", "--rows", "base,h1", "--json"))
     assert [row["n"] for row in rows] == [1, 1]
-    ablations(folder, "layers", "--measure")
+    ablations(folder, "settings", "--layers", "--measure")

@@ -75,7 +75,7 @@ class RunContext:
             raise Preempted(step)
 
     def examples(self, set_: str, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Record outputs for single examples of a set, in a fixed order; `ablations cases` prints them side by side.
+        """Record outputs for single examples of a set, in a fixed order; `ablations report --examples` prints them.
 
         An entry with the name of a metric is the example's share in it (1 or 0 for accuracy); tests of differences
         between two rows pair these.

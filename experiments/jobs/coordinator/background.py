@@ -1,8 +1,8 @@
 """Write the tracking store in a background thread, which takes the latest state of each run.
 
 Importing MLflow takes two seconds and each commit some milliseconds; neither delays the coordinator. No run can be lost
-here: an error is logged once and the run continues. The next sync, the next coordinator, or `ablations rebuild` writes
-what is missing.
+here: an error is logged once and the run continues. The next sync, the next coordinator, or `ablations ui --rebuild`
+writes what is missing.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ class Background:
         interval_s: float = INTERVAL_S,
         patience_s: float = PATIENCE_S,
         name: str = "MLflow",
-        rebuild: str = "ablations rebuild",
+        rebuild: str = "ablations ui --rebuild mlflow",
     ) -> None:
         """name, rebuild: what is written, and the command that writes it again, for messages."""
         self._name, self._rebuild = name, rebuild

@@ -68,7 +68,7 @@ class Shares:
         quota = self.quotas[user]
         until = f"what was used {DAYS} days ago no longer counts, or " if quota else ""
         of = f"{used_s / 3600:.3g} of {quota:.3g} device-hours in {DAYS} days"
-        until += "the quota is raised (`ablations shares --quota`)"
+        until += "the quota is raised (`ablations status --quota`)"
         return f"the quota of {user} is used up ({of}): other runs of {user} wait until {until}"
 
 
@@ -101,7 +101,7 @@ def load_shares(store: Store) -> Shares:
     except ValueError as error:
         raise UserError(f"{path} is no JSON ({error}). {_MEND}") from None
     if not isinstance(found, dict) or not isinstance(found.get("quotas", {}), dict):
-        raise UserError(f"{path} is not as `ablations shares` writes it. {_MEND}")
+        raise UserError(f"{path} is not as `ablations status --quota` writes it. {_MEND}")
     if found.get("format") != FORMAT:
         raise UserError(f"{path} has the format {found.get('format')!r}, this program reads {FORMAT}. {_MEND}")
     try:
@@ -118,7 +118,7 @@ def keep_shares(store: Store, shares: Shares) -> None:
         write_bytes(Path(path), (json.dumps(values, indent=1, ensure_ascii=False, sort_keys=True) + "\n").encode())
 
 
-_MEND = "Mend it, or delete it and say again what you agreed upon with `ablations shares`."
+_MEND = "Mend it, or delete it and say again what you agreed upon with `ablations status --quota`."
 
 
 def check_user(name: str) -> str:

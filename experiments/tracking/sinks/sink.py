@@ -1,7 +1,7 @@
 """Other programs' views of runs: TensorBoard, W&B. Like MLflow's, they are made of a run's events and results alone.
 
 A sink runs in a process of its own (serve.py), which the coordinator's background thread feeds. If the package fails,
-hangs or fills the disk, a line is logged; no run waits for it. What it lacks then, `ablations rebuild --sink` writes.
+hangs or fills the disk, a line is logged; no run waits for it. What it lacks then, `ablations ui --rebuild` writes.
 """
 
 import atexit

@@ -197,13 +197,13 @@ def checkpoints(store):
 
 def test_prune_asks_first_and_keeps_what_counts(store, checkpoints):
     folder, waiting = checkpoints
-    assert "nothing was removed" in call(store, "prune", input="n\n")
+    assert "nothing was removed" in call(store, "forget", "--checkpoints", input="n\n")
     assert (folder / "checkpoints").exists()
-    text = call(store, "prune", "--yes")
+    text = call(store, "forget", "--checkpoints", "--yes")
     assert "2 folders of checkpoints" in text and "1 folder of weights" in text and "of 1 run." in text
     assert not (folder / "checkpoints").exists() and waiting.exists()
     assert (folder / "final" / "model.safetensors").exists()
-    assert "nothing to remove" in call(store, "prune")
+    assert "nothing to remove" in call(store, "forget", "--checkpoints")
 
 
 def test_a_killed_prune_is_completed_by_the_same_command(store, checkpoints, monkeypatch):
@@ -216,11 +216,11 @@ def test_a_killed_prune_is_completed_by_the_same_command(store, checkpoints, mon
     folder, _ = checkpoints
     with monkeypatch.context() as patched, pytest.raises(Killed):
         patched.setattr(durable, "remove_folder", die)
-        call(store, "prune", "--yes")
+        call(store, "forget", "--checkpoints", "--yes")
     assert list(folder.parent.rglob(".*.partial"))
-    call(store, "prune", "--yes")
+    call(store, "forget", "--checkpoints", "--yes")
     assert not list(folder.parent.rglob(".*.partial")) and (folder / "final" / "model.safetensors").exists()
-    assert "nothing to remove" in call(store, "prune")
+    assert "nothing to remove" in call(store, "forget", "--checkpoints")
 
 
 def test_prune_counts_what_is_linked_elsewhere_as_no_gain(store, checkpoints, tmp_path):
@@ -232,9 +232,9 @@ def test_prune_counts_what_is_linked_elsewhere_as_no_gain(store, checkpoints, tm
 
 def test_prune_and_rebuild_refuse_while_somebody_works(store):
     with store.coordinator_lock():
-        for verb in ("prune", "rebuild"):
+        for words in (["forget", "--checkpoints"], ["ui", "--rebuild", "mlflow"]):
             with pytest.raises(UserError, match="already worked on"):
-                call(store, verb)
+                call(store, *words)
 
 
 def test_no_store_is_said(tmp_path):
@@ -245,10 +245,17 @@ def test_no_store_is_said(tmp_path):
         ["report"],
         ["ui"],
         ["explain", "base"],
-        ["cases", "table3"],
+        ["report", "table3", "--examples", "test"],
         ["retry"],
     )
-    for verb in (*reading, ["evaluate", "table3"], ["cancel", "all"], ["log", "base"], ["prune"], ["rebuild"]):
+    for verb in (
+        *reading,
+        ["evaluate", "table3"],
+        ["cancel", "all"],
+        ["log", "base"],
+        ["forget", "--checkpoints"],
+        ["ui", "--rebuild", "mlflow"],
+    ):
         with pytest.raises(UserError, match=r"does not exist\. Name the folder of the runs with --store"):
             call(nowhere, *verb)
     assert not nowhere.root.exists()

@@ -27,7 +27,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("made")
     finish(write_study(folder, "command"), folder / "store", seeds=2)
     shutil.copytree(folder / "store", folder / "untracked")
-    call(folder / "store", "rebuild")
+    call(folder / "store", "ui", "--rebuild", "mlflow")
     return folder
 
 

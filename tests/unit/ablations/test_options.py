@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import json
 import os
 import shlex
 import subprocess
@@ -17,7 +18,7 @@ import typer
 from typer.testing import CliRunner
 
 from ablations.cli import options
-from ablations.cli.main import VERBS, app, verb
+from ablations.cli.main import OLD, VERBS, app, verb
 from ablations.service.choose_run import Named
 from ablations.service.selected import Place, Selectors
 from ablations.service.tables import TableOptions
@@ -65,8 +66,8 @@ def test_a_field_left_out_is_no_option_and_keeps_its_default():
 
 
 def test_every_field_has_an_option():
-    fields = {field.name for kind in (Named, Place, Selectors, TableOptions) for field in dataclasses.fields(kind)}
-    assert fields == set(options.OPTIONS)
+    kinds = (Named, Place, Selectors, TableOptions)
+    assert {field.name for kind in kinds for field in dataclasses.fields(kind)} <= set(options.OPTIONS)
 
 
 @pytest.mark.parametrize("name", VERBS)
@@ -114,7 +115,27 @@ def test_every_verb_that_prints_facts_has_json():
     assert without <= SERVES, without - SERVES
 
 
-SERVES = {"demo", "new", "ui", "work"}  # they run, ask or write for a person
+SERVES = {"new", "work"}  # they run, ask or write for a person
+
+
+def test_verbs_are_few_and_an_older_spelling_is_the_present_one(monkeypatch):
+    assert len(VERBS) <= 30 and not VERBS.keys() & OLD.keys()
+    for old, (present, options_now) in OLD.items():
+        name, *words = present.split()
+        context = verb(name).make_context(name, [*words, *([] if name != "run" else ["--devices", "cpu:1"])])
+        known = {option for param in context.command.params for option in param.opts}
+        assert set(options_now.values()) <= known, old
+
+
+def test_an_older_spelling_works_until_0_2_and_names_the_present_one(tmp_path):
+    done = CliRunner().invoke(app, ["layers", "--n", "16", "--json"])
+    assert done.exit_code == 0 and json.loads(done.stdout)["sizes"]["n"] == 16
+    assert done.stderr.splitlines() == [
+        "ablations: `layers` is now `ablations settings --layers`; the older spelling ends with 0.2"
+    ]
+    asked = ["cases", "table3", "--of=dev", "--store", str(tmp_path)]
+    assert "is no store" in str(CliRunner().invoke(app, asked).exception)
+    assert " cases " not in CliRunner().invoke(app, ["--help"]).stdout
 
 
 def command_line(*words, **environment):

@@ -112,7 +112,17 @@ class TestTheNearestSelectionWithResults:
         assert "1 finished run of said exists with the study's own settings: `ablations report" in done.stderr
         assert "--rows base" in done.stderr and "rate" not in done.stderr
         with pytest.raises(UserError, match=r"nothing to draw yet.* `ablations report"):
-            call(folder / "store", "figures", folder / "command.toml", "--set", "rate=9", "--rows", "base")
+            call(
+                folder / "store",
+                "report",
+                folder / "command.toml",
+                "--figures",
+                "pdf",
+                "--set",
+                "rate=9",
+                "--rows",
+                "base",
+            )
 
     def test_where_there_are_results_nothing_is_said(self, folder: Path) -> None:
         assert "No run of this selection" not in call(folder / "store", "report", folder / "command.toml").stderr

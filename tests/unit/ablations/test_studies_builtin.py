@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from ablations.study.study import builtin_studies, load_study
+from ablations.study.study import load_study
+from ablations.study.study_file import builtin_studies
 from model.cost import num_params
 
 # Vaswani et al. 2017, Table 3, read again from the paper: key, perplexity, BLEU, params (millions, where printed).

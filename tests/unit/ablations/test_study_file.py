@@ -5,7 +5,7 @@ import os
 import pytest
 
 from ablations.study.study import load_study
-from ablations.study.study_file import builtin_names
+from ablations.study.study_file import builtin_studies
 
 ROW = '[[variation]]\nkey = "base"\n'
 
@@ -28,7 +28,7 @@ def test_unknown_study_lists_the_nearest(mistake):
 
 
 def test_unknown_study_with_nothing_near_lists_all(mistake):
-    assert f"'qqqq'. Name a built-in study ({', '.join(builtin_names())}) or" in mistake(load_study, "qqqq")
+    assert f"'qqqq'. Name a built-in study ({', '.join(builtin_studies())}) or" in mistake(load_study, "qqqq")
 
 
 def test_one_pair_of_brackets_in_place_of_two(own_study, mistake):

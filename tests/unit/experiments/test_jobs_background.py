@@ -129,7 +129,7 @@ def test_what_is_not_written_at_the_end_is_said(caplog, message):
     background.track(run("a", "FINISHED"))
     background.close()
     assert background.synced() == []
-    assert "not up to date in MLflow: 1." in caplog.text and "ablations rebuild" in caplog.text
+    assert "not up to date in MLflow: 1." in caplog.text and "ablations ui --rebuild mlflow" in caplog.text
 
 
 @pytest.mark.parametrize("full", [True, False])

@@ -31,7 +31,7 @@ def test_devices_are_the_slots_of_one_node(text, node):
 )
 def test_other_devices_are_refused_with_the_grammar(text):
     with pytest.raises(UserError, match="slots of one node"):
-        WorkOptions(text, "slurm", workers=2)
+        assert WorkOptions(devices=text, engine="slurm", workers=2).slots
 
 
 def test_a_run_on_several_gpus_has_those_of_one_node():

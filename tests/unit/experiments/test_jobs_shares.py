@@ -152,8 +152,8 @@ def test_shares_are_kept_in_a_file_with_its_format(tmp_path):
     for wrong, said in (
         ('{"format": 1, "half_life_hours": 72}', "has the format 1, this program reads 3"),
         ("{", "is no JSON"),
-        ("[]", "is not as `ablations shares` writes it"),
-        ('{"format": 3, "quotas": 2}', "is not as `ablations shares` writes it"),
+        ("[]", "is not as `ablations status --quota` writes it"),
+        ('{"format": 3, "quotas": 2}', "is not as `ablations status --quota` writes it"),
         ('{"format": 3, "quotas": {"ann": -1}}', "quota of ann is -1 hours: it must be 0 to"),
         ('{"format": 3, "quotas": {"ann": "x"}}', "expected a number of hours"),
         ('{"format": 3, "quotas": {"ann": NaN}}', "expected a number of hours"),

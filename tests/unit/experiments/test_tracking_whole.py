@@ -282,7 +282,7 @@ def test_a_damaged_database_is_one_line_keeps_no_run_from_ending_and_is_rebuilt(
     background.close()
     assert background.synced() == [], "the next coordinator tries again"
     told, left = caplog.records
-    assert said in told.getMessage() and "`ablations rebuild` " in told.getMessage()
+    assert said in told.getMessage() and "`ablations ui --rebuild mlflow` " in told.getMessage()
     assert not told.exc_info and "\n" not in told.getMessage() and "Runs not up to date" in left.getMessage()
     unreadable = said in ("not an SQLite file", "is damaged")
     with pytest.raises(UserError, match=said) if unreadable else contextlib.nullcontext():

@@ -9,7 +9,8 @@ from pydantic import BaseModel
 from ablations.planning.plan import plan_study
 from ablations.planning.planned import RunState
 from ablations.study.selectors import Selection, selection
-from ablations.study.study import Study, builtin_studies, load_study
+from ablations.study.study import Study, load_study
+from ablations.study.study_file import builtin_studies
 from experiments.config import TaskConfig, flatten
 from experiments.identity import digest
 from experiments.tasks.base import EvaluationSpec

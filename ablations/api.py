@@ -1,0 +1,397 @@
+"""`ablations.load`, `ablations.plan` and `ablations.run`: the command's verbs for scripts and notebooks.
+
+They take what the command takes, and raise UserError for what it refuses. Children are programs of their own, never
+copies of this process, so a script needs no `if __name__ == "__main__"` and a notebook can train.
+"""
+
+import inspect
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, cast
+
+from ablations.planning.planned import Plan, PlannedRun, plan_as_json
+from ablations.service import work as words
+from ablations.service.enqueue import wanted
+from ablations.service.preflight import obstacles, paragraphs
+from ablations.service.selected import Place, Queueing, Selected, SelectedTable, Selectors, choose, choose_table
+from ablations.service.tables import BY_STUDY, TableOptions, table_of
+from ablations.service.train import Training, options_for
+from ablations.service.work import WorkOptions, held
+from ablations.study.messages import number, show, suggestion
+from ablations.study.overrides import dotted, parse_set
+from experiments.errors import UserError
+from experiments.jobs.coordinator.reporter import Summary, View
+from experiments.jobs.coordinator.watch import HANG_S
+from experiments.store.layout import Store
+from reports.figures import effects, style
+from reports.render.formats import render
+from reports.render.html import fragment
+from reports.render.printed import printed
+from reports.results.failures import failures
+from reports.results.frames import Frames, curves, frames
+from reports.results.table import Table
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+
+# --- A table and a plan as objects: pandas frames, HTML for notebooks, text in the command's formats, a figure
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedTable:
+    """A study's table as the store held it when it was loaded; load it again to see later results.
+
+    A notebook shows it as `ablations report` prints it.
+    """
+
+    _chosen: SelectedTable
+    _significance: str
+    _provisional: bool
+    _printing: TableOptions
+
+    @cached_property
+    def as_built(self) -> Table:
+        """The table as data (reports/results/table.py), for what the frames do not have."""
+        return table_of(self._chosen, self._significance, provisional=self._provisional, printing=self._printing)
+
+    @cached_property
+    def table(self) -> "pd.DataFrame":
+        """The printed cells, as text: what `ablations report` prints, under heads in one line."""
+        import pandas as pd  # imported late: it takes half a second
+
+        grid = printed(self.as_built, "markdown").grid
+        heads = [head.key if head.kind in ("group", "label") else f"{head.top} {_sub(head.sub)}" for head in grid.heads]
+        lines = [[cell.text + cell.mark for cell in line.cells] for line in grid.lines]
+        return pd.DataFrame(lines, columns=[head.strip() for head in heads])
+
+    @property
+    def runs(self) -> "pd.DataFrame":
+        """One line per row × seed: state, parameters, times, device, versions, commit."""
+        return self._frames.runs
+
+    @property
+    def evaluations(self) -> "pd.DataFrame":
+        """One line per row × seed × set × metric, with the value in full."""
+        return self._frames.evaluations
+
+    @cached_property
+    def curves(self) -> "pd.DataFrame":
+        """One line per row × seed × metric × step that a run logged while it trained."""
+        return curves(self._chosen.plan, self._chosen.store)
+
+    @cached_property
+    def _frames(self) -> Frames:
+        return frames(self._chosen.plan, self._chosen.store, self._chosen.columns)
+
+    @property
+    def notes(self) -> list[str]:
+        """The warnings, and the notes under the table; first, of a bundle, what of it was computed again."""
+        shown = printed(self.as_built, "markdown")
+        return [*filter(None, [shown.table.bundle]), *shown.warnings, *shown.notes]
+
+    def render(self, format_: str = "markdown") -> str:
+        """The table as text: markdown, latex, csv, tidy-csv, json, html, setup. Raises UserError for another format."""
+        return render(self.as_built, format_)
+
+    def plot_effects(self) -> "Figure":
+        """Changes from base with their intervals, as a matplotlib figure. Raises UserError where none is known."""
+        with effects.draw_effects(self.as_built) as figure:
+            if figure is None:
+                raise UserError("There is nothing to draw yet: no row of this table has a change from base.")
+            picture = style.save(figure, "effects", "png")  # while the style holds
+            figure._repr_png_ = lambda: picture  # type: ignore[attr-defined]  # where pyplot was never imported
+            return figure
+
+    def _repr_html_(self) -> str:
+        return fragment(self.as_built)
+
+    def __str__(self) -> str:
+        return self.render()
+
+    def __repr__(self) -> str:
+        rows = self.as_built.rows
+        found = [outcome.record is not None for row in rows for outcome in row.outcomes]
+        return (
+            f"<{self.as_built.name}: {number(len(rows), 'row')}, {sum(found)} of {number(len(found), 'run')} finished>"
+        )
+
+
+def _sub(text: str) -> str:
+    return "" if text == "ours" else text
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedTable:
+    """The runs of a table, and how far they are."""
+
+    as_planned: Plan
+    notes: tuple[str, ...]
+
+    @cached_property
+    def runs(self) -> "pd.DataFrame":
+        """One line per run: row, seed, identity, state, parameters, predicted operations, changes from base."""
+        import pandas as pd
+
+        lines: list[dict[str, Any]] = plan_as_json(self.as_planned)
+        names = ["row", "group", "label", "seed", "run_id", "state", "num_params", "cost"]
+        changed = dict.fromkeys(name for line in lines for name in line["overrides"])
+        rows = [[*(line[n] for n in names), *(line["overrides"].get(n) for n in changed)] for line in lines]
+        return pd.DataFrame(rows, columns=[*names, *changed])
+
+    @property
+    def states(self) -> dict[str, int]:
+        """Number of runs in each state: missing, waiting, running, finished, failed, stale, damaged."""
+        return dict(Counter(run.state for run in self.as_planned.trainings))
+
+    def _repr_html_(self) -> str:
+        shown: str = self.runs.to_html(index=False, na_rep="")
+        return shown
+
+    def __repr__(self) -> str:
+        states = ", ".join(f"{count} {state}" for state, count in self.states.items())
+        return f"<{self.as_planned.study.name}: {number(len(self.as_planned.trainings), 'run')}: {states}>"
+
+
+# --- Arguments of Python's functions in the form of the command's options, so that both select and check the same way
+
+
+Settings = Mapping[str, Any] | Iterable[str] | None  # {"model.num_heads": 4}, or ["model.num_heads=4"]
+Names = str | Iterable[str] | None  # "base,A", or ["base", "A"]
+Call = TypeVar("Call", bound=Callable[..., Any])
+
+
+class Selecting(TypedDict, total=False):
+    """What selects a table, as the command's options of these names; `load`, `plan` and `run` have them all."""
+
+    store: str | Path
+    state_dir: str | Path | None
+    profile: str | None
+    corpus: str | Path | None
+    rows: Names
+    seeds: int | None
+    set: Settings
+
+
+def _selecting(call: Call) -> Call:
+    """Show the names of `Selecting` in the function's signature: notebooks complete them."""
+    signature = inspect.signature(call)
+    *own, rest = signature.parameters.values()
+    named = [
+        inspect.Parameter(name, rest.KEYWORD_ONLY, annotation=kind) for name, kind in Selecting.__annotations__.items()
+    ]
+    call.__signature__ = signature.replace(parameters=[*own, *named, rest])  # type: ignore[attr-defined]
+    return call
+
+
+def selectors(given: Selecting) -> Selectors:
+    """The selectors of the command. Raises UserError for a value that no option can have, and for unknown names."""
+    for name in given:
+        if name not in Selecting.__annotations__:
+            raise UserError(f"There is no argument {name}. {suggestion(name, Selecting.__annotations__, 'arguments')}")
+    seeds, state_dir, corpus = given.get("seeds"), given.get("state_dir"), given.get("corpus")
+    if seeds is not None and (isinstance(seeds, bool) or not isinstance(seeds, int)):
+        raise UserError(f"seeds={seeds!r}: it must be an integer, the number of seeds of every row.")
+    return Selectors(
+        store=Path(given.get("store", Place().store)),
+        state_dir=None if state_dir is None else Path(state_dir),
+        profile=given.get("profile"),
+        corpus=None if corpus is None else str(corpus),
+        rows=_joined(given.get("rows")),
+        seeds=seeds,
+        sets=_settings(given.get("set")),
+    )
+
+
+def _joined(names: Names) -> str | None:
+    return names if names is None or isinstance(names, str) else ",".join(map(str, names))
+
+
+def _settings(given: Settings) -> list[str] | None:
+    if given is None:
+        return None
+    if isinstance(given, str):
+        return [given]
+    if not isinstance(given, Mapping):
+        return list(given)
+    try:
+        return [_assignment(name, value) for name, value in dotted(given).items()]
+    except ValueError as error:
+        raise UserError(f"set={show(dict(given))}: {error}.") from None
+
+
+def _assignment(name: str, value: Any) -> str:
+    """The setting as --set has it: a bare word where that means the same, else TOML."""
+    bare = f"{name}={value}"
+    try:
+        if not isinstance(value, bool) and parse_set([bare]) == {name: value}:
+            return bare
+    except UserError:
+        pass
+    return f"{name}={json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)}"
+
+
+def printing(choices: Mapping[str, Any]) -> TableOptions:
+    """columns, hide, plain, digits … as `ablations report` has them; lists and dicts may stand for "a,b" and "a=1"."""
+    known = [field.name for field in fields(TableOptions)]
+    for name in choices:
+        if name not in known:
+            raise UserError(f"There is no argument {name}. {suggestion(name, known, 'choices of printing')}")
+    return TableOptions(**{name: _as_option(value) for name, value in choices.items()})
+
+
+def _as_option(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return ",".join(f"{name}={given}" for name, given in value.items())
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    return value if value is None or isinstance(value, bool) else str(value)
+
+
+# --- The three functions
+
+
+PROGRESS_EVERY_S = 10.0
+
+
+@_selecting
+def load(study: str | Path, *, significance: str = "auto", provisional: bool = False, **options: Any) -> LoadedTable:
+    """The table of a study, or of a bundle (.tar.gz, .zip), from what the store holds now. Trains nothing.
+
+    options: those of `Selecting`, and columns, hide, plain, paper, digits, units, caption, notes … as in `ablations
+    report` (docs/printing.md).
+    """
+    names = Selecting.__annotations__
+    how = printing({name: value for name, value in options.items() if name not in names})
+    given = cast(Selecting, {name: value for name, value in options.items() if name in names})
+    return LoadedTable(_at_present(choose_table(str(study), selectors(given), _say)), significance, provisional, how)
+
+
+@_selecting
+def plan(study: str | Path, *, yes: bool = False, **selecting: Unpack[Selecting]) -> PlannedTable:
+    """The runs of a table, with their settings, parameters, cost and state. Trains nothing."""
+    chosen = choose(str(study), selectors(selecting), many=yes)
+    planned = chosen.plan
+    todo = wanted(planned, "keep")
+    found = obstacles(chosen, todo)
+    if any(not obstacle.needs_corpus for obstacle in found):
+        raise UserError(paragraphs(found, todo))
+    notes = (*planned.notes, *([f"ablations.run would refuse this: {paragraphs(found, todo)}"] if found else ()))
+    return PlannedTable(planned, notes)
+
+
+@_selecting
+def run(
+    study: str | Path,
+    *,
+    devices: str = "auto",
+    devices_per_run: int | str = 1,
+    priority: int = 0,
+    user: str | None = None,
+    stale: str = "keep",
+    yes: bool = False,
+    hang_after: float = HANG_S / 60,
+    notify: str | None = None,
+    sinks: Iterable[str] = (),
+    engine: str = "local",
+    engine_set: Iterable[str] = (),
+    address: str | None = None,
+    workers: int | None = None,
+    setup: Iterable[str] = (),
+    max_hours: float | None = None,
+    progress: bool = True,
+    **selecting: Unpack[Selecting],
+) -> LoadedTable:
+    """Train and evaluate the missing runs of a table, and return the table.
+
+    Raises UserError if a run failed or was not started, with the reasons; what finished is kept, and `ablations.load`
+    returns it.
+    Interrupt once (Ctrl-C, or the notebook's stop button): children save a checkpoint first, and the same call
+    continues there.
+    progress: write a line to standard error every ten seconds.
+    """
+    queueing = Queueing(devices_per_run=str(devices_per_run), priority=priority, user=user, stale=stale, yes=yes)
+    asked = WorkOptions(
+        devices=devices,
+        hang_after=hang_after,
+        notify=notify,
+        sinks=list(sinks),
+        engine=engine,
+        engine_set=list(engine_set),
+        address=address,
+        workers=workers,
+        setup=list(setup),
+    )
+    chosen = queueing.choose(str(study), selectors(selecting), used=False)
+    say: Callable[[str], None] = _say if progress else _ignore
+    working = options_for(chosen, asked, stale=stale, max_hours=max_hours, progress=_ignore, say=say)
+
+    def work(_plan: Plan, _runs: list[PlannedRun]) -> Summary:
+        return _work(chosen.store, working, say)
+
+    summary = Training(chosen, stale, work, _ignore, say).run()
+    if summary.interrupted:
+        raise KeyboardInterrupt("stopped; the same call continues from the last checkpoints")
+    table = LoadedTable(_at_present(chosen), "auto", False, BY_STUDY)
+    if summary.failed or summary.left:
+        raise UserError(" ".join(filter(None, [_failed(table, chosen, summary), _left(chosen, summary)])))
+    return table
+
+
+def _at_present(chosen: SelectedTable) -> SelectedTable:
+    """The selection with its plan as it is now, so that all parts of a table are of one moment."""
+    planned: Plan = chosen.plan
+    return replace(chosen, replan=lambda: planned)
+
+
+def _work(store: Store, working: WorkOptions, say: Callable[[str], None]) -> Summary:
+    shown_at = time.monotonic()
+
+    def show(view: View) -> None:
+        nonlocal shown_at
+        if time.monotonic() - shown_at >= PROGRESS_EVERY_S:
+            shown_at = time.monotonic()
+            line = words.summary(words.counted(view.counts), view.preparing, view.left_s)
+            say("; ".join([line, *words.lines(view)]))
+
+    summary = working.start(store, "empty", show)
+    for reason in held(store):
+        say(f"not run, {reason}")
+    return summary
+
+
+def _failed(table: LoadedTable, chosen: Selected, summary: Summary) -> str:
+    if not summary.failed:
+        return ""
+    found = failures(table.as_built, chosen.store)[:3]
+    reasons = [f"{one.row} (seed {one.seed}): {(one.message.strip().splitlines() or ['ended'])[0]}" for one in found]
+    logs = [chosen.store.attempt_folder(one.run_id, one.attempt) / "log.txt" for one in found if one.attempt]
+    return (
+        f"{number(summary.failed, 'run')} failed. {'; '.join(reasons)}. Logs: {', '.join(map(str, logs)) or 'none'}. "
+        "The others are kept: ablations.load returns the table with gaps, and the same call of ablations.run tries "
+        "the failed runs again."
+    )
+
+
+def _left(chosen: Selected, summary: Summary) -> str:
+    """Runs that were not started: `ablations drain`, or they are held."""
+    if not summary.left:
+        return ""
+    why = "; ".join(held(chosen.store)) or "another process asked for no more runs to start (`ablations drain`)"
+    were = "was" if summary.left == 1 else "were"
+    return f"{number(summary.left, 'run')} {were} not started: {why}. The same call of ablations.run continues."
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _ignore(*_: Any) -> None:
+    pass
