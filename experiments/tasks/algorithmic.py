@@ -3,17 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from experiments.data.corpora.algorithmic import AlgorithmicCorpus, bounds, resolve
-from experiments.evaluation.counts import EXACT_COUNTS, exact, pieces
+from experiments.data.encoding.encoded import EncodedSet
+from experiments.evaluation.counts import EXACT_COUNTS, SetScores, exact, pieces, score_exact
 from experiments.tasks.base import EvaluationSpec
 from experiments.tasks.columns import Column, Counts
 from experiments.tasks.configs import AlgorithmicConfig
 from experiments.tasks.sequence import SequenceTask
-
-if TYPE_CHECKING:
-    from experiments.evaluation.counts import SetScores
 
 EXACT = Column(
     "exact", "dev", "exact", "exact % (dev)", "higher", 1,
@@ -44,16 +41,10 @@ class Algorithmic(SequenceTask):
         return sum(bounds(config.data.train_lengths)) // 2 + 1
 
     def score_outputs(
-        self, config: AlgorithmicConfig, evaluation: EvaluationSpec, sources: Sequence[str], outputs: Sequence[str],
-        references: Sequence[str], labels: Sequence[str], folder: Path,
-    ) -> "SetScores":  # fmt: skip
-        import numpy as np
-
-        from experiments.evaluation.counts import score_exact
-
-        scores = score_exact(outputs, references)
-        np.save(folder / "statistics.npy", scores.statistics, allow_pickle=False)
-        return scores
+        self, config: AlgorithmicConfig, evaluation: EvaluationSpec, text: EncodedSet, outputs: Sequence[str],
+        labels: Sequence[str], folder: Path,
+    ) -> SetScores:  # fmt: skip
+        return score_exact(outputs, text.target)
 
 
 TASK = Algorithmic()

@@ -7,18 +7,16 @@ writes.
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from experiments.data.corpora.trees import TreeCorpus, resolve
-from experiments.evaluation.counts import BRACKET_COUNTS, f1
-from experiments.evaluation.evalb import COLLINS, read_rules, rules_of_text
+from experiments.data.encoding.encoded import EncodedSet
+from experiments.evaluation.counts import BRACKET_COUNTS, SetScores, f1
+from experiments.evaluation.evalb import COLLINS, read_rules, rules_of_text, score_parses
 from experiments.tasks.base import EvaluationSpec
 from experiments.tasks.columns import Column, Counts
 from experiments.tasks.configs import ParsingConfig
 from experiments.tasks.sequence import SequenceTask
-
-if TYPE_CHECKING:
-    from experiments.evaluation.counts import SetScores
 
 F1 = Column(
     "f1", "dev", "f1", "F1 (dev)", "higher", 1, paper="f1_dev", counts=Counts(BRACKET_COUNTS, f1, "brackets.npy")
@@ -35,6 +33,7 @@ class Parsing(SequenceTask):
         Column("malformed", "dev", "malformed", "malformed % (dev)", "lower", 1),
     )
     outputs_file = "outputs.txt"
+    statistics_file = "brackets.npy"
 
     def corpus(self, config: ParsingConfig) -> TreeCorpus:
         return resolve(config.data)
@@ -48,13 +47,12 @@ class Parsing(SequenceTask):
         return {"rules": (COLLINS if named == "collins" else read_rules(Path(named))).text()}
 
     def score_outputs(
-        self, config: ParsingConfig, evaluation: EvaluationSpec, sources: Sequence[str], outputs: Sequence[str],
-        references: Sequence[str], labels: Sequence[str], folder: Path,
-    ) -> "SetScores":  # fmt: skip
-        from experiments.evaluation.evalb import score_parses
-
-        rules = rules_of_text(evaluation.settings["rules"])
-        return score_parses(sources, outputs, references, labels, rules, folder)
+        self, config: ParsingConfig, evaluation: EvaluationSpec, text: EncodedSet, outputs: Sequence[str],
+        labels: Sequence[str], folder: Path,
+    ) -> SetScores:  # fmt: skip
+        return score_parses(
+            text.source, outputs, text.target, labels, rules_of_text(evaluation.settings["rules"]), folder
+        )
 
 
 TASK = Parsing()

@@ -85,7 +85,7 @@ def test_pairs_and_positions_are_refused_at_the_very_piece(
         tmp_path / "aside",
         lambda *_: None,
     )
-    longest = max(int(side.max()) for side in (made.train.source_lengths, made.train.target_lengths))
+    longest = max(int(side.max()) for side in (made.train["source"].lengths, made.train["target"].lengths))
     learned = {"data__vocab_size": vocab_size, "model__positions": "learned"}
     for _ in range(2):
         assert found(data__vocab_size=vocab_size, training__tokens_per_batch=longest) == []

@@ -64,12 +64,12 @@ def test_dev_comes_back_and_bounds_of_its_length_hold(folder: Path, tmp_path: Pa
     settings = config(folder, units, vocab_size=834 if units == "word" else 150)
     encoded = prepared(settings, tmp_path / "store")
     dev, (source, target) = encoded.set("dev"), encoded.tokenizers
-    texts = [(source, dev.pairs.source, dev.source), (target, dev.pairs.target, dev.target)]
+    texts = [(source, dev.sides["source"], dev.source), (target, dev.sides["target"], dev.target)]
     for tokenizer, pieces, lines in texts:
         for i in range(1, len(lines)):  # 0: the reserved signs
             assert tokenizer.decode(pieces[i].tolist()) == lines[i]
     if units == "byte":
-        assert source.decode(dev.pairs.source[0].tolist()) == dev.source[0]
+        assert source.decode(dev.sides["source"][0].tolist()) == dev.source[0]
     assert not list(TASK.obstacles(settings, tmp_path / "elsewhere"))
 
 
