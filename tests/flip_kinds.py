@@ -10,8 +10,7 @@ from typing import Any
 from experiments.config import DeviceSpec, RunConfig
 from experiments.data.corpora import files
 from experiments.data.encoding import encoded
-from experiments.evaluation.averaging import kept_average
-from experiments.evaluation.trained import load_tokenizers
+from experiments.evaluation.trained import kept_average, load_tokenizers
 from experiments.events.event_log import Tail
 from experiments.identity import digest
 from experiments.jobs.attempts import probe as calibration

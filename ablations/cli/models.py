@@ -197,7 +197,7 @@ def sample(
     choose_run.only_model(model, named, checkpoint)
     spec = choose_run.device_spec(devices)
     found = None if model else choose_run.find_trained(named, selectors, ("language_modelling",))
-    from experiments.tasks.configs import LanguageConfig
+    from experiments.tasks.language_modelling import LanguageConfig
     from experiments.tasks.sampler import Choice, Sampler
 
     if model:
@@ -262,8 +262,7 @@ def attention(
     sentence = sentences[0]
     opened = selectors.open()
     found = choose_run.find_trained(named, selectors, ("translation", "algorithmic"))
-    from experiments.evaluation.attention_maps import attention_maps
-    from experiments.evaluation.translator import Translator
+    from experiments.evaluation.translator import Translator, attention_maps
 
     translator = Translator.of_run(found.config, found.attempt, choose_run.device_spec("cpu:1"), "fp32", checkpoint)
     maps = attention_maps(translator, sentence, target)

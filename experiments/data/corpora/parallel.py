@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments.config import DataConfig
-from experiments.data.builtin.generate import generate, recipe_digest
+from experiments.data.corpora.builtin import generate, recipe_digest
 from experiments.data.corpora.corpus import Corpus, Files, files_in, listed, named_sets
 from experiments.data.corpora.files import LONGEST_LINE, Fingerprints, read_lines
 from experiments.errors import UserError

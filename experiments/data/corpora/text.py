@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from pydantic import Field
 
 from experiments.config import DataConfig, Names
-from experiments.data.builtin.generate import generate, recipe_digest
+from experiments.data.corpora.builtin import generate, recipe_digest
 from experiments.data.corpora.corpus import Corpus, Files, files_in
 from experiments.data.corpora.files import read_raw
 from experiments.errors import UserError

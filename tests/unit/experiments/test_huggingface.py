@@ -20,7 +20,7 @@ from experiments.errors import UserError
 from experiments.evaluation.export import export as export_own
 from experiments.evaluation.huggingface import export
 from experiments.evaluation.translator import Translator
-from experiments.tasks.configs import LanguageConfig
+from experiments.tasks.language_modelling import LanguageConfig
 from experiments.tasks.sampler import Choice, Sampler
 from experiments.training.checkpoint import add_file, model_tensors, save_final
 from model.network import build_model

@@ -10,7 +10,7 @@ import pytest
 
 from ablations.study.overrides import nested
 from experiments.config import DataConfig, RunConfig, TrainingConfig
-from experiments.data.builtin.generate import generate
+from experiments.data.corpora.builtin import generate
 from experiments.data.corpora.parallel import resolve
 from experiments.data.encoding.prepare import prepare
 from experiments.data.encoding.tokenizer import VocabularyTooLarge, train_tokenizer

@@ -12,9 +12,8 @@ from experiments.errors import UserError
 from experiments.evaluation.evalb import COLLINS, Status, score_sentence, summarise, with_golds_punctuation
 from experiments.identity import run_identity
 from experiments.tasks.base import EvaluationSpec
-from experiments.tasks.configs import ParsingConfig
 from experiments.tasks.load import load_task
-from experiments.tasks.parsing import TASK
+from experiments.tasks.parsing import TASK, ParsingConfig
 from model.network import build_model
 from tests.evalb_files import score_files
 

@@ -21,8 +21,7 @@ from experiments.data.windows import WindowPlan, collate_windows, cut
 from experiments.device import Device
 from experiments.errors import Damaged, UserError
 from experiments.evaluation.likelihood import stream_nll
-from experiments.tasks.configs import LanguageConfig, LanguageModel
-from experiments.tasks.language_modelling import TASK
+from experiments.tasks.language_modelling import TASK, LanguageConfig, LanguageModel
 from model.network import build_model
 from model.protocol import Network
 

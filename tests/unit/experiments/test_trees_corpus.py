@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from experiments.data.builtin.dice import Dice
 from experiments.data.corpora import corpus as corpora
 from experiments.data.corpora import trees as corpus_module
+from experiments.data.corpora.lexicon import Dice
 from experiments.data.corpora.tree import Repairs, delinearise, linearise, to_text
 from experiments.data.corpora.tree_grammar import HELD_OUT, RECIPE_VERSION, generate_trees, mistaken, recipe_digest
 from experiments.data.corpora.trees import TreeData, resolve

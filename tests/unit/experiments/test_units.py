@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 
 from experiments.config import RunConfig
-from experiments.data.builtin.generate import generate
+from experiments.data.corpora.builtin import generate
 from experiments.data.encoding.encoded import EncodedCorpus
 from experiments.data.encoding.prepare import prepare
 from experiments.errors import UserError
 from experiments.identity import run_identity
-from experiments.tasks.configs import ParsingConfig
 from experiments.tasks.network import sizes_by_text
 from experiments.tasks.parsing import TASK as PARSING
+from experiments.tasks.parsing import ParsingConfig
 from experiments.tasks.translation import TASK
 from model.network import build_model
 
